@@ -15,7 +15,7 @@ help:
 	@echo "make check      run every linter"
 	@echo "make format     let ruff put the code in order"
 	@echo "make bench      run the benchmarks"
-	@echo "make lock       resolve the dependencies anew and write requirements*.txt"
+	@echo "make lock       write requirements.txt             (ARGS=--upgrade for new versions)"
 	@echo "make clean      remove everything that the set-up and the tools made"
 
 set-up:
@@ -36,8 +36,8 @@ test-core: set-up
 
 soak: set-up
 	@MOORING_SOAK=1 .venv/bin/python -m tools.test server/tests/processes/test_catalog_storm.py \
-		server/tests/processes/test_artifact_checks.py tests/e2e/test_catalog_walk.py server/tests/test_world.py \
-		tests/e2e/test_conformance.py tests/e2e/slurm/test_adapter_dies.py server/tests/test_contract.py $(ARGS)
+		server/tests/processes/test_artifact_checks.py tests/e2e/test_catalog_walk.py server/tests/world/test_world.py \
+		tests/e2e/test_conformance.py tests/e2e/slurm/test_adapter_dies.py server/tests/api/test_contract.py $(ARGS)
 
 check: set-up
 	@.venv/bin/python -m tools.check $(ARGS)
@@ -50,7 +50,7 @@ bench: set-up
 	@.venv/bin/python -m bench $(ARGS)
 
 lock: set-up
-	@.venv/bin/python -m tools.lock
+	@.venv/bin/python -m tools.lock $(ARGS)
 
 clean:
 	@rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis

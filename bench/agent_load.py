@@ -206,12 +206,18 @@ class Agent(Answers):
         """Say how it is, and wait for tasks."""
         held = [{"task_id": each.task_id, "fence": each.fence} for each in self._running]
         body = {
-            "free": FREE - len(held), "wait_seconds": self._crew.plan.heartbeat_seconds, "running": held,
+            "free": FREE - len(held),
+            "wait_seconds": self._crew.plan.heartbeat_seconds,
+            "running": held,
             "health": {
-                "version": "bench", "host": "simulated", "uptime_seconds": int(time.monotonic()),
-                "running": len(held), "results_owed": 0, "load": [0.1, 0.2, 0.3],
+                "version": "bench",
+                "host": "simulated",
+                "uptime_seconds": int(time.monotonic()),
+                "running": len(held),
+                "results_owed": 0,
+                "load": [0.1, 0.2, 0.3],
             },
-        }  # fmt: skip
+        }
         if self.transport is not None:
             self.transport.write(self._crew.request("POST", "/api/v1/agent/claims", self._token, body))
 
@@ -239,9 +245,13 @@ class Agent(Answers):
 
     def _report(self, task: Task) -> None:
         report = {
-            "task_id": task.task_id, "fence": task.fence, "kind": "result", "outcome": "succeeded",
-            "result": self.result_of(task), "last_lines": ["simulated"],
-        }  # fmt: skip
+            "task_id": task.task_id,
+            "fence": task.fence,
+            "kind": "result",
+            "outcome": "succeeded",
+            "result": self.result_of(task),
+            "last_lines": ["simulated"],
+        }
 
         def heard(body: bytes) -> None:
             self._running.remove(task)
@@ -429,9 +439,19 @@ async def run(plan: Plan) -> Seen:
         await connection.close()
     counts = crew.counts
     return Seen(
-        before, idle_bytes, after, empty, idle, load, counts.latencies_ms, probes, len(counts.claims),
-        counts.accepted, counts.refused, statements,
-    )  # fmt: skip
+        before,
+        idle_bytes,
+        after,
+        empty,
+        idle,
+        load,
+        counts.latencies_ms,
+        probes,
+        len(counts.claims),
+        counts.accepted,
+        counts.refused,
+        statements,
+    )
 
 
 def main() -> int:

@@ -26,11 +26,11 @@ from bench import load
 from bench.measure import CatalogLine, CatalogResult, Effort, latency_of, median, program
 from bench.report import CATALOG_RATIO_MAX, catalog_lines
 from bench.stand import Stand, Tenant, stand
-from mooring.core.machine import AnyMachine
-from mooring.core.promotion import PROMOTION, PromotionState
-from mooring.core.semver import read_version
-from mooring.core.trust import TRUST, TrustState
-from mooring.storage.unit_of_work import BIRTH
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
+from mooring.core.catalog.semver import read_version
+from mooring.core.catalog.trust_lifecycle import TRUST, TrustState
+from mooring.core.kernel.lifecycle import AnyLifecycle
+from mooring.storage.kernel.unit_of_work import BIRTH
 
 CONNECTIONS = 2
 PAGE = 20
@@ -186,7 +186,7 @@ def _state(app: int, age: int) -> PromotionState:
     return PromotionState.ACTIVE if age < 2 else PromotionState.DEPRECATED
 
 
-def steps_to(machine: AnyMachine, state: StrEnum) -> Iterator[tuple[int, str, str, str]]:
+def steps_to(machine: AnyLifecycle, state: StrEnum) -> Iterator[tuple[int, str, str, str]]:
     """The way of a machine from its beginning to a state: generation, source, trigger and target of each step."""
     ways: dict[StrEnum, list[tuple[str, str, str]]] = {machine.initial: [("", BIRTH, machine.initial.value)]}
     todo = [machine.initial]

@@ -13,8 +13,8 @@ from typing import Any
 
 import uvloop
 
-from mooring.storage import project as projects
-from mooring.storage.database import Acting, Database, PoolSettings
+from mooring.storage.identity import project as projects
+from mooring.storage.kernel.database import Acting, Database, PoolSettings
 
 
 @dataclass(frozen=True)

@@ -17,14 +17,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from mooring.core.allocation import ALLOCATION, AllocationState, AllocationTrigger
-from mooring.core.ids import Prefix
-from mooring.core.machine import AnyMachine
-from mooring.core.node import NODE, NodeState, NodeTrigger
-from mooring.core.platform_key import TASK_SIGNING, audience_of, encoded
+from mooring.core.fleet.allocation import ALLOCATION, AllocationState, AllocationTrigger
+from mooring.core.fleet.node import NODE, NodeState, NodeTrigger
+from mooring.core.identity.platform_key import TASK_SIGNING, audience_of, encoded
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.lifecycle import AnyLifecycle
 from mooring.gateways.clock import SystemClock
 from mooring.gateways.passwords import digest
-from mooring.storage.unit_of_work import BIRTH
+from mooring.storage.kernel.unit_of_work import BIRTH
 
 TOKEN_LIFETIME = timedelta(minutes=30)
 RAW = (Encoding.Raw, PublicFormat.Raw)
@@ -97,15 +97,21 @@ def _transitions(members: Sequence[Member], tenant_id: str) -> list[dict[str, An
             for generation, (source, trigger, target) in enumerate(_steps(machine, way)):
                 rows.append(
                     {
-                        "machine": machine.name, "subject_id": subject, "generation": generation, "tenant_id": tenant,
-                        "source": source, "trigger": trigger, "target": target, "occurred_at": now,
+                        "machine": machine.name,
+                        "subject_id": subject,
+                        "generation": generation,
+                        "tenant_id": tenant,
+                        "source": source,
+                        "trigger": trigger,
+                        "target": target,
+                        "occurred_at": now,
                         "correlation_id": "bench",
                     }
-                )  # fmt: skip
+                )
     return rows
 
 
-def _steps(machine: AnyMachine, way: Sequence[Any]) -> list[tuple[str, str, str]]:
+def _steps(machine: AnyLifecycle, way: Sequence[Any]) -> list[tuple[str, str, str]]:
     birth = ("", BIRTH, str(machine.initial.value))
     return [birth, *((edge.source.value, edge.trigger.value, edge.target.value) for edge in way)]
 
@@ -114,25 +120,36 @@ def _nodes(members: Sequence[Member]) -> list[dict[str, Any]]:
     now = datetime.now(UTC)
     return [
         {
-            "id": each.node_id, "status": NodeState.READY.value, "generation": len(NODE_WAY), "created_at": now,
-            "name": f"simulated-{number}", "host": "simulated", "region": "bench",
+            "id": each.node_id,
+            "status": NodeState.READY.value,
+            "generation": len(NODE_WAY),
+            "created_at": now,
+            "name": f"simulated-{number}",
+            "host": "simulated",
+            "region": "bench",
             "signing_key": Ed25519PrivateKey.generate().public_key().public_bytes(*RAW),
             "sealing_key": X25519PrivateKey.generate().public_key().public_bytes(*RAW),
-            "inventory": json.dumps(INVENTORY), "inventory_at": now, "last_seen_at": now,
+            "inventory": json.dumps(INVENTORY),
+            "inventory_at": now,
+            "last_seen_at": now,
         }
         for number, each in enumerate(members)
-    ]  # fmt: skip
+    ]
 
 
 def _tokens(members: Sequence[Member], clock: SystemClock) -> list[dict[str, Any]]:
     now = datetime.now(UTC)
     return [
         {
-            "id": clock.mint(Prefix.TOKEN), "hash": digest(each.token), "kind": "node", "node_id": each.node_id,
-            "created_at": now, "expires_at": now + TOKEN_LIFETIME,
+            "id": clock.mint(Prefix.TOKEN),
+            "hash": digest(each.token),
+            "kind": "node",
+            "node_id": each.node_id,
+            "created_at": now,
+            "expires_at": now + TOKEN_LIFETIME,
         }
         for each in members
-    ]  # fmt: skip
+    ]
 
 
 def _allocations(members: Sequence[Member], home: tuple[str, str]) -> list[dict[str, Any]]:
@@ -140,12 +157,29 @@ def _allocations(members: Sequence[Member], home: tuple[str, str]) -> list[dict[
     tenant_id, project_id = home
     return [
         {
-            "id": each.allocation_id, "tenant_id": tenant_id, "project_id": project_id, "node_id": each.node_id,
-            "status": AllocationState.ACTIVE.value, "generation": len(ALLOCATION_WAY), "created_at": now,
-            "name": f"simulated-{number}", "shape": "baremetal", "sku_slug": "bench", "gpu_model": "simulated",
-            "gpu_count": 0, "regions": ["bench"], "price_minor_per_gpu_hour": 0, "currency": "EUR",
-            "price_revision": 1, "deadline_at": now + TOKEN_LIFETIME, "region": "bench", "host": "simulated",
-            "placed_at": now, "activated_at": now, "correlation_id": "bench", "trace_id": "0" * 32,
+            "id": each.allocation_id,
+            "tenant_id": tenant_id,
+            "project_id": project_id,
+            "node_id": each.node_id,
+            "status": AllocationState.ACTIVE.value,
+            "generation": len(ALLOCATION_WAY),
+            "created_at": now,
+            "name": f"simulated-{number}",
+            "shape": "baremetal",
+            "sku_slug": "bench",
+            "gpu_model": "simulated",
+            "gpu_count": 0,
+            "regions": ["bench"],
+            "price_minor_per_gpu_hour": 0,
+            "currency": "EUR",
+            "price_revision": 1,
+            "deadline_at": now + TOKEN_LIFETIME,
+            "region": "bench",
+            "host": "simulated",
+            "placed_at": now,
+            "activated_at": now,
+            "correlation_id": "bench",
+            "trace_id": "0" * 32,
         }
         for number, each in enumerate(members)
-    ]  # fmt: skip
+    ]

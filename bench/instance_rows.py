@@ -17,14 +17,14 @@ import httpx
 from bench import fleet
 from bench.catalog import steps_to
 from bench.stand import Stand, Tenant
-from mooring.core.instance import INSTANCE, InstanceState
-from mooring.core.machine import AnyMachine
-from mooring.core.manifest import manifest_digest
-from mooring.core.member import MEMBER, MemberState
-from mooring.core.operation import OPERATION, OperationState
-from mooring.core.promotion import PROMOTION, PromotionState
-from mooring.core.semver import read_version
-from mooring.core.trust import TRUST, TrustState
+from mooring.core.catalog.manifest import manifest_digest
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
+from mooring.core.catalog.semver import read_version
+from mooring.core.catalog.trust_lifecycle import TRUST, TrustState
+from mooring.core.kernel.lifecycle import AnyLifecycle
+from mooring.core.runtime.instance import INSTANCE, InstanceState
+from mooring.core.runtime.member import MEMBER, MemberState
+from mooring.core.runtime.operation import OPERATION, OperationState
 
 SLUG = "bench-app"
 REASON = "for the bench of instances"
@@ -186,9 +186,18 @@ async def _instances(
     names = [f"bench-{each[-20:]}" for each in ids]
     generation = await _way(connection, ids, INSTANCE, begins, home[0])
     await connection.execute(
-        INSTANCES, ids, *home, begins.value, generation, app.app_id, SLUG, app.version_id,
-        json.dumps(pin), app.service_account_id, names,
-    )  # fmt: skip
+        INSTANCES,
+        ids,
+        *home,
+        begins.value,
+        generation,
+        app.app_id,
+        SLUG,
+        app.version_id,
+        json.dumps(pin),
+        app.service_account_id,
+        names,
+    )
     members = [each.replace("ins_", "mem_") for each in ids]
     stands = MemberState.REQUESTED if over else MemberState.READY
     born = await _way(connection, members, MEMBER, stands, home[0])
@@ -213,7 +222,7 @@ async def _instances(
 
 async def _end(
     connection: "asyncpg.Connection[asyncpg.Record]",
-    what: tuple[list[str], str, AnyMachine, StrEnum, StrEnum],
+    what: tuple[list[str], str, AnyLifecycle, StrEnum, StrEnum],
     tenant_id: str,
 ) -> None:
     """Rows that go on from one state to another, with every transition on the way."""
@@ -237,7 +246,7 @@ async def _end(
 async def _way(
     connection: "asyncpg.Connection[asyncpg.Record]",
     ids: "list[str] | tuple[str, ...]",
-    machine: AnyMachine,
+    machine: AnyLifecycle,
     state: StrEnum,
     tenant_id: str = "platform",
 ) -> int:

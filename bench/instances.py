@@ -28,12 +28,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from bench import fleet, instance_rows
 from bench.measure import Latency, latency_of, median
 from bench.stand import Stand, stand
-from mooring.commands.instance_run import limits_of
-from mooring.core.platform_key import encoded
+from mooring.commands.runtime.instance_reconcile import limits_of
+from mooring.core.identity.platform_key import encoded
 from mooring.gateways.clock import SystemClock
 from mooring.settings import Settings
-from mooring.storage import instance_run
-from mooring.storage.database import Database, PoolSettings
+from mooring.storage.kernel.database import Database, PoolSettings
+from mooring.storage.runtime import instance_reconcile
 from mooring_sdk.credentials import ServiceAccountCredentials
 
 CONNECTIONS = 8
@@ -104,9 +104,11 @@ class Adapter:
     async def poll(self, wait_seconds: float) -> list[str]:
         """One poll; the instances that came with it."""
         body: dict[str, Any] = {
-            "holder": self.holder, "free": 100, "wait_seconds": wait_seconds,
+            "holder": self.holder,
+            "free": 100,
+            "wait_seconds": wait_seconds,
             "held": [{"instance_id": each, "fence": fence} for each, fence in self.held.items()],
-        }  # fmt: skip
+        }
         if self.cursor is not None:
             body["after"] = self.cursor
         answer = (await self.client.post("/api/v1/runtime/claims", json=body)).raise_for_status()
@@ -157,10 +159,12 @@ async def _launches(effort: Effort) -> tuple[dict[str, float], list[float], Adap
 
         async def launch(number: int) -> str:
             body = {
-                "app": instance_rows.SLUG, "name": f"launched-{number}", "topology": {"worker": 1},
+                "app": instance_rows.SLUG,
+                "name": f"launched-{number}",
+                "topology": {"worker": 1},
                 "placement": {"allocations": [joined.members[number].allocation_id]},
                 "service_account_id": app.service_account_id,
-            }  # fmt: skip
+            }
             begun = time.perf_counter()
             path = f"/api/v1/projects/{tenant.projects[0]}/app-instances"
             answer = await people.post(path, json=body)
@@ -265,9 +269,9 @@ async def _acts(
 
     async def look() -> None:
         now = clock.now()
-        ids = await instance_run.due(database, now, limits, "", 100)
-        await instance_run.seen(database, now, ids)
-        await instance_run.next_moment(database, now, limits)
+        ids = await instance_reconcile.due(database, now, limits, "", 100)
+        await instance_reconcile.snapshot(database, now, ids)
+        await instance_reconcile.next_moment(database, now, limits)
 
     return {"a page of the list": page, "a poll that finds nothing": lambda: adapter.poll(0), "a worker's look": look}
 

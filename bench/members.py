@@ -27,7 +27,7 @@ from bench import agent_load, fleet, instance_rows
 from bench.agent_load import Agent, Crew, Lane
 from bench.load import LoadFailed
 from bench.stand import Stand, stand
-from mooring.core.platform_key import encoded
+from mooring.core.identity.platform_key import encoded
 from mooring_agent.verify import Refused
 from mooring_agent.wire import Claimed, Task
 
@@ -165,11 +165,22 @@ async def measure(effort: Effort) -> Members:
 
 def _plan(built: Stand, members: list[dict[str, str]], joined: fleet.Fleet, token: str) -> agent_load.Plan:
     return agent_load.Plan(
-        host=built.host, port=built.port, dsn=built.dsn, server_pid=built.server_pid,
-        postmaster_pid=built.postmaster_pid, members=members, unattended=[], home=[], token=token,
-        audience=joined.audience, pinned=joined.pinned, heartbeat_seconds=POLL_SECONDS, idle_seconds=0,
-        tasks_per_second=0, seconds=0,
-    )  # fmt: skip
+        host=built.host,
+        port=built.port,
+        dsn=built.dsn,
+        server_pid=built.server_pid,
+        postmaster_pid=built.postmaster_pid,
+        members=members,
+        unattended=[],
+        home=[],
+        token=token,
+        audience=joined.audience,
+        pinned=joined.pinned,
+        heartbeat_seconds=POLL_SECONDS,
+        idle_seconds=0,
+        tasks_per_second=0,
+        seconds=0,
+    )
 
 
 @asynccontextmanager
@@ -184,9 +195,18 @@ async def _adapter(built: Stand) -> AsyncIterator[instance_rows.Launchable]:
     key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     with (built.directory / "adapter.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "bench.member_adapter", "--url", built.url, "--key-file", str(key),
-            cwd=ROOT, env={**os.environ}, stdout=log, stderr=log,
-        )  # fmt: skip
+            sys.executable,
+            "-m",
+            "bench.member_adapter",
+            "--url",
+            built.url,
+            "--key-file",
+            str(key),
+            cwd=ROOT,
+            env={**os.environ},
+            stdout=log,
+            stderr=log,
+        )
     try:
         yield app
     finally:
@@ -199,9 +219,12 @@ async def _launched(people: httpx.AsyncClient, place: str, app: instance_rows.La
     """An instance with one member, which runs."""
     name, allocation_id = what
     body = {
-        "app": instance_rows.SLUG, "name": name, "topology": {"worker": 1},
-        "placement": {"allocations": [allocation_id]}, "service_account_id": app.service_account_id,
-    }  # fmt: skip
+        "app": instance_rows.SLUG,
+        "name": name,
+        "topology": {"worker": 1},
+        "placement": {"allocations": [allocation_id]},
+        "service_account_id": app.service_account_id,
+    }
     made = await _sent(people, f"{place}/app-instances", body)
     path = f"{place}/app-instances/{made['id']}"
     seen = (await people.get(f"{path}?wait=60&until=running,failed")).raise_for_status().json()
@@ -214,9 +237,15 @@ async def _added(people: httpx.AsyncClient, path: str, members: list[dict[str, s
     """Add them, and wait for the end: how long it took."""
     placement = {"allocations": [each["allocation_id"] for each in members]}
     begun = time.perf_counter()
-    made = await _sent(people, f"{path}/members", {
-        "component": "worker", "count": len(members), "placement": placement,
-    })  # fmt: skip
+    made = await _sent(
+        people,
+        f"{path}/members",
+        {
+            "component": "worker",
+            "count": len(members),
+            "placement": placement,
+        },
+    )
     answer = await people.get(f"{path}/operations/{made['id']}?wait=60&until={OVER}")
     took = time.perf_counter() - begun
     seen = answer.raise_for_status().json()

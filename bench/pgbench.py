@@ -19,14 +19,14 @@ from pathlib import Path
 import msgspec
 
 from bench.stand import Stand, Tenant
-from mooring.core.decision import Actor, Context, PrincipalKind
-from mooring.core.ids import Prefix
-from mooring.core.project import Project, update_project
-from mooring.storage import project as projects
-from mooring.storage import token as tokens
-from mooring.storage.database import PoolSettings, session_settings
-from mooring.storage.pool import NAME_TENANT
-from mooring.storage.unit_of_work import Answer, Origin, compose
+from mooring.core.identity.project import Project, update_project
+from mooring.core.kernel.decision import Actor, DecisionContext, PrincipalKind
+from mooring.core.kernel.ids import Prefix
+from mooring.storage.identity import project as projects
+from mooring.storage.identity import token as tokens
+from mooring.storage.kernel.database import PoolSettings, session_settings
+from mooring.storage.kernel.pool import NAME_TENANT
+from mooring.storage.kernel.unit_of_work import Origin, StoredAnswer, compose
 
 ROUTE = "PATCH /api/v1/projects/{project_id}"
 RATE = re.compile(r"tps = ([0-9.]+)")
@@ -129,9 +129,9 @@ def _composed(tenant: Tenant, answer_body: bytes) -> tuple[str, list[object]]:
     now = datetime.now(UTC)
     project = Project("its project", tenant.id, "project", "Project", REVISION_SEEN, now, None)
     actor = Actor(PrincipalKind.USER, tenant.admin_id, tenant.token_id)
-    context = Context(actor, now, "new correlation", "new trace", _mint)
+    context = DecisionContext(actor, now, "new correlation", "new trace", _mint)
     decision = update_project(context, project, "new name", None)
-    answer = Answer(tenant.admin_id, ROUTE, "new key", tenant.id, bytes(32), 200, answer_body)
+    answer = StoredAnswer(tenant.admin_id, ROUTE, "new key", tenant.id, bytes(32), 200, answer_body)
     return compose(context, decision, Origin(ROUTE, "127.0.0.1"), answer)
 
 
@@ -198,13 +198,19 @@ async def run(stand: Stand, script: Script, session: Session, seconds: float) ->
     # pgbench counts whole seconds; what only has to be seen to run is counted otherwise.
     length = f"--time={round(seconds)}" if seconds >= 1 else f"--transactions={FEW_TRANSACTIONS}"
     command = [
-        str(stand.installation.program("pgbench")), "--no-vacuum", "--protocol=prepared",
-        f"--client={stand.connections}", f"--jobs={min(2, stand.connections)}", length,
-        f"--file={place / 'script.sql'}", "--log", f"--log-prefix={place / 'latency'}",
+        str(stand.installation.program("pgbench")),
+        "--no-vacuum",
+        "--protocol=prepared",
+        f"--client={stand.connections}",
+        f"--jobs={min(2, stand.connections)}",
+        length,
+        f"--file={place / 'script.sql'}",
+        "--log",
+        f"--log-prefix={place / 'latency'}",
         f"--sampling-rate={LATENCY_SAMPLE}",
         *(f"--define={name}={value}" for name, value in constants.items()),
         stand.dsn,
-    ]  # fmt: skip
+    ]
     process = await asyncio.create_subprocess_exec(
         *command,
         env={"PGOPTIONS": session.options(stand.dsn), "LC_ALL": "C"},

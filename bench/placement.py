@@ -11,8 +11,8 @@ import sys
 import time
 from dataclasses import dataclass
 
-from mooring.core.compatibility import CapacityShape
-from mooring.core.placement import Board, NodeSeen, Request, SlotSeen
+from mooring.core.catalog.compatibility import CapacityShape
+from mooring.core.fleet.placement import NodeSnapshot, PlacementBoard, PlacementRequest, SlotSnapshot
 
 NODES = 10_000
 REQUESTS = 1_000
@@ -37,7 +37,7 @@ class Measured:
         return self.requests / max(self.decide_seconds, 1e-9)
 
 
-def example_nodes(count: int, seed: int = SEED) -> list[NodeSeen]:
+def example_nodes(count: int, seed: int = SEED) -> list[NodeSnapshot]:
     """Machines of eight GPUs in two NUMA domains; two of five are in use, one in fifty takes nothing new."""
     chance = random.Random(seed)
     nodes = []
@@ -46,10 +46,10 @@ def example_nodes(count: int, seed: int = SEED) -> list[NodeSeen]:
         taken = set(chance.sample(range(8), used))
         model = MODELS[number % len(MODELS)]
         slots = tuple(
-            SlotSeen(f"slt-{number}-{index}", index, index // 4, model, index not in taken) for index in range(8)
+            SlotSnapshot(f"slt-{number}-{index}", index, index // 4, model, index not in taken) for index in range(8)
         )
         nodes.append(
-            NodeSeen(
+            NodeSnapshot(
                 f"nod-{number:06}",
                 REGIONS[number % 7 % len(REGIONS)],
                 slots,
@@ -60,14 +60,14 @@ def example_nodes(count: int, seed: int = SEED) -> list[NodeSeen]:
     return nodes
 
 
-def example_requests(count: int, seed: int = SEED) -> list[Request]:
+def example_requests(count: int, seed: int = SEED) -> list[PlacementRequest]:
     """Requests of every size, a quarter of them for whole machines, half of them for one region."""
     chance = random.Random(seed + 1)
     requests = []
     for number in range(count):
         whole = chance.random() < 0.25
         requests.append(
-            Request(
+            PlacementRequest(
                 f"alc-{number:06}",
                 f"prj-{number % 50}",
                 CapacityShape.BAREMETAL if whole else CapacityShape.GPU_SLICE,
@@ -83,7 +83,7 @@ def measure(nodes: int = NODES, requests: int = REQUESTS) -> Measured:
     """Build one board, and decide every request on it."""
     seen, wanted = example_nodes(nodes), example_requests(requests)
     begun = time.process_time()
-    board = Board(seen)
+    board = PlacementBoard(seen)
     built = time.process_time()
     placed = 0
     for each in wanted:

@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 
-from mooring.core.policy import Chain, Layer, Names, Request, Rules, Signatures
+from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRequest, PolicyRules, SignatureRules
 
 GOAL_PER_SECOND = 50_000
 DECISIONS = 100_000
@@ -24,19 +24,19 @@ class Rate:
     per_second: float
 
 
-def example_chain() -> Chain:
+def example_chain() -> PolicyChain:
     """Four layers that each say something about everything."""
     registries = tuple(f"oci://registry-{number}.example/*" for number in range(20))
-    return Chain(
+    return PolicyChain(
         [
             (
                 layer,
-                Rules(
-                    sources=Names(allow=registries, deny=("oci://registry-3.example/bad/*",)),
-                    regions=Names(allow=("eu-1", "eu-2", "us-1")),
-                    skus=Names(allow=tuple(f"gpu-{number}" for number in range(50)), deny=("gpu-7",)),
-                    apps=Names(deny=tuple(f"app-{number}" for number in range(100))),
-                    signatures=Signatures.IMAGES,
+                PolicyRules(
+                    sources=NameRules(allow=registries, deny=("oci://registry-3.example/bad/*",)),
+                    regions=NameRules(allow=("eu-1", "eu-2", "us-1")),
+                    skus=NameRules(allow=tuple(f"gpu-{number}" for number in range(50)), deny=("gpu-7",)),
+                    apps=NameRules(deny=tuple(f"app-{number}" for number in range(100))),
+                    signatures=SignatureRules.IMAGES,
                     gpus_max=64 - depth,
                 ),
             )
@@ -46,9 +46,11 @@ def example_chain() -> Chain:
 
 
 EXAMPLE_REQUESTS = {
-    "allowed by every layer": Request("oci://registry-5.example/team/app", "eu-1", "gpu-9", "web-tool", 8, True),
-    "denied by the last layer": Request("oci://registry-5.example/team/app", "eu-1", "gpu-9", "web-tool", 62, True),
-    "denied by the first layer": Request(source="oci://registry-3.example/bad/app"),
+    "allowed by every layer": PolicyRequest("oci://registry-5.example/team/app", "eu-1", "gpu-9", "web-tool", 8, True),
+    "denied by the last layer": PolicyRequest(
+        "oci://registry-5.example/team/app", "eu-1", "gpu-9", "web-tool", 62, True
+    ),
+    "denied by the first layer": PolicyRequest(source="oci://registry-3.example/bad/app"),
 }
 
 

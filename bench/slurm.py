@@ -132,11 +132,16 @@ class ByHand:
 
     async def _sandbox(self, number: int) -> None:
         spec = SandboxSpec(
-            allocation_id=f"alc_bench{number}", tenant_id="ten_bench", project_id="prj_bench",
-            hostname=f"box-{number}", cpus=self.share.cpus, memory_bytes=self.share.memory_bytes, pids=self.share.pids,
+            allocation_id=f"alc_bench{number}",
+            tenant_id="ten_bench",
+            project_id="prj_bench",
+            hostname=f"box-{number}",
+            cpus=self.share.cpus,
+            memory_bytes=self.share.memory_bytes,
+            pids=self.share.pids,
             devices=(Device(2 * number, simulated=True), Device(2 * number + 1, simulated=True)),
             network=Network("bench", f"10.78.0.{10 + number}", SUBNET),
-        )  # fmt: skip
+        )
         await self.host.create(spec)
 
     async def _member(self, number: int, key: bytes) -> None:

@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from mooring.core.decision import Actor, Context, Decision, PrincipalKind
-from mooring.core.ids import Prefix
-from mooring.core.task_making import TaskWish, make_task
+from mooring.core.fleet.task_creation import TaskRequest, make_task
+from mooring.core.kernel.decision import Actor, Decision, DecisionContext, PrincipalKind
+from mooring.core.kernel.ids import Prefix
 from mooring.gateways.clock import SystemClock
-from mooring.storage import task_claim
-from mooring.storage.database import Acting, Database, PoolSettings
-from mooring.storage.unit_of_work import apply
+from mooring.storage.fleet import task_claim
+from mooring.storage.kernel.database import Acting, Database, PoolSettings
+from mooring.storage.kernel.unit_of_work import apply
 
 LEASE = timedelta(seconds=90)
 
@@ -38,13 +38,18 @@ async def alone(dsn: str, members: Sequence[Mapping[str, str]], home: tuple[str,
         first = time.perf_counter()
         for number, each in enumerate(members):
             await asyncio.sleep(max(0.0, first + number * seconds / len(members) - time.perf_counter()))
-            context = Context(
+            context = DecisionContext(
                 Actor(PrincipalKind.SYSTEM, "system"), clock.now(), clock.mint(Prefix.CORRELATION), "0" * 32, clock.mint
             )
-            wish = TaskWish(
-                tenant_id=home[0], project_id=home[1], allocation_id=each["allocation_id"], node_id=each["node_id"],
-                type="process.run", step="bench", arguments={"argv": ["/bin/true"]},
-            )  # fmt: skip
+            wish = TaskRequest(
+                tenant_id=home[0],
+                project_id=home[1],
+                allocation_id=each["allocation_id"],
+                node_id=each["node_id"],
+                type="process.run",
+                step="bench",
+                arguments={"argv": ["/bin/true"]},
+            )
             begun = time.perf_counter()
             made = make_task(context, wish)
             decision = Decision(made.task, made.writes, made.events, made.audits)

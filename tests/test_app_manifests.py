@@ -2,7 +2,7 @@
 
 import pytest
 
-from mooring.core.manifest_lint import About, examine
+from mooring.core.catalog.manifest_lint import AppContext, examine
 from mooring_slurm import catalog as slurm_catalog
 from mooring_workload import catalog
 
@@ -11,13 +11,13 @@ DIGEST = f"sha256:{'ab' * 32}"
 
 @pytest.mark.parametrize("app", catalog.APPS)
 def test_the_manifest_of_each_app_has_nothing_to_complain_about(app: str) -> None:
-    found = examine(catalog.manifest_of(app), About(app, catalog.CATEGORY[app]))
+    found = examine(catalog.manifest_of(app), AppContext(app, catalog.CATEGORY[app]))
     assert found.findings == ()
 
 
 def test_an_image_makes_a_container_of_hello() -> None:
     manifest = catalog.manifest_of("hello", {"image": DIGEST}, version="1.1.0")
-    found = examine(manifest, About("hello", "web"))
+    found = examine(manifest, AppContext("hello", "web"))
     assert found.findings == ()
     assert found.manifest is not None
     assert found.manifest.runtime_profile is not None
@@ -26,5 +26,5 @@ def test_an_image_makes_a_container_of_hello() -> None:
 
 @pytest.mark.parametrize("version", [slurm_catalog.VERSION, slurm_catalog.NEXT_VERSION])
 def test_the_manifest_of_the_slurm_adapter_has_nothing_to_complain_about(version: str) -> None:
-    found = examine(slurm_catalog.manifest_of(version), About(slurm_catalog.APP, slurm_catalog.CATEGORY))
+    found = examine(slurm_catalog.manifest_of(version), AppContext(slurm_catalog.APP, slurm_catalog.CATEGORY))
     assert found.findings == ()

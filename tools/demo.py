@@ -35,7 +35,7 @@ import httpx
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from mooring.core.errors import Refusal
+from mooring.core.kernel.errors import Refusal
 from mooring_agent.hosts.namespace.unmaking import unmount_below
 from mooring_sdk import Client, ClientSettings, MooringError, ServiceAccountCredentials, errors, models
 from tools.demo_apps import Stage, containers_are_missing, show_apps, show_jupyter
@@ -324,9 +324,11 @@ def registry(place: Started, beside: Beside, admin: str) -> Iterator[bool]:
     with Client(place.url, token=admin) as client:
         about = client.get_registry()
     auth = {
-        "realm": f"{place.url}/api/v1/registry/token", "service": about.service, "issuer": about.issuer,
+        "realm": f"{place.url}/api/v1/registry/token",
+        "service": about.service,
+        "issuer": about.issuer,
         "certificate": about.certificate,
-    }  # fmt: skip
+    }
     directory = beside.directory / "registry"
     with running_registry(beside.registry_program, directory, beside.registry_address, auth):
         tell("program", beside.registry_program)
@@ -364,9 +366,15 @@ def main(arguments: list[str] | None = None) -> int:
     directory = Path(tempfile.mkdtemp(prefix="mooring-demo-"))
     jupyter = not given.no_jupyter and not containers_are_missing()
     beside = Beside(
-        directory, f"{LOOPBACK}:{free_port()}", program, missing, nodes_are_missing(), jupyter=jupyter,
-        slurm=not given.no_slurm, no_slurm_because=no_slurm_because,
-    )  # fmt: skip
+        directory,
+        f"{LOOPBACK}:{free_port()}",
+        program,
+        missing,
+        nodes_are_missing(),
+        jupyter=jupyter,
+        slurm=not given.no_slurm,
+        no_slurm_because=no_slurm_because,
+    )
     # As root the embedded database runs as another account, which must be able to pass through.
     directory.chmod(0o711)
     heading("Mooring starts, on a database of its own")

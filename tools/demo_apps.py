@@ -19,9 +19,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from mooring.gateways.cosign_keys import new_signing_key
-from mooring.gateways.cosign_sign import sign_as_tag
-from mooring.gateways.registry_push import RegistryPusher
+from mooring.gateways.registry.registry_push import RegistryPusher
+from mooring.gateways.signing.cosign_keys import new_signing_key
+from mooring.gateways.signing.cosign_sign import sign_as_tag
 from mooring_agent.podman import Podman
 from mooring_sdk import Client, MooringError, models
 from mooring_workload.bundle import BUNDLE_VERSION, bundle_of, key_at, public_half, write_bundle
@@ -57,14 +57,20 @@ class Stage:
         """The command line of whoever has this token, in a pipeline."""
         environment = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
         environment |= {
-            "MOORING_URL": self.url, "MOORING_TOKEN": token,
+            "MOORING_URL": self.url,
+            "MOORING_TOKEN": token,
             "MOORING_CONFIG_DIR": str(self.berth.directory / "contexts"),
-        }  # fmt: skip
+        }
         command = [sys.executable, "-m", "mooring_cli", *words]
         return subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True,
-            timeout=WAIT_SECONDS_MAX, check=False,
-        )  # fmt: skip
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_SECONDS_MAX,
+            check=False,
+        )
 
 
 def containers_are_missing() -> str:
@@ -193,7 +199,7 @@ def adapter(url: str, directory: Path, app: str) -> Iterator[None]:
     with (directory / f"{app}.log").open("wb") as log:
         process = subprocess.Popen(
             [*begin, *command], stdout=log, stderr=log, stdin=subprocess.DEVNULL, process_group=0
-        )  # fmt: skip
+        )
     try:
         yield
     finally:

@@ -7,8 +7,8 @@ pushing it to the registry with a token of some minutes, and signing it with a k
 import asyncio
 from dataclasses import dataclass
 
-from mooring.gateways.cosign_keys import SigningKey, new_signing_key
-from mooring.gateways.cosign_sign import sign_as_tag
+from mooring.gateways.signing.cosign_keys import SigningKey, new_signing_key
+from mooring.gateways.signing.cosign_sign import sign_as_tag
 from mooring_sdk import Client, MooringError, models
 from tools.demo_registry import Image, push, pushing, small_image
 from tools.demo_telling import DemoFailed, heading, tell
@@ -93,9 +93,13 @@ def publish_an_app(shelf: Shelf, artifact: models.Artifact) -> tuple[str, str]:
     client, tenant_id = shelf.client, shelf.tenant_id
     app = client.create_tenant_app(tenant_id, slug=APP, display_name="Hello", category="web")
     manifest = {
-        "manifest_version": 1, "app": APP, "version": VERSION, "artifact_kind": "oci",
-        "artifacts": {"main": artifact.digest}, "runtime_profile": {"image": "main"},
-    }  # fmt: skip
+        "manifest_version": 1,
+        "app": APP,
+        "version": VERSION,
+        "artifact_kind": "oci",
+        "artifacts": {"main": artifact.digest},
+        "runtime_profile": {"image": "main"},
+    }
     version = client.create_tenant_version(tenant_id, app.id, manifest=manifest)
     tell("app", f"{app.slug} ({app.id})")
     tell("version", f"{version.version} ({version.id}), its image by digest")

@@ -90,9 +90,15 @@ def _node(admin: Client, log: Path) -> models.Node:
 def offer(admin: Client) -> None:
     """What the platform's admin sells of it."""
     sku = admin.create_sku(
-        slug=SKU, display_name="Simulated GPUs", shape="gpu_slice", gpu_model="simulated", regions=[REGION],
-        allowed_gpu_counts=[1, 2, 4, 8], price_minor_per_gpu_hour=0, currency="EUR",
-    )  # fmt: skip
+        slug=SKU,
+        display_name="Simulated GPUs",
+        shape="gpu_slice",
+        gpu_model="simulated",
+        regions=[REGION],
+        allowed_gpu_counts=[1, 2, 4, 8],
+        price_minor_per_gpu_hour=0,
+        currency="EUR",
+    )
     tell("offered as", f"{sku.slug}: {', '.join(map(str, sku.allowed_gpu_counts))} GPUs, at no price")
 
 
@@ -172,9 +178,17 @@ def serve_a_page(berth: Berth, allocation: models.Allocation) -> None:
     port = free_port()
     do(berth, allocation, "files.write", {"files": [{"path": "/tmp/site/index.html", "content": PAGE}]})
     serve = [shutil.which("python3", path="/usr/bin:/bin") or sys.executable, "-m", "http.server", str(port)]
-    do(berth, allocation, "service.start",
-       {"name": "web", "argv": [*serve, "--bind", "127.0.0.1"], "directory": "/tmp/site",
-        "endpoint": {"name": "web", "port": port, "protocol": "http"}})  # fmt: skip
+    do(
+        berth,
+        allocation,
+        "service.start",
+        {
+            "name": "web",
+            "argv": [*serve, "--bind", "127.0.0.1"],
+            "directory": "/tmp/site",
+            "endpoint": {"name": "web", "port": port, "protocol": "http"},
+        },
+    )
     do(berth, allocation, "probe.http", {"port": port, "attempts": 1_000, "interval_seconds": 0.2})
     tell("service", f"web listens on 127.0.0.1:{port} of its sandbox")
     if HOST == "namespace":

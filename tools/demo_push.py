@@ -16,9 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from mooring.core.errors import Refusal
-from mooring.gateways.cosign_keys import SigningKey, new_signing_key, read_signing_key
-from mooring.gateways.cosign_sign import sign_as_tag
+from mooring.core.kernel.errors import Refusal
+from mooring.gateways.signing.cosign_keys import SigningKey, new_signing_key, read_signing_key
+from mooring.gateways.signing.cosign_sign import sign_as_tag
 from mooring_sdk import models
 from tools.demo_registry import push, pushing, small_image
 

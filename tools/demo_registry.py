@@ -20,11 +20,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from mooring.core.address import Reach, read_networks
-from mooring.gateways.outbound import Outbound
-from mooring.gateways.registry import RegistryClient, RegistryPlace
-from mooring.gateways.registry_manifest import OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST, digest_of
-from mooring.gateways.registry_push import RegistryPusher
+from mooring.core.kernel.address import Reach, read_networks
+from mooring.gateways.egress import EgressClient
+from mooring.gateways.registry.image_manifest import OCI_CONFIG, OCI_LAYER_GZIP, OCI_MANIFEST, digest_of
+from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
+from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring_sdk import models
 from tools.debian_packages import PackagesMissing, install
 
@@ -72,9 +72,12 @@ def running_registry(program: str, directory: Path, address: str, auth: dict[str
     begin = [keeper, "--pdeathsig", "KILL"] if keeper else []
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*begin, program, "serve", str(config)], stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            [*begin, program, "serve", str(config)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
             env={"PATH": "/usr/bin:/bin"},
-        )  # fmt: skip
+        )
     try:
         _wait_until_it_listens(process, log)
         yield
@@ -141,7 +144,7 @@ class Given:
 
 async def pushing(intent: models.Publish, send: Callable[[RegistryPusher], Awaitable[Result]]) -> Result:
     """Do something at the registry with the right that publishing gave."""
-    dialer = Outbound(Reach(allowed=read_networks("127.0.0.0/8")))
+    dialer = EgressClient(Reach(allowed=read_networks("127.0.0.0/8")))
     try:
         place = RegistryPlace(f"http://{intent.registry}", credentials=Given(intent.registry_token))
         return await send(RegistryPusher(RegistryClient(place, dialer)))

@@ -16,19 +16,12 @@ from mooring.__main__ import CODE_FILE
 from mooring.api.problem import MEDIA_TYPE, STATUS
 from mooring.api.route import Route
 from mooring.api.routes import ROUTES
-from mooring.api.schemas.record import EventView
-from mooring.core.delivery import RETRY_FACTOR, RETRY_FIRST_SECONDS, RETRY_MAX_SECONDS
-from mooring.core.errors import CATALOGUE, Code
-from mooring.core.events import MEANING, EventType
-from mooring.core.permissions import (
-    ACTIONS,
-    ROLE_SCOPE,
-    SELF_ACTIONS,
-    SERVICE_ACCOUNT_CEILING,
-    Role,
-    Scope,
-)
-from mooring.core.webhook import KEY_OVERLAP, KEY_PREFIX
+from mooring.api.schemas.records.record import EventView
+from mooring.core.kernel.errors import CATALOGUE, Code
+from mooring.core.kernel.event_types import MEANING, EventType
+from mooring.core.kernel.permissions import ACTIONS, ROLE_SCOPE, SELF_ACTIONS, SERVICE_ACCOUNT_CEILING, Role, Scope
+from mooring.core.records.delivery import RETRY_FACTOR, RETRY_FIRST_SECONDS, RETRY_MAX_SECONDS
+from mooring.core.records.webhook import KEY_OVERLAP, KEY_PREFIX
 from mooring.settings import PREFIX, Settings
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

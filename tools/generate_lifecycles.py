@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from mooring.core.lifecycle_docs import page
 from mooring.core.lifecycles import LIFECYCLES
-from mooring.core.render import page
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "lifecycles.md"
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from mooring.core.task_family import published
+from mooring.core.fleet.task_family import published
 
 FILE = Path(__file__).resolve().parent.parent / "agent" / "mooring_agent" / "task_schemas.json"
 

@@ -29,7 +29,7 @@ SLURM = (
     "slurmctld", "slurmd", "slurm-client", "munge", "slurmdbd", "mariadb-server-core", "mariadb-client-core",
 )  # fmt: skip
 PARTS = (
-    RealPart("registry", "server/tests/registry", ("docker-registry",)),
+    RealPart("registry", "server/tests/gateways/registry", ("docker-registry",)),
     RealPart("containers", "agent/tests/containers", CONTAINERS),
     RealPart("browser", "tests/e2e/browser", ("chromium",)),
     RealPart("namespaces", "agent/tests/namespace", ("iproute2", "util-linux")),

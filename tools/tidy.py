@@ -137,10 +137,10 @@ def one_place_writes(source: Source) -> Iterator[Problem]:
             if name == "commit" or (name == "transaction" and not _is_read_only(node)):
                 yield (
                     node.lineno,
-                    f"{name}(): only storage/unit_of_work.py opens a write transaction or commits",
+                    f"{name}(): only storage/kernel/unit_of_work.py opens a write transaction or commits",
                 )
         elif isinstance(node, ast.Constant) and isinstance(node.value, str) and TRANSACTION_SQL.match(node.value):
-            yield node.lineno, "only storage/unit_of_work.py opens a write transaction or commits"
+            yield node.lineno, "only storage/kernel/unit_of_work.py opens a write transaction or commits"
 
 
 def _is_read_only(call: ast.Call) -> bool:

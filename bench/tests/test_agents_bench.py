@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from bench import agents
 from bench.agent_load import Agent, Crew, Lane, Plan, Seen, Used
 from bench.statements import Alone
-from mooring.core.task_envelope import encode
-from mooring.gateways.task_signing import TaskSigner
+from mooring.core.fleet.task_envelope import encode
+from mooring.gateways.signing.task_signing import TaskSigner
 
 NODE = "nod_00000000000000000000000000"
 ALLOCATION = "alc_00000000000000000000000000"

@@ -1,7 +1,7 @@
 """The placement bench measures what its names say."""
 
 from bench.placement import example_nodes, example_requests, measure
-from mooring.core.compatibility import CapacityShape
+from mooring.core.catalog.compatibility import CapacityShape
 
 
 def test_the_examples_are_the_same_each_time_and_hold_every_shape() -> None:

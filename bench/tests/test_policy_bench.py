@@ -1,7 +1,7 @@
 """The policy bench measures what its names say."""
 
 from bench.policy import EXAMPLE_REQUESTS, example_chain, measure
-from mooring.core.policy import Layer
+from mooring.core.catalog.policy import Layer
 
 
 def test_the_examples_are_decided_where_they_say() -> None:

@@ -21,20 +21,20 @@ import structlog
 import uvicorn
 import uvloop
 
-from mooring.api.call import encode_json
-from mooring.api.connection import Connection
+from mooring.api.connection import HttpConnection
 from mooring.api.openapi import document
-from mooring.commands.first_start import FIRST_ADMIN_EMAIL, recover_user
-from mooring.commands.local_node import offer_local_enrolment
-from mooring.commands.master_key import rotate_master_key
-from mooring.core.errors import Refusal
+from mooring.api.request_context import encode_json
+from mooring.commands.fleet.local_node import offer_local_enrolment
+from mooring.commands.identity.bootstrap import FIRST_ADMIN_EMAIL, recover_user
+from mooring.commands.kernel.master_key import rotate_master_key
+from mooring.core.kernel.errors import Refusal
 from mooring.embedded import EmbeddedPostgres, EmbeddedPostgresError
-from mooring.gateways.collector import collecting
+from mooring.gateways.gc_tuning import collecting
 from mooring.gateways.secrets import MasterKeyRefused
-from mooring.gateways.telemetry import Telemetry, configure_logging
+from mooring.gateways.telemetry.instruments import Telemetry, configure_logging
 from mooring.settings import PREFIX, SettingRefused, Settings, read_settings
-from mooring.storage.hub import Hub
-from mooring.storage.migrate import MigrationRefused, migrate
+from mooring.storage.kernel.hub import EventHub
+from mooring.storage.kernel.migrate import MigrationRefused, migrate
 from mooring.wiring import Platform, cannot_listen, platform, relay, workers
 
 CODE_FILE = "MOORING_FIRST_ADMIN_CODE_FILE"
@@ -50,7 +50,7 @@ UNREAD_SECONDS_MAX = 1.0
 class Server(uvicorn.Server):
     """A server that ends its event streams before it waits for the requests that are left."""
 
-    def __init__(self, config: uvicorn.Config, hub: Hub, welcome: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, hub: EventHub, welcome: Callable[[], None]) -> None:
         super().__init__(config)
         self._hub = hub
         self._welcome = welcome
@@ -81,9 +81,11 @@ class Server(uvicorn.Server):
 
     async def _cut_off(self) -> None:
         """Do not wait for callers that read nothing of their answer: a stream is resumed, a request repeated."""
-        unread: dict[Connection, int] = {}
+        unread: dict[HttpConnection, int] = {}
         while True:
-            ours: list[Connection] = [each for each in self.server_state.connections if isinstance(each, Connection)]
+            ours: list[HttpConnection] = [
+                each for each in self.server_state.connections if isinstance(each, HttpConnection)
+            ]
             sizes = {each: each.unread_bytes for each in ours}
             for connection, size in sizes.items():
                 if 0 < unread.get(connection, 0) <= size:
@@ -200,9 +202,11 @@ async def _answers(url: str) -> bool:
 async def _listen(settings: Settings, running: Platform) -> int:
     try:
         listening = socket.create_server(
-            (settings.listen_host, settings.listen_port), backlog=2048, reuse_port=False,
+            (settings.listen_host, settings.listen_port),
+            backlog=2048,
+            reuse_port=False,
             family=socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET,
-        )  # fmt: skip
+        )
     except OSError as error:
         raise cannot_listen("the API", (settings.listen_host, settings.listen_port), "LISTEN_PORT", error) from error
     # What goes out in pieces would else wait for the receipt of the piece before: some 40 ms each.
@@ -212,7 +216,7 @@ async def _listen(settings: Settings, running: Platform) -> int:
     config = uvicorn.Config(
         running.application,
         loop="none",
-        http=Connection,
+        http=HttpConnection,
         ws="none",
         lifespan="off",
         log_config=None,

@@ -16,35 +16,35 @@ import asyncpg
 
 from mooring.api.app import Application
 from mooring.api.auth import Authenticator
-from mooring.api.call import Tools
-from mooring.api.homes import Homes
 from mooring.api.limits import RateLimit
-from mooring.commands.artifact_check import hand_back
-from mooring.commands.claim import ClaimDesk
-from mooring.commands.dispatch import Dispatcher
-from mooring.commands.first_start import make_first_admin, make_signing_key, registry_pair
-from mooring.commands.work import Services
-from mooring.core.errors import Refusal
-from mooring.core.event import Event
-from mooring.gateways.artifact_reader import ArtifactReader, OwnRegistry
+from mooring.api.project_tenant_cache import ProjectTenantCache
+from mooring.api.request_context import AppState
+from mooring.commands.catalog.artifact_check import hand_back
+from mooring.commands.identity.bootstrap import make_first_admin, make_signing_key, registry_pair
+from mooring.commands.live.claim_broker import ClaimBroker
+from mooring.commands.live.task_dispatcher import TaskDispatcher
+from mooring.commands.services import Services
+from mooring.core.kernel.errors import Refusal
+from mooring.core.kernel.event import Event
 from mooring.gateways.clock import SystemClock
-from mooring.gateways.outbound import outbound_for, outbound_inside, outbound_public
+from mooring.gateways.egress import outbound_for, outbound_inside, outbound_public
 from mooring.gateways.passwords import Passwords
-from mooring.gateways.registry_token import RegistryTokenIssuer
+from mooring.gateways.registry.artifact_reader import ArtifactReader, OwnRegistry
+from mooring.gateways.registry.registry_token import RegistryTokenIssuer
 from mooring.gateways.secrets import SecretBox, ready_key_file
-from mooring.gateways.telemetry import Telemetry
-from mooring.relay.desk import Desk
+from mooring.gateways.telemetry.instruments import Telemetry
 from mooring.relay.http import HEAD_MAX
 from mooring.relay.listener import Relay
 from mooring.relay.proxy import Proxy
+from mooring.relay.tunnel_registry import TunnelRegistry
 from mooring.settings import PREFIX, SettingRefused, Settings
-from mooring.storage import delivery as deliveries
-from mooring.storage import secret as stored
-from mooring.storage.database import BROKEN, PLATFORM, Database, PoolSettings
-from mooring.storage.hub import Hub
-from mooring.storage.migrate import missing
-from mooring.workers.loop import Loop
-from mooring.workers.roster import roster
+from mooring.storage.kernel import secret as stored
+from mooring.storage.kernel.database import BROKEN, PLATFORM, Database, PoolSettings
+from mooring.storage.kernel.hub import EventHub
+from mooring.storage.kernel.migrate import missing
+from mooring.storage.records import delivery as deliveries
+from mooring.workers.loop import WorkerLoop
+from mooring.workers.registry import roster
 
 KEEP_SECONDS = 30.0
 HEARD_SECONDS = 5.0
@@ -57,7 +57,7 @@ class Platform:
     """A running platform, without a listening socket."""
 
     services: Services
-    tools: Tools
+    tools: AppState
     application: Application
     first_admin_code: str | None
 
@@ -76,7 +76,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
     passwords = Passwords()
     outbound = outbound_for(settings, database_url)
     public, inside = outbound_public(settings, database_url), outbound_inside()
-    hub = Hub(database)
+    hub = EventHub(database)
     telemetry.watch("mooring_database_connections", database.connections)
     try:
         await database.open()
@@ -93,22 +93,22 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
         await make_signing_key(services)
         reader.own = await _own_registry(services)
         authenticator = Authenticator(database, clock, settings.token_cache_seconds)
-        homes = Homes(database)
-        dispatcher = Dispatcher(services)
+        homes = ProjectTenantCache(database)
+        dispatcher = TaskDispatcher(services)
         hub.on_event(authenticator.forget)
         hub.on_commit(authenticator.forget_after)
         hub.on_event(homes.forget)
         hub.on_commit(homes.forget_after)
         hub.on_event(services.fleet.forget)
         hub.on_commit(services.fleet.forget_after)
-        tools = Tools(
+        tools = AppState(
             services=services,
             authenticator=authenticator,
             failures=RateLimit(settings.sign_in_limit_per_minute / 60, max(5.0, settings.sign_in_limit_per_minute)),
             telemetry=telemetry,
             projects=homes,
             dispatcher=dispatcher,
-            claims=ClaimDesk(services),
+            claims=ClaimBroker(services),
             addresses=[settings.public_url.rstrip("/")] if settings.public_url else [],
             readiness=lambda: _readiness(database, hub),
         )
@@ -153,7 +153,7 @@ async def _own_registry(services: Services) -> OwnRegistry | None:
     return OwnRegistry(settings.registry_url, issuer)
 
 
-async def _readiness(database: Database, hub: Hub) -> list[str]:
+async def _readiness(database: Database, hub: EventHub) -> list[str]:
     """Why requests cannot be served now; empty when they can."""
     if hub.closed:
         return ["the process is stopping"]
@@ -168,7 +168,7 @@ async def _readiness(database: Database, hub: Hub) -> list[str]:
 
 
 @asynccontextmanager
-async def _kept(tools: Tools) -> AsyncIterator[None]:
+async def _kept(tools: AppState) -> AsyncIterator[None]:
     """Write down now and then which tokens were used, and count what waits in the outbox."""
     waiting: dict[tuple[str, ...], float] = {}
     tools.telemetry.watch("mooring_outbox_deliveries", lambda: waiting)
@@ -228,16 +228,17 @@ async def relay(running: Platform) -> AsyncIterator[Relay]:
     port_wanted = settings.relay_listen_port or (settings.listen_port + 1 if settings.listen_port else 0)
     try:
         listening = socket.create_server(
-            (settings.listen_host, port_wanted), backlog=512,
+            (settings.listen_host, port_wanted),
+            backlog=512,
             family=socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET,
-        )  # fmt: skip
+        )
     except OSError as error:
         raise cannot_listen("the relay", (settings.listen_host, port_wanted), "RELAY_LISTEN_PORT", error) from error
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     tools.relay.url = settings.relay_url.rstrip("/") or address
     tools.relay.endpoints_url = settings.relay_endpoints_url or f"http://*.localhost:{port}"
-    desk = Desk(running.services, tools.relay.url)
+    desk = TunnelRegistry(running.services, tools.relay.url)
     domain = tools.relay.endpoints_url.partition("*.")[2].partition(":")[0]
     proxy = Proxy(running.services, desk, domain, secure=tools.relay.endpoints_url.startswith("https:"))
     serving = Relay(running.services, tools.authenticator.caller, desk, proxy)
@@ -252,7 +253,7 @@ async def relay(running: Platform) -> AsyncIterator[Relay]:
 @asynccontextmanager
 async def workers(running: Platform, telemetry: Telemetry) -> AsyncIterator[None]:
     """Run every worker; on the way out each finishes its tick and hands its leases back."""
-    loops = [Loop(worker, telemetry.worker_tick) for worker in roster(running.services)]
+    loops = [WorkerLoop(worker, telemetry.worker_tick) for worker in roster(running.services)]
 
     def wake(event: Event) -> None:
         for loop in loops:

@@ -22,14 +22,14 @@ import pytest
 import uvicorn
 from argon2 import PasswordHasher
 
-from mooring.api.connection import Connection
+from mooring.api.connection import HttpConnection
 from mooring.gateways.passwords import Passwords
-from mooring.gateways.telemetry import Telemetry
+from mooring.gateways.telemetry.instruments import Telemetry
 from mooring.settings import Settings
-from mooring.storage.database import Database, PoolSettings
-from mooring.storage.migrate import migrate, migrations
+from mooring.storage.kernel.database import Database, PoolSettings
+from mooring.storage.kernel.migrate import migrate, migrations
 from mooring.wiring import Platform, platform, workers
-from server.tests.postgres import make_or_drop, test_cluster_dsn
+from server.tests.support.postgres import make_or_drop, test_cluster_dsn
 
 PASSWORD = "correct horse battery staple"
 NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -163,9 +163,15 @@ async def running_platform(settings: Settings, *, with_workers: bool = False) ->
         listening = socket.create_server(("127.0.0.1", 0))
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as the program does
         config = uvicorn.Config(
-            opened.application, loop="none", http=Connection, lifespan="off", log_config=None, access_log=False,
-            timeout_graceful_shutdown=2, timeout_keep_alive=600,  # a client may well be held up for a minute
-        )  # fmt: skip
+            opened.application,
+            loop="none",
+            http=HttpConnection,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            timeout_graceful_shutdown=2,
+            timeout_keep_alive=600,  # a client may well be held up for a minute
+        )
         server = _Prompt(config)
         task = asyncio.create_task(server._serve([listening]))
         while not server.started:  # noqa: ASYNC110  uvicorn has no event for it
@@ -228,9 +234,10 @@ class World:
 
     async def tenant(self, slug: str) -> Tenant:
         body = {
-            "slug": slug, "display_name": slug.title(),
+            "slug": slug,
+            "display_name": slug.title(),
             "first_admin": {"email": f"admin@{slug}.example", "display_name": "Admin"},
-        }  # fmt: skip
+        }
         made = await self.admin.post("/api/v1/tenants", json=body)
         assert made.status_code == 201, made.text
         answer = made.json()

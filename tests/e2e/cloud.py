@@ -45,9 +45,20 @@ class Machine:
         place.mkdir(mode=0o700)
         url, token = platform
         command = [
-            *way, sys.executable, "-m", "mooring_agent", "enrol", "--state-dir", str(place), "--host", host,
-            "--url", url, "--name", place.name,
-        ]  # fmt: skip
+            *way,
+            sys.executable,
+            "-m",
+            "mooring_agent",
+            "enrol",
+            "--state-dir",
+            str(place),
+            "--host",
+            host,
+            "--url",
+            url,
+            "--name",
+            place.name,
+        ]
         told = subprocess.run(command, input=token, text=True, capture_output=True, check=False)
         assert told.returncode == 0, told.stderr
         machine = cls(place, host, told.stdout.split()[2], gpus, way=way)
@@ -57,9 +68,18 @@ class Machine:
     def start(self) -> None:
         """Start its agent."""
         command = [
-            *self.way, sys.executable, "-m", "mooring_agent", "run", "--state-dir", str(self.directory),
-            "--host", self.host, "--simulated-gpus", str(self.gpus),
-        ]  # fmt: skip
+            *self.way,
+            sys.executable,
+            "-m",
+            "mooring_agent",
+            "run",
+            "--state-dir",
+            str(self.directory),
+            "--host",
+            self.host,
+            "--simulated-gpus",
+            str(self.gpus),
+        ]
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import httpx
 
-from mooring.gateways.registry_push import RegistryPusher
+from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring_workload.bundle import bundle_of, key_at, write_bundle
 from mooring_workload.image import ImageLayout
 from tests.e2e.cloud import Machine
@@ -56,17 +56,37 @@ class Harbour:
         """Simulated GPUs of every machine."""
         regions = [word for host in hosts for word in ("--region", host)]
         self.shop.did(
-            "skus", "create", "--slug", SKU, "--display-name", "Simulated", "--shape", "gpu_slice", "--gpu-model",
-            "simulated", *regions, "--allowed-gpu-counts", "[1, 2]", "--price-minor-per-gpu-hour", "0",
-            "--currency", "EUR", context="platform",
-        )  # fmt: skip
+            "skus",
+            "create",
+            "--slug",
+            SKU,
+            "--display-name",
+            "Simulated",
+            "--shape",
+            "gpu_slice",
+            "--gpu-model",
+            "simulated",
+            *regions,
+            "--allowed-gpu-counts",
+            "[1, 2]",
+            "--price-minor-per-gpu-hour",
+            "0",
+            "--currency",
+            "EUR",
+            context="platform",
+        )
 
     def start_adapter(self) -> None:
         """The workload adapter, with its key."""
         command = [
-            sys.executable, "-m", "mooring_workload", "--url", self.shop.mooring.url, "--key-file",
+            sys.executable,
+            "-m",
+            "mooring_workload",
+            "--url",
+            self.shop.mooring.url,
+            "--key-file",
             str(self.directory / "adapter.key"),
-        ]  # fmt: skip
+        ]
         with (self.directory / "adapter.log").open("ab") as log:
             self.adapter = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 

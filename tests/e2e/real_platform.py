@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import asyncpg
 import httpx
 
-from mooring.embedded.cluster import Layout
+from mooring.embedded.cluster import ClusterLayout
 from mooring_adapter.conformance.adapter_process import AdapterProcess
 from mooring_adapter.conformance.fake_api import ApiRequest, ApiResponse
 from mooring_adapter.conformance.fault_proxy import FaultProxy, ForwardingBackend, ProxyFaults, RecordedExchange
@@ -40,6 +40,7 @@ from mooring_sdk import Client, MooringError, models
 from mooring_workload.bundle import key_at, public_half
 from tests.e2e.cloud import PATIENT
 from tests.e2e.played_nodes import Hand, Nodes
+from tests.e2e.recorded_views import operation_view, task_view
 from tests.e2e.running import PASSWORD, Mooring
 
 Value = TypeVar("Value")
@@ -177,12 +178,15 @@ class RealPlatform:
         self.hand = Hand(self._task_view, self._is_draining, self._parts.get, done=self._watcher.changed)
         fleet = Fleet(shop.mooring.url, shop.admin_token, NODES, name, name, GPUS, Weather())
         self.nodes = Nodes(fleet, self.hand)
-        self.adapter = AdapterProcess(command, {
-            "MOORING_URL": self.proxy.start(),
-            "MOORING_AUDIENCE": f"{shop.mooring.url}/api/v1/oauth/token",
-            "MOORING_KEY_FILE": str(key_file),
-            "MOORING_HOLDER": name,
-        })  # fmt: skip
+        self.adapter = AdapterProcess(
+            command,
+            {
+                "MOORING_URL": self.proxy.start(),
+                "MOORING_AUDIENCE": f"{shop.mooring.url}/api/v1/oauth/token",
+                "MOORING_KEY_FILE": str(key_file),
+                "MOORING_HOLDER": name,
+            },
+        )
 
     def _settle(self) -> Client:
         """A tenant of its own, so that what fails in one lane closes no circuit of another."""
@@ -200,9 +204,15 @@ class RealPlatform:
         for project in self.projects:
             people.create_entitlement(project, app_id=shop.app_id, reason=REASON, agreed_actions=agreed)
         shop.admin.create_sku(
-            slug=name, display_name="Simulated", shape="gpu_slice", gpu_model="simulated", regions=[name],
-            allowed_gpu_counts=[1], price_minor_per_gpu_hour=0, currency="EUR",
-        )  # fmt: skip
+            slug=name,
+            display_name="Simulated",
+            shape="gpu_slice",
+            gpu_model="simulated",
+            regions=[name],
+            allowed_gpu_counts=[1],
+            price_minor_per_gpu_hour=0,
+            currency="EUR",
+        )
         return people
 
     def _account(self, project: str, key: str) -> str:
@@ -250,10 +260,15 @@ class RealPlatform:
     def create_instance(self, name: str, *, topology: dict[str, int] | None = None, project: int = 0) -> str:
         profile, place = self.profile, self.projects[project]
         made = self.people.create_instance(
-            place, app=profile.manifest["app"], version=profile.manifest["version"],
-            name=f"{name}-{next(self._numbers)}", config=dict(profile.config), topology=topology or profile.topology,
-            placement=self._placement, service_account_id=self.accounts[project],
-        )  # fmt: skip
+            place,
+            app=profile.manifest["app"],
+            version=profile.manifest["version"],
+            name=f"{name}-{next(self._numbers)}",
+            config=dict(profile.config),
+            topology=topology or profile.topology,
+            placement=self._placement,
+            service_account_id=self.accounts[project],
+        )
         self._instances[made.id] = place
         self._learn(made.id)
         return made.id
@@ -321,9 +336,14 @@ class RealPlatform:
         each = self.people.get_instance(self._instances[instance_id], instance_id)
         endpoints = tuple({"name": at.name, "member_id": at.member_id} for at in each.endpoints)
         return InstanceStatus(
-            each.id, each.status, each.health, each.pin.version, endpoints, each.failure_code,
+            each.id,
+            each.status,
+            each.health,
+            each.pin.version,
+            endpoints,
+            each.failure_code,
             held_by=each.claim.holder if each.claim.held else None,
-        )  # fmt: skip
+        )
 
     def members(self, instance_id: str) -> list[MemberStatus]:
         found = self.people.iter_members(self._instances[instance_id], instance_id, limit=500)
@@ -334,21 +354,21 @@ class RealPlatform:
         ]
 
     def operation(self, instance_id: str, operation_id: str) -> OperationStatus:
-        return _operation(self.people.get_operation(self._instances[instance_id], instance_id, operation_id))
+        return operation_view(self.people.get_operation(self._instances[instance_id], instance_id, operation_id))
 
     def ended(self, instance_id: str, operation_id: str) -> OperationStatus:
         place = self._instances[instance_id]
         kind = self.people.get_operation(place, instance_id, operation_id).kind
         read = partial(self.people.get_operation, place, instance_id, operation_id)
-        return _operation(self._awaited(f"the end of {kind}", "succeeded,failed,cancelled", read))
+        return operation_view(self._awaited(f"the end of {kind}", "succeeded,failed,cancelled", read))
 
     def open_operation(self, instance_id: str, kind: str) -> OperationStatus:
         found = self.people.list_operations(self._instances[instance_id], instance_id, kind=kind).items
-        return _operation(max(found, key=lambda each: each.created_at))
+        return operation_view(max(found, key=lambda each: each.created_at))
 
     def tasks(self, instance_id: str) -> list[TaskStatus]:
         found = self.people.iter_tasks(self._instances[instance_id], instance_id=instance_id, limit=500)
-        return [_task(each) for each in found if each.type not in PLATFORM_ONLY]
+        return [task_view(each) for each in found if each.type not in PLATFORM_ONLY]
 
     def wait_for(self, what: str, condition: Callable[[], Value]) -> Value:
         until = time.monotonic() + self.profile.patience_seconds
@@ -443,7 +463,7 @@ class RealPlatform:
 
     def _in_database(self, work: Callable[["asyncpg.Connection[Any]"], Awaitable[None]]) -> None:
         async def connected() -> None:
-            connection = await asyncpg.connect(Layout(self.shop.mooring.directory / "data").dsn)
+            connection = await asyncpg.connect(ClusterLayout(self.shop.mooring.directory / "data").dsn)
             try:
                 await work(connection)
             finally:
@@ -456,7 +476,7 @@ class RealPlatform:
     def _task_view(self, task_id: str) -> TaskStatus:
         for project in self.projects:
             try:
-                return _task(self.people.get_task(project, task_id))
+                return task_view(self.people.get_task(project, task_id))
             except MooringError as error:
                 if error.code != "not_found":
                     raise
@@ -465,20 +485,3 @@ class RealPlatform:
     def _is_draining(self, member_id: str) -> bool:
         instance_id = self._parts[member_id].partition("/")[0]
         return self.people.get_member(self._instances[instance_id], instance_id, member_id).status == "draining"
-
-
-def _operation(each: models.Operation) -> OperationStatus:
-    failure = None
-    if each.failure_code is not None:
-        failure = {"code": each.failure_code, "detail": each.failure_detail, "last_lines": each.last_lines}
-    blocker = None if each.blocker_code is None else {"code": each.blocker_code, "detail": each.blocker}
-    steps = tuple(step.name for step in each.steps)
-    return OperationStatus(
-        each.id, each.kind, each.status, each.phase, each.correlation_id, failure, each.output, blocker, steps
-    )
-
-
-def _task(each: models.Task) -> TaskStatus:
-    return TaskStatus(
-        each.id, each.operation_id, each.step, each.type, each.member_id or "", each.status, each.correlation_id
-    )

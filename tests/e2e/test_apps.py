@@ -133,10 +133,15 @@ def calculated(visitor: Visitor, token: str, expression: str) -> str:
 def upgraded(line: socket.socket, visitor: Visitor, path: str, headers: dict[str, str]) -> bytes:
     """Ask for a WebSocket; the head of the answer."""
     told = {
-        "Host": visitor.host, "Cookie": visitor.cookie, "Upgrade": "websocket", "Connection": "Upgrade",
-        "Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode(), "Sec-WebSocket-Version": "13",
-        "Origin": f"http://{visitor.host}", **headers,
-    }  # fmt: skip
+        "Host": visitor.host,
+        "Cookie": visitor.cookie,
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode(),
+        "Sec-WebSocket-Version": "13",
+        "Origin": f"http://{visitor.host}",
+        **headers,
+    }
     lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in told.items()), "", ""]
     line.sendall("\r\n".join(lines).encode())
     head = b""

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from mooring.core.artifact_promotion import NEEDS
-from mooring.core.machine import AnyMachine, Edge
-from mooring.core.promotion import PROMOTION, PromotionState, PromotionTrigger
-from mooring.core.trust import TRUST, TrustState, TrustTrigger
-from mooring.gateways.cosign_keys import SigningKey, new_signing_key
+from mooring.core.catalog.artifact_promotion import NEEDS
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
+from mooring.core.catalog.trust_lifecycle import TRUST, TrustState, TrustTrigger
+from mooring.core.kernel.lifecycle import AnyLifecycle, Transition
+from mooring.gateways.signing.cosign_keys import SigningKey, new_signing_key
 from tests.e2e.workshop import WHY, Pushed, Ran, Workshop, workshop
 
 pytestmark = [pytest.mark.real_part("registry"), pytest.mark.real_part("postgresql")]
@@ -26,7 +26,7 @@ FURTHER: dict[PromotionTrigger, tuple[str, ...]] = {T.DEPRECATE: ENDED}
 FURTHER_OF_VERSION = {**FURTHER, T.CANARY: SHARE}
 
 
-def forbidden(machine: AnyMachine) -> list[tuple[Any, Any]]:
+def forbidden(machine: AnyLifecycle) -> list[tuple[Any, Any]]:
     """Every state with every trigger that it does not accept."""
     return [
         (state, trigger)
@@ -36,9 +36,9 @@ def forbidden(machine: AnyMachine) -> list[tuple[Any, Any]]:
     ]
 
 
-def way_to(state: PromotionState) -> list[Edge[PromotionState, PromotionTrigger]]:
+def way_to(state: PromotionState) -> list[Transition[PromotionState, PromotionTrigger]]:
     """The shortest way from the beginning to a state, by the table."""
-    ways: dict[PromotionState, list[Edge[PromotionState, PromotionTrigger]]] = {PROMOTION.initial: []}
+    ways: dict[PromotionState, list[Transition[PromotionState, PromotionTrigger]]] = {PROMOTION.initial: []}
     while state not in ways:
         for edge in PROMOTION.edges:
             if edge.source in ways and edge.target not in ways:
@@ -46,7 +46,7 @@ def way_to(state: PromotionState) -> list[Edge[PromotionState, PromotionTrigger]
     return ways[state]
 
 
-def breaking() -> list[tuple[Edge[PromotionState, PromotionTrigger], PromotionState]]:
+def breaking() -> list[tuple[Transition[PromotionState, PromotionTrigger], PromotionState]]:
     """Every move of an artifact that would leave a version in some state ahead of it."""
     return [
         (edge, version)
@@ -55,7 +55,7 @@ def breaking() -> list[tuple[Edge[PromotionState, PromotionTrigger], PromotionSt
     ]
 
 
-def too_early() -> list[tuple[Edge[PromotionState, PromotionTrigger], PromotionState]]:
+def too_early() -> list[tuple[Transition[PromotionState, PromotionTrigger], PromotionState]]:
     """Every move of a version that its artifact, in a state that the version bears now, does not allow."""
     return [
         (edge, artifact)
@@ -151,7 +151,7 @@ def test_a_version_makes_no_move_that_its_table_does_not_have(
 
 @pytest.mark.parametrize(("edge", "artifact"), too_early(), ids=lambda each: getattr(each, "trigger", each))
 def test_a_version_does_not_go_ahead_of_its_artifact(
-    shop: Workshop, stock: Stock, edge: Edge[PromotionState, PromotionTrigger], artifact: PromotionState
+    shop: Workshop, stock: Stock, edge: Transition[PromotionState, PromotionTrigger], artifact: PromotionState
 ) -> None:
     number, pushed = stock.version(edge.source, artifact)
     refused = shop.move_version("stocked", number, edge.trigger, *FURTHER_OF_VERSION.get(edge.trigger, ())).error
@@ -161,7 +161,7 @@ def test_a_version_does_not_go_ahead_of_its_artifact(
 
 @pytest.mark.parametrize(("edge", "version"), breaking(), ids=lambda each: getattr(each, "trigger", each))
 def test_an_artifact_does_not_leave_a_version_behind_it_ahead(
-    shop: Workshop, stock: Stock, edge: Edge[PromotionState, PromotionTrigger], version: PromotionState
+    shop: Workshop, stock: Stock, edge: Transition[PromotionState, PromotionTrigger], version: PromotionState
 ) -> None:
     number, pushed = stock.version(version, edge.source)
     refused = shop.move(pushed.id, edge.trigger, *FURTHER.get(edge.trigger, ())).error

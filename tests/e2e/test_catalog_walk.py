@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from mooring.core.artifact_hold import drop_holds, take_holds
-from mooring.core.artifact_promotion import Hold
-from mooring.core.channel import is_in_canary
-from mooring.core.ids import Prefix
-from mooring.embedded.cluster import Layout
-from mooring.gateways.cosign_keys import new_signing_key
-from mooring.storage import artifact as artifacts
-from mooring.storage.database import Acting, Database, PoolSettings
-from mooring.storage.unit_of_work import apply
-from server.tests.postgres import SOAK
-from server.tests.rows import context
+from mooring.core.catalog.artifact_hold import drop_holds, take_holds
+from mooring.core.catalog.artifact_promotion import Hold
+from mooring.core.catalog.channel import is_in_canary
+from mooring.core.kernel.ids import Prefix
+from mooring.embedded.cluster import ClusterLayout
+from mooring.gateways.signing.cosign_keys import new_signing_key
+from mooring.storage.catalog import artifact as artifacts
+from mooring.storage.kernel.database import Acting, Database, PoolSettings
+from mooring.storage.kernel.unit_of_work import apply
+from server.tests.support.lifecycle_rows import context
+from server.tests.support.postgres import SOAK
 from tests.e2e.workshop import WHY, Workshop, workshop
 
 pytestmark = [pytest.mark.real_part("registry"), pytest.mark.real_part("postgresql")]
@@ -160,7 +160,7 @@ def test_a_successor_takes_the_place_of_what_it_supersedes(shop: Workshop) -> No
 
 async def _hold(shop: Workshop, digest: str, version_id: str | None, *, take: bool) -> None:
     """What an instance does when it begins and ends to use a digest: there are no instances to launch yet."""
-    database = Database(PoolSettings(Layout(shop.mooring.directory / "data").dsn, 1))
+    database = Database(PoolSettings(ClusterLayout(shop.mooring.directory / "data").dsn, 1))
     await database.open()
     acting, now = Acting(shop.tenant_id), context()
     holder = f"{Prefix.INSTANCE}_{'0' * 26}"
@@ -233,9 +233,17 @@ def test_admins_of_the_platform_switch_an_entitlement_and_the_tenant_reads_who_d
 
 def test_a_service_account_switches_nothing(shop: Workshop) -> None:
     made = shop.run(
-        "service-accounts", "create", "--project", "vision", "--name", "robot", "--action", "entitlement.read",
-        "--generate-key", str(shop.home / "robot.pem"),
-    )  # fmt: skip
+        "service-accounts",
+        "create",
+        "--project",
+        "vision",
+        "--name",
+        "robot",
+        "--action",
+        "entitlement.read",
+        "--generate-key",
+        str(shop.home / "robot.pem"),
+    )
     assert made.exit_code == 0, made.err
     said = [line.strip().removeprefix("export ") for line in made.err.splitlines() if "export" in line]
     robot = dict(line.split("=", 1) for line in said)

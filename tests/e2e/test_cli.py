@@ -72,9 +72,16 @@ def run(mooring: Mooring, home: Path) -> Run:
 def platform_admin(mooring: Mooring, run: Run) -> str:
     """The first admin, signed in by the one-time code of the first start; the name of its context."""
     ran = run(
-        "login", "--context", "platform", "--url", mooring.url, "--email", FIRST_ADMIN, "--one-time-code-stdin",
+        "login",
+        "--context",
+        "platform",
+        "--url",
+        mooring.url,
+        "--email",
+        FIRST_ADMIN,
+        "--one-time-code-stdin",
         stdin=f"{mooring.code}\n{PASSWORD}\n",
-    )  # fmt: skip
+    )
     assert ran.exit_code == 0, ran.err
     return "platform"
 
@@ -83,13 +90,34 @@ def platform_admin(mooring: Mooring, run: Run) -> str:
 def tenant_admin(mooring: Mooring, run: Run, platform_admin: str) -> str:
     """The first admin of a tenant, signed in, with a project in its context; the name of its context."""
     made = run(
-        "tenants", "create", "--context", platform_admin, "--slug", "harbour", "--display-name", "Harbour",
-        "--first-admin-email", "ada@harbour.test", "--first-admin-display-name", "Ada", "-o", "json",
-    ).data  # fmt: skip
+        "tenants",
+        "create",
+        "--context",
+        platform_admin,
+        "--slug",
+        "harbour",
+        "--display-name",
+        "Harbour",
+        "--first-admin-email",
+        "ada@harbour.test",
+        "--first-admin-display-name",
+        "Ada",
+        "-o",
+        "json",
+    ).data
     ran = run(
-        "login", "--context", "harbour", "--url", mooring.url, "--tenant", "harbour", "--email", "ada@harbour.test",
-        "--one-time-code-stdin", stdin=f"{made['one_time_code']}\n{PASSWORD}\n",
-    )  # fmt: skip
+        "login",
+        "--context",
+        "harbour",
+        "--url",
+        mooring.url,
+        "--tenant",
+        "harbour",
+        "--email",
+        "ada@harbour.test",
+        "--one-time-code-stdin",
+        stdin=f"{made['one_time_code']}\n{PASSWORD}\n",
+    )
     assert ran.exit_code == 0, ran.err
     made = run("projects", "create", "--context", "harbour", "--slug", "vision", "--display-name", "Vision")
     assert made.exit_code == 0, made.err
@@ -101,9 +129,21 @@ def tenant_admin(mooring: Mooring, run: Run, platform_admin: str) -> str:
 def robot(mooring: Mooring, run: Run, tenant_admin: str, home: Path) -> dict[str, str]:
     """The environment of a service account with a key that the command made."""
     made = run(
-        "service-accounts", "create", "--context", tenant_admin, "--name", "robot", "--action", "project.read",
-        "--action", "event.read", "--generate-key", str(home / "robot.pem"), "-o", "json",
-    )  # fmt: skip
+        "service-accounts",
+        "create",
+        "--context",
+        tenant_admin,
+        "--name",
+        "robot",
+        "--action",
+        "project.read",
+        "--action",
+        "event.read",
+        "--generate-key",
+        str(home / "robot.pem"),
+        "-o",
+        "json",
+    )
     said = dict(
         line.strip().removeprefix("export ").split("=", 1) for line in made.err.splitlines() if "export" in line
     )
@@ -182,9 +222,19 @@ def test_a_denial_is_in_the_audit_trail_under_its_correlation_id(
 
 def test_a_disabled_service_account_gets_no_token(run: Run, tenant_admin: str, home: Path) -> None:
     made = run(
-        "service-accounts", "create", "--context", tenant_admin, "--name", "short-lived", "--action", "project.read",
-        "--generate-key", str(home / "short.pem"), "-o", "json",
-    )  # fmt: skip
+        "service-accounts",
+        "create",
+        "--context",
+        tenant_admin,
+        "--name",
+        "short-lived",
+        "--action",
+        "project.read",
+        "--generate-key",
+        str(home / "short.pem"),
+        "-o",
+        "json",
+    )
     said = dict(
         line.strip().removeprefix("export ").split("=", 1) for line in made.err.splitlines() if "export" in line
     )
@@ -202,10 +252,25 @@ def test_events_are_shown_and_followed(run: Run, mooring: Mooring, tenant_admin:
         lambda events: "identity.project.created" in [event["type"] for event in events],
     )
     process = subprocess.Popen(
-        [sys.executable, "-m", "mooring_cli", "events", "--follow", "--context", tenant_admin, "--tenant", "harbour",
-         "--since", shown[-1]["cursor"], "-o", "json"],
-        env={"HOME": str(home), "PATH": os.environ["PATH"]}, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        [
+            sys.executable,
+            "-m",
+            "mooring_cli",
+            "events",
+            "--follow",
+            "--context",
+            tenant_admin,
+            "--tenant",
+            "harbour",
+            "--since",
+            shown[-1]["cursor"],
+            "-o",
+            "json",
+        ],
+        env={"HOME": str(home), "PATH": os.environ["PATH"]},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         made = run("projects", "create", "--context", tenant_admin, "--slug", "followed", "--display-name", "F")
         assert made.exit_code == 0, made.err

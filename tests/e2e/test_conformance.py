@@ -17,7 +17,7 @@ from mooring_adapter.conformance.report import KEPT, NOT_PLAYED, PromiseResult
 from mooring_adapter.conformance.scenarios import Promise
 from mooring_adapter.conformance.suite import check_promise, promises, read_profile
 from mooring_sdk import Client
-from server.tests.postgres import SOAK
+from server.tests.support.postgres import SOAK
 from tests.e2e.cloud import PATIENT
 from tests.e2e.real_platform import REASON, RealPlatform, Shop
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, running

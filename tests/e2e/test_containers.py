@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from agent.tests.containers.images import BUSYBOX, busybox_image, push
-from mooring.core.decision import Insert
-from mooring.core.ids import Prefix
-from mooring.embedded.cluster import Layout
-from mooring.storage.database import Database, PoolSettings
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.ids import Prefix
+from mooring.embedded.cluster import ClusterLayout
+from mooring.storage.kernel.database import Database, PoolSettings
 from mooring_agent.podman import Podman
 from mooring_sdk import errors
-from server.tests.registry.registry_process import RunningRegistry, running_registry
-from server.tests.rows import CLOCK, Ground, artifact_columns, machines_of
+from server.tests.support.lifecycle_rows import CLOCK, Ground, artifact_columns, machines_of
+from server.tests.support.registry_process import RunningRegistry, running_registry
 from tests.e2e.cloud import Cloud, cloud
 from tests.e2e.traces import eventually
 
@@ -55,14 +55,19 @@ def register(place: Cloud, registry: RunningRegistry, digest: str) -> None:
 
 
 async def _register(place: Cloud, location: str, digest: str) -> None:
-    database = Database(PoolSettings(Layout(place.mooring.directory / "data").dsn, 1))
+    database = Database(PoolSettings(ClusterLayout(place.mooring.directory / "data").dsn, 1))
     await database.open()
     ground = Ground(database, place.tenant.id, place.projects[0].id)
     row = ground.row("artifact") | artifact_columns(digest) | {"location": location}
     seen = {
-        "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE), "tenant_id": place.tenant.id, "artifact_id": row["id"],
-        "kind": "presence", "digest": digest, "observed_at": CLOCK.now(), "size_bytes": row["size_bytes"],
-    }  # fmt: skip
+        "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE),
+        "tenant_id": place.tenant.id,
+        "artifact_id": row["id"],
+        "kind": "presence",
+        "digest": digest,
+        "observed_at": CLOCK.now(),
+        "size_bytes": row["size_bytes"],
+    }
     await ground.write(Insert("artifact", row, machines_of("artifact")), Insert("artifact_evidence", seen))
     await database.close()
 

@@ -72,13 +72,22 @@ def begun(place: Path, path: str, hold: str = "") -> "subprocess.Popen[str]":
     (place / "home").mkdir()
     (place / "tmp").mkdir(mode=0o711)
     environment = {
-        "PATH": path, "HOME": str(place / "home"), "TMPDIR": str(place / "tmp"),
-        "MOORING_DATABASE_URL": "postgresql://nobody.test/x", HOLD: hold,
-    }  # fmt: skip
+        "PATH": path,
+        "HOME": str(place / "home"),
+        "TMPDIR": str(place / "tmp"),
+        "MOORING_DATABASE_URL": "postgresql://nobody.test/x",
+        HOLD: hold,
+    }
     return subprocess.Popen(
-        [sys.executable, "-m", "tools.demo", "--no-jupyter"], cwd=ROOT, env=environment, stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "tools.demo", "--no-jupyter"],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
 
 
 def ended(process: "subprocess.Popen[str]", place: Path) -> tuple[int, str, str]:

@@ -52,9 +52,16 @@ def place(harbour: Harbour) -> Iterator[Harbour]:
     url = harbour.shop.mooring.url
     proxy = FaultProxy(ForwardingBackend(url), ProxyFaults(after=every_fifth_answer_is_lost()))
     command = [
-        sys.executable, "-m", "mooring_echo", "--url", proxy.start(), "--key-file",
-        str(harbour.directory / "echo.key"), "--audience", f"{url}/api/v1/oauth/token",
-    ]  # fmt: skip
+        sys.executable,
+        "-m",
+        "mooring_echo",
+        "--url",
+        proxy.start(),
+        "--key-file",
+        str(harbour.directory / "echo.key"),
+        "--audience",
+        f"{url}/api/v1/oauth/token",
+    ]
     with (harbour.directory / "echo.log").open("ab") as log:
         adapter = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:

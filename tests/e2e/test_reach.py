@@ -84,11 +84,17 @@ def box(place: Cloud) -> Iterator[Any]:
         )
         assert written.status == "succeeded", written
         started = place.do(
-            project, allocation, "service.start",
-            {"name": name, "argv": ["/usr/bin/python3", f"{name}.py"], "directory": "/tmp",
-             "endpoint": {"name": name, "port": port, "protocol": "http"}},
+            project,
+            allocation,
+            "service.start",
+            {
+                "name": name,
+                "argv": ["/usr/bin/python3", f"{name}.py"],
+                "directory": "/tmp",
+                "endpoint": {"name": name, "port": port, "protocol": "http"},
+            },
             label=name,
-        )  # fmt: skip
+        )
         assert started.status == "succeeded", started
         served = place.do(project, allocation, "probe.http", {"port": port, "attempts": 1_000, "interval_seconds": 0.2})
         assert served.status == "succeeded", served
@@ -245,8 +251,17 @@ def test_mooring_connect_gives_a_local_port(place: Cloud, box: Any) -> None:
 
 
 def test_mooring_exec_runs_a_command_with_a_terminal_and_its_exit_code(place: Cloud, box: Any) -> None:
-    command = [sys.executable, "-m", "mooring_cli", "exec", box.id, "--", "/bin/sh", "-c",
-               "stty size; id -u; read line; echo got:$line; exit 7"]  # fmt: skip
+    command = [
+        sys.executable,
+        "-m",
+        "mooring_cli",
+        "exec",
+        box.id,
+        "--",
+        "/bin/sh",
+        "-c",
+        "stty size; id -u; read line; echo got:$line; exit 7",
+    ]
     main, child = pty.openpty()
     process = subprocess.Popen(command, env=cli_environment(place), stdin=child, stdout=child, stderr=child)
     os.close(child)
@@ -278,9 +293,14 @@ def test_a_command_in_a_pipeline_has_clean_output_its_errors_apart_and_its_exit_
     told = json.dumps({"relay_url": ticket.relay_url, "ticket": ticket.ticket})
     long = "x" * 300_000 + "\n"
     ran = subprocess.run(
-        [sys.executable, "-c", ATTEND], env={**cli_environment(place), "TICKET": told}, input=long,
-        capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
+        [sys.executable, "-c", ATTEND],
+        env={**cli_environment(place), "TICKET": told},
+        input=long,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
     assert (ran.stdout, ran.stderr, ran.returncode) == (f"not a tty\n{long}", "of errors\n", 9)
 
 
@@ -307,11 +327,16 @@ def test_a_port_that_nobody_serves_and_an_address_outside_are_not_reached(place:
         probed = place.do(project, box, "probe.tcp", {"port": port, "attempts": 1})
         assert (probed.status, probed.failure_code) == ("failed", "probe_failed")
         declared = place.do(
-            project, box, "service.start",
-            {"name": "liar", "argv": ["/bin/sleep", "600"],
-             "endpoint": {"name": "liar", "port": port, "protocol": "tcp"}},
+            project,
+            box,
+            "service.start",
+            {
+                "name": "liar",
+                "argv": ["/bin/sleep", "600"],
+                "endpoint": {"name": "liar", "port": port, "protocol": "tcp"},
+            },
             label="liar",
-        )  # fmt: skip
+        )
         assert declared.status == "succeeded"
         liar = endpoint(place, "liar")
         command = [sys.executable, "-m", "mooring_cli", "connect", liar.id]

@@ -30,9 +30,22 @@ class Simulated:
 
     def __init__(self, place: Cloud, token: Path, prefix: str, *more: str) -> None:
         command = [
-            sys.executable, "-m", "mooring_agent", "simulate", "--url", place.mooring.url, "--count", str(COUNT),
-            "--token-file", str(token), "--region", "here", "--name-prefix", prefix, *more,
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "mooring_agent",
+            "simulate",
+            "--url",
+            place.mooring.url,
+            "--count",
+            str(COUNT),
+            "--token-file",
+            str(token),
+            "--region",
+            "here",
+            "--name-prefix",
+            prefix,
+            *more,
+        ]
         self._log = (place.directory / f"{prefix}.log").open("wb")
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=self._log, text=True)
 
@@ -99,9 +112,17 @@ def test_a_token_that_may_not_make_nodes_is_turned_away(place: Cloud) -> None:
     token = place.directory / "tenant-token"
     token.write_text(place.token)
     command = [
-        sys.executable, "-m", "mooring_agent", "simulate", "--url", place.mooring.url, "--count", "2", "--token-file",
+        sys.executable,
+        "-m",
+        "mooring_agent",
+        "simulate",
+        "--url",
+        place.mooring.url,
+        "--count",
+        "2",
+        "--token-file",
         str(token),
-    ]  # fmt: skip
+    ]
     told = subprocess.run(command, capture_output=True, text=True, check=False)
     assert told.returncode == 1
     assert "mooring-agent: " in told.stderr

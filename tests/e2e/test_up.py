@@ -57,10 +57,25 @@ class Up:
             **environment,
         }
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "mooring_cli", "up", "--data-dir", str(self.directory / "data"), "--port",
-             str(self.port), "--node-host", self.host, "--adapters" if adapters else "--no-adapters"],
-            env={**kept, **own}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
-        )  # fmt: skip
+            [
+                sys.executable,
+                "-m",
+                "mooring_cli",
+                "up",
+                "--data-dir",
+                str(self.directory / "data"),
+                "--port",
+                str(self.port),
+                "--node-host",
+                self.host,
+                "--adapters" if adapters else "--no-adapters",
+            ],
+            env={**kept, **own},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
         self.lines = queue.Queue()
         threading.Thread(target=pump, args=(self.process, self.lines), daemon=True).start()
         self.welcome = self.line(wanted)
@@ -129,9 +144,15 @@ def begun(up: Up) -> tuple[models.Project, models.Allocation]:
         (up.directory / "admin").write_text(admin)
         with Client(up.url, token=admin, settings=PATIENT) as client:
             client.create_sku(
-                slug="slice", display_name="Simulated", shape="gpu_slice", gpu_model="simulated", regions=["local"],
-                allowed_gpu_counts=[1, 2, 4], price_minor_per_gpu_hour=0, currency="EUR",
-            )  # fmt: skip
+                slug="slice",
+                display_name="Simulated",
+                shape="gpu_slice",
+                gpu_model="simulated",
+                regions=["local"],
+                allowed_gpu_counts=[1, 2, 4],
+                price_minor_per_gpu_hour=0,
+                currency="EUR",
+            )
             first = models.FirstAdminBody(email="ada@harbour.test", display_name="Ada")
             tenant = client.create_tenant(slug="harbour", display_name="Harbour", first_admin=first)
         ada = door.sign_in(
@@ -200,9 +221,11 @@ def typed(up: Up, project: models.Project, held: models.Allocation, given: Path)
     """What `cat` says in the sandbox, by `mooring exec`, to what is in a file."""
     (up.directory / "words").write_text("words of a file\n")
     environment = {
-        "PATH": os.environ["PATH"], "HOME": str(up.directory), "MOORING_URL": up.url,
+        "PATH": os.environ["PATH"],
+        "HOME": str(up.directory),
+        "MOORING_URL": up.url,
         "MOORING_TOKEN": (up.directory / "ada").read_text(),
-    }  # fmt: skip
+    }
     command = [sys.executable, "-m", "mooring_cli", "exec", "--project", project.id, held.id, "--", "cat"]
     with given.open("rb") as stdin:
         ran = subprocess.run(command, env=environment, stdin=stdin, capture_output=True, text=True, check=False)

@@ -20,16 +20,16 @@ from typing import Any
 import httpx
 from click.testing import CliRunner
 
-from mooring.core.address import Reach, read_networks
-from mooring.gateways.cosign_keys import SigningKey
-from mooring.gateways.cosign_sign import sign_as_tag
-from mooring.gateways.outbound import Outbound
-from mooring.gateways.registry import RegistryClient, RegistryPlace
-from mooring.gateways.registry_push import RegistryPusher
+from mooring.core.kernel.address import Reach, read_networks
+from mooring.gateways.egress import EgressClient
+from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
+from mooring.gateways.registry.registry_push import RegistryPusher
+from mooring.gateways.signing.cosign_keys import SigningKey
+from mooring.gateways.signing.cosign_sign import sign_as_tag
 from mooring_cli.main import mooring
-from server.tests.agents import Machine
-from server.tests.registry.images import archive, image, layer, push
-from server.tests.registry.registry_process import RunningRegistry, running_registry
+from server.tests.support.agents import Machine
+from server.tests.support.images import archive, image, layer, push
+from server.tests.support.registry_process import RunningRegistry, running_registry
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
 from tools.ports import free_port
 
@@ -107,9 +107,14 @@ class Workshop:
         """Run the command as a process, with an empty home of its own, and JSON as its form."""
         done = subprocess.run(
             [sys.executable, "-m", "mooring_cli", *self._words(words, context)],
-            input=stdin, capture_output=True, text=True, check=False, timeout=COMMAND_SECONDS_MAX,
-            env={"HOME": str(self.home), "PATH": os.environ["PATH"], **self.environment}, cwd=self.home,
-        )  # fmt: skip
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=COMMAND_SECONDS_MAX,
+            env={"HOME": str(self.home), "PATH": os.environ["PATH"], **self.environment},
+            cwd=self.home,
+        )
         return Ran(words, done.returncode, done.stdout, done.stderr)
 
     def did(self, *words: str, context: str | None = None) -> Any:
@@ -142,17 +147,34 @@ class Workshop:
         """Sign in for the first time, and keep it as a context."""
         where = () if tenant is None else ("--tenant", tenant)
         ran = self.run(
-            "login", "--context", context, "--url", self.mooring.url, *where, "--email", email,
-            "--one-time-code-stdin", stdin=f"{code}\n{PASSWORD}\n",
-        )  # fmt: skip
+            "login",
+            "--context",
+            context,
+            "--url",
+            self.mooring.url,
+            *where,
+            "--email",
+            email,
+            "--one-time-code-stdin",
+            stdin=f"{code}\n{PASSWORD}\n",
+        )
         assert ran.exit_code == 0, ran.err
 
     def settle(self, slug: str) -> None:
         """A tenant with an admin and a project; from now on the command acts there."""
         made = self.did(
-            "tenants", "create", "--slug", slug, "--display-name", slug.title(), "--first-admin-email",
-            f"ada@{slug}.test", "--first-admin-display-name", "Ada", context="platform",
-        )  # fmt: skip
+            "tenants",
+            "create",
+            "--slug",
+            slug,
+            "--display-name",
+            slug.title(),
+            "--first-admin-email",
+            f"ada@{slug}.test",
+            "--first-admin-display-name",
+            "Ada",
+            context="platform",
+        )
         self.sign_in(slug, f"ada@{slug}.test", made["one_time_code"], slug)
         self.context, self.tenant_id, self.user_id = slug, made["id"], made["first_admin"]["id"]
         self.project_id = self.did("projects", "create", "--slug", "vision", "--display-name", "Vision")["id"]
@@ -170,10 +192,26 @@ class Workshop:
 
         asyncio.run(join())
         self.did(
-            "skus", "create", "--slug", "slice", "--display-name", "Made up", "--shape", "gpu_slice", "--gpu-model",
-            "made-up", "--region", "local", "--allowed-gpu-counts", "[1, 2]", "--price-minor-per-gpu-hour", "0",
-            "--currency", "EUR", context="platform",
-        )  # fmt: skip
+            "skus",
+            "create",
+            "--slug",
+            "slice",
+            "--display-name",
+            "Made up",
+            "--shape",
+            "gpu_slice",
+            "--gpu-model",
+            "made-up",
+            "--region",
+            "local",
+            "--allowed-gpu-counts",
+            "[1, 2]",
+            "--price-minor-per-gpu-hour",
+            "0",
+            "--currency",
+            "EUR",
+            context="platform",
+        )
 
     def restarted(self, **settings: str) -> None:
         """Stop Mooring and start it again with other settings."""
@@ -205,7 +243,7 @@ class Workshop:
         asyncio.run(self._pushing(pushed.token, send))
 
     async def _pushing(self, token: str, send: Any) -> Any:
-        dialer = Outbound(LOOPBACK)
+        dialer = EgressClient(LOOPBACK)
         try:
             place = RegistryPlace(self.registry.url, credentials=Given(token), token_hosts=frozenset({"127.0.0.1"}))
             return await send(RegistryPusher(RegistryClient(place, dialer)))
@@ -267,8 +305,10 @@ def workshop(tmp_path: Path, **settings: str) -> Iterator[Workshop]:
         bundle = directory / "bundle.pem"
         bundle.write_text(about["certificate"])
         auth = {
-            "realm": f"{started.url}/api/v1/registry/token", "service": about["service"], "issuer": about["issuer"],
+            "realm": f"{started.url}/api/v1/registry/token",
+            "service": about["service"],
+            "issuer": about["issuer"],
             "rootcertbundle": str(bundle),
-        }  # fmt: skip
+        }
         with running_registry(directory, {"token": auth}, port) as shop.registry:
             yield shop

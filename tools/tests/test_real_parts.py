@@ -4,19 +4,20 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.support.rows import every_row
 from tools.debian_packages import PackagesMissing
 from tools.real_parts import PARTS, ROOT, RealPart, chosen, prepare
 
-SOME = (RealPart("one", "server/tests/registry", ("a", "b")), RealPart("other", "tools/tests", ("c",)))
+SOME = (RealPart("one", "server/tests/gateways/registry", ("a", "b")), RealPart("other", "tools/tests", ("c",)))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("arguments", "names"),
     [
         ((), ["one", "other"]),
         (("-k", "word", "-x"), ["one", "other"]),
         (("server/tests",), ["one"]),
-        (("server/tests/registry/conftest.py",), ["one"]),
+        (("server/tests/gateways/registry/conftest.py",), ["one"]),
         (("server/tests/core",), []),
         (("tools/tests/test_real_parts.py::test_x", "-q"), ["other"]),
         (("server", "tools"), ["one", "other"]),

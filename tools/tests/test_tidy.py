@@ -2,24 +2,23 @@
 
 from pathlib import PurePosixPath
 
-import pytest
-
+from tests.support.rows import every_row
 from tools.tidy import FILE_LINES_MAX, FUNCTION_LINES_MAX, ROOT, files, problems
 
 HEAD = '"""What this is."""\n'
-CORE = "server/mooring/core/node.py"
-COMMAND = "server/mooring/commands/node.py"
+CORE = "server/mooring/core/fleet/node.py"
+COMMAND = "server/mooring/commands/fleet/node.py"
 LONG_FUNCTION = "def long() -> None:\n" + "    pass\n" * FUNCTION_LINES_MAX
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "code", "complaint"),
     [
         (COMMAND, "x = 1\n" * FILE_LINES_MAX, "the file has 501 lines"),
         (COMMAND, LONG_FUNCTION, "long() has 71 lines"),
         (COMMAND, "def f(a, b, c, d, e, g): ...\n", "f() takes 6 positional parameters"),
         (
-            "server/tests/test_node.py",
+            "server/tests/core/fleet/test_node.py",
             "def make(a, b, c, d, e, g): ...\n",
             "make() takes 6 positional parameters",
         ),
@@ -29,16 +28,16 @@ LONG_FUNCTION = "def long() -> None:\n" + "    pass\n" * FUNCTION_LINES_MAX
         (CORE, "async def look() -> None: ...\n", "nothing in it is asynchronous"),
         (CORE, "at = datetime.now()\n", "now() in the core"),
         (CORE, "def f() -> None:\n    global x\n", "keeps no state"),
-        (COMMAND, "connection.transaction()\n", "only storage/unit_of_work.py"),
-        (COMMAND, "connection.transaction(readonly=False)\n", "only storage/unit_of_work.py"),
-        (COMMAND, "session.commit()\n", "only storage/unit_of_work.py"),
+        (COMMAND, "connection.transaction()\n", "only storage/kernel/unit_of_work.py"),
+        (COMMAND, "connection.transaction(readonly=False)\n", "only storage/kernel/unit_of_work.py"),
+        (COMMAND, "session.commit()\n", "only storage/kernel/unit_of_work.py"),
         (
             COMMAND,
             'connection.execute("BEGIN ISOLATION LEVEL SERIALIZABLE")\n',
-            "only storage/unit_of_work.py",
+            "only storage/kernel/unit_of_work.py",
         ),
         (COMMAND, "def f() -> None:\n    import os\n", "hides a cycle"),
-        ("server/tests/test_node.py", "def f() -> None:\n    import os\n", "hides a cycle"),
+        ("server/tests/core/fleet/test_node.py", "def f() -> None:\n    import os\n", "hides a cycle"),
         (COMMAND, "kind = 'slurm_node'\n", "'slurm' is known by an adapter"),
     ],
 )
@@ -53,7 +52,7 @@ def test_a_module_without_a_docstring_is_reported() -> None:
     assert problems(PurePosixPath(COMMAND), "x = 1\n") == [f"{COMMAND}:1: the module has no docstring"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "code"),
     [
         (COMMAND, "def f(a, b, c, d, e, *, g): ...\n"),
@@ -62,9 +61,9 @@ def test_a_module_without_a_docstring_is_reported() -> None:
         (COMMAND, "names = array.arrays\n"),
         (COMMAND, "trigger = 'commit'\n"),
         (CORE, "def f(now: int) -> int:\n    return now\n"),
-        ("server/mooring/storage/unit_of_work.py", "connection.transaction()\n"),
-        ("server/mooring/storage/database.py", "class DatabaseUrl: ...\n"),
-        ("server/tests/test_node.py", "def test_it(a, b, c, d, e, g) -> None: ...\n"),
+        ("server/mooring/storage/kernel/unit_of_work.py", "connection.transaction()\n"),
+        ("server/mooring/storage/kernel/database.py", "class DatabaseUrl: ...\n"),
+        ("server/tests/core/fleet/test_node.py", "def test_it(a, b, c, d, e, g) -> None: ...\n"),
         ("cli/mooring_cli/main.py", "def f() -> None:\n    import rich\n"),
     ],
 )

@@ -31,7 +31,7 @@ from mooring_agent.journal import Journal
 from mooring_agent.keys import make_keys
 from mooring_agent.podman import Podman
 from mooring_agent.wire import Result, decode
-from server.tests.registry.registry_process import RunningRegistry, running_registry
+from server.tests.support.registry_process import RunningRegistry, running_registry
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("containers")]
 REPOSITORY = "apps/busybox"

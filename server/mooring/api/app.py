@@ -13,27 +13,26 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from mooring.api import trace
-from mooring.api.admission import Admissions, Admitted
 from mooring.api.auth import bearer
+from mooring.api.auth_cache import AuthCache, AuthorizedRequest
 from mooring.api.body import read_body, too_large
-from mooring.api.call import Call, Tools, encode_json
-from mooring.api.exchange import ANSWER, BODY, GONE, wants_websocket
 from mooring.api.limits import RateLimit
 from mooring.api.parse import decode_body, decode_form, decode_query, require_ids
 from mooring.api.problem import MEDIA_TYPE, STATUS, problem
-from mooring.api.reply import Reply, Stream
-from mooring.api.route import Route, Table
+from mooring.api.request_context import AppState, RequestContext, encode_json
+from mooring.api.request_cycle import ANSWER, BODY, GONE, wants_websocket
+from mooring.api.response import Response, StreamingResponse
+from mooring.api.route import Route, RouteTable
 from mooring.api.routes import ROUTES
-from mooring.api.socket import Socket
-from mooring.api.websocket import accept
-from mooring.commands.work import Answered, IdempotencyRequest
-from mooring.core.caller import ANONYMOUS, Caller
-from mooring.core.decision import Audited, Context, PrincipalKind
-from mooring.core.errors import Code, Refusal
-from mooring.core.permissions import Access, Authority, Place, Scope, access_by_family
-from mooring.gateways.telemetry import Observed
-from mooring.storage.database import Acting
-from mooring.storage.unit_of_work import Origin, record_refusal
+from mooring.api.socket import WebSocketResponse, accept
+from mooring.commands.kernel.work import Answered, IdempotencyRequest
+from mooring.core.identity.caller import ANONYMOUS, Caller
+from mooring.core.kernel.decision import AuditRecord, DecisionContext, PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.permissions import AccessDecision, Authority, Place, Scope, access_by_family
+from mooring.gateways.telemetry.instruments import ObservedRequest
+from mooring.storage.kernel.database import Acting
+from mooring.storage.kernel.unit_of_work import Origin, record_refusal
 
 IDEMPOTENCY_KEY_MAX: Final = 200
 PATH_LENGTH_MAX: Final = 2_000
@@ -52,15 +51,15 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 class Application:
     """The API as an ASGI application."""
 
-    def __init__(self, tools: Tools) -> None:
+    def __init__(self, tools: AppState) -> None:
         self._tools = tools
         self._telemetry = tools.telemetry
-        self._table = Table(ROUTES)
+        self._table = RouteTable(ROUTES)
         settings = tools.services.settings
         self._settings = settings
         self._rate = RateLimit(settings.rate_limit_per_second, settings.rate_limit_burst)
         self._strangers = RateLimit(STRANGERS_PER_SECOND, STRANGERS_BURST)
-        self._admissions = Admissions(tools.authenticator)
+        self._admissions = AuthCache(tools.authenticator)
         self._decoders = {each.body: msgspec.json.Decoder(each.body) for each in ROUTES if each.body and not each.form}
 
     async def __call__(self, scope: Scope_, receive: Receive, send: Send) -> None:
@@ -78,8 +77,8 @@ class Application:
                 observed.failed(error)
                 reply = self._refused(Refusal(Code.INTERNAL, "Mooring failed; its log says why"), traced)
                 observed.code = Code.INTERNAL.value
-            observed.status = reply.status if isinstance(reply, Reply) else 200
-            if isinstance(reply, (Stream, Socket)):
+            observed.status = reply.status if isinstance(reply, Response) else 200
+            if isinstance(reply, (StreamingResponse, WebSocketResponse)):
                 observed.begin_stream()
             await self._send(reply, traced, (scope, receive, send))
 
@@ -88,8 +87,8 @@ class Application:
         scope: Scope_,
         headers: dict[str, str],
         receive: Receive,
-        traced_observed: tuple[trace.Traced, Observed],
-    ) -> Reply | Stream | Socket:
+        traced_observed: tuple[trace.RequestTrace, ObservedRequest],
+    ) -> Response | StreamingResponse | WebSocketResponse:
         traced, observed = traced_observed
         self._bound(scope)
         if traced.refusal is not None:
@@ -112,11 +111,11 @@ class Application:
                 decode = decode_form if route.form else decode_body
                 arguments = {**arguments, "body": decode(body, route.body, self._decoders.get(route.body))}
         clock = self._tools.services.clock
-        call = Call(
+        call = RequestContext(
             tools=self._tools,
             route=route,
             caller=caller,
-            context=Context(caller.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint),
+            context=DecisionContext(caller.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint),
             place=place,
             acting=acting,
             origin=Origin(route.key, _remote(scope)),
@@ -128,7 +127,7 @@ class Application:
         try:
             return _answer(route, await route.handler(call, **arguments))
         except Refusal as refusal:
-            if refusal.code in DENIALS and (route.mutates or route.asks or route.scope is Scope.RUNTIME):
+            if refusal.code in DENIALS and (route.mutates or route.read_only or route.scope is Scope.RUNTIME):
                 await self._record_denial(call, refusal)
             raise
 
@@ -137,31 +136,33 @@ class Application:
         scope: Scope_,
         headers: dict[str, str],
         receive: Receive,
-        traced_observed: tuple[trace.Traced, Observed],
-    ) -> Socket:
+        traced_observed: tuple[trace.RequestTrace, ObservedRequest],
+    ) -> WebSocketResponse:
         """A WebSocket whose caller says who he is in the first message; how many wait for that is bounded."""
         self._strangers.take(f"address {_remote(scope)}")
 
-        async def admit(token: str) -> Socket:
+        async def admit(token: str) -> WebSocketResponse:
             named = {**headers, "authorization": f"Bearer {token}"}
             reply = await self._reply(scope, named, receive, traced_observed)
-            if not isinstance(reply, Socket):
+            if not isinstance(reply, WebSocketResponse):
                 raise Refusal(Code.MALFORMED_REQUEST, "this address does not go on as a WebSocket")
             return reply
 
-        return Socket(accept(headers), admit=admit)
+        return WebSocketResponse(accept(headers), admit=admit)
 
-    async def _record_denial(self, call: Call, refusal: Refusal) -> None:
+    async def _record_denial(self, request: RequestContext, refusal: Refusal) -> None:
         """What the core denies, such as a role beyond the caller's own, leaves its row as any other denial does."""
-        caller, route = call.caller, call.route
-        project_id = _known_project(caller, call.place)
+        caller, route = request.caller, request.route
+        project_id = _known_project(caller, request.place)
         action = str(refusal.details.get("action", route.action))  # an app action has a key of its own
-        audited = Audited(action, route.noun, None, caller.tenant_id, project_id, reason=refusal.detail)
-        await record_refusal(self._tools.services.database, call.context, audited, Access.DENIED.value, call.origin)
+        audited = AuditRecord(action, route.noun, None, caller.tenant_id, project_id, reason=refusal.detail)
+        await record_refusal(
+            self._tools.services.database, request.context, audited, AccessDecision.DENIED.value, request.origin
+        )
 
     async def _admit(
-        self, scope: Scope_, headers: dict[str, str], traced_observed: tuple[trace.Traced, Observed]
-    ) -> Admitted:
+        self, scope: Scope_, headers: dict[str, str], traced_observed: tuple[trace.RequestTrace, ObservedRequest]
+    ) -> AuthorizedRequest:
         """Find the route and the caller, and let him in or not."""
         traced, observed = traced_observed
         route, values = self._route(scope["path"], scope["method"])
@@ -175,11 +176,11 @@ class Application:
         place = await self._place(route, parameters, caller)
         observed.place = place
         clock = self._tools.services.clock
-        context = Context(caller.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint)
+        context = DecisionContext(caller.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint)
         await self._authorize(route, caller, place, context, origin)
         require_ids(parameters)
         arguments = self._arguments(route, parameters, scope["query_string"])
-        return Admitted(route, caller, place, _acting(place, caller), arguments)
+        return AuthorizedRequest(route, caller, place, _acting(place, caller), arguments)
 
     def _bound(self, scope: Scope_) -> None:
         limit = self._settings.header_limit_bytes
@@ -208,7 +209,7 @@ class Application:
             tenant_id = await self._tools.projects.home_of(project_id, deleted_too=route.mutates)
         return Place(route.scope, tenant_id, project_id, route.platform_too)
 
-    async def _caller(self, route: Route, token: str | None, origin: Origin, traced: trace.Traced) -> Caller:
+    async def _caller(self, route: Route, token: str | None, origin: Origin, traced: trace.RequestTrace) -> Caller:
         if route.scope is Scope.PUBLIC:
             return ANONYMOUS
         try:
@@ -221,31 +222,35 @@ class Application:
                 await self._record(ANONYMOUS, route, Place(Scope.PUBLIC), (traced, origin, "refused"))
             raise
 
-    async def _authorize(self, route: Route, caller: Caller, place: Place, context: Context, origin: Origin) -> None:
+    async def _authorize(
+        self, route: Route, caller: Caller, place: Place, context: DecisionContext, origin: Origin
+    ) -> None:
         if route.scope is Scope.PUBLIC:
             return
         decide = access_by_family if route.family else Authority.access
         access = decide(caller.authority, route.action, place)
-        if access is not Access.HIDDEN:
+        if access is not AccessDecision.HIDDEN:
             if await self._tools.projects.is_foreign(caller, place, deleted_too=route.mutates):
-                access = Access.HIDDEN
-            elif access is Access.ALLOWED:
+                access = AccessDecision.HIDDEN
+            elif access is AccessDecision.ALLOWED:
                 return
         # A denial belongs to the trail of the caller's own home: a stranger writes into nobody else's.
-        audited = Audited(route.action, route.noun, None, caller.tenant_id, _known_project(caller, place))
+        audited = AuditRecord(route.action, route.noun, None, caller.tenant_id, _known_project(caller, place))
         await record_refusal(self._tools.services.database, context, audited, access.value, origin)
-        if access is Access.HIDDEN:
+        if access is AccessDecision.HIDDEN:
             raise Refusal(Code.NOT_FOUND, f"there is no such {place.scope}, or it is not yours to see")
         why = f"{route.action} is not allowed to this caller here"
         if place.scope is Scope.RUNTIME and place.project_id is None:
             why = "only the operator account of an instance, a service account of its project, acts as its adapter"
         raise Refusal(Code.PERMISSION_DENIED, why, {"action": route.action})
 
-    async def _record(self, caller: Caller, route: Route, place: Place, how: tuple[trace.Traced, Origin, str]) -> None:
+    async def _record(
+        self, caller: Caller, route: Route, place: Place, how: tuple[trace.RequestTrace, Origin, str]
+    ) -> None:
         traced, origin, outcome = how
         clock = self._tools.services.clock
-        context = Context(caller.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint)
-        audited = Audited(route.action, route.noun, None, place.tenant_id, place.project_id)
+        context = DecisionContext(caller.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint)
+        audited = AuditRecord(route.action, route.noun, None, place.tenant_id, place.project_id)
         await record_refusal(self._tools.services.database, context, audited, outcome, origin)
 
     async def _body(self, route: Route, headers: dict[str, str], scope: Scope_, receive: Receive) -> bytes:
@@ -271,7 +276,7 @@ class Application:
             arguments |= decode_query(route, pairs)
         return arguments
 
-    def _refused(self, refusal: Refusal, traced: trace.Traced) -> Reply:
+    def _refused(self, refusal: Refusal, traced: trace.RequestTrace) -> Response:
         headers = {}
         if refusal.code is Code.RATE_LIMITED:
             headers["retry-after"] = str(refusal.details.get("retry_after_seconds", 1))
@@ -280,10 +285,13 @@ class Application:
         if STATUS[refusal.code] == 401:
             headers["www-authenticate"] = 'Bearer realm="mooring"'
         body = encode_json(problem(refusal, traced.correlation_id))
-        return Reply(STATUS[refusal.code], body, MEDIA_TYPE, headers)
+        return Response(STATUS[refusal.code], body, MEDIA_TYPE, headers)
 
     async def _send(
-        self, reply: Reply | Stream | Socket, traced: trace.Traced, asgi: tuple[Scope_, Receive, Send]
+        self,
+        reply: Response | StreamingResponse | WebSocketResponse,
+        traced: trace.RequestTrace,
+        asgi: tuple[Scope_, Receive, Send],
     ) -> None:
         scope, receive, send = asgi
         common = {
@@ -292,7 +300,7 @@ class Application:
             "cache-control": "no-store",
             "x-content-type-options": "nosniff",
         }
-        if isinstance(reply, (Stream, Socket)):
+        if isinstance(reply, (StreamingResponse, WebSocketResponse)):
             await reply.send(common, send, receive)
             return
         headers = common | reply.headers
@@ -361,16 +369,16 @@ def _idempotency(
     return IdempotencyRequest(caller.actor.id, route.key, key, fingerprint.digest())
 
 
-def _answer(route: Route, result: Any) -> Reply | Stream | Socket:
-    if isinstance(result, (Reply, Stream, Socket)):
+def _answer(route: Route, result: Any) -> Response | StreamingResponse | WebSocketResponse:
+    if isinstance(result, (Response, StreamingResponse, WebSocketResponse)):
         return result
     if isinstance(result, Answered):
         headers = {"idempotency-replayed": "true"} if result.replayed else {}
-        return Reply(result.status, result.body, JSON, headers)
+        return Response(result.status, result.body, JSON, headers)
     if result is None:
-        return Reply(route.status, b"", JSON, {})
+        return Response(route.status, b"", JSON, {})
     headers = {}
     etag = getattr(result, "etag", None)
     if etag is not None:
         headers["etag"] = f'"{etag}"'
-    return Reply(route.status, encode_json(result), JSON, headers)
+    return Response(route.status, encode_json(result), JSON, headers)

@@ -9,15 +9,15 @@ from collections import OrderedDict
 from datetime import datetime, timedelta
 from typing import Final
 
-from mooring.core.caller import Caller, caller_of
-from mooring.core.decision import PrincipalKind
-from mooring.core.errors import Code, Refusal
-from mooring.core.event import Event
-from mooring.core.events import EventType
+from mooring.core.identity.caller import Caller, caller_of
+from mooring.core.kernel.decision import PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event import Event
+from mooring.core.kernel.event_types import EventType
 from mooring.gateways.clock import Clock
 from mooring.gateways.passwords import digest
-from mooring.storage import token as tokens
-from mooring.storage.database import Database
+from mooring.storage.identity import token as tokens
+from mooring.storage.kernel.database import Database
 
 CACHE_MAX: Final = 20_000
 TOKEN_LENGTH_MAX: Final = 200

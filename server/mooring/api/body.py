@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from mooring.core.errors import Code, Refusal
+from mooring.core.kernel.errors import Code, Refusal
 
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 

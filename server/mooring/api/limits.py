@@ -4,7 +4,7 @@ import time
 from collections import OrderedDict
 from typing import Final
 
-from mooring.core.errors import Code, Refusal
+from mooring.core.kernel.errors import Code, Refusal
 
 BUCKETS_MAX: Final = 50_000
 

@@ -14,9 +14,9 @@ from mooring.api.parse import PARAMETER_PREFIX
 from mooring.api.problem import MEDIA_TYPE, STATUS, Problem
 from mooring.api.route import ROUTES, Route
 from mooring.api.trace import CORRELATION_PATTERN
-from mooring.core.errors import CATALOGUE, Code
-from mooring.core.ids import pattern
-from mooring.core.permissions import Scope
+from mooring.core.kernel.errors import CATALOGUE, Code
+from mooring.core.kernel.ids import pattern
+from mooring.core.kernel.permissions import Scope
 
 REF: Final = "#/components/schemas/{name}"
 RESPONSE: Final = "#/components/responses/"
@@ -96,8 +96,9 @@ def _operation(route: Route, shown: dict[str, Any], components: dict[str, Any]) 
     if route.body is not None:
         media_type = FORM if route.form else "application/json"
         operation["requestBody"] = {
-            "required": True, "content": {media_type: {"schema": shown[_identity(route.body)]}},
-        }  # fmt: skip
+            "required": True,
+            "content": {media_type: {"schema": shown[_identity(route.body)]}},
+        }
     return operation
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Generic, TypeVar
 
 import msgspec
 
-from mooring.core.errors import Code, Refusal
+from mooring.core.kernel.errors import Code, Refusal
 
 Item = TypeVar("Item")
 

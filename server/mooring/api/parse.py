@@ -7,8 +7,8 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from mooring.api.route import Route
-from mooring.core.errors import Code, Refusal
-from mooring.core.ids import Prefix, is_id
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.ids import Prefix, is_id
 
 PARAMETER_PREFIX: Final = {
     "tenant_id": Prefix.TENANT,

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mooring.core.errors import CATALOGUE, Code, Refusal
+from mooring.core.kernel.errors import CATALOGUE, Code, Refusal
 
 STATUS: Final[Mapping[Code, int]] = {
     Code.ADDRESS_REFUSED: 422,

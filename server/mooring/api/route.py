@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from mooring.core.errors import Code
-from mooring.core.permissions import ACTIONS, Scope
+from mooring.core.kernel.errors import Code
+from mooring.core.kernel.permissions import ACTIONS, Scope
 
 PREFIX: Final = "/api/v1"
 PLACE_PATH: Final = {
@@ -55,7 +55,7 @@ class Route:
     media_type: str = "application/json"
     errors: tuple[Code, ...] = ()
     hidden: bool = False
-    asks: bool = False  # a POST that changes nothing: what it asks about is too long for an address
+    read_only: bool = False  # a POST that changes nothing: what it asks about is too long for an address
     family: bool = False  # the key of a category (`<category>.<action>`) opens it too; the handler asks which
     websocket: bool = False  # it goes on as a WebSocket, whose first message may bring the token
     path_parameters: tuple[str, ...] = ()
@@ -70,11 +70,13 @@ class Route:
 
     def _mutates(self) -> bool:
         # What agents and adapters send is made safe to repeat by fences, names and sequences of their own.
-        return self.method != "GET" and self.scope not in (Scope.PUBLIC, Scope.NODE, Scope.RUNTIME) and not self.asks
+        return (
+            self.method != "GET" and self.scope not in (Scope.PUBLIC, Scope.NODE, Scope.RUNTIME) and not self.read_only
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class RouteSpec:
     """What a declaration says beside method and path."""
 
     noun: str
@@ -90,7 +92,7 @@ class Declared:
     errors: tuple[Code, ...] = ()
     name: str = ""
     hidden: bool = False  # a page for browsers, no part of the API
-    asks: bool = False  # a POST that changes nothing
+    read_only: bool = False  # a POST that changes nothing
     family: bool = False  # a category's key opens it too
     websocket: bool = False  # always hidden: OpenAPI has no words for it; the page of the timeline describes it
 
@@ -98,7 +100,7 @@ class Declared:
 ROUTES: Final[list[Route]] = []
 
 
-def route(method: str, path: str, scope: Scope, declared: Declared) -> Callable[[Handler], Handler]:
+def route(method: str, path: str, scope: Scope, declared: RouteSpec) -> Callable[[Handler], Handler]:
     """Declare an endpoint at one path below the API's prefix."""
 
     def register(handler: Handler) -> Handler:
@@ -109,7 +111,7 @@ def route(method: str, path: str, scope: Scope, declared: Declared) -> Callable[
     return register
 
 
-def route_beside(path: str, declared: Declared) -> Callable[[Handler], Handler]:
+def route_beside(path: str, declared: RouteSpec) -> Callable[[Handler], Handler]:
     """Declare a public page beside the API: health, metrics, documentation."""
 
     def register(handler: Handler) -> Handler:
@@ -119,7 +121,7 @@ def route_beside(path: str, declared: Declared) -> Callable[[Handler], Handler]:
     return register
 
 
-def route_in(scopes: tuple[Scope, ...], method: str, path: str, declared: Declared) -> Callable[[Handler], Handler]:
+def route_in(scopes: tuple[Scope, ...], method: str, path: str, declared: RouteSpec) -> Callable[[Handler], Handler]:
     """Declare an endpoint below each of several kinds of place."""
 
     def register(handler: Handler) -> Handler:
@@ -132,7 +134,7 @@ def route_in(scopes: tuple[Scope, ...], method: str, path: str, declared: Declar
     return register
 
 
-def _route(method: str, path: str, scope: Scope, declared: Declared, named: tuple[Handler, str]) -> Route:
+def _route(method: str, path: str, scope: Scope, declared: RouteSpec, named: tuple[Handler, str]) -> Route:
     handler, name = named
     if scope is Scope.PUBLIC:
         if declared.action != PUBLIC_ACTION:
@@ -143,7 +145,7 @@ def _route(method: str, path: str, scope: Scope, declared: Declared, named: tupl
     body = signature.parameters.get("body")
     query = signature.parameters.get("query")
     in_path = tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
-    taken = set(signature.parameters) - {"call", "body", "query"}
+    taken = set(signature.parameters) - {"request", "body", "query"}
     place = {"tenant_id", "project_id"}
     if not taken <= set(in_path) or not set(in_path) <= taken | place:
         raise ValueError(f"{method} {path}: the handler takes {sorted(taken)}, the path gives {sorted(in_path)}")
@@ -173,14 +175,14 @@ def _route(method: str, path: str, scope: Scope, declared: Declared, named: tupl
         media_type=declared.media_type,
         errors=declared.errors,
         hidden=declared.hidden,
-        asks=declared.asks,
+        read_only=declared.read_only,
         family=declared.family,
         websocket=declared.websocket,
         path_parameters=in_path,
     )
 
 
-class Table:
+class RouteTable:
     """Finds the route of a request: one dictionary look-up a segment, whatever the number of routes."""
 
     def __init__(self, routes: list[Route]) -> None:

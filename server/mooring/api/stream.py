@@ -13,12 +13,12 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from mooring.api.call import Call, encode_json
-from mooring.api.schemas.record import EventQuery, event_view
-from mooring.core.errors import Code, Refusal
-from mooring.core.event import BEGINNING, Event, Position, read_cursor
-from mooring.core.permissions import Access, Authority, Scope, access_by_family
-from mooring.storage import event as events
+from mooring.api.request_context import RequestContext, encode_json
+from mooring.api.schemas.records.record import EventQuery, event_view
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event import BEGINNING, Event, StreamPosition, read_cursor
+from mooring.core.kernel.permissions import AccessDecision, Authority, Scope, access_by_family
+from mooring.storage.kernel import event as events
 
 HEARTBEAT_SECONDS: Final = 15.0
 BATCH: Final = 500
@@ -27,7 +27,7 @@ SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
+class StreamItem:
     """One thing on the wire: its cursor, its type, and itself as JSON."""
 
     cursor: str
@@ -36,22 +36,22 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StreamChunk:
     """What a stream says next: items, where it stands, or that it ends and why."""
 
-    place: Position
-    items: tuple[Item, ...] = ()
+    place: StreamPosition
+    items: tuple[StreamItem, ...] = ()
     opens: bool = False
     ends: Refusal | None = None
 
 
-class Source(Protocol):
+class StreamSource(Protocol):
     """What is followed."""
 
-    async def read(self, place: Position) -> tuple[list[Item], Position]:
+    async def read(self, place: StreamPosition) -> tuple[list[StreamItem], StreamPosition]:
         """The next items after a place, at the most a batch, and the place up to which that is all there is."""
 
-    async def wait(self, place: Position, seconds: float) -> None:
+    async def wait(self, place: StreamPosition, seconds: float) -> None:
         """Wait until there may be something after the place, or the time is over."""
 
 
@@ -59,32 +59,34 @@ class Source(Protocol):
 class EventSource:
     """Events, out of the hub."""
 
-    call: Call
-    wanted: events.Selection
+    call: RequestContext
+    wanted: events.EventSelection
 
-    async def read(self, place: Position) -> tuple[list[Item], Position]:
+    async def read(self, place: StreamPosition) -> tuple[list[StreamItem], StreamPosition]:
         """The next events."""
         withhold = self.call.place.scope is Scope.PLATFORM
         found, place = await self.call.services.hub.read(self.wanted, place, BATCH)
         return [item_of(event, withhold=withhold) for event in found], place
 
-    async def wait(self, place: Position, seconds: float) -> None:
+    async def wait(self, place: StreamPosition, seconds: float) -> None:
         """Wait for an event of anybody's."""
         await self.call.services.hub.wait(place, seconds)
 
 
-def selection(call: Call, correlation_id: str | None, app_instance_id: str | None = None) -> events.Selection:
+def selection(
+    request: RequestContext, correlation_id: str | None, app_instance_id: str | None = None
+) -> events.EventSelection:
     """Whose events this caller reads here."""
-    project_id = call.place.project_id if call.place.scope is Scope.PROJECT else None
-    return events.Selection(call.acting.tenant_id, project_id, correlation_id, app_instance_id)
+    project_id = request.place.project_id if request.place.scope is Scope.PROJECT else None
+    return events.EventSelection(request.acting.tenant_id, project_id, correlation_id, app_instance_id)
 
 
-async def place_of(call: Call, cursor: str) -> Position:
+async def place_of(request: RequestContext, cursor: str) -> StreamPosition:
     """The place that a cursor names, unless what follows it is no longer kept."""
     if cursor == "beginning":
-        return await first_place(call)
+        return await first_place(request)
     position = read_cursor(cursor)
-    forgotten = await events.forgotten(call.services.database)
+    forgotten = await events.forgotten(request.services.database)
     if position < forgotten:
         raise Refusal(
             Code.CURSOR_EXPIRED,
@@ -94,39 +96,41 @@ async def place_of(call: Call, cursor: str) -> Position:
     return position
 
 
-async def first_place(call: Call) -> Position:
+async def first_place(request: RequestContext) -> StreamPosition:
     """Where the events that are still kept begin."""
-    return max(BEGINNING, await events.forgotten(call.services.database))
+    return max(BEGINNING, await events.forgotten(request.services.database))
 
 
-def item_of(event: Event, *, withhold: bool) -> Item:
+def item_of(event: Event, *, withhold: bool) -> StreamItem:
     """An event on the wire."""
-    return Item(event.position.cursor(), event.type, encode_json(event_view(event, withhold=withhold)))
+    return StreamItem(event.position.cursor(), event.type, encode_json(event_view(event, withhold=withhold)))
 
 
-async def pieces(call: Call, source: Source, place: Position) -> AsyncGenerator[Piece, None]:
+async def pieces(
+    request: RequestContext, source: StreamSource, place: StreamPosition
+) -> AsyncGenerator[StreamChunk, None]:
     """Everything after a place, for as long as the caller may read it."""
-    hub, principal = call.services.hub, call.caller.actor.id
-    streams = call.tools.streams
+    hub, principal = request.services.hub, request.caller.actor.id
+    streams = request.tools.streams
     streams[principal] = streams.get(principal, 0) + 1
-    recheck = max(0.1, call.services.settings.token_cache_seconds * SHARE)
+    recheck = max(0.1, request.services.settings.token_cache_seconds * SHARE)
     told_at = time.monotonic()
     try:
         # The place is told first: whoever is cut off before the first item misses none either.
-        yield Piece(place, opens=True)
-        if streams[principal] > call.services.settings.streams_per_principal:  # many were opened at the same moment
-            yield Piece(place, ends=Refusal(Code.RATE_LIMITED, "this caller holds too many streams"))
+        yield StreamChunk(place, opens=True)
+        if streams[principal] > request.services.settings.streams_per_principal:  # many were opened at the same moment
+            yield StreamChunk(place, ends=Refusal(Code.RATE_LIMITED, "this caller holds too many streams"))
             return
         while not hub.closed:
             found, after = await source.read(place)
-            ended = await _ended(call)  # before the items are shown: they may be what came after the end of it
+            ended = await _ended(request)  # before the items are shown: they may be what came after the end of it
             if ended is not None:
-                yield Piece(place, ends=ended)
+                yield StreamChunk(place, ends=ended)
                 return
             place = after
             if found or time.monotonic() - told_at >= HEARTBEAT_SECONDS:
                 told_at = time.monotonic()
-                yield Piece(place, tuple(found))
+                yield StreamChunk(place, tuple(found))
             if len(found) < BATCH:
                 await source.wait(place, recheck)
     finally:
@@ -135,7 +139,7 @@ async def pieces(call: Call, source: Source, place: Position) -> AsyncGenerator[
             del streams[principal]
 
 
-async def server_sent(stream: AsyncIterator[Piece]) -> AsyncIterator[bytes]:
+async def server_sent(stream: AsyncIterator[StreamChunk]) -> AsyncIterator[bytes]:
     """A stream as server-sent events."""
     async for piece in stream:
         if piece.ends is not None:
@@ -151,32 +155,32 @@ async def server_sent(stream: AsyncIterator[Piece]) -> AsyncIterator[bytes]:
             yield b": still here\nid: %b\n\n" % piece.place.cursor().encode()
 
 
-async def _ended(call: Call) -> Refusal | None:
+async def _ended(request: RequestContext) -> Refusal | None:
     """Why the caller no longer holds what the stream asks for; a database that is away does not end a stream."""
     try:
-        await require_still_allowed(call)
+        await require_still_allowed(request)
     except Refusal as refusal:
         if refusal.code in (Code.UNAUTHENTICATED, Code.NOT_FOUND, Code.PERMISSION_DENIED):
             return Refusal(refusal.code, "the token or its permission ended")
     return None
 
 
-async def require_still_allowed(call: Call) -> None:
+async def require_still_allowed(request: RequestContext) -> None:
     """Refuse what was allowed when it began and is no longer; the cache answers most of the time."""
-    caller = await call.tools.authenticator.caller(call.token or "", share=SHARE)
-    decide = access_by_family if call.route.family else Authority.access
-    access = decide(caller.authority, call.route.action, call.place)
-    if access is Access.HIDDEN:
-        raise Refusal(Code.NOT_FOUND, f"there is no such {call.place.scope}, or it is no longer yours to see")
-    if access is not Access.ALLOWED:
-        detail = f"{call.route.action} is no longer allowed to this caller here"
-        raise Refusal(Code.PERMISSION_DENIED, detail, {"action": call.route.action})
+    caller = await request.tools.authenticator.caller(request.token or "", share=SHARE)
+    decide = access_by_family if request.route.family else Authority.access
+    access = decide(caller.authority, request.route.action, request.place)
+    if access is AccessDecision.HIDDEN:
+        raise Refusal(Code.NOT_FOUND, f"there is no such {request.place.scope}, or it is no longer yours to see")
+    if access is not AccessDecision.ALLOWED:
+        detail = f"{request.route.action} is no longer allowed to this caller here"
+        raise Refusal(Code.PERMISSION_DENIED, detail, {"action": request.route.action})
 
 
-def require_room(call: Call) -> None:
+def require_room(request: RequestContext) -> None:
     """One caller holds a bounded number of streams."""
-    limit = call.services.settings.streams_per_principal
-    if call.tools.streams.get(call.caller.actor.id, 0) >= limit:
+    limit = request.services.settings.streams_per_principal
+    if request.tools.streams.get(request.caller.actor.id, 0) >= limit:
         raise Refusal(
             Code.RATE_LIMITED,
             f"this caller holds {limit} streams already",
@@ -185,11 +189,11 @@ def require_room(call: Call) -> None:
 
 
 async def wait_for_first(
-    call: Call, wanted: events.Selection, place: Position, query: EventQuery
-) -> tuple[list[Event], Position]:
+    request: RequestContext, wanted: events.EventSelection, place: StreamPosition, query: EventQuery
+) -> tuple[list[Event], StreamPosition]:
     """Wait until there is an event of the selection, or the time is over."""
-    hub = call.services.hub
-    deadline = time.monotonic() + min(query.wait, call.services.settings.wait_seconds_max)
+    hub = request.services.hub
+    deadline = time.monotonic() + min(query.wait, request.services.settings.wait_seconds_max)
     rows: list[Event] = []
     while not rows and not hub.closed:
         left = deadline - time.monotonic()

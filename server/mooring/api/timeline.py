@@ -8,32 +8,36 @@ import time
 from dataclasses import dataclass, field
 from typing import Final
 
-from mooring.api.call import Call, encode_json
-from mooring.api.schemas.timeline import entry_view
-from mooring.api.stream import BATCH, Item
-from mooring.core.event import BEGINNING, Position
-from mooring.core.permissions import Access, Scope
-from mooring.core.timeline import Entry
-from mooring.storage import timeline as timelines
-from mooring.storage.event import Selection
+from mooring.api.request_context import RequestContext, encode_json
+from mooring.api.schemas.records.timeline import entry_view
+from mooring.api.stream import BATCH, StreamItem
+from mooring.core.kernel.event import BEGINNING, StreamPosition
+from mooring.core.kernel.permissions import AccessDecision, Scope
+from mooring.core.records.timeline import TimelineRow
+from mooring.storage.kernel.event import EventSelection
+from mooring.storage.records import timeline as timelines
 
 LOOK_SECONDS: Final = 2.0
 """How long something without an event may take to be shown."""
 AUDIT_ACTION: Final = "audit.read"
 
 
-def story(call: Call, wanted: tuple[str | None, str | None], *, audit: bool) -> timelines.Story:
+def story(
+    request: RequestContext, wanted: tuple[str | None, str | None], *, audit: bool
+) -> timelines.TimelineSelection:
     """What this caller may see of it: audit rows only where he may read those; `wanted` is instance and correlation."""
-    if call.place.scope is not Scope.PROJECT or call.place.project_id is None:
+    if request.place.scope is not Scope.PROJECT or request.place.project_id is None:
         raise ValueError("a timeline is of a project")
-    shown = audit and call.caller.authority.access(AUDIT_ACTION, call.place) is Access.ALLOWED
-    return timelines.Story(call.place.project_id, *wanted, audit=shown)
+    shown = audit and request.caller.authority.access(AUDIT_ACTION, request.place) is AccessDecision.ALLOWED
+    return timelines.TimelineSelection(request.place.project_id, *wanted, audit=shown)
 
 
-async def read(call: Call, wanted: timelines.Story, place: Position, limit: int) -> tuple[list[Entry], Position]:
+async def read(
+    request: RequestContext, wanted: timelines.TimelineSelection, place: StreamPosition, limit: int
+) -> tuple[list[TimelineRow], StreamPosition]:
     """The next entries after a place, and the place up to which that is all there is."""
-    head = call.services.hub.head  # seen before the read: whatever is settled up to here, the read shows
-    found = await timelines.read(call.services.database, call.acting, wanted, place, limit)
+    head = request.services.hub.head  # seen before the read: whatever is settled up to here, the read shows
+    found = await timelines.read(request.services.database, request.acting, wanted, place, limit)
     if len(found) == limit:
         return found, found[-1].position
     return found, max(head, found[-1].position) if found else max(head, place)
@@ -43,23 +47,27 @@ async def read(call: Call, wanted: timelines.Story, place: Position, limit: int)
 class TimelineSource:
     """A timeline that is followed."""
 
-    call: Call
-    wanted: timelines.Story
-    _seen: Position = field(default=BEGINNING)
+    call: RequestContext
+    wanted: timelines.TimelineSelection
+    _seen: StreamPosition = field(default=BEGINNING)
     _looked_at: float = field(default=float("-inf"))
 
-    async def read(self, place: Position) -> tuple[list[Item], Position]:
+    async def read(self, place: StreamPosition) -> tuple[list[StreamItem], StreamPosition]:
         """The next entries, if there may be any."""
         hub, now = self.call.services.hub, time.monotonic()
         if now - self._looked_at < LOOK_SECONDS:
             # Whatever happened in the project may be of the story: which one is, only the database knows.
-            happened, _ = await hub.read(Selection(self.call.acting.tenant_id, self.wanted.project_id), self._seen, 1)
+            happened, _ = await hub.read(
+                EventSelection(self.call.acting.tenant_id, self.wanted.project_id), self._seen, 1
+            )
             if not happened:
                 return [], place
         self._seen, self._looked_at = hub.head, now
         found, place = await read(self.call, self.wanted, place, BATCH)
-        return [Item(entry.position.cursor(), entry.type, encode_json(entry_view(entry))) for entry in found], place
+        return [
+            StreamItem(entry.position.cursor(), entry.type, encode_json(entry_view(entry))) for entry in found
+        ], place
 
-    async def wait(self, place: Position, seconds: float) -> None:
+    async def wait(self, place: StreamPosition, seconds: float) -> None:
         """Wait for an event of anybody's."""
         await self.call.services.hub.wait(self._seen, min(seconds, LOOK_SECONDS))

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
-from mooring.core.errors import Code, Refusal
-from mooring.core.ids import Prefix
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.ids import Prefix
 from mooring.gateways.clock import Clock
 
 CORRELATION_PATTERN: Final = r"^[A-Za-z0-9][A-Za-z0-9._:\-]{0,127}$"
@@ -19,7 +19,7 @@ _CORRELATION: Final = re.compile(CORRELATION_PATTERN + r"\Z")
 _TRACEPARENT: Final = re.compile(r"^(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?\Z")
 
 
-class Traced(msgspec.Struct, frozen=True):
+class RequestTrace(msgspec.Struct, frozen=True):
     """The labels of one request."""
 
     correlation_id: str
@@ -35,7 +35,7 @@ class Traced(msgspec.Struct, frozen=True):
         return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
 
 
-def begin(headers: dict[str, str], clock: Clock) -> Traced:
+def begin(headers: dict[str, str], clock: Clock) -> RequestTrace:
     """The labels for a request with these headers."""
     given = headers.get("x-correlation-id")
     refusal = None
@@ -51,5 +51,5 @@ def begin(headers: dict[str, str], clock: Clock) -> Traced:
     parent = None if sent is None else _TRACEPARENT.match(sent.strip())
     if parent is None or set(parent[1]) == {"0"} or set(parent[2]) == {"0"}:
         chance = f"{random.getrandbits(192):048x}"
-        return Traced(correlation_id, chance[:32], chance[32:], None, refusal=refusal)
-    return Traced(correlation_id, parent[1], f"{random.getrandbits(64):016x}", parent[2], parent[3], refusal)
+        return RequestTrace(correlation_id, chance[:32], chance[32:], None, refusal=refusal)
+    return RequestTrace(correlation_id, parent[1], f"{random.getrandbits(64):016x}", parent[2], parent[3], refusal)

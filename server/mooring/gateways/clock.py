@@ -9,7 +9,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
-from mooring.core.ids import CHANCE_BYTES, Prefix, encode
+from mooring.core.kernel.ids import CHANCE_BYTES, Prefix, encode
 
 CHANCES: Final = 400
 STEP_SHIFT: Final = 40

@@ -14,10 +14,10 @@ from typing import Final
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from mooring.core.enrolment import TOKEN_PREFIX as ENROLMENT_PREFIX
-from mooring.core.errors import Code, Refusal
-from mooring.core.token import TOKEN_PREFIX, TokenKind
-from mooring.core.visit import TICKET_PREFIX
+from mooring.core.fleet.enrolment import TOKEN_PREFIX as ENROLMENT_PREFIX
+from mooring.core.identity.token import TOKEN_PREFIX, TokenKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.runtime.visit import TICKET_PREFIX
 
 WAITING_MAX: Final = 32
 

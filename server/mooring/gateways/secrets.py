@@ -22,7 +22,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from mooring.core.secret import Sealed
+from mooring.core.kernel.secret import Sealed
 
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12

@@ -25,7 +25,7 @@ class FrameRefused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class TunnelFrame:
     """One frame."""
 
     kind: bytes
@@ -33,7 +33,7 @@ class Frame:
     data: bytes = b""
 
 
-async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
+async def read_frame(reader: asyncio.StreamReader) -> TunnelFrame | None:
     """The next frame; none when the other side is gone."""
     try:
         kind, stream, length = HEAD.unpack(await reader.readexactly(HEAD.size))
@@ -44,7 +44,7 @@ async def read_frame(reader: asyncio.StreamReader) -> Frame | None:
     if kind not in KINDS or length > FRAME_MAX:
         raise FrameRefused(f"a frame {kind!r} of {length} bytes is none of ours")
     try:
-        return Frame(kind, stream, await reader.readexactly(length))
+        return TunnelFrame(kind, stream, await reader.readexactly(length))
     except asyncio.IncompleteReadError as error:
         raise FrameRefused("a tunnel ended within a frame") from error
 

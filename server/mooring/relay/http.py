@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import h11
 
-from mooring.core.errors import Refusal
+from mooring.core.kernel.errors import Refusal
 
 HEAD_MAX: Final = 65_536
 READ_BYTES: Final = 65_536
@@ -16,7 +16,7 @@ IDLE_SECONDS: Final = 75.0
 Headers = list[tuple[bytes, bytes]]
 
 
-class Hangup(Exception):
+class PeerGone(Exception):
     """The other side is gone, or speaks no HTTP; `status` is what it is told, where it can be told anything."""
 
     def __init__(self, reason: str, status: int = 0) -> None:
@@ -32,7 +32,7 @@ async def write(writer: asyncio.StreamWriter, data: bytes) -> None:
     await writer.drain()
 
 
-class Served:
+class ServedConnection:
     """A connection that somebody made to us."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -52,7 +52,7 @@ class Served:
             async with asyncio.timeout(IDLE_SECONDS):
                 event = await self.event()
         except TimeoutError as error:
-            raise Hangup("the head took too long") from error
+            raise PeerGone("the head took too long") from error
         return event if isinstance(event, h11.Request) else None
 
     @property
@@ -66,7 +66,7 @@ class Served:
             try:
                 event = self.state.next_event()
             except h11.RemoteProtocolError as error:
-                raise Hangup(str(error), error.error_status_hint) from error
+                raise PeerGone(str(error), error.error_status_hint) from error
             if event is not h11.NEED_DATA:
                 return event
             if self.state.they_are_waiting_for_100_continue:
@@ -75,7 +75,7 @@ class Served:
                 async with asyncio.timeout(seconds):
                     data = await self.reader.read(READ_BYTES)
             except (TimeoutError, ConnectionError) as error:
-                raise Hangup("nothing came") from error
+                raise PeerGone("nothing came") from error
             self.state.receive_data(data)
 
     async def send(self, event: Any) -> None:

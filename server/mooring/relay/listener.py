@@ -13,14 +13,13 @@ from typing import Final
 
 import h11
 
-from mooring.commands import visit as commands
-from mooring.commands.work import Services
-from mooring.core.caller import Caller
-from mooring.core.decision import PrincipalKind
-from mooring.core.errors import Code, Refusal
-from mooring.core.visit import Visit, VisitKind
-from mooring.relay.carrier import BYTES, Carrier, Stream
-from mooring.relay.desk import Awaited, Desk
+from mooring.commands.runtime import visit as commands
+from mooring.commands.services import Services
+from mooring.core.identity.caller import Caller
+from mooring.core.kernel.decision import PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.runtime.visit import Visit, VisitKind
+from mooring.relay.access_watch import LOOK_SECONDS, while_admitted
 from mooring.relay.frames import (
     DATA,
     END,
@@ -28,14 +27,15 @@ from mooring.relay.frames import (
     FRAME_MAX,
     RESIZE,
     SIGNAL,
-    Frame,
     FrameRefused,
+    TunnelFrame,
     packed,
     read_frame,
 )
-from mooring.relay.http import Hangup, Served, value_of, wants_switch, write
+from mooring.relay.http import PeerGone, ServedConnection, value_of, wants_switch, write
 from mooring.relay.proxy import Proxy
-from mooring.relay.watch import LOOK_SECONDS, while_admitted
+from mooring.relay.tunnel_connection import BYTES, TunnelConnection, TunnelStream
+from mooring.relay.tunnel_registry import AwaitedNode, TunnelRegistry
 
 TUNNEL: Final = "mooring-tunnel"
 VISIT: Final = "mooring-visit"
@@ -58,12 +58,12 @@ Authenticate = Callable[[str], Awaitable[Caller]]
 
 
 class Relay:
-    """One process's relay; it looks again whether what is open still counts, every `look_seconds`."""
+    """One process's relay; it looks again whether what is open still counts, every `poll_interval_seconds`."""
 
-    look_seconds = LOOK_SECONDS
+    poll_interval_seconds = LOOK_SECONDS
     connections_max = CONNECTIONS_MAX
 
-    def __init__(self, services: Services, authenticate: Authenticate, desk: Desk, proxy: Proxy) -> None:
+    def __init__(self, services: Services, authenticate: Authenticate, desk: TunnelRegistry, proxy: Proxy) -> None:
         self._services = services
         self._authenticate = authenticate
         self._desk = desk
@@ -79,8 +79,8 @@ class Relay:
             return
         self._open.add(task)
         try:
-            await self._serve(Served(reader, writer))
-        except (Hangup, FrameRefused, ConnectionError, h11.LocalProtocolError) as error:
+            await self._serve(ServedConnection(reader, writer))
+        except (PeerGone, FrameRefused, ConnectionError, h11.LocalProtocolError) as error:
             log.debug("a connection ended: %s", error)
         except asyncio.CancelledError:
             if not self._closing:
@@ -101,16 +101,16 @@ class Relay:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
 
-    async def _serve(self, served: Served) -> None:
+    async def _serve(self, served: ServedConnection) -> None:
         try:
             while await self._one(served):
                 pass
-        except Hangup as hangup:
+        except PeerGone as hangup:
             if not hangup.status or not served.can_answer:
                 raise
             await served.refuse(Refusal(Code.HEADER_INVALID, str(hangup)), hangup.status)
 
-    async def _one(self, served: Served) -> bool:
+    async def _one(self, served: ServedConnection) -> bool:
         """One request; whether another may follow on its connection."""
         request = await served.request()
         if request is None:
@@ -122,11 +122,11 @@ class Relay:
             await self._dialled(served, request)
         except Refusal as refusal:
             if not served.can_answer:
-                raise Hangup(refusal.detail) from refusal
+                raise PeerGone(refusal.detail) from refusal
             await served.refuse(refusal, STATUS.get(refusal.code, 500))
         return False
 
-    async def _dialled(self, served: Served, request: h11.Request) -> None:
+    async def _dialled(self, served: ServedConnection, request: h11.Request) -> None:
         path = request.target.decode("ascii", "replace")
         scheme, _, token = (value_of(request.headers, b"authorization") or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
@@ -138,7 +138,7 @@ class Relay:
         else:
             raise Refusal(Code.NOT_FOUND, "the relay has nothing here")
 
-    async def _node(self, served: Served, task_id: str, token: str) -> None:
+    async def _node(self, served: ServedConnection, task_id: str, token: str) -> None:
         caller = await self._authenticate(token)
         if caller.actor.kind is not PrincipalKind.NODE:
             raise Refusal(Code.NOT_FOUND, "the relay has nothing here")
@@ -152,25 +152,29 @@ class Relay:
                 awaited.carrier.set_exception(Refusal(Code.TEMPORARILY_UNAVAILABLE, "the node hung up"))
             raise
         if awaited.carrier.done():
-            raise Hangup("whoever waited for this tunnel is gone")
+            raise PeerGone("whoever waited for this tunnel is gone")
         awaited.carrier.set_result(carrier)
         try:
             await carrier.carry()
         finally:
             self._desk.forget(carrier)
 
-    async def _taken_up(self, served: Served, awaited: Awaited) -> Carrier:
+    async def _taken_up(self, served: ServedConnection, awaited: AwaitedNode) -> TunnelConnection:
         await _drained(served)
         if await served.switch(TUNNEL.encode()):
-            raise Hangup("a node sends nothing before it is asked")
-        return Carrier(served.reader, served.writer, awaited.ports)
+            raise PeerGone("a node sends nothing before it is asked")
+        return TunnelConnection(served.reader, served.writer, awaited.ports)
 
-    async def _viewer(self, served: Served, ticket: str) -> None:
+    async def _viewer(self, served: ServedConnection, ticket: str) -> None:
         visit = await commands.admitted(self._services, ticket, (VisitKind.CONNECT, VisitKind.EXEC))
         told = {
-            "visit_id": visit.id, "kind": visit.kind, "correlation_id": visit.correlation_id,
-            "trace_id": visit.trace_id, "principal_id": visit.principal_id, "project_id": visit.project_id,
-        }  # fmt: skip
+            "visit_id": visit.id,
+            "kind": visit.kind,
+            "correlation_id": visit.correlation_id,
+            "trace_id": visit.trace_id,
+            "principal_id": visit.principal_id,
+            "project_id": visit.project_id,
+        }
         is_command = visit.kind == VisitKind.EXEC
         if is_command:
             visit = await commands.start_command(self._services, visit, served.remote_address)
@@ -180,7 +184,7 @@ class Relay:
         try:
             await _drained(served)
             if await served.switch(VISIT.encode()):
-                raise Hangup("a viewer sends nothing before the answer")
+                raise PeerGone("a viewer sends nothing before the answer")
             ended = await self._joined(served, stream, visit)
         finally:
             await stream.close()
@@ -188,10 +192,10 @@ class Relay:
                 stream.carrier.hang_up()
             log.info("a visit ends", extra={**told, "reason": ended})
 
-    async def _joined(self, served: Served, stream: Stream, visit: Visit) -> str:
+    async def _joined(self, served: ServedConnection, stream: TunnelStream, visit: Visit) -> str:
         """Carry frames between a viewer and what is inside, until either is gone or may no longer; why it ended."""
         going = (_inward(served, stream, controls=visit.kind == VisitKind.EXEC), _outward(served, stream))
-        refusal = await while_admitted(self._services, visit, self.look_seconds, *going)
+        refusal = await while_admitted(self._services, visit, self.poll_interval_seconds, *going)
         if refusal is None:
             return "it is over"
         said = {"code": refusal.code.value, "detail": refusal.detail}
@@ -199,7 +203,7 @@ class Relay:
         return refusal.detail
 
 
-async def _drained(served: Served) -> None:
+async def _drained(served: ServedConnection) -> None:
     """Read the request to its end: it has no body."""
     while True:
         event = await served.event()
@@ -209,7 +213,7 @@ async def _drained(served: Served) -> None:
             raise Refusal(Code.CONFLICT, "this request has no body")
 
 
-async def _inward(served: Served, stream: Stream, *, controls: bool) -> None:
+async def _inward(served: ServedConnection, stream: TunnelStream, *, controls: bool) -> None:
     """What a viewer sends: data until its end, and for a command window sizes and signals."""
     open_for_data = True
     while (frame := await read_frame(served.reader)) is not None:
@@ -226,10 +230,10 @@ async def _inward(served: Served, stream: Stream, *, controls: bool) -> None:
             raise FrameRefused(f"a viewer sends no such {frame.kind!r} now")
 
 
-async def _outward(served: Served, stream: Stream) -> None:
+async def _outward(served: ServedConnection, stream: TunnelStream) -> None:
     """What comes from inside, to its end."""
     while True:
-        frame: Frame = await stream.next()
+        frame: TunnelFrame = await stream.next()
         await write(served.writer, packed(frame.kind, 0, frame.data[:FRAME_MAX]))
         if frame.kind not in (*BYTES, END):
             return

@@ -16,17 +16,17 @@ from urllib.parse import parse_qs, urlsplit
 
 import h11
 
-from mooring.commands import visit as commands
-from mooring.commands.work import Services
-from mooring.core.errors import Code, Refusal
-from mooring.core.ids import BODY_LENGTH, Prefix, is_id
-from mooring.core.visit import Visit, VisitKind
+from mooring.commands.runtime import visit as commands
+from mooring.commands.services import Services
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.ids import BODY_LENGTH, Prefix, is_id
+from mooring.core.runtime.visit import Visit, VisitKind
 from mooring.gateways.passwords import new_visit_ticket
-from mooring.relay.carrier import Stream
-from mooring.relay.desk import Desk
-from mooring.relay.heads import COOKIE, SECURE_COOKIE, check, cookies, inward, outward
-from mooring.relay.http import HEAD_MAX, READ_BYTES, Hangup, Headers, Served, value_of, wants_switch, write
-from mooring.relay.watch import LOOK_SECONDS, while_admitted
+from mooring.relay.access_watch import LOOK_SECONDS, while_admitted
+from mooring.relay.header_policy import COOKIE, SECURE_COOKIE, check, cookies, inward, outward
+from mooring.relay.http import HEAD_MAX, READ_BYTES, Headers, PeerGone, ServedConnection, value_of, wants_switch, write
+from mooring.relay.tunnel_connection import TunnelStream
+from mooring.relay.tunnel_registry import TunnelRegistry
 
 OPEN_PATH: Final = "/.mooring/open"
 ANSWER_SECONDS: Final = 600.0
@@ -53,9 +53,9 @@ log = logging.getLogger("mooring.relay")
 class Proxy:
     """The proxy of one relay."""
 
-    look_seconds = LOOK_SECONDS
+    poll_interval_seconds = LOOK_SECONDS
 
-    def __init__(self, services: Services, desk: Desk, domain: str, *, secure: bool) -> None:
+    def __init__(self, services: Services, desk: TunnelRegistry, domain: str, *, secure: bool) -> None:
         self._services = services
         self._desk = desk
         self._name = re.compile(rf"{LABEL}\.{re.escape(domain.lower())}{PORT}", re.ASCII)
@@ -72,7 +72,7 @@ class Proxy:
         endpoint_id = None if found is None else f"{Prefix.TASK}_{found[1]}"
         return endpoint_id if endpoint_id is not None and is_id(endpoint_id, Prefix.TASK) else None
 
-    async def serve(self, served: Served, request: h11.Request, host: str) -> bool:
+    async def serve(self, served: ServedConnection, request: h11.Request, host: str) -> bool:
         """One request of a browser; whether another may follow on its connection."""
         endpoint_id = str(self._endpoint(host))
         check(request)
@@ -90,8 +90,8 @@ class Proxy:
         self._check_origin(request, host)
         stream = await self._desk.stream_to(visit)
         try:
-            exchange = Exchange(served, stream, self._forwarded(served, host))
-            refusal_ = await while_admitted(self._services, visit, self.look_seconds, exchange.carry(request))
+            exchange = ProxiedRequest(served, stream, self._forwarded(served, host))
+            refusal_ = await while_admitted(self._services, visit, self.poll_interval_seconds, exchange.carry(request))
         finally:
             await stream.close()
         if refusal_ is not None:
@@ -101,7 +101,7 @@ class Proxy:
             return True
         return False
 
-    async def _open(self, served: Served, request: h11.Request, endpoint_id: str) -> None:
+    async def _open(self, served: ServedConnection, request: h11.Request, endpoint_id: str) -> None:
         if request.method != b"GET":
             raise Refusal(Code.METHOD_NOT_ALLOWED, "a link is opened by GET")
         codes = parse_qs(urlsplit(request.target.decode("ascii", "replace")).query).get("code", [])
@@ -115,10 +115,14 @@ class Proxy:
         log.info(
             "a session at an endpoint begins",
             extra={
-                "visit_id": visit.id, "kind": visit.kind, "correlation_id": visit.correlation_id,
-                "trace_id": visit.trace_id, "principal_id": visit.principal_id, "project_id": visit.project_id,
+                "visit_id": visit.id,
+                "kind": visit.kind,
+                "correlation_id": visit.correlation_id,
+                "trace_id": visit.trace_id,
+                "principal_id": visit.principal_id,
+                "project_id": visit.project_id,
             },
-        )  # fmt: skip
+        )
         seconds = int((visit.expires_at - self._services.clock.now()).total_seconds())
         cookie = f"{self._cookie}={session}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax"
         told = [(b"location", b"/"), (b"set-cookie", (cookie + ("; Secure" if self._secure else "")).encode())]
@@ -167,18 +171,20 @@ class Proxy:
         if site in ("cross-site", "same-site") and not (mode == "navigate" and request.method in (b"GET", b"HEAD")):
             raise Refusal(Code.PERMISSION_DENIED, "another site's page asks for this")
 
-    def _forwarded(self, served: Served, host: str) -> Headers:
+    def _forwarded(self, served: ServedConnection, host: str) -> Headers:
         scheme = b"https" if self._secure else b"http"
         address = (served.remote_address or "").encode()
         return [
-            (b"x-forwarded-for", address), (b"x-forwarded-proto", scheme), (b"x-forwarded-host",
-            host.encode("latin-1")), ]  # fmt: skip
+            (b"x-forwarded-for", address),
+            (b"x-forwarded-proto", scheme),
+            (b"x-forwarded-host", host.encode("latin-1")),
+        ]
 
 
-class Exchange:
+class ProxiedRequest:
     """One request to the app and its answer, on a stream of their own."""
 
-    def __init__(self, served: Served, stream: Stream, forwarded: Headers) -> None:
+    def __init__(self, served: ServedConnection, stream: TunnelStream, forwarded: Headers) -> None:
         self._served = served
         self._stream = stream
         self._forwarded = forwarded
@@ -209,7 +215,7 @@ class Exchange:
             if event is h11.PAUSED:
                 return
             if isinstance(event, h11.ConnectionClosed):
-                raise Hangup("the browser hung up")
+                raise PeerGone("the browser hung up")
             try:
                 await self._send(event if isinstance(event, h11.Data) else h11.EndOfMessage())
             except ConnectionError:
@@ -234,7 +240,7 @@ class Exchange:
                 await self._served.send(h11.EndOfMessage())
                 return
             else:
-                raise Hangup("the app hung up in the middle of its answer")
+                raise PeerGone("the app hung up in the middle of its answer")
 
     async def _event(self) -> Any:
         while True:
@@ -243,7 +249,7 @@ class Exchange:
             except h11.RemoteProtocolError as error:
                 if self._served.state.our_state is h11.SEND_RESPONSE:
                     raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "the app did not answer in HTTP") from error
-                raise Hangup("the app broke off") from error
+                raise PeerGone("the app broke off") from error
             if event is not h11.NEED_DATA:
                 return event
             try:

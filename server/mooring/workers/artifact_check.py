@@ -9,28 +9,28 @@ import logging
 import random
 from typing import Final
 
-from mooring.commands.artifact_check import begin, give_up_lost
-from mooring.commands.work import Services
-from mooring.core.event import Event
-from mooring.storage import artifact_check as checks
-from mooring.workers.loop import Pace, is_of_app
+from mooring.commands.catalog.artifact_check import begin, give_up_lost
+from mooring.commands.services import Services
+from mooring.core.kernel.event import Event
+from mooring.storage.catalog import artifact_check as checks
+from mooring.workers.loop import WakePace, is_of_app
 
 PACE_SECONDS: Final = 0.2  # events come by the thousand; one look answers for all of them
 
 log = logging.getLogger("mooring.check")
 
 
-class CheckReader:
+class CheckWorker:
     """Takes up checks; any number of workers may do so side by side."""
 
     name = "artifact_check"
-    look_seconds = 2.0
+    poll_interval_seconds = 2.0
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._pace = Pace(PACE_SECONDS)
+        self._pace = WakePace(PACE_SECONDS)
 
-    def heeds(self, event: Event) -> bool:
+    def wants(self, event: Event) -> bool:
         """What apps do on nodes asks for no check."""
         return not is_of_app(event)
 

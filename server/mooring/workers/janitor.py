@@ -10,12 +10,12 @@ import time
 from datetime import timedelta
 from typing import Final
 
-from mooring.commands.entitlement import end_idle_operators
-from mooring.commands.work import Services
-from mooring.core.event import Event
-from mooring.core.ids import CHANCE_BYTES, Prefix, encode
-from mooring.storage import retention
-from mooring.storage.retention import Rule
+from mooring.commands.catalog.entitlement import end_idle_operators
+from mooring.commands.services import Services
+from mooring.core.kernel.event import Event
+from mooring.core.kernel.ids import CHANCE_BYTES, Prefix, encode
+from mooring.storage.records import retention
+from mooring.storage.records.retention import Rule
 
 BATCH: Final = 1_000
 ROUND_SECONDS: Final = 10.0
@@ -30,7 +30,7 @@ class Janitor:
     """Keeps the database as small as the settings say."""
 
     name = "janitor"
-    look_seconds = 60.0
+    poll_interval_seconds = 60.0
 
     def __init__(self, services: Services, *, batch: int = BATCH, round_seconds: float = ROUND_SECONDS) -> None:
         self._services = services
@@ -38,7 +38,7 @@ class Janitor:
         self._round_seconds = round_seconds
         self._next_round = 0.0
 
-    def heeds(self, event: Event) -> bool:
+    def wants(self, event: Event) -> bool:
         """What is past its time is found by looking."""
         return False  # it goes by the time alone
 
@@ -49,7 +49,7 @@ class Janitor:
             return left
         finished = await self.sweep()
         await end_idle_operators(self._services)
-        wait = self.look_seconds if finished else GO_ON_SECONDS
+        wait = self.poll_interval_seconds if finished else GO_ON_SECONDS
         self._next_round = time.monotonic() + wait
         return wait
 

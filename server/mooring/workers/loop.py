@@ -12,10 +12,10 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, asynccontextmanager
 from typing import Final, Protocol
 
-from mooring.core.errors import Refusal
-from mooring.core.event import Event
-from mooring.core.events import EventType
-from mooring.core.task_family import PLATFORM_TASKS
+from mooring.core.fleet.task_family import PLATFORM_TASKS
+from mooring.core.kernel.errors import Refusal
+from mooring.core.kernel.event import Event
+from mooring.core.kernel.event_types import EventType
 
 PAUSE_FIRST_SECONDS: Final = 0.5
 PAUSE_MAX_SECONDS: Final = 30.0
@@ -30,13 +30,13 @@ class Worker(Protocol):
     """Something that is looked after."""
 
     name: str
-    look_seconds: float  # the longest time between two looks, whatever the hints
+    poll_interval_seconds: float  # the longest time between two looks, whatever the hints
 
-    def heeds(self, event: Event) -> bool:
+    def wants(self, event: Event) -> bool:
         """Whether there may be something to do after this event."""
 
     async def tick(self) -> float | None:
-        """Do what is due; returns in how many seconds to look again, at the latest after `look_seconds`."""
+        """Do what is due; returns in how many seconds to look again, at the latest after `poll_interval_seconds`."""
 
     async def close(self) -> None:
         """No tick will follow: end what is under way and hand back what is held."""
@@ -49,7 +49,7 @@ def is_of_app(event: Event) -> bool:
     return event.type == EventType.TASK_FINISHED and event.data.get("type") not in PLATFORM_TASKS
 
 
-class Pace:
+class WakePace:
     """How soon a worker looks again: at once after a quiet time, and later while one hint follows the other.
 
     Events come by the thousand, and one look answers for all of them: then `seconds` pass from look to look, and after
@@ -86,7 +86,7 @@ class Pace:
         self._until = max(begun + pause, ended + min(self._ratio * (ended - begun), self._rest_seconds))
 
 
-class Loop:
+class WorkerLoop:
     """Runs one worker until it is told to stop."""
 
     def __init__(self, worker: Worker, observe: Callable[[str], AbstractContextManager[object]]) -> None:
@@ -97,7 +97,7 @@ class Loop:
 
     def wake(self, event: Event) -> None:
         """There may be something to do."""
-        if self._worker.heeds(event):
+        if self._worker.wants(event):
             self._hint.set()
 
     def stop(self) -> None:
@@ -120,7 +120,9 @@ class Loop:
                 with self._observe(self._worker.name):
                     due = await self._worker.tick()
                 pause = PAUSE_FIRST_SECONDS
-                wait = self._worker.look_seconds if due is None else min(due, self._worker.look_seconds)
+                wait = (
+                    self._worker.poll_interval_seconds if due is None else min(due, self._worker.poll_interval_seconds)
+                )
             except Refusal as refusal:
                 log.warning("worker %s cannot work now: %s", self._worker.name, refusal.detail)
                 wait, pause = pause, min(pause * 2, PAUSE_MAX_SECONDS)

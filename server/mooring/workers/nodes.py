@@ -10,9 +10,9 @@ import logging
 import time
 from typing import Final
 
-from mooring.commands.node import BATCH, finish_drains, mark_heard, mark_silent
-from mooring.commands.work import Services
-from mooring.core.event import Event
+from mooring.commands.fleet.node import BATCH, finish_drains, mark_heard, mark_silent
+from mooring.commands.services import Services
+from mooring.core.kernel.event import Event
 from mooring.workers.loop import is_of_app
 
 PACE_SECONDS: Final = 0.5  # events come by the thousand; one look answers for all of them
@@ -25,7 +25,7 @@ class NodeWatch:
     """Compares what is marked with what was heard."""
 
     name = "nodes"
-    look_seconds = 5.0
+    poll_interval_seconds = 5.0
 
     def __init__(
         self, services: Services, *, listen_seconds: float | None = None, pace_seconds: float = PACE_SECONDS
@@ -38,7 +38,7 @@ class NodeWatch:
         self._pace_seconds = pace_seconds
         self._next_look = 0.0
 
-    def heeds(self, event: Event) -> bool:
+    def wants(self, event: Event) -> bool:
         """What apps do on nodes ends no drain."""
         return not is_of_app(event)
 

@@ -20,17 +20,24 @@ from typing import Final
 
 import msgspec
 
-from mooring.commands.delivery import give_up, send
-from mooring.commands.work import Services
-from mooring.core.delivery import ERROR_LENGTH_MAX, Delivery, Message, Outcome, is_last, retry_seconds
-from mooring.core.errors import Refusal
-from mooring.core.event import Event, public_event
-from mooring.gateways.telemetry import bound, span
-from mooring.storage import delivery as deliveries
-from mooring.storage import webhook as webhooks
-from mooring.storage.delivery import Claimed
-from mooring.storage.webhook import Receiver
-from mooring.workers.loop import Pace
+from mooring.commands.records.delivery import give_up, send
+from mooring.commands.services import Services
+from mooring.core.kernel.errors import Refusal
+from mooring.core.kernel.event import Event, public_event
+from mooring.core.records.delivery import (
+    ERROR_LENGTH_MAX,
+    Delivery,
+    DeliveryMessage,
+    DeliveryOutcome,
+    is_last,
+    retry_seconds,
+)
+from mooring.gateways.telemetry.instruments import bound, span
+from mooring.storage.records import delivery as deliveries
+from mooring.storage.records import webhook as webhooks
+from mooring.storage.records.delivery import ClaimedDelivery
+from mooring.storage.records.webhook import WebhookReceiver
+from mooring.workers.loop import WakePace
 
 LANES_MAX: Final = 32
 LANE_SECONDS: Final = 30.0  # then others get a turn
@@ -50,7 +57,7 @@ class OutboxRelay:
     """Sends deliveries; any number of workers may do so side by side."""
 
     name = "outbox"
-    look_seconds = 5.0
+    poll_interval_seconds = 5.0
 
     def __init__(self, services: Services) -> None:
         self._services = services
@@ -58,10 +65,10 @@ class OutboxRelay:
         self._held: dict[str, Delivery] = {}
         self._failing: set[str] = set()
         self._resting: dict[str, float] = {}  # webhooks whose lane met an error of ours, and until when
-        self._pace = Pace(PACE_SECONDS)
+        self._pace = WakePace(PACE_SECONDS)
         self._closing = False
 
-    def heeds(self, event: Event) -> bool:
+    def wants(self, event: Event) -> bool:
         """Any event may be one that is delivered."""
         return True
 
@@ -155,30 +162,39 @@ class OutboxRelay:
             self._failing.add(webhook_id)
         return False
 
-    async def _deliver(self, receiver: Receiver, keys: Sequence[bytes], claimed: Claimed) -> bool:
+    async def _deliver(self, receiver: WebhookReceiver, keys: Sequence[bytes], claimed: ClaimedDelivery) -> bool:
         """One attempt and its record; returns whether it arrived."""
         delivery, event = claimed.delivery, claimed.event
         attempts_max = max(1, self._services.settings.webhook_attempts_max)
         trace_id = None if event is None else event.trace_id
-        with bound(
-            correlation_id=delivery.correlation_id, trace_id=trace_id, org_id=delivery.tenant_id,
-            project_id=delivery.project_id,
-        ), span("deliver to a webhook", webhook_id=delivery.webhook_id):  # fmt: skip
+        with (
+            bound(
+                correlation_id=delivery.correlation_id,
+                trace_id=trace_id,
+                org_id=delivery.tenant_id,
+                project_id=delivery.project_id,
+            ),
+            span("deliver to a webhook", webhook_id=delivery.webhook_id),
+        ):
             if event is None:
-                outcome = Outcome(0.0, error="its event is no longer kept")
+                outcome = DeliveryOutcome(0.0, error="its event is no longer kept")
                 attempts_max = 0
             elif delivery.attempts > attempts_max:
-                outcome = Outcome(0.0, delivery.last_status, delivery.last_error or "the last attempt did not end")
+                outcome = DeliveryOutcome(
+                    0.0, delivery.last_status, delivery.last_error or "the last attempt did not end"
+                )
             else:
                 withhold = receiver.tenant_id is None
                 body = msgspec.json.encode(public_event(event, withhold=withhold))
-                message = Message(delivery.id, body, event.correlation_id, event.trace_id)
+                message = DeliveryMessage(delivery.id, body, event.correlation_id, event.trace_id)
                 outcome = await send(self._services, receiver.url, keys, message)
             await self._record(delivery, outcome, attempts_max, trace_id)
         self._held.pop(delivery.id, None)
         return outcome.error is None
 
-    async def _record(self, delivery: Delivery, outcome: Outcome, attempts_max: int, trace_id: str | None) -> None:
+    async def _record(
+        self, delivery: Delivery, outcome: DeliveryOutcome, attempts_max: int, trace_id: str | None
+    ) -> None:
         """Write down what came of it; whoever lost the lease meanwhile writes nothing."""
         services = self._services
         now = services.clock.now()

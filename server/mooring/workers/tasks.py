@@ -7,27 +7,27 @@ import logging
 import time
 from typing import Final
 
-from mooring.commands.task import BATCH, lapse_tasks
-from mooring.commands.work import Services
-from mooring.core.event import Event
+from mooring.commands.fleet.task import BATCH, expire_tasks
+from mooring.commands.services import Services
+from mooring.core.kernel.event import Event
 
 PACE_SECONDS: Final = 1.0  # events come by the thousand; one look answers for all of them
 
 log = logging.getLogger("mooring.tasks")
 
 
-class TaskWatch:
+class TaskReaper:
     """Compares leases and deadlines with the time."""
 
     name = "tasks"
-    look_seconds = 5.0
+    poll_interval_seconds = 5.0
 
     def __init__(self, services: Services, *, pace_seconds: float = PACE_SECONDS) -> None:
         self._services = services
         self._pace_seconds = pace_seconds
         self._next_look = 0.0
 
-    def heeds(self, event: Event) -> bool:
+    def wants(self, event: Event) -> bool:
         """Any task may be the one whose lease ends next."""
         return True
 
@@ -36,7 +36,7 @@ class TaskWatch:
         left = self._next_look - time.monotonic()
         if left > 0:
             return left
-        count = await lapse_tasks(self._services)
+        count = await expire_tasks(self._services)
         if count:
             log.info("leases ran out, or tasks were over their time", extra={"tasks": count})
         self._next_look = time.monotonic() + self._pace_seconds

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mooring.core.errors import Code
-from mooring.core.instance import INSTANCE, InstanceState, InstanceTrigger
+from mooring.core.kernel.errors import Code
+from mooring.core.kernel.lifecycle import AnyLifecycle, IllegalTransition, UnknownWord, Who
+from mooring.core.lifecycle_docs import birth_rows, edge_rows
 from mooring.core.lifecycles import LIFECYCLES, DoubledName, UnknownLifecycle, by_name, index_by_name
-from mooring.core.machine import AnyMachine, IllegalTransition, UnknownWord, Who
-from mooring.core.member import MEMBER, MemberState
-from mooring.core.render import birth_rows, edge_rows
+from mooring.core.runtime.instance import INSTANCE, InstanceState, InstanceTrigger
+from mooring.core.runtime.member import MEMBER, MemberState
+from tests.support.rows import every_row
 
 TRANSCRIPT: dict[str, str] = {
     "promotion": """
@@ -184,9 +185,9 @@ def transcript_lines(machine: str) -> list[tuple[str, str, str]]:
     return [(source, trigger, target) for source, trigger, target in lines]
 
 
-@pytest.mark.parametrize(("machine", "state", "trigger"), CELLS)
+@every_row(("machine", "state", "trigger"), CELLS, by=lambda machine, *_: machine.name)
 def test_every_cell_is_an_edge_or_a_refusal_that_says_what_is_accepted(
-    machine: AnyMachine, state: StrEnum, trigger: StrEnum
+    machine: AnyLifecycle, state: StrEnum, trigger: StrEnum
 ) -> None:
     written = {(source, by): target for source, by, target in transcript_lines(machine.name)}
     target = written.get((state.value, trigger.value))
@@ -210,7 +211,7 @@ def test_every_cell_is_an_edge_or_a_refusal_that_says_what_is_accepted(
 
 
 @EACH
-def test_the_table_has_exactly_the_edges_that_were_written_down(machine: AnyMachine) -> None:
+def test_the_table_has_exactly_the_edges_that_were_written_down(machine: AnyLifecycle) -> None:
     in_table = [(edge.source.value, edge.trigger.value, edge.target.value) for edge in machine.edges]
     written = transcript_lines(machine.name)
 
@@ -219,7 +220,7 @@ def test_the_table_has_exactly_the_edges_that_were_written_down(machine: AnyMach
 
 
 @EACH
-def test_the_table_begins_and_ends_where_it_was_written_down(machine: AnyMachine) -> None:
+def test_the_table_begins_and_ends_where_it_was_written_down(machine: AnyLifecycle) -> None:
     assert machine.initial == transcript_lines(machine.name)[0][0]
     assert machine.final == FINAL[machine.name]
 
@@ -255,13 +256,13 @@ def test_a_random_walk_stays_in_the_table_and_rests_only_in_a_final_state(data: 
 
 
 @EACH
-def test_every_final_state_requires_the_time_at_which_it_was_reached(machine: AnyMachine) -> None:
+def test_every_final_state_requires_the_time_at_which_it_was_reached(machine: AnyLifecycle) -> None:
     for state in machine.final:
         assert machine.requires[state] & {f"{state}_at", "finished_at"}
 
 
 @EACH
-def test_every_reason_is_a_sentence_and_every_meaning_is_a_phrase(machine: AnyMachine) -> None:
+def test_every_reason_is_a_sentence_and_every_meaning_is_a_phrase(machine: AnyLifecycle) -> None:
     for edge in machine.edges:
         assert edge.why[0].isupper(), edge
         assert edge.why.endswith("."), edge
@@ -291,7 +292,7 @@ def test_text_from_a_row_becomes_a_state_and_unknown_text_is_a_mistake_of_ours()
 
 
 def test_a_state_of_another_machine_is_not_answered_as_an_illegal_transition() -> None:
-    foreign: AnyMachine = INSTANCE
+    foreign: AnyLifecycle = INSTANCE
     with pytest.raises(UnknownWord):
         foreign.step(MemberState.DRAINED, InstanceTrigger.STOP)
     with pytest.raises(UnknownWord):

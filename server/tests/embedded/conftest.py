@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mooring.embedded.binaries import find_installation
-from mooring.embedded.cluster import Layout
+from mooring.embedded.cluster import ClusterLayout
 from mooring.embedded.errors import BinariesMissing
 from mooring.embedded.processes import account_for, wait_until_gone
 
@@ -56,7 +56,7 @@ def directory() -> Iterator[Path]:
     try:
         yield path
     finally:
-        layout = Layout(path)
+        layout = ClusterLayout(path)
         if layout.cluster.exists():  # a supervisor that was killed has left a server that is still ending
             wait_until_gone(layout.cluster_name(), account_for(layout.cluster), timeout_seconds=30)
         shutil.rmtree(path)

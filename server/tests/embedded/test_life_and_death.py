@@ -10,7 +10,7 @@ import asyncpg
 import pytest
 
 from mooring.embedded import AlreadyRunning, EmbeddedPostgres, supervisor
-from mooring.embedded.cluster import Layout
+from mooring.embedded.cluster import ClusterLayout
 from mooring.embedded.processes import account_for, living, wait_until_gone
 from server.tests.embedded.conftest import Child, Remembered
 
@@ -19,7 +19,7 @@ PATIENCE_SECONDS = 60.0
 
 
 def processes_in(directory: Path) -> list[int]:
-    layout = Layout(directory)
+    layout = ClusterLayout(directory)
     return living(layout.cluster_name(), account_for(layout.cluster))
 
 
@@ -63,7 +63,7 @@ async def test_stop_leaves_no_process_and_no_socket_and_may_be_called_twice(dire
     await server.stop()
     await server.stop()
     assert processes_in(directory) == []
-    assert list(Layout(directory).socket.iterdir()) == []
+    assert list(ClusterLayout(directory).socket.iterdir()) == []
 
 
 async def test_data_is_kept_between_two_starts(directory: Path, log: Remembered) -> None:
@@ -140,7 +140,7 @@ async def test_the_server_ends_with_a_killed_supervisor(directory: Path, start_c
     postmaster = int(child.stdout.readline().split()[0])
     assert postmaster in processes_in(directory)
     child.kill()
-    layout = Layout(directory)
+    layout = ClusterLayout(directory)
     account = account_for(layout.cluster)
     assert wait_until_gone(layout.cluster_name(), account, timeout_seconds=PATIENCE_SECONDS) == []
 
@@ -151,7 +151,7 @@ async def test_a_new_start_works_at_once_after_the_supervisor_was_killed(
     child = start_child(directory)
     assert child.stdout is not None
     assert child.stdout.readline()
-    await write_note(Layout(directory).dsn, "acknowledged")
+    await write_note(ClusterLayout(directory).dsn, "acknowledged")
     child.kill()
     child.wait()
     async with EmbeddedPostgres(directory, log=log) as server:
@@ -162,8 +162,8 @@ async def test_a_pid_file_that_names_a_living_stranger_does_not_stop_a_start(dir
     async with EmbeddedPostgres(directory, log=log) as server:
         await write_note(server.dsn, "kept")
     stranger = await asyncio.create_subprocess_exec("sleep", "infinity")
-    pid_file = Layout(directory).cluster / "postmaster.pid"
-    pid_file.write_text(f"{stranger.pid}\n{Layout(directory).cluster}\n1\n5432\n\n\n1 1\nready\n")
+    pid_file = ClusterLayout(directory).cluster / "postmaster.pid"
+    pid_file.write_text(f"{stranger.pid}\n{ClusterLayout(directory).cluster}\n1\n5432\n\n\n1 1\nready\n")
     try:
         async with EmbeddedPostgres(directory, log=log) as server:
             assert await read_notes(server.dsn) == ["kept"]
@@ -177,14 +177,14 @@ async def test_a_supervisor_killed_while_it_makes_the_cluster_leaves_nothing_tha
     directory: Path, log: Remembered, start_child: Callable[..., Child]
 ) -> None:
     child = start_child(directory, "held")
-    home = Layout(directory).home
+    home = ClusterLayout(directory).home
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not list(home.glob("cluster.new-*/held")):
             assert child.poll() is None
             await asyncio.sleep(0)
     child.kill()
     child.wait()
-    assert not Layout(directory).cluster.exists()
+    assert not ClusterLayout(directory).cluster.exists()
     async with EmbeddedPostgres(directory, log=log) as server:
         await write_note(server.dsn, "made anew")
     assert list(home.glob("cluster.new-*")) == []
@@ -197,6 +197,6 @@ async def test_a_cancelled_start_ends_what_it_began(directory: Path, log: Rememb
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting
-    assert not Layout(directory).cluster.exists() or processes_in(directory) == []
+    assert not ClusterLayout(directory).cluster.exists() or processes_in(directory) == []
     async with EmbeddedPostgres(directory, log=log) as again:
         assert again.postmaster_pid is not None

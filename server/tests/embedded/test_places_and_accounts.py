@@ -13,25 +13,27 @@ import pytest
 
 from mooring import embedded
 from mooring.embedded import DataDirectoryUnusable, EmbeddedPostgres, StartFailed, VersionMismatch, binaries
-from mooring.embedded.cluster import LOG_FILES_MAX, SOCKET_PATH_MAX, Layout, make_cluster, remove_old_logs
+from mooring.embedded.cluster import LOG_FILES_MAX, SOCKET_PATH_MAX, ClusterLayout, make_cluster, remove_old_logs
 from mooring.embedded.launcher import REFUSED
-from mooring.embedded.processes import Account, Launch, account_for, own_account
+from mooring.embedded.processes import ProgramLaunch, SystemAccount, account_for, own_account
 from server.tests.embedded.conftest import CHILD, Remembered
 
 pytestmark = pytest.mark.real_part("postgresql")
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another account")
 
 
-def psql(account: Account, directory: Path, dsn: str) -> subprocess.CompletedProcess[str]:
+def psql(account: SystemAccount, directory: Path, dsn: str) -> subprocess.CompletedProcess[str]:
     """Try to come in as an account of the operating system."""
-    layout = Layout(directory)
+    layout = ClusterLayout(directory)
     programs = binaries.readable_by(binaries.find_installation(), account, Path("/"), layout.binaries)
-    return Launch(account, Path("/"), programs.program("psql"), [dsn, "-XAtc", "SELECT 1"]).run(timeout_seconds=60)
+    return ProgramLaunch(account, Path("/"), programs.program("psql"), [dsn, "-XAtc", "SELECT 1"]).run(
+        timeout_seconds=60
+    )
 
 
 async def test_a_path_too_long_for_a_socket_gets_a_private_one_elsewhere(directory: Path, log: Remembered) -> None:
     long = directory / ("x" * 120)
-    socket = Layout(long).socket
+    socket = ClusterLayout(long).socket
     async with EmbeddedPostgres(long, log=log) as server:
         connection = await asyncpg.connect(server.dsn)
         assert await connection.fetchval("SELECT 1") == 1
@@ -43,7 +45,7 @@ async def test_a_path_too_long_for_a_socket_gets_a_private_one_elsewhere(directo
 
 
 async def test_a_socket_directory_that_somebody_else_made_is_refused(directory: Path, log: Remembered) -> None:
-    socket = Layout(directory).socket
+    socket = ClusterLayout(directory).socket
     socket.parent.mkdir(mode=0o711)
     (directory / "elsewhere").mkdir()
     socket.symlink_to(directory / "elsewhere")
@@ -59,7 +61,7 @@ async def test_a_place_that_cannot_be_a_directory_is_named(log: Remembered) -> N
 async def test_data_of_a_version_that_is_not_here_is_refused_with_advice(directory: Path, log: Remembered) -> None:
     async with EmbeddedPostgres(directory, log=log):
         pass
-    (Layout(directory).cluster / "PG_VERSION").write_text("12\n")
+    (ClusterLayout(directory).cluster / "PG_VERSION").write_text("12\n")
     with pytest.raises(VersionMismatch, match=r"written by PostgreSQL 12.*pg_dumpall"):
         await EmbeddedPostgres(directory, log=log).start()
 
@@ -78,7 +80,7 @@ def test_a_failing_initdb_is_reported_with_the_place_and_its_own_words(directory
     program.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
     program.chmod(0o755)
     program.parent.chmod(0o755)
-    layout = Layout(directory)
+    layout = ClusterLayout(directory)
     layout.home.mkdir(mode=0o711)
     installation = binaries.Installation(directory, "18.0", is_wheel=False)
     with pytest.raises(StartFailed, match=rf"{layout.home}.*exit code 1: FATAL: .*No space left on device"):
@@ -87,7 +89,7 @@ def test_a_failing_initdb_is_reported_with_the_place_and_its_own_words(directory
 
 
 def test_only_the_newest_log_files_are_kept(directory: Path) -> None:
-    layout = Layout(directory)
+    layout = ClusterLayout(directory)
     layout.log.mkdir(parents=True)
     for second in range(LOG_FILES_MAX + 3):
         (layout.log / f"postgresql-20300101T00000{second}.log").touch()
@@ -98,7 +100,7 @@ def test_only_the_newest_log_files_are_kept(directory: Path) -> None:
 
 
 def test_a_program_is_not_started_for_a_parent_that_is_gone() -> None:
-    launch = Launch(own_account(), Path("/"), Path("/bin/true"), [])
+    launch = ProgramLaunch(own_account(), Path("/"), Path("/bin/true"), [])
     command = [str(os.getppid()) if word == str(os.getpid()) else word for word in launch.command()]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == REFUSED
@@ -109,9 +111,9 @@ def test_a_program_is_not_started_for_a_parent_that_is_gone() -> None:
 async def test_nobody_but_the_supervisors_account_gets_in(directory: Path, log: Remembered) -> None:
     nobody = pwd.getpwnam("nobody")
     async with EmbeddedPostgres(directory, log=log) as server:
-        owner = account_for(Layout(directory).cluster)
+        owner = account_for(ClusterLayout(directory).cluster)
         by_owner = psql(owner, directory, server.dsn)
-        by_nobody = psql(Account("nobody", nobody.pw_uid, nobody.pw_gid), directory, server.dsn)
+        by_nobody = psql(SystemAccount("nobody", nobody.pw_uid, nobody.pw_gid), directory, server.dsn)
         by_root = psql(own_account(), directory, server.dsn)
     assert owner.uid != 0
     assert "Peer authentication failed" in by_owner.stderr
@@ -140,10 +142,10 @@ async def test_programs_that_the_account_cannot_read_are_copied_once(
     hidden = hide_wheel(wheel, closed)
     monkeypatch.setattr(binaries, "candidates", lambda: iter([(hidden, True)]))
     async with EmbeddedPostgres(directory, log=log):
-        copies = list(Layout(directory).binaries.iterdir())
+        copies = list(ClusterLayout(directory).binaries.iterdir())
         made_at = copies[0].stat().st_mtime_ns
     async with EmbeddedPostgres(directory, log=log):
-        assert [path.stat().st_mtime_ns for path in Layout(directory).binaries.iterdir()] == [made_at]
+        assert [path.stat().st_mtime_ns for path in ClusterLayout(directory).binaries.iterdir()] == [made_at]
 
 
 def hide_wheel(wheel: Path, target: Path) -> Path:
@@ -185,8 +187,8 @@ def test_an_ordinary_user_runs_it_as_itself(directory: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split()[1] == "mooring"
-    assert Layout(data).cluster.stat().st_uid == entry.pw_uid
-    assert stat.S_IMODE(Layout(data).home.stat().st_mode) == 0o700
+    assert ClusterLayout(data).cluster.stat().st_uid == entry.pw_uid
+    assert stat.S_IMODE(ClusterLayout(data).home.stat().st_mode) == 0o700
 
 
 def python_for(entry: pwd.struct_passwd) -> str:

@@ -13,13 +13,13 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 
-from mooring.embedded.cluster import Layout
+from mooring.embedded.cluster import ClusterLayout
 from mooring.embedded.processes import account_for, wait_until_gone
-from server.tests.postgres import make_or_drop, test_cluster_dsn
-from server.tests.processes.aftermath import Outcome
-from server.tests.processes.doomed_server import FILES, DoomedServer, first_people
-from server.tests.processes.mutations import Stage
-from server.tests.processes.served import Fleet
+from server.tests.support.aftermath import Outcome
+from server.tests.support.doomed_server import FILES, DoomedServer, first_people
+from server.tests.support.mutations import Stage
+from server.tests.support.postgres import make_or_drop, test_cluster_dsn
+from server.tests.support.server_process import Fleet
 
 
 async def execute(dsn: str, statement: str) -> None:
@@ -65,7 +65,7 @@ def open_directory() -> Iterator[Path]:
     try:
         yield path
     finally:
-        for cluster in (Layout(each) for each in path.iterdir()):
+        for cluster in (ClusterLayout(each) for each in path.iterdir()):
             if cluster.cluster.exists():  # a server that was killed leaves a database that is still ending
                 wait_until_gone(cluster.cluster_name(), account_for(cluster.cluster), timeout_seconds=30)
         shutil.rmtree(path)

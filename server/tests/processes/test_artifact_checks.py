@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from server.tests.postgres import SOAK
 from server.tests.processes.conftest import execute
-from server.tests.processes.served import Fleet, Served, make_project, make_tenant, sign_in_first_admin
-from server.tests.processes.wire import Caller
-from server.tests.registry.adversary import Adversary, Asked, adversary, head
+from server.tests.support.http_wire import Caller
+from server.tests.support.postgres import SOAK
+from server.tests.support.registry_adversary import Adversary, Asked, adversary, head
+from server.tests.support.server_process import Fleet, Served, make_project, make_tenant, sign_in_first_admin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 

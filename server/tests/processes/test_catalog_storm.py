@@ -14,15 +14,15 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from mooring.gateways.telemetry import Telemetry
+from mooring.gateways.telemetry.instruments import Telemetry
 from mooring.settings import Settings
 from mooring.wiring import platform
-from server.tests.postgres import SOAK
 from server.tests.processes.conftest import execute
-from server.tests.processes.served import Fleet, make_project, make_tenant, sign_in_first_admin
-from server.tests.processes.storm import SLUG, Grounds, Key, Storm
-from server.tests.processes.storm_log import NOTED, moved, replayed, seen
-from server.tests.processes.wire import Caller
+from server.tests.support.catalog_storm import SLUG, Grounds, Key, Storm
+from server.tests.support.http_wire import Caller
+from server.tests.support.postgres import SOAK
+from server.tests.support.server_process import Fleet, make_project, make_tenant, sign_in_first_admin
+from server.tests.support.storm_log import NOTED, moved, replayed, seen
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 

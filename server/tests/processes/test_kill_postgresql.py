@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from mooring.embedded.cluster import Layout
-from server.tests.processes.served import Fleet, Served, Tenant, make_tenant, persist, sign_in_first_admin
-from server.tests.processes.wire import BROKEN, Caller, Told, stream
+from mooring.embedded.cluster import ClusterLayout
+from server.tests.support.http_wire import BROKEN, Caller, Told, stream
+from server.tests.support.server_process import Fleet, Served, Tenant, make_tenant, persist, sign_in_first_admin
 from tools.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -119,7 +119,7 @@ async def check(load: Load, url: str) -> None:
 
 def postmaster(directory: Path) -> int:
     """The process id of the server that runs there."""
-    return int((Layout(directory).cluster / "postmaster.pid").read_text().split()[0])
+    return int((ClusterLayout(directory).cluster / "postmaster.pid").read_text().split()[0])
 
 
 async def test_a_killed_postgresql_comes_back_under_the_server_and_no_acknowledged_write_is_lost_or_doubled(

@@ -16,7 +16,8 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from server.tests.processes.served import (
+from server.tests.support.http_wire import Caller, Told, stream
+from server.tests.support.server_process import (
     Fleet,
     Served,
     Tenant,
@@ -26,7 +27,6 @@ from server.tests.processes.served import (
     make_tenant,
     sign_in_first_admin,
 )
-from server.tests.processes.wire import Caller, Told, stream
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 

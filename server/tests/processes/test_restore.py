@@ -17,8 +17,8 @@ import structlog
 from mooring.embedded import EmbeddedPostgres
 from mooring.embedded.binaries import find_installation
 from server.tests.processes.conftest import execute
-from server.tests.processes.served import Fleet, Served, Tenant, make_project, make_tenant, sign_in_first_admin
-from server.tests.processes.wire import Caller, stream
+from server.tests.support.http_wire import Caller, stream
+from server.tests.support.server_process import Fleet, Served, Tenant, make_project, make_tenant, sign_in_first_admin
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 

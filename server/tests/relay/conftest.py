@@ -8,7 +8,7 @@ import pytest
 from mooring.settings import Settings
 from mooring.wiring import relay
 from server.tests.conftest import World
-from server.tests.relay.played import Harbour, harbour_of
+from server.tests.support.relay_peers import Harbour, harbour_of
 
 
 @pytest.fixture

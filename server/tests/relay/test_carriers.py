@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from mooring.core.errors import Refusal
-from mooring.relay.carrier import ARRIVED_MAX, Carrier, Stream, failure_of
+from mooring.core.kernel.errors import Refusal
 from mooring.relay.frames import (
     CLOSE,
     DATA,
@@ -19,15 +18,16 @@ from mooring.relay.frames import (
     OPEN,
     ROOM,
     WINDOW,
-    Frame,
     FrameRefused,
+    TunnelFrame,
     packed,
-)  # fmt: skip
+)
 from mooring.relay.http import write
 from mooring.relay.listener import Relay
-from mooring.storage.database import PLATFORM
-from server.tests.nodes.agent_double import joined_agent
-from server.tests.relay.played import Harbour
+from mooring.relay.tunnel_connection import ARRIVED_MAX, TunnelConnection, TunnelStream, failure_of
+from mooring.storage.kernel.database import PLATFORM
+from server.tests.support.agent_double import joined_agent
+from server.tests.support.relay_peers import Harbour
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -74,7 +74,7 @@ async def test_a_node_that_dials_too_late_finds_nobody_and_the_viewer_was_told(
 ) -> None:
     database = harbour.world.running.platform.services.database
     for seconds in (1.0, 4.0, 16.0):  # a relay that was held up itself may not have asked the node when they are over
-        monkeypatch.setattr("mooring.relay.desk.DIAL_SECONDS", seconds)
+        monkeypatch.setattr("mooring.relay.tunnel_registry.DIAL_SECONDS", seconds)
         line = await harbour.line()
         shown = {"Upgrade": "mooring-visit", "Authorization": f"Bearer {await harbour.ticket()}"}
         await line.ask("relay", "/visits", Connection="Upgrade", **shown)
@@ -145,23 +145,23 @@ async def test_a_node_that_speaks_otherwise_is_hung_up_on_and_its_viewer_is_told
 
 async def test_what_nobody_reads_is_kept_up_to_a_window_and_no_further(harbour: Harbour) -> None:
     reader, writer = await asyncio.open_connection(*harbour.address)
-    stream = Stream(Carrier(reader, writer, (8_080,)), 1)
+    stream = TunnelStream(TunnelConnection(reader, writer, (8_080,)), 1)
     for _ in range(WINDOW // FRAME_MAX):
-        stream.take(Frame(DATA, 1, b"x" * FRAME_MAX))
+        stream.take(TunnelFrame(DATA, 1, b"x" * FRAME_MAX))
     with pytest.raises(FrameRefused, match="more than there is room"):
-        stream.take(Frame(DATA, 1, b"x"))
-    many = Stream(Carrier(reader, writer, (8_080,)), 2)
+        stream.take(TunnelFrame(DATA, 1, b"x"))
+    many = TunnelStream(TunnelConnection(reader, writer, (8_080,)), 2)
     for _ in range(ARRIVED_MAX):
-        many.take(Frame(EXIT, 2, b"0"))
+        many.take(TunnelFrame(EXIT, 2, b"0"))
     with pytest.raises(FrameRefused, match="more frames than anybody reads"):
-        many.take(Frame(EXIT, 2, b"0"))
-    both = Stream(Carrier(reader, writer, ()), 3)
+        many.take(TunnelFrame(EXIT, 2, b"0"))
+    both = TunnelStream(TunnelConnection(reader, writer, ()), 3)
     for _ in range(10 * ARRIVED_MAX):  # a command's output and its errors by turns: neither overtakes itself
-        both.take(Frame(DATA, 3, b"out "))
-        both.take(Frame(ERRORS, 3, b"err "))
+        both.take(TunnelFrame(DATA, 3, b"out "))
+        both.take(TunnelFrame(ERRORS, 3, b"err "))
     assert [(each.kind, each.data[:8]) for each in both.arrived] == [(DATA, b"out out "), (ERRORS, b"err err ")]
-    both.take(Frame(DATA, 3, b"x" * FRAME_MAX))
-    both.take(Frame(DATA, 3, b"last"))
+    both.take(TunnelFrame(DATA, 3, b"x" * FRAME_MAX))
+    both.take(TunnelFrame(DATA, 3, b"last"))
     assert [each.data[-4:] for each in both.arrived if each.kind == DATA] == [b"out ", b"xxxx", b"last"]
     writer.close()
 
@@ -317,7 +317,7 @@ async def test_a_ticket_ends_with_its_makers_token_and_with_what_it_is_for(harbo
 async def test_what_is_open_ends_when_the_right_to_it_is_taken(
     harbour: Harbour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Relay, "look_seconds", 0.05)
+    monkeypatch.setattr(Relay, "poll_interval_seconds", 0.05)
     viewer, inside, tunnel = await harbour.connected()
     released = await harbour.people.post(f"{harbour.path}/allocations/{harbour.app.allocation_id}/release")
     assert released.status_code == 200, released.text
@@ -355,7 +355,7 @@ async def _status_in_time(harbour: Harbour) -> int:
 async def test_beyond_the_limit_of_a_tunnel_a_stream_is_refused(
     harbour: Harbour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("mooring.relay.carrier.STREAMS_MAX", 1)
+    monkeypatch.setattr("mooring.relay.tunnel_connection.STREAMS_MAX", 1)
     await harbour.connected()
     assert (await harbour.visit(await harbour.ticket()))[0] == 429
 
@@ -376,8 +376,10 @@ async def test_no_ticket_is_in_any_log_line_and_a_visit_has_its_beginning_and_en
     await harbour.relay.close()  # every connection is at its end
     told = [record for record in caplog.records if record.name == "mooring.relay" and record.levelname == "INFO"]
     assert sorted(record.message for record in told) == [
-        "a session at an endpoint begins", "a visit begins", "a visit ends",
-    ]  # fmt: skip
+        "a session at an endpoint begins",
+        "a visit begins",
+        "a visit ends",
+    ]
     for record in told:
         assert record.__dict__["correlation_id"].startswith("cor_")
         assert record.__dict__["visit_id"].startswith("vis_")
@@ -402,6 +404,6 @@ async def test_who_has_hung_up_is_one_error_on_every_event_loop() -> None:
 
 
 def test_a_failure_that_a_node_makes_up_is_bounded() -> None:
-    refusal = failure_of(Frame(FAILURE, 1, json.dumps({"code": "x" * 500, "detail": "y" * 5_000}).encode()))
+    refusal = failure_of(TunnelFrame(FAILURE, 1, json.dumps({"code": "x" * 500, "detail": "y" * 5_000}).encode()))
     assert isinstance(refusal, Refusal)
     assert len(refusal.detail) < 600

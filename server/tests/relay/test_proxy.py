@@ -9,10 +9,10 @@ import h11
 import pytest
 
 from mooring.relay.frames import CLOSE, DATA, END
-from mooring.relay.heads import at_home, inward, is_platforms, outward
+from mooring.relay.header_policy import at_home, inward, is_platforms, outward
 from mooring.relay.proxy import Proxy
-from server.tests.nodes.endpoint_rows import an_endpoint
-from server.tests.relay.played import PAGE, Answer, Harbour, Inside, Line, Tunnel
+from server.tests.support.endpoint_rows import an_endpoint
+from server.tests.support.relay_peers import PAGE, Answer, Harbour, Inside, Line, Tunnel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -210,7 +210,7 @@ async def test_a_websocket_passes_and_no_other_protocol_does(browser: Browser) -
 async def test_an_open_websocket_ends_when_the_right_to_it_is_taken(
     browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Proxy, "look_seconds", 0.05)
+    monkeypatch.setattr(Proxy, "poll_interval_seconds", 0.05)
     line = await browser.harbour.line()
     await line.ask(browser.harbour.host(), Cookie=browser.cookie, Connection="Upgrade", Upgrade="websocket")
     inside = await browser.inside()
@@ -303,8 +303,14 @@ async def test_a_session_counts_at_its_own_endpoint_and_a_tossed_cookie_takes_no
 
 async def test_no_session_a_link_and_a_ticket_are_no_session(browser: Browser) -> None:
     harbour, name = browser.harbour, browser.cookie.partition("=")[0]
-    for cookie in ("a=b", f"{name}={await harbour.ticket('open')}", f"{name}={await harbour.ticket()}",
-                   f"{name}={await harbour.command('id')}", f"{name}={harbour.tenant.token}", f"{name}="):  # fmt: skip
+    for cookie in (
+        "a=b",
+        f"{name}={await harbour.ticket('open')}",
+        f"{name}={await harbour.ticket()}",
+        f"{name}={await harbour.command('id')}",
+        f"{name}={harbour.tenant.token}",
+        f"{name}=",
+    ):
         line = await harbour.line()
         await line.ask(harbour.host(), Cookie=cookie)
         answer = await line.answer()
@@ -335,10 +341,15 @@ async def test_two_who_open_one_link_at_once_get_one_session(harbour: Harbour) -
 
 async def test_the_app_sees_nothing_of_the_platforms(browser: Browser) -> None:
     _, head = await browser.fetch(
-        Cookie=f"{browser.cookie}; app=1", Authorization=f"Bearer {TOKEN}", X_Forwarded_For="1.2.3.4",
-        Forwarded="for=1.2.3.4", X_Real_IP="1.2.3.4", Proxy_Authorization="Basic eDp5", Connection="close, X-Hop",
+        Cookie=f"{browser.cookie}; app=1",
+        Authorization=f"Bearer {TOKEN}",
+        X_Forwarded_For="1.2.3.4",
+        Forwarded="for=1.2.3.4",
+        X_Real_IP="1.2.3.4",
+        Proxy_Authorization="Basic eDp5",
+        Connection="close, X-Hop",
         X_Hop="1",
-    )  # fmt: skip
+    )
     assert head["cookie"] == "app=1"
     assert head["x-forwarded-for"] == "127.0.0.1"
     assert not {"authorization", "forwarded", "x-real-ip", "proxy-authorization", "x-hop"} & set(head)

@@ -4,7 +4,7 @@ import asyncio
 import sys
 
 from server.tests.conftest import _make_template, copied_database
-from server.tests.postgres import test_cluster_dsn
+from server.tests.support.postgres import test_cluster_dsn
 from server.tests.world.harbour import harbour
 from server.tests.world.scenario import run_seed
 

@@ -13,31 +13,33 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mooring.api.schemas.runtime import (
+from mooring.api.schemas.runtime.adapter import (
     FinishOperation,
     MakeMemberTask,
     MakeMemberTasks,
     MakeReport,
     MakeSecret,
     ending_of,
-    task_wish_of,
-    told_of,
+    report_of,
+    task_request_of,
 )
-from mooring.api.schemas.runtime_view import made_tasks, runtime_task, runtime_whole
-from mooring.commands import adapter as commands
-from mooring.commands import adapter_keep, member_task
-from mooring.commands.adapter import Under
-from mooring.commands.claim import ClaimDesk, Poll
-from mooring.commands.member_tasks import make_many
-from mooring.commands.work import Answered, Presented, Services, Work
-from mooring.core.claim import Held as HeldThere
-from mooring.core.decision import Actor, Context, PrincipalKind
-from mooring.core.errors import Code, Refusal
-from mooring.core.ids import Prefix
-from mooring.core.permissions import Authority
-from mooring.core.usage import UsageTold
-from mooring.storage.claim import Asking
-from mooring.storage.database import Acting
+from mooring.api.schemas.runtime.adapter_view import made_tasks, runtime_task, runtime_whole
+from mooring.commands.kernel.work import Answered, PresentedAnswer, Work
+from mooring.commands.live.claim_broker import ClaimBroker, ClaimPoll
+from mooring.commands.money import usage as usage_commands
+from mooring.commands.runtime import adapter as commands
+from mooring.commands.runtime import adapter_secret, member_task
+from mooring.commands.runtime.adapter import ClaimRef
+from mooring.commands.runtime.member_task_batch import make_many
+from mooring.commands.services import Services
+from mooring.core.kernel.decision import Actor, DecisionContext, PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.permissions import Authority
+from mooring.core.money.usage import UsageReport
+from mooring.core.runtime.claim import FencedInstance as HeldThere
+from mooring.storage.kernel.database import Acting
+from mooring.storage.runtime.claim import ClaimRequester
 from mooring_adapter import Adapter
 from mooring_adapter.instance_controller import ClaimLost, InstanceController
 from mooring_adapter.instance_view import Operation as WorldOperation
@@ -77,7 +79,7 @@ class SimulatedPlatform:
         """Tell what was observed."""
         body = msgspec.convert(_with(told, held, operation), MakeReport)
         work: Work[Any] = self._work()
-        await self._done(commands.report(work, self._under(held), body.operation_id, told_of(body)))
+        await self._done(commands.report(work, self._under(held), body.operation_id, report_of(body)))
 
     async def finish(self, held: InstanceClaim, operation: WorldOperation, told: Mapping[str, Any]) -> None:
         """Tell how an operation ended."""
@@ -91,7 +93,7 @@ class SimulatedPlatform:
         body = msgspec.convert(_with(_carried(wish), held, operation), MakeMemberTask)
         self.awaited += 1
         work: Work[Any] = self._work(runtime_task)
-        answer = await self._done(member_task.make(work, self._under(held), body.operation_id, task_wish_of(body)))
+        answer = await self._done(member_task.make(work, self._under(held), body.operation_id, task_request_of(body)))
         return msgspec.json.decode(answer.body, type=Task, strict=False)
 
     async def create_tasks(
@@ -102,7 +104,7 @@ class SimulatedPlatform:
         body = msgspec.convert(_with(told, held, operation), MakeMemberTasks)
         self.awaited += len(wishes)
         work: Work[Any] = self._work(made_tasks)
-        asked = [task_wish_of(each) for each in body.tasks]
+        asked = [task_request_of(each) for each in body.tasks]
         answer = await self._done(make_many(work, self._under(held), body.operation_id, asked))
         return msgspec.convert(msgspec.json.decode(answer.body)["tasks"], list[TaskCreation], strict=False)
 
@@ -110,31 +112,31 @@ class SimulatedPlatform:
         """Have a secret kept."""
         plain = {"fence": held.fence, "name": wish.name, "purpose": wish.purpose, "generate_bytes": wish.generate_bytes}
         body = msgspec.convert(plain, MakeSecret)
-        wanted = adapter_keep.NewSecret(body.name, body.purpose, body.value, body.generate_bytes)
+        wanted = adapter_secret.SecretSpec(body.name, body.purpose, body.value, body.generate_bytes)
         work: Work[Any] = self._work()
-        await self._done(adapter_keep.keep(work, self._under(held), wanted))
+        await self._done(adapter_secret.store(work, self._under(held), wanted))
 
     async def report_usage(self, held: InstanceClaim, usage: Sequence[Usage]) -> None:
         """Tell what was metered."""
         told = [
-            UsageTold(
+            UsageReport(
                 each.record_id, each.unit, each.started_at, each.ended_at, Decimal(repr(each.quantity)).normalize()
             )
             for each in usage
         ]
         work: Work[Any] = self._work()
-        await self._done(adapter_keep.report_usage(work, self._under(held), told))
+        await self._done(usage_commands.report_usage(work, self._under(held), told))
 
-    def _under(self, held: InstanceClaim) -> Under:
-        return Under(self.ground.account_id, self.ground.project_id, held.instance_id, held.fence)
+    def _under(self, held: InstanceClaim) -> ClaimRef:
+        return ClaimRef(self.ground.account_id, self.ground.project_id, held.instance_id, held.fence)
 
     def _work(self, shown: Any = None) -> Work[Any]:
         clock = self.services.clock
         actor = Actor(PrincipalKind.SERVICE_ACCOUNT, self.ground.account_id)
-        context = Context(actor, clock.now(), clock.mint(Prefix.CORRELATION), "b" * 32, clock.mint)
+        context = DecisionContext(actor, clock.now(), clock.mint(Prefix.CORRELATION), "b" * 32, clock.mint)
 
-        def present(result: Any) -> Presented:
-            return Presented(200, b"" if shown is None else msgspec.json.encode(shown(result)))
+        def present(result: Any) -> PresentedAnswer:
+            return PresentedAnswer(200, b"" if shown is None else msgspec.json.encode(shown(result)))
 
         return Work(self.services, self.acting, context, Authority(), present=present)
 
@@ -187,7 +189,7 @@ class Replica:
     woken: bool = False  # something happened to what it holds
 
     def __post_init__(self) -> None:
-        self.desk = ClaimDesk(self.services)
+        self.desk = ClaimBroker(self.services)
         self._born()
 
     def die(self) -> None:
@@ -234,15 +236,15 @@ class Replica:
         await self.desk.release(self._asking(), self._held())
         self.keepers = {}
 
-    def _asking(self) -> Asking:
+    def _asking(self) -> ClaimRequester:
         ground = self.ground
-        return Asking(ground.account_id, ground.tenant_id, ground.project_id, self.platform.holder)
+        return ClaimRequester(ground.account_id, ground.tenant_id, ground.project_id, self.platform.holder)
 
     def _held(self) -> tuple[HeldThere, ...]:
         return tuple(HeldThere(each.claim.instance_id, each.claim.fence) for each in self.keepers.values())
 
     async def _poll(self) -> bool:
-        given = await self.desk.poll(Poll(self._asking(), self._held(), 10, 0.0, None))
+        given = await self.desk.poll(ClaimPoll(self._asking(), self._held(), 10, 0.0, None))
         self.polled_at = self.services.clock.now()
         for lost in given.lost:
             self.keepers.pop(lost.instance_id, None)

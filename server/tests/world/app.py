@@ -38,9 +38,13 @@ def act(world: InstanceView, operation: Operation) -> Plan:
 
 def _run(member: Member, step: str, word: str, on_failure: OnFailure = OnFailure.FAIL_OPERATION) -> RunTask:
     return RunTask(
-        step=f"{step}/{member.id}", member_id=member.id, type="process.run", arguments={"argv": [word]},
-        on_failure=on_failure, attempts=ATTEMPTS,
-    )  # fmt: skip
+        step=f"{step}/{member.id}",
+        member_id=member.id,
+        type="process.run",
+        arguments={"argv": [word]},
+        on_failure=on_failure,
+        attempts=ATTEMPTS,
+    )
 
 
 def _up(member: Member, version: str) -> list[Step]:
@@ -52,13 +56,14 @@ def _up(member: Member, version: str) -> list[Step]:
             step=f"config/{member.id}", member_id=member.id, type="files.write", arguments=content, attempts=ATTEMPTS
         ),
         RunTask(
-            step=f"start/{member.id}", member_id=member.id, type="service.start", attempts=ATTEMPTS,
+            step=f"start/{member.id}",
+            member_id=member.id,
+            type="service.start",
+            attempts=ATTEMPTS,
             arguments={"name": "app", "argv": ["/app/run"]},
         ),
-        ReportMember(
-            step=f"ready/{member.id}", member_id=member.id, status="ready", health="healthy", version=version
-        ),
-    ]  # fmt: skip
+        ReportMember(step=f"ready/{member.id}", member_id=member.id, status="ready", health="healthy", version=version),
+    ]
 
 
 def _deploy(world: InstanceView, operation: Operation) -> list[Step]:

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from mooring.commands import instance_run
-from mooring.storage import instance_run as instances
-from mooring.storage import placement
-from mooring.storage.database import PLATFORM
+from mooring.commands.runtime import instance_reconcile
+from mooring.storage.fleet import placement
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.runtime import instance_reconcile as instances
 from server.tests.world.memory import writes_of
 from server.tests.world.schedule import SimulatedWorld
 
@@ -139,7 +139,7 @@ async def wrong_at_the_end(world: SimulatedWorld) -> list[str]:
         if not node.gone:
             wrong += [f"on node {number} there is {owner}" for owner in sorted(set(node.things) - allocations)]
     now = world.clock.now()
-    limits = instance_run.limits_of(world.services.settings)
+    limits = instance_reconcile.limits_of(world.services.settings)
     wrong += [f"{each} is still due" for each in await instances.due(world.database, now, limits, "", 10)]
     wrong += [f"{each} is still due" for each in await placement.due(world.database, now, "", 10)]
     return wrong

@@ -7,8 +7,8 @@ step at which somebody dies. Whoever takes over knows nothing but what is record
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mooring.core.task import Task
-from mooring.storage.database import PLATFORM
+from mooring.core.fleet.task import Task
+from mooring.storage.kernel.database import PLATFORM
 from server.tests.world.faults import Process
 from server.tests.world.harbour import Harbour
 from server.tests.world.schedule import SimulatedWorld

@@ -14,8 +14,8 @@ from typing import Any, Final, TypeVar
 
 from asyncpg.prepared_stmt import PreparedStatement
 
-from mooring.storage.database import PLATFORM, Acting, Database, Lent, PoolSettings, Reader
-from mooring.storage.pool import Connection
+from mooring.storage.kernel.database import PLATFORM, Acting, BorrowedConnection, Database, PoolSettings, RowReader
+from mooring.storage.kernel.pool import PooledConnection
 from server.tests.world.memory import Memory, writes_of
 
 Result = TypeVar("Result")
@@ -115,7 +115,7 @@ class SimulatedDatabase(Database):
         self.heard: Heard = lambda statement, arguments: None
         self.memory = Memory()
         self.statements = 0
-        self._lent: dict[Acting, tuple[Lent, Connection]] = {}
+        self._lent: dict[Acting, tuple[BorrowedConnection, PooledConnection]] = {}
         self._prepared: dict[tuple[Acting, str], PreparedStatement] = {}
 
     async def open(self) -> None:
@@ -146,7 +146,7 @@ class SimulatedDatabase(Database):
         """A connection for a write: whoever only reads asks `fetch` and its kin."""
         return _Guarded(_Speaking(self, acting))
 
-    async def at_one_moment(self, acting: Acting, read: Callable[[Reader], Awaitable[Result]]) -> Result:
+    async def at_one_moment(self, acting: Acting, read: Callable[[RowReader], Awaitable[Result]]) -> Result:
         """Nobody writes while somebody reads, so that whatever is read is of one moment."""
         return await read(self)
 
@@ -187,7 +187,7 @@ class SimulatedDatabase(Database):
 
 
 _WAYS: Final[dict[Any, Callable[..., Awaitable[Any]]]] = {
-    Connection.fetch: PreparedStatement.fetch,
-    Connection.fetchrow: PreparedStatement.fetchrow,
-    Connection.fetchval: PreparedStatement.fetchval,
+    PooledConnection.fetch: PreparedStatement.fetch,
+    PooledConnection.fetchrow: PreparedStatement.fetchrow,
+    PooledConnection.fetchval: PreparedStatement.fetchval,
 }

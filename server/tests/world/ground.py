@@ -15,19 +15,28 @@ import asyncpg
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from mooring.core.decision import Actor, Audited, Context, Decision, Insert, Move, PrincipalKind, Write
-from mooring.core.ids import Prefix
-from mooring.core.node import NODE, NodeState, NodeTrigger
+from mooring.core.fleet.node import NODE, NodeState, NodeTrigger
+from mooring.core.kernel.decision import (
+    Actor,
+    AuditRecord,
+    Decision,
+    DecisionContext,
+    Insert,
+    PrincipalKind,
+    StateChange,
+    Write,
+)
+from mooring.core.kernel.ids import Prefix
 from mooring.gateways.clock import VirtualClock
 from mooring.settings import Settings
-from mooring.storage.database import PLATFORM, Database
-from mooring.storage.unit_of_work import apply
+from mooring.storage.kernel.database import PLATFORM, Database
+from mooring.storage.kernel.unit_of_work import apply
+from server.tests.api.catalog.test_apps import REASON, Shop
 from server.tests.conftest import PASSWORD, World, running_platform
-from server.tests.fleet import GIB, MODEL, Fleet
-from server.tests.launching import LIFECYCLE, RUNBOOK, Launching
-from server.tests.rows import CLOCK
-from server.tests.site import Site
-from server.tests.test_apps import REASON, Shop
+from server.tests.support.allocation_site import Site
+from server.tests.support.fleet import GIB, MODEL, Fleet
+from server.tests.support.launching import LIFECYCLE, RUNBOOK, Launching
+from server.tests.support.lifecycle_rows import CLOCK
 
 EPOCH: Final = datetime(2031, 1, 1, tzinfo=UTC)
 SLOTS: Final = 3
@@ -91,9 +100,13 @@ class Ground:
 async def make_ground(url: str, keys: Path) -> Ground:
     """A tenant, a project, an app with two versions, an entitlement and a SKU, through the public API."""
     settings = Settings(
-        database_url=url, master_key_file=str(keys / "master.key"), rate_limit_per_second=100_000,
-        rate_limit_burst=100_000, sign_in_limit_per_minute=100_000, database_connections=4,
-    )  # fmt: skip
+        database_url=url,
+        master_key_file=str(keys / "master.key"),
+        rate_limit_per_second=100_000,
+        rate_limit_burst=100_000,
+        sign_in_limit_per_minute=100_000,
+        database_connections=4,
+    )
     async with running_platform(settings) as running:
         admin = running.client()
         body = {"email": "admin@mooring.local", "one_time_code": running.code, "new_password": PASSWORD}
@@ -106,11 +119,16 @@ async def make_ground(url: str, keys: Path) -> Ground:
         made = Launching(shop, Site(world, shop.tenant, shop.project_id, shop.client, fleet), await fleet.sku())
         await shop.artifact("active")
         parts: dict[str, Any] = {
-            "lifecycle": LIFECYCLE | {"attach": {"supported": True}}, "operating_modes": MODES,
-            "components": COMPONENTS, "actions": ACTIONS, "runbook": RUNBOOK,
-            "compatibility": {"multi_node": True}, "usage_units": [{"unit": "ready_members", "title": "Members"}],
-            "required_actions": OPERATOR[:2], "artifact_kind": "controller",
-        }  # fmt: skip
+            "lifecycle": LIFECYCLE | {"attach": {"supported": True}},
+            "operating_modes": MODES,
+            "components": COMPONENTS,
+            "actions": ACTIONS,
+            "runbook": RUNBOOK,
+            "compatibility": {"multi_node": True},
+            "usage_units": [{"unit": "ready_members", "title": "Members"}],
+            "required_actions": OPERATOR[:2],
+            "artifact_kind": "controller",
+        }
         for number in ("1.0.0", "1.1.0"):
             await shop.moved(await shop.publish(number, **parts), "stage", "canary", "activate")
         await made.site.post(
@@ -120,9 +138,15 @@ async def make_ground(url: str, keys: Path) -> Ground:
         account = await made.site.post("/service-accounts", {"name": "operator", "actions": OPERATOR}, 201)
         await world.close()
         return Ground(
-            settings, shop.tenant.id, shop.project_id, shop.tenant.admin_id, account["id"], made.sku,
-            beside, await _machines(running.platform.services.database),
-        )  # fmt: skip
+            settings,
+            shop.tenant.id,
+            shop.project_id,
+            shop.tenant.admin_id,
+            account["id"],
+            made.sku,
+            beside,
+            await _machines(running.platform.services.database),
+        )
 
 
 async def _shop(world: World) -> Shop:
@@ -133,9 +157,12 @@ async def _shop(world: World) -> Shop:
     assert app.status_code == 201, app.text
     shop = Shop(world, tenant, client, await world.project(tenant, "train"), app.json())
     source = {
-        "id": CLOCK.mint(Prefix.ARTIFACT_SOURCE), "tenant_id": tenant.id, "name": "any", "created_at": CLOCK.now(),
+        "id": CLOCK.mint(Prefix.ARTIFACT_SOURCE),
+        "tenant_id": tenant.id,
+        "name": "any",
+        "created_at": CLOCK.now(),
         "pattern": "oci://registry.example/*",
-    }  # fmt: skip
+    }
     await shop.write(Insert("artifact_source", source))
     return shop
 
@@ -148,29 +175,40 @@ async def _machines(database: Database) -> list[Machine]:
         signing = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         node_id = clock.mint(Prefix.NODE)
         row = {
-            "id": node_id, "created_at": EPOCH, "name": f"machine-{number}", "host": "simulated", "region": "local",
-            "signing_key": signing, "sealing_key": b"s" * 32,
-        }  # fmt: skip
+            "id": node_id,
+            "created_at": EPOCH,
+            "name": f"machine-{number}",
+            "host": "simulated",
+            "region": "local",
+            "signing_key": signing,
+            "sealing_key": b"s" * 32,
+        }
         slots = [
             Insert(
                 "slot",
                 {
-                    "id": clock.mint(Prefix.SLOT), "node_id": node_id, "index": index, "numa": 0, "gpu_model": MODEL,
-                    "memory_bytes": 80 * GIB, "simulated": True, "created_at": EPOCH,
+                    "id": clock.mint(Prefix.SLOT),
+                    "node_id": node_id,
+                    "index": index,
+                    "numa": 0,
+                    "gpu_model": MODEL,
+                    "memory_bytes": 80 * GIB,
+                    "simulated": True,
+                    "created_at": EPOCH,
                 },
             )
             for index in range(SLOTS)
-        ]  # fmt: skip
+        ]
         edge = NODE.step(NodeState.ENROLLED, NodeTrigger.REPORT_READY)
         inventory = {"cpus": 16, "memory_bytes": 64 * GIB, "facts": {}}
         columns = {"inventory": inventory, "inventory_at": EPOCH, "last_seen_at": EPOCH}
-        moved: tuple[Write, ...] = (Move("node", node_id, NODE, edge, 0, None, columns), *slots)
+        moved: tuple[Write, ...] = (StateChange("node", node_id, NODE, edge, 0, None, columns), *slots)
         born: tuple[Write, ...] = (Insert("node", row, (NODE,)),)
         for writes in (born, moved):
-            context = Context(
+            context = DecisionContext(
                 Actor(PrincipalKind.SYSTEM, "system"), EPOCH, clock.mint(Prefix.CORRELATION), "a" * 32, clock.mint
             )
-            audited = Audited("test", "test", None, None)
+            audited = AuditRecord("test", "test", None, None)
             await apply(database, PLATFORM, context, Decision(result=None, writes=writes, audits=(audited,)))
         machines.append(Machine(node_id, key))
     return machines

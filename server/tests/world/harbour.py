@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from mooring.commands.work import Services
-from mooring.gateways.artifact_reader import ArtifactReader
+from mooring.commands.services import Services
 from mooring.gateways.clock import SystemClock
-from mooring.gateways.outbound import outbound_for, outbound_inside, outbound_public
+from mooring.gateways.egress import outbound_for, outbound_inside, outbound_public
 from mooring.gateways.passwords import Passwords
+from mooring.gateways.registry.artifact_reader import ArtifactReader
 from mooring.gateways.secrets import SecretBox
-from mooring.storage.database import PoolSettings
-from mooring.storage.hub import Hub
+from mooring.storage.kernel.database import PoolSettings
+from mooring.storage.kernel.hub import EventHub
 from server.tests.world.app import APP
 from server.tests.world.faults import SimulatedDatabase
 from server.tests.world.ground import EPOCH, TABLES, TRAILS, Ground, Snapshots, make_ground
@@ -72,9 +72,15 @@ async def harbour(url: str) -> AsyncIterator[Harbour]:
         outbound = outbound_for(settings, url)
         public, inside = outbound_public(settings, url), outbound_inside()
         services = Services(
-            settings, database, SystemClock(), SecretBox(settings.master_key_path), Passwords(), Hub(database),
-            outbound, ArtifactReader(settings, public, inside),
-        )  # fmt: skip
+            settings,
+            database,
+            SystemClock(),
+            SecretBox(settings.master_key_path),
+            Passwords(),
+            EventHub(database),
+            outbound,
+            ArtifactReader(settings, public, inside),
+        )
         snapshots = await Snapshots.open(url)
         await database.open()
         try:

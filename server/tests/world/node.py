@@ -16,20 +16,20 @@ from typing import Any, Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from mooring.commands.task import offer_again
-from mooring.commands.task_log import LogWatch
-from mooring.commands.task_report import Desk
-from mooring.commands.work import Services
-from mooring.core.decision import Actor, Context, PrincipalKind
-from mooring.core.ids import Prefix
-from mooring.core.receipt import FIRST_PREVIOUS, KINDS, RECEIPT_CONTEXT
-from mooring.core.task import Task
-from mooring.core.task_family import FailureCode
-from mooring.core.task_moves import Ended, Outcome
-from mooring.core.task_report import ReportCode, Resulted
-from mooring.storage import task_claim
-from mooring.storage import task_report as reports
-from mooring.storage.unit_of_work import Origin
+from mooring.commands.fleet.task import offer_again
+from mooring.commands.fleet.task_report import TaskReportHandler
+from mooring.commands.live.log_watch import LogWatch
+from mooring.commands.services import Services
+from mooring.core.fleet.receipt import FIRST_PREVIOUS, KINDS, RECEIPT_CONTEXT
+from mooring.core.fleet.task import Task
+from mooring.core.fleet.task_family import FailureCode
+from mooring.core.fleet.task_report import ReportCode, TaskResultReport
+from mooring.core.fleet.task_transitions import TaskEnd, TaskOutcome
+from mooring.core.kernel.decision import Actor, DecisionContext, PrincipalKind
+from mooring.core.kernel.ids import Prefix
+from mooring.storage.fleet import task_claim
+from mooring.storage.fleet import task_report as reports
+from mooring.storage.kernel.unit_of_work import Origin
 
 LEASE: Final = timedelta(seconds=90)
 TEARDOWN: Final = frozenset({"teardown.verify", "sandbox.destroy"})
@@ -84,7 +84,7 @@ class SimulatedNode:
     things: dict[str, set[str]] = field(default_factory=dict)  # owner → what stands there
     closed: set[str] = field(default_factory=set)
     done: Counter[str] = field(default_factory=Counter)  # effects by task id: never more than one
-    journal: dict[str, Ended] = field(default_factory=dict)  # what was done, for a task that comes again
+    journal: dict[str, TaskEnd] = field(default_factory=dict)  # what was done, for a task that comes again
     begun_tasks: dict[str, Task] = field(default_factory=dict)  # intents: done or interrupted
     outbox: list[Task] = field(default_factory=list)  # results that are not taken yet, in the order of the receipts
     held: list[Task] = field(default_factory=list)
@@ -170,12 +170,14 @@ class SimulatedNode:
         else:
             if task.type in STARTING or task.type == "sandbox.create":
                 self.things.setdefault(task.owner, set()).add(thing_of(task))
-            self.journal[task.id] = Ended(Outcome.SUCCEEDED, result=RESULTS.get(task.type, {}))
+            self.journal[task.id] = TaskEnd(TaskOutcome.SUCCEEDED, result=RESULTS.get(task.type, {}))
 
     async def report(self, task: Task) -> ReportCode | None:
         """Tell how a held task ended; why it was not taken, if it was not."""
         desk = await self._desk(task.id)
-        verdict = await desk.take(Resulted(task.id, task.fence, self.journal[task.id], self.receipts.get(task.id)))
+        verdict = await desk.take(
+            TaskResultReport(task.id, task.fence, self.journal[task.id], self.receipts.get(task.id))
+        )
         if verdict.code is not None and verdict.code not in (ReportCode.LEASE_LOST, ReportCode.RECEIPT_GAP):
             raise AssertionError(f"the report of {task.type} {task.id} was refused: {verdict.code}: {verdict.detail}")
         return verdict.code
@@ -216,30 +218,42 @@ class SimulatedNode:
             }
             if not self.things[owner]:
                 del self.things[owner]
-        self.journal[task.id] = Ended(Outcome.SUCCEEDED, result={"clean": not left})
+        self.journal[task.id] = TaskEnd(TaskOutcome.SUCCEEDED, result={"clean": not left})
         self.receipts[task.id] = self._receipt(task, found, left)
 
     def _receipt(self, task: Task, found: list[dict[str, str]], left: list[dict[str, str]]) -> tuple[bytes, bytes]:
         body = {
-            "v": 1, "node_id": self.node_id, "sequence": self.sequence + 1, "previous": self.previous,
-            "task_id": task.id, "task_type": task.type, "tenant_id": task.tenant_id, "project_id": task.project_id,
-            "allocation_id": task.allocation_id, "owner": task.owner, "host": "simulated",
-            "looked_at": int(self.services.clock.now().timestamp()), "looked": dict.fromkeys(KINDS, 0),
-            "not_looked": [], "found": found[:100],
-            "removed": [each for each in found if each not in left][:100], "remaining": left, "truncated": False,
+            "v": 1,
+            "node_id": self.node_id,
+            "sequence": self.sequence + 1,
+            "previous": self.previous,
+            "task_id": task.id,
+            "task_type": task.type,
+            "tenant_id": task.tenant_id,
+            "project_id": task.project_id,
+            "allocation_id": task.allocation_id,
+            "owner": task.owner,
+            "host": "simulated",
+            "looked_at": int(self.services.clock.now().timestamp()),
+            "looked": dict.fromkeys(KINDS, 0),
+            "not_looked": [],
+            "found": found[:100],
+            "removed": [each for each in found if each not in left][:100],
+            "remaining": left,
+            "truncated": False,
             "clean": not left,
-        }  # fmt: skip
+        }
         signed = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
         self.sequence, self.previous = self.sequence + 1, hashlib.sha256(signed).hexdigest()
         return signed, self.key.sign(RECEIPT_CONTEXT + signed)
 
-    async def _desk(self, task_id: str) -> Desk:
+    async def _desk(self, task_id: str) -> TaskReportHandler:
         clock = self.services.clock
         actor = Actor(PrincipalKind.NODE, self.node_id)
-        context = Context(actor, clock.now(), clock.mint(Prefix.CORRELATION), "a" * 32, clock.mint)
+        context = DecisionContext(actor, clock.now(), clock.mint(Prefix.CORRELATION), "a" * 32, clock.mint)
         known = await reports.of_node(self.services.database, self.node_id, [task_id])
-        return Desk(self.services, LogWatch(), context, Origin(), dict(known))
+        return TaskReportHandler(self.services, LogWatch(), context, Origin(), dict(known))
 
     @staticmethod
-    def _failed(code: FailureCode, detail: str) -> Ended:
-        return Ended(Outcome.FAILED, failure_code=code.value, failure_detail=detail)
+    def _failed(code: FailureCode, detail: str) -> TaskEnd:
+        return TaskEnd(TaskOutcome.FAILED, failure_code=code.value, failure_detail=detail)

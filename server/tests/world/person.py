@@ -8,27 +8,28 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
-from mooring.commands import allocation as allocations
-from mooring.commands import app_action, attachment, instance, member
-from mooring.commands import node as nodes
-from mooring.commands.attachment import AttachedAt
-from mooring.commands.instance import At
-from mooring.commands.work import Answered, IdempotencyRequest, Presented, Services, Work
-from mooring.core.allocation import AllocationWish
-from mooring.core.attachment import Attachment
-from mooring.core.attachment_change import DetachWish
-from mooring.core.compatibility import CapacityShape
-from mooring.core.decision import Actor, Context, PrincipalKind
-from mooring.core.errors import Code, Refusal
-from mooring.core.ids import Prefix
-from mooring.core.instance_change import RepairScope
-from mooring.core.launch import LaunchWish, PlacementWish
-from mooring.core.member import Member
-from mooring.core.member_change import AddWish, RemoveWish, ReplaceWish
-from mooring.core.node import WriteOff
-from mooring.core.permissions import ROLE_ACTIONS, Authority, Role
-from mooring.storage import instance as instances
-from mooring.storage.database import PLATFORM, Acting
+from mooring.commands.fleet import allocation as allocations
+from mooring.commands.fleet import node as nodes
+from mooring.commands.kernel.work import Answered, IdempotencyRequest, PresentedAnswer, Work
+from mooring.commands.runtime import app_action, attachment, instance, member
+from mooring.commands.runtime.attachment import AttachmentRef
+from mooring.commands.runtime.instance import InstanceRef
+from mooring.commands.services import Services
+from mooring.core.catalog.compatibility import CapacityShape
+from mooring.core.fleet.allocation import AllocationRequest
+from mooring.core.fleet.node import WriteOff
+from mooring.core.kernel.decision import Actor, DecisionContext, PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.permissions import ROLE_ACTIONS, Authority, Role
+from mooring.core.runtime.attachment import Attachment
+from mooring.core.runtime.attachment_change import DetachRequest
+from mooring.core.runtime.instance_change import RepairScope
+from mooring.core.runtime.launch import LaunchRequest, PlacementSpec
+from mooring.core.runtime.member import Member
+from mooring.core.runtime.member_change import AddMembersRequest, RemoveMemberRequest, ReplaceMemberRequest
+from mooring.storage.kernel.database import PLATFORM, Acting
+from mooring.storage.runtime import instance as instances
 from server.tests.world.ground import Ground
 
 NO: Final = frozenset(
@@ -41,14 +42,14 @@ NO: Final = frozenset(
 """What a person may be told instead of getting it; anything else is a fault of the platform's."""
 
 
-def plain(result: Any) -> Presented:
+def plain(result: Any) -> PresentedAnswer:
     """What is told: the id of what was made."""
     about = getattr(result, "operation", result)
     made = getattr(result, "instance", None)
     told = {"id": about.id, "instance": None if made is None else made.id}
     if isinstance(result, Attachment):
         told |= {"id": result.operation_id, "attachment": result.id}
-    return Presented(200, json.dumps(told).encode())
+    return PresentedAnswer(200, json.dumps(told).encode())
 
 
 @dataclass
@@ -137,26 +138,28 @@ class Person:
 
     async def _ask(self, key: str, chosen: Any) -> Answered:
         wish, *given = chosen
-        work, at = self._work(key, wish), At(self.ground.project_id, str(self.instance_id))
+        work, at = self._work(key, wish), InstanceRef(self.ground.project_id, str(self.instance_id))
         project_id = self.ground.project_id
         if wish == "create":
             return await instance.create(work, project_id, self._launch(*given))
         if wish == "allocate":
-            asked = AllocationWish(name=None, shape=CapacityShape.GPU_SLICE, sku=self.ground.sku, gpu_count=1)
+            asked = AllocationRequest(name=None, shape=CapacityShape.GPU_SLICE, sku=self.ground.sku, gpu_count=1)
             return await allocations.create(work, project_id, asked, None)
         if wish == "release":
             return await allocations.release(work, project_id, given[0])
         if wish == "add":
-            return await member.add(work, at, AddWish(*given), PlacementWish(sku=self.ground.sku, gpu_count=1))
+            return await member.add(
+                work, at, AddMembersRequest(*given), PlacementSpec(sku=self.ground.sku, gpu_count=1)
+            )
         if wish == "drain":
             return await member.drain(work, at, given[0], (300, "because"))
         if wish == "resume":
             return await member.resume(work, at, given[0])
         if wish in ("remove", "force"):
-            return await member.remove(work, at, given[0], RemoveWish(60, force=wish == "force"))
+            return await member.remove(work, at, given[0], RemoveMemberRequest(60, force=wish == "force"))
         if wish in ("replace", "surge"):
-            where = PlacementWish(sku=self.ground.sku, gpu_count=1) if wish == "surge" else None
-            return await member.exchange(work, at, given[0], ReplaceWish(surge=wish == "surge"), where)
+            where = PlacementSpec(sku=self.ground.sku, gpu_count=1) if wish == "surge" else None
+            return await member.exchange(work, at, given[0], ReplaceMemberRequest(surge=wish == "surge"), where)
         if wish == "cancel":
             return await instance.cancel(work, at, given[0], "not wanted")
         if wish == "action":
@@ -167,14 +170,14 @@ class Person:
 
     async def _ask_beside(self, wish: str, work: Work[Any]) -> Answered:
         """What is asked for the project beside."""
-        beside = AttachedAt(self.ground.beside_id, str(self.attachment_id))
+        beside = AttachmentRef(self.ground.beside_id, str(self.attachment_id))
         if wish == "attach":
             return await attachment.attach(work, beside.project_id, str(self.instance_id))
         if wish == "attached":
             return await attachment.act(work, beside, "echo.remember", {})
-        return await attachment.detach(work, beside, DetachWish(wish == "hurry", 60))
+        return await attachment.detach(work, beside, DetachRequest(wish == "hurry", 60))
 
-    async def _ask_whole(self, wish: str, work: Work[Any], at: At, given: Any) -> Answered:
+    async def _ask_whole(self, wish: str, work: Work[Any], at: InstanceRef, given: Any) -> Answered:
         if wish == "upgrade":
             return await instance.upgrade(work, at, "1.1.0", None)
         if wish == "rollback":
@@ -188,19 +191,24 @@ class Person:
             return await instance.repair(work, at, scope, given[0])
         return await instance.stop(work, at)
 
-    def _launch(self, topology: dict[str, int], where: str) -> LaunchWish:
-        placement = PlacementWish(sku=self.ground.sku, gpu_count=1, keep_allocations=where == "keep")
+    def _launch(self, topology: dict[str, int], where: str) -> LaunchRequest:
+        placement = PlacementSpec(sku=self.ground.sku, gpu_count=1, keep_allocations=where == "keep")
         if where == "existing":
-            placement = PlacementWish(allocations=tuple(self.kept[: sum(topology.values())]))
-        return LaunchWish(
-            app="web-tool", name=self.name, version="1.0.0", topology=topology, placement=placement,
-            service_account_id=self.ground.account_id, control_plane_scope="tenant",
-        )  # fmt: skip
+            placement = PlacementSpec(allocations=tuple(self.kept[: sum(topology.values())]))
+        return LaunchRequest(
+            app="web-tool",
+            name=self.name,
+            version="1.0.0",
+            topology=topology,
+            placement=placement,
+            service_account_id=self.ground.account_id,
+            control_plane_scope="tenant",
+        )
 
     def _work(self, key: str, wish: str) -> Work[Any]:
         clock, ground = self.services.clock, self.ground
         actor = Actor(PrincipalKind.USER, ground.user_id)
-        context = Context(actor, clock.now(), clock.mint(Prefix.CORRELATION), "c" * 32, clock.mint)
+        context = DecisionContext(actor, clock.now(), clock.mint(Prefix.CORRELATION), "c" * 32, clock.mint)
         authority = Authority(tenant_id=ground.tenant_id, tenant=ROLE_ACTIONS[Role.TENANT_ADMIN])
         asked = IdempotencyRequest(ground.user_id, wish, key, key.encode().ljust(32))
         return Work(self.services, self._acting, context, authority, idempotency=asked, present=plain)
@@ -210,6 +218,6 @@ async def write_off(services: Services, node_id: str) -> None:
     """An admin gives a machine up."""
     clock = services.clock
     actor = Actor(PrincipalKind.USER, "usr_admin")
-    context = Context(actor, clock.now(), clock.mint(Prefix.CORRELATION), "d" * 32, clock.mint)
+    context = DecisionContext(actor, clock.now(), clock.mint(Prefix.CORRELATION), "d" * 32, clock.mint)
     work: Work[Any] = Work(services, PLATFORM, context, Authority())
     await nodes.write_off(work, node_id, WriteOff("the machine burnt down", "its disks"))

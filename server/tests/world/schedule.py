@@ -13,15 +13,15 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import Any, Final
 
-from mooring.commands.first_start import system_context
-from mooring.commands.work import Services
-from mooring.core.node import mark_reachable, mark_unreachable
+from mooring.commands.kernel.work import system_context
+from mooring.commands.services import Services
+from mooring.core.fleet.node import mark_reachable, mark_unreachable
 from mooring.gateways.clock import VirtualClock
-from mooring.storage import node as nodes
-from mooring.storage.capacity import Fleet
-from mooring.storage.database import PLATFORM
-from mooring.storage.hub import Hub
-from mooring.storage.unit_of_work import apply
+from mooring.storage.fleet import node as nodes
+from mooring.storage.fleet.capacity_offers import FleetCapacity
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.kernel.hub import EventHub
+from mooring.storage.kernel.unit_of_work import apply
 from server.tests.world.adapter import LEASE, Replica
 from server.tests.world.faults import CURRENT, Died, Process, SimulatedDatabase
 from server.tests.world.ground import Ground
@@ -87,13 +87,11 @@ class SimulatedWorld:
         random.seed(seed)  # the kit draws its pauses from the process's own chance
         self.database = database
         self.clock = VirtualClock(begin.now, seed)
-        self.hub = Hub(database)
-        self.services = replace(parts, database=database, clock=self.clock, hub=self.hub, fleet=Fleet())
+        self.hub = EventHub(database)
+        self.services = replace(parts, database=database, clock=self.clock, hub=self.hub, fleet=FleetCapacity())
         self.hub.on_commit(self.services.fleet.forget_after)
         self.faults = CALM
-        self.nodes = [
-            SimulatedNode(self.services, each.node_id, each.key, self.chance) for each in ground.machines
-        ]  # fmt: skip
+        self.nodes = [SimulatedNode(self.services, each.node_id, each.key, self.chance) for each in ground.machines]
         for node in self.nodes:
             for name, value in pickle.loads(begin.machines.get(node.node_id, NOTHING)).items():
                 setattr(node, name, value)

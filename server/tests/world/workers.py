@@ -6,14 +6,15 @@ What paces the real workers (time, chance, several at once) is left out; what th
 from dataclasses import dataclass
 from random import Random
 
-from mooring.commands import allocation_run, instance_run
-from mooring.commands.task import lapse_tasks
-from mooring.commands.work import Services
-from mooring.core.placement import Board
-from mooring.core.placement_explanation import Choices, explain
-from mooring.storage import instance_run as instances
-from mooring.storage import placement
-from mooring.workers.runtime import BATCH, units_of
+from mooring.commands.fleet import allocation_reconcile
+from mooring.commands.fleet.task import expire_tasks
+from mooring.commands.runtime import instance_reconcile
+from mooring.commands.services import Services
+from mooring.core.fleet.placement import PlacementBoard
+from mooring.core.fleet.placement_explanation import AllowedChoices, explain
+from mooring.storage.fleet import placement
+from mooring.storage.runtime import instance_reconcile as instances
+from mooring.workers.allocation_reconciler import BATCH, units_of
 
 
 @dataclass
@@ -26,11 +27,11 @@ class InstanceWorker:
     async def step(self) -> bool:
         """One step; whether there may be more."""
         database, now = self.services.database, self.services.clock.now()
-        ids = await instances.due(database, now, instance_run.limits_of(self.services.settings), "", BATCH)
+        ids = await instances.due(database, now, instance_reconcile.limits_of(self.services.settings), "", BATCH)
         if not ids:
             return False
-        (seen,) = await instances.seen(database, now, [self.chance.choice(ids)])
-        return await instance_run.step(self.services, seen)
+        (seen,) = await instances.snapshot(database, now, [self.chance.choice(ids)])
+        return await instance_reconcile.step(self.services, seen)
 
 
 @dataclass
@@ -46,8 +47,8 @@ class AllocationWorker:
         database, now = self.services.database, self.services.clock.now()
         ids = await placement.due(database, now, "", BATCH)
         if ids:
-            (seen,) = await placement.seen(database, [self.chance.choice(ids)])
-            if await allocation_run.step(self.services, seen):
+            (seen,) = await placement.allocation_snapshots(database, [self.chance.choice(ids)])
+            if await allocation_reconcile.step(self.services, seen):
                 return True
         return self.asked and await self._place()
 
@@ -57,16 +58,16 @@ class AllocationWorker:
         if not waiting:
             self.asked = False
             return False
-        board = Board(await placement.snapshot(database))
+        board = PlacementBoard(await placement.snapshot(database))
         for unit in units_of(waiting):
             plan = board.place(unit.requests())
             if plan is not None:
-                return (await allocation_run.claim(self.services, unit.allocations, plan)).done
+                return (await allocation_reconcile.claim(self.services, unit.allocations, plan)).done
         said = False
         for unit in units_of(waiting):
-            answer = explain(board, unit.requests(), Choices())
+            answer = explain(board, unit.requests(), AllowedChoices())
             for each in unit.allocations:
-                said |= await allocation_run.keep_waiting(self.services, each, f"no room: {answer.because}")
+                said |= await allocation_reconcile.keep_waiting(self.services, each, f"no room: {answer.because}")
         return said
 
 
@@ -78,4 +79,4 @@ class TaskWatch:
 
     async def step(self) -> bool:
         """One look; whether there was anything."""
-        return bool(await lapse_tasks(self.services))
+        return bool(await expire_tasks(self.services))

@@ -75,9 +75,11 @@ def serve(place: Cloud, allocation: Any, name: str, port: int, page: str) -> Any
     files = {"files": [{"path": f"/tmp/{name}.py", "content": program}]}
     assert place.do(project, allocation, "files.write", files, label=name).status == "succeeded"
     arguments = {
-        "name": name, "argv": ["/usr/bin/python3", f"{name}.py"], "directory": "/tmp",
+        "name": name,
+        "argv": ["/usr/bin/python3", f"{name}.py"],
+        "directory": "/tmp",
         "endpoint": {"name": name, "port": port, "protocol": "http"},
-    }  # fmt: skip
+    }
     assert place.do(project, allocation, "service.start", arguments, label=name).status == "succeeded"
     probed = place.do(project, allocation, "probe.http", {"port": port, "attempts": 1_000, "interval_seconds": 0.2})
     assert probed.status == "succeeded", probed
@@ -87,9 +89,16 @@ def serve(place: Cloud, allocation: Any, name: str, port: int, page: str) -> Any
 def browse(profile: Path, url: str) -> str:
     """What a browser with this profile shows in the end."""
     command = [
-        str(CHROMIUM), "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
-        f"--user-data-dir={profile}", "--virtual-time-budget=15000", "--dump-dom", url,
-    ]  # fmt: skip
+        str(CHROMIUM),
+        "--headless=new",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        f"--user-data-dir={profile}",
+        "--virtual-time-budget=15000",
+        "--dump-dom",
+        url,
+    ]
     shown = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
     assert shown.returncode == 0, shown.stderr
     return html.unescape(shown.stdout)
@@ -116,11 +125,18 @@ def test_a_script_in_a_page_reaches_neither_the_api_nor_another_endpoint(place: 
     assert told["api"] in ("threw", 401), told
     assert (told["other"], told["image"], told["socket"], told["cookie"]) == ("threw", "failed", "failed", ""), told
     hits = place.do(
-        project, allocation, "process.run",
-        {"argv": ["/usr/bin/python3", "-c",
-                  "import urllib.request as u; print(u.urlopen('http://127.0.0.1:19001/hits').read().decode())"]},
+        project,
+        allocation,
+        "process.run",
+        {
+            "argv": [
+                "/usr/bin/python3",
+                "-c",
+                "import urllib.request as u; print(u.urlopen('http://127.0.0.1:19001/hits').read().decode())",
+            ]
+        },
         label="looks",
-    )  # fmt: skip
+    )
     seen = json.loads(hits.last_lines[-1])
     assert "/" in seen
     assert not {"/stolen", "/posted", "/image", "/socket"} & set(seen), seen

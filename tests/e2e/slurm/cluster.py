@@ -147,15 +147,27 @@ class Site:
                     app.id, version.id, move=move, reason=REASON, canary_percentage=share
                 )
         self.admin.create_sku(
-            slug=SKU, display_name="Simulated", shape="gpu_slice", gpu_model="simulated", regions=[REGION],
-            allowed_gpu_counts=[1, 2, 4], price_minor_per_gpu_hour=0, currency="EUR",
-        )  # fmt: skip
+            slug=SKU,
+            display_name="Simulated",
+            shape="gpu_slice",
+            gpu_model="simulated",
+            regions=[REGION],
+            allowed_gpu_counts=[1, 2, 4],
+            price_minor_per_gpu_hour=0,
+            currency="EUR",
+        )
 
     def start_adapter(self) -> "subprocess.Popen[bytes]":
         """One replica of the Slurm adapter."""
         command = [
-            sys.executable, "-m", "mooring_slurm", "--url", self.mooring.url, "--key-file", str(self.key_file),
-        ]  # fmt: skip
+            sys.executable,
+            "-m",
+            "mooring_slurm",
+            "--url",
+            self.mooring.url,
+            "--key-file",
+            str(self.key_file),
+        ]
         with (self.directory / "adapter.log").open("ab") as log:
             started = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
         self.adapters.append(started)
@@ -182,10 +194,15 @@ class Site:
     ) -> models.Instance:
         """A cluster that runs; what is wrong is told with what everybody said."""
         made = tenant.client.create_instance(
-            tenant.project_id, app=APP, version=VERSIONS[0], name=name, config=config or {},
+            tenant.project_id,
+            app=APP,
+            version=VERSIONS[0],
+            name=name,
+            config=config or {},
             topology={"controller": 1, "worker": workers},
-            placement=placement or models.Placement(sku=SKU, gpu_count=2), control_plane_scope=scope,
-        )  # fmt: skip
+            placement=placement or models.Placement(sku=SKU, gpu_count=2),
+            control_plane_scope=scope,
+        )
         return self.running(tenant, made.id)
 
     def running(self, tenant: Tenant, instance_id: str) -> models.Instance:
@@ -259,9 +276,12 @@ class Site:
         """What a command says in the sandbox of a member, as somebody who is logged in there."""
         assert member.allocation_id is not None
         made = tenant.client.create_allocation_task(
-            tenant.project_id, member.allocation_id, type="process.run", label=label,
+            tenant.project_id,
+            member.allocation_id,
+            type="process.run",
+            label=label,
             arguments={"argv": list(argv), "user": user, "directory": "/tmp", "timeout_seconds": 120},
-        )  # fmt: skip
+        )
         seen = self.ended(tenant, made.id)
         exit_code = 0 if seen.status == "succeeded" else seen.exit_code
         assert exit_code is not None, f"{seen}\n{self.said()}"

@@ -96,9 +96,7 @@ def is_reached(tenant: Tenant, cluster: str, operation_id: str, steps: int) -> b
     while is_open(seen):
         if len(seen.steps) >= steps:
             return True
-        seen = tenant.client.get_operation(
-            tenant.project_id, cluster, operation_id, wait=20, changed_from=seen.etag
-        )  # fmt: skip
+        seen = tenant.client.get_operation(tenant.project_id, cluster, operation_id, wait=20, changed_from=seen.etag)
     return False
 
 

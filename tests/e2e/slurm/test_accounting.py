@@ -32,14 +32,21 @@ def test_whoever_submits_from_the_first_moment_on_never_meets_invalid_account(pl
     box = ada.client.create_allocation(ada.project_id, sku=SKU, shape="gpu_slice", gpu_count=2, name="head")
     place.active(ada, box.id)
     hammer = ada.client.create_allocation_task(
-        ada.project_id, box.id, type="process.run", label="hammer",
+        ada.project_id,
+        box.id,
+        type="process.run",
+        label="hammer",
         arguments={"argv": ["python3", "-c", HAMMER], "user": "app", "directory": "/tmp", "timeout_seconds": 660},
-    )  # fmt: skip
+    )
     place.do(ada, box.id, "probe.exec", argv=["test", "-e", "/tmp/refused"], attempts=600, interval_seconds=0.2)
     made = ada.client.create_instance(
-        ada.project_id, app="slurm", name="strict", config={"accounting": True},
-        topology={"controller": 1, "worker": 1}, placement=models.Placement(allocations=[box.id]),
-    )  # fmt: skip
+        ada.project_id,
+        app="slurm",
+        name="strict",
+        config={"accounting": True},
+        topology={"controller": 1, "worker": 1},
+        placement=models.Placement(allocations=[box.id]),
+    )
     running = place.running(ada, made.id)
     assert running.topology_mode == "single_node"
     over = place.ended(ada, hammer.id)
@@ -135,9 +142,9 @@ def detached_around_a_job(place: Site, tenant: Tenant, attachment: models.Attach
 def is_in_both_trails(tenant: Tenant, cluster: str, attachment: models.Attachment) -> None:
     """What was asked of the cluster has its row where it is, and what an attached project asked for in its own too."""
     done = audited(tenant, cluster)
-    assert done == {
-        "deploy": 1, "attach": 2, "detach": 3, "queue.submit": 5, "queue.cancel": 1, "decommission": 1
-    }, done  # fmt: skip
+    assert done == {"deploy": 1, "attach": 2, "detach": 3, "queue.submit": 5, "queue.cancel": 1, "decommission": 1}, (
+        done
+    )
     person = tenant.client.get_whoami().id
     rows = list(tenant.client.iter_project_audit(attachment.project_id, limit=100, actor_id=person))
     own = [(each.outcome, each.action) for each in rows if each.noun == "attachment" and each.before is None]

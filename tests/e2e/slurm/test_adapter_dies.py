@@ -7,7 +7,7 @@ at each of its steps, one after another, and a step that was missed is tried aga
 from collections.abc import Callable
 
 from mooring_sdk import models
-from server.tests.postgres import SOAK
+from server.tests.support.postgres import SOAK
 from tests.e2e.slurm.cluster import SKU, VERSIONS, Site, Tenant
 from tests.e2e.slurm.deaths import Row, Stand, comes_to_stand, dies_at
 from tests.e2e.slurm.shown import audited
@@ -127,9 +127,14 @@ def _interrupted(place: Site, tenant: Tenant, cluster: str, what: tuple[str, Sta
 def _deployed(place: Site, tenant: Tenant, name: str, row: Row) -> str:
     aim = row.aim
     made = tenant.client.create_instance(
-        tenant.project_id, app="slurm", version=VERSIONS[0], name=name, config={},
-        topology={"controller": 1, "worker": 2}, placement=PLACEMENT,
-    )  # fmt: skip
+        tenant.project_id,
+        app="slurm",
+        version=VERSIONS[0],
+        name=name,
+        config={},
+        topology={"controller": 1, "worker": 2},
+        placement=PLACEMENT,
+    )
     (deploy,) = tenant.client.list_operations(tenant.project_id, made.id, kind="deploy").items
     killed_at = dies_at(place, tenant, made.id, deploy.id, aim)
     row.note(aim, killed_at, place.over(tenant, made.id, deploy.id).steps)

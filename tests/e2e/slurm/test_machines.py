@@ -19,9 +19,15 @@ def test_workers_stand_on_machines_of_their_own_and_reach_the_controller_by_its_
         bare = [links(str(NAMESPACES / each.name)) for each in networks]
         machines = [place.join(GPUS, THERE, each.way) for each in networks]
         place.admin.create_sku(
-            slug=WHOLE, display_name="A whole machine", shape="baremetal", gpu_model="simulated", regions=[THERE],
-            allowed_gpu_counts=[GPUS], price_minor_per_gpu_hour=0, currency="EUR",
-        )  # fmt: skip
+            slug=WHOLE,
+            display_name="A whole machine",
+            shape="baremetal",
+            gpu_model="simulated",
+            regions=[THERE],
+            allowed_gpu_counts=[GPUS],
+            price_minor_per_gpu_hour=0,
+            currency="EUR",
+        )
         whole = models.Placement(sku=WHOLE, gpu_count=GPUS)
         cluster = place.launch(ada, "wide", workers=1, placement=whole).id
         added = ada.client.add_members(ada.project_id, cluster, component="worker", count=1, placement=whole)

@@ -17,9 +17,12 @@ def mooring(place: Site, tenant: Tenant, *words: str, given: str = "") -> "subpr
     """The command line of the tenant's admin, in a pipeline."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
     environment = {
-        **kept, "MOORING_URL": place.mooring.url, "MOORING_TOKEN": tenant.token, "MOORING_PROJECT": tenant.project_id,
+        **kept,
+        "MOORING_URL": place.mooring.url,
+        "MOORING_TOKEN": tenant.token,
+        "MOORING_PROJECT": tenant.project_id,
         "HOME": str(place.directory),
-    }  # fmt: skip
+    }
     command = [sys.executable, "-m", "mooring_cli", *words]
     return subprocess.run(
         command, env=environment, input=given, capture_output=True, text=True, timeout=180, check=False

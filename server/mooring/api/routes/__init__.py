@@ -1,44 +1,27 @@
 """All endpoints: importing this package declares them."""
 
 from mooring.api.route import ROUTES
-from mooring.api.routes import (
-    access,
-    agent_enrolment,
-    agent_task,
-    allocation,
-    allocation_task,
+from mooring.api.routes.catalog import (
     app,
     artifact,
     artifact_check,
     artifact_source,
-    attachment,
     catalog,
     entitlement,
-    instance,
-    member,
-    member_log,
-    membership,
-    node,
     policy,
-    project,
-    record,
-    reference,
-    registry,
-    runtime,
-    service_account,
-    sku,
-    task,
-    tenant,
-    timeline,
-    user,
-    visit,
-    webhook,
-    why,
+    registry_token,
 )
+from mooring.api.routes.fleet import agent_enrolment, agent_task, allocation, allocation_task, node, sku, task
+from mooring.api.routes.identity import access, membership, project, service_account, tenant, user
+from mooring.api.routes.kernel import reference
+from mooring.api.routes.money import usage
+from mooring.api.routes.records import record, timeline, webhook
+from mooring.api.routes.runtime import adapter, attachment, instance, member, member_log, visit, why
 
 __all__ = [
     "ROUTES",
     "access",
+    "adapter",
     "agent_enrolment",
     "agent_task",
     "allocation",
@@ -59,13 +42,13 @@ __all__ = [
     "project",
     "record",
     "reference",
-    "registry",
-    "runtime",
+    "registry_token",
     "service_account",
     "sku",
     "task",
     "tenant",
     "timeline",
+    "usage",
     "user",
     "visit",
     "webhook",

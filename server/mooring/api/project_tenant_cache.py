@@ -1,0 +1,66 @@
+"""Which project belongs to which tenant, remembered.
+
+A tenant's admin may name any project's id, and holds his keys in each project of his tenant: so the id must be one of
+them. Whoever has a role in the project itself needs no look-up, and a project never changes its tenant, so one
+look-up answers until a project is deleted: in this process at once, in another as soon as the event arrives.
+"""
+
+from collections import OrderedDict
+from typing import Final
+
+from mooring.core.identity.caller import Caller
+from mooring.core.kernel.event import Event
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.ids import Prefix, is_id
+from mooring.core.kernel.permissions import Place
+from mooring.storage.identity import project as projects
+from mooring.storage.kernel.database import Acting, Database
+
+REMEMBERED_MAX: Final = 50_000
+
+
+class ProjectTenantCache:
+    """Knows whose a project is."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._home: OrderedDict[str, str] = OrderedDict()
+        self._cleared = 0
+
+    def forget(self, event: Event) -> None:
+        """A deleted project is nobody's."""
+        self.forget_after(event.type)
+
+    def forget_after(self, event_type: str) -> None:
+        """Look every project up again when an event of this type says that one was deleted."""
+        if event_type == EventType.PROJECT_DELETED:
+            self._home.clear()
+            self._cleared += 1
+
+    async def home_of(self, project_id: str, *, deleted_too: bool = False) -> str | None:
+        """The tenant that a project belongs to, for the platform's own people, who may name any."""
+        if not is_id(project_id, Prefix.PROJECT):
+            return None
+        return self._home.get(project_id) or await projects.home_of(self._database, project_id, deleted_too=deleted_too)
+
+    async def is_foreign(self, caller: Caller, place: Place, *, deleted_too: bool = False) -> bool:
+        """Whether the place is a project that the caller's tenant does not have.
+
+        With `deleted_too` it is enough that the tenant had it: so a deletion that is repeated gets its answer again.
+        """
+        if place.project_id is None or place.project_id in caller.authority.projects:
+            return False
+        if caller.tenant_id is None:  # the platform's people: `home_of` has said whose it is, if it is anybody's
+            return place.tenant_id is None
+        if not is_id(place.project_id, Prefix.PROJECT):  # may hold what the database does not even take, such as NUL
+            return True
+        if self._home.get(place.project_id) == caller.tenant_id:
+            return False
+        acting, cleared = Acting(caller.tenant_id), self._cleared
+        if await projects.find(self._database, acting, place.project_id) is None:
+            return not (deleted_too and await projects.was_there(self._database, acting, place.project_id))
+        if cleared == self._cleared:  # else this was read before the deletion of some project, perhaps of this one
+            self._home[place.project_id] = str(caller.tenant_id)
+            if len(self._home) > REMEMBERED_MAX:
+                self._home.popitem(last=False)
+        return False

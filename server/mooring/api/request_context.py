@@ -1,0 +1,87 @@
+"""One request on its way: who calls, where, and the doors to reading and doing."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+
+from mooring.api.auth import Authenticator
+from mooring.api.limits import RateLimit
+from mooring.api.project_tenant_cache import ProjectTenantCache
+from mooring.api.route import Route
+from mooring.commands.kernel.work import IdempotencyRequest, PresentedAnswer, Work
+from mooring.commands.live.claim_broker import ClaimBroker
+from mooring.commands.live.log_watch import LogWatch
+from mooring.commands.live.task_dispatcher import TaskDispatcher
+from mooring.commands.services import Services
+from mooring.core.identity.caller import Caller
+from mooring.core.kernel.decision import DecisionContext
+from mooring.core.kernel.permissions import Place
+from mooring.core.runtime.visit import RelayAddress
+from mooring.gateways.telemetry.instruments import Telemetry
+from mooring.storage.kernel.database import Acting
+from mooring.storage.kernel.unit_of_work import Origin
+
+Result = TypeVar("Result")
+encode_json = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class AppState:
+    """What the API itself keeps while it runs."""
+
+    services: Services
+    authenticator: Authenticator
+    failures: RateLimit
+    telemetry: Telemetry
+    readiness: Callable[[], Awaitable[list[str]]]
+    projects: ProjectTenantCache
+    dispatcher: TaskDispatcher
+    claims: ClaimBroker
+    logs: LogWatch = field(default_factory=LogWatch)  # who follows the output of which task
+    log_reads: RateLimit = field(default_factory=lambda: RateLimit(2.0, 20.0))  # by member: each one goes to a node
+    addresses: list[str] = field(default_factory=list)  # under which callers reach this platform: the audiences
+    streams: dict[str, int] = field(default_factory=dict)  # open streams by principal
+    sessions: dict[str, str] = field(default_factory=dict)  # which start of its agent a node last polled from
+    relay: RelayAddress = field(default_factory=RelayAddress)
+
+
+class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
+    """An authorized request."""
+
+    tools: AppState
+    route: Route
+    caller: Caller
+    context: DecisionContext
+    place: Place
+    acting: Acting
+    origin: Origin
+    token: str | None = None
+    idempotency: IdempotencyRequest | None = None
+    headers: dict[str, str] = {}
+    gone: list[Callable[[], object]] | None = None  # what is called when the caller hangs up meanwhile
+
+    @property
+    def services(self) -> Services:
+        """The running platform's parts."""
+        return self.tools.services
+
+    def work(self, view: Callable[[Result], Any], *, acting: Acting | None = None) -> Work[Result]:
+        """The work that this request asks for; `view` makes its answer out of the result."""
+        route = self.route
+
+        def present(result: Result) -> PresentedAnswer:
+            shown = view(result)
+            body = b"" if shown is None else encode_json(shown)
+            return PresentedAnswer(route.status, body, has_secret=route.one_time_secret)
+
+        return Work(
+            services=self.services,
+            acting=acting or self.acting,
+            context=self.context,
+            authority=self.caller.authority,
+            origin=self.origin,
+            idempotency=self.idempotency,
+            present=present,
+        )

@@ -1,0 +1,266 @@
+"""Endpoints of artifacts in each kind of place.
+
+A place reads the platform's artifacts, its tenant's and its own; it changes its own.
+"""
+
+from dataclasses import replace
+
+import msgspec
+
+from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.request_context import RequestContext, encode_json
+from mooring.api.route import RouteSpec, route_in
+from mooring.api.schemas.catalog.artifact import (
+    ArtifactEvidenceView,
+    ArtifactQuery,
+    ArtifactView,
+    HistoryView,
+    ImpactView,
+    PromoteArtifact,
+    PublishArtifact,
+    PublishView,
+    RegisterArtifact,
+    RevokeArtifact,
+    artifact_view,
+    evidence_view,
+    history_view,
+    impact_view,
+    publish_view,
+)
+from mooring.api.schemas.catalog.artifact_check import Answer, CheckWaitQuery
+from mooring.api.wait import WaitQuery, waited
+from mooring.commands.catalog import artifact as commands
+from mooring.commands.catalog import artifact_check as check_commands
+from mooring.commands.catalog import artifact_promotion as promotions
+from mooring.commands.catalog.artifact_evaluation import evaluate_artifacts
+from mooring.commands.kernel.lookup import require
+from mooring.commands.kernel.work import Answered, Work
+from mooring.core.catalog.artifact import Artifact, ArtifactSpec
+from mooring.core.catalog.artifact_check import CONCLUSIONS
+from mooring.core.catalog.artifact_evidence import EvaluatedArtifact
+from mooring.core.catalog.artifact_promotion import PromotionRequest
+from mooring.core.kernel.errors import Code
+from mooring.core.kernel.permissions import Scope
+from mooring.storage.catalog import artifact as artifacts
+
+PLACES = (Scope.PLATFORM, Scope.TENANT, Scope.PROJECT)
+PATH = "/artifacts"
+ONE = PATH + "/{artifact_id}"
+OF_SOURCES = (
+    Code.ADDRESS_REFUSED, Code.ARTIFACT_NOT_FOUND_AT_SOURCE, Code.DIGEST_MISMATCH, Code.POLICY_DENIED,
+    Code.REDIRECT_REFUSED, Code.REGISTRY_AUTH_REFUSED, Code.SOURCE_DENIED, Code.SOURCE_ENDLESS, Code.SOURCE_MALFORMED,
+    Code.SOURCE_PATH_REFUSED, Code.SOURCE_STALLED, Code.SOURCE_TOO_LARGE, Code.SOURCE_TOO_SLOW, Code.SOURCE_UNREACHABLE,
+)  # fmt: skip
+"""What can be wrong with a source."""
+OF_CHECKS = (Code.CHECK_CANCELLED, Code.CHECK_RUNNING, Code.LIMIT_REACHED)
+"""Why a check that a request asks for is not there yet."""
+OF_TRUST = (
+    Code.ARTIFACT_REVOKED, Code.ARTIFACT_UNVERIFIED, Code.SIGNATURE_INVALID, Code.SIGNATURE_KEY_UNKNOWN,
+    Code.SIGNATURE_MISSING, Code.SIGNATURE_REPLAYED,
+)  # fmt: skip
+"""Why an artifact is not used."""
+
+
+def _showing(request: RequestContext) -> Work[EvaluatedArtifact]:
+    return request.work(lambda verified: artifact_view(request.caller.authority, verified))
+
+
+async def _seen(request: RequestContext, artifact_id: str) -> Artifact:
+    row = await artifacts.find(request.services.database, request.acting, request.place.project_id, artifact_id)
+    return require(row, "artifact")
+
+
+async def _judged(request: RequestContext, artifact_id: str) -> EvaluatedArtifact:
+    artifact = await _seen(request, artifact_id)
+    return (await evaluate_artifacts(request.services, request.acting, request.place.project_id, [artifact]))[0]
+
+
+def _seconds(request: RequestContext, query: CheckWaitQuery) -> float:
+    return request.services.settings.check_wait_seconds if query.wait is None else query.wait
+
+
+async def _settled(
+    request: RequestContext, answered: Answered, query: CheckWaitQuery, *, registering: bool = False
+) -> Answered:
+    """The answer as it is once the check that was asked for has ended, or the caller has waited long enough.
+
+    A repetition under the same key waits for the same check. What a check says about the bytes is the answer of a
+    verification; a registration is refused by it.
+    """
+    named = msgspec.json.decode(answered.body, type=Answer)
+    if named.check is None:
+        return answered
+    check = await check_commands.settle(request.services, named.check.id, _seconds(request, query))
+    refusal = check.refusal()
+    if refusal is not None and (registering or refusal.code not in CONCLUSIONS):
+        raise refusal
+    view = artifact_view(request.caller.authority, await _judged(request, named.id))
+    return replace(answered, body=encode_json(view))
+
+
+@route_in(PLACES, "GET", PATH, RouteSpec("artifact", "list", "artifact.read", answer=Page[ArtifactView]))
+async def list_artifacts(request: RequestContext, query: ArtifactQuery) -> Page[ArtifactView]:
+    """List the artifacts that this place sees: the platform's, its tenant's and its own."""
+    pages = PageQuery(cursor=query.cursor, limit=query.limit)
+    wanted = (query.digest, query.promotion and query.promotion.value, query.kind and query.kind.value)
+    where = (start(pages, "artifact"), query.limit + 1)
+    rows = await artifacts.page(request.services.database, request.acting, request.place.project_id, wanted, where)
+    shown = await evaluate_artifacts(request.services, request.acting, request.place.project_id, rows[: query.limit])
+    by_id = {each.artifact.id: each for each in shown}
+    return page(rows, pages, "artifact", lambda row: artifact_view(request.caller.authority, by_id[row.id]))
+
+
+@route_in(
+    PLACES,
+    "POST",
+    PATH,
+    RouteSpec(
+        "artifact",
+        "register",
+        "artifact.create",
+        201,
+        ArtifactView,
+        errors=(*OF_CHECKS, Code.NAME_TAKEN, *OF_SOURCES),
+    ),
+)
+async def register_artifact(request: RequestContext, body: RegisterArtifact, query: CheckWaitQuery) -> Answered:
+    """Register a digest, which must be at its source.
+
+    Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
+    that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
+    not be read is to try again.
+    """
+    wish = ArtifactSpec(
+        kind=body.kind,
+        location=body.location,
+        digest=body.digest,
+        size_bytes=0,
+        visibility=commands.visibility_of(request.place),
+        labels=body.labels,
+    )
+    answered = await commands.register(_showing(request), request.place, wish)
+    return await _settled(request, answered, query, registering=True)
+
+
+@route_in(
+    PLACES,
+    "POST",
+    PATH + "/publish",
+    RouteSpec("artifact", "publish", "artifact.create", 201, PublishView, one_time_secret=True),
+)
+async def publish_artifact(request: RequestContext, body: PublishArtifact) -> Answered:
+    """Get a token to push to one repository of this place in the platform's own registry.
+
+    Push with it, then register the digest. The token is told once and counts for some minutes.
+    """
+    return await commands.publish(request.work(publish_view), request.place, body.name)
+
+
+@route_in(PLACES, "GET", ONE, RouteSpec("artifact", "get", "artifact.read", answer=ArtifactView))
+async def get_artifact(request: RequestContext, artifact_id: str, query: WaitQuery) -> ArtifactView:
+    """Read an artifact; its trust is derived at this moment."""
+
+    async def read() -> ArtifactView:
+        return artifact_view(request.caller.authority, await _judged(request, artifact_id))
+
+    return await waited(request, query, artifact_id, read)
+
+
+@route_in(
+    PLACES, "GET", ONE + "/evidence", RouteSpec("artifact", "evidence", "artifact.read", answer=ArtifactEvidenceView)
+)
+async def get_artifact_evidence(request: RequestContext, artifact_id: str) -> ArtifactEvidenceView:
+    """Read what was observed about an artifact, what was checked, and what follows from it now."""
+    verified = await _judged(request, artifact_id)
+    checks = await artifacts.checks(request.services.database, request.acting, artifact_id)
+    return evidence_view(verified, checks)
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE + "/verify",
+    RouteSpec(
+        "artifact",
+        "verify",
+        "artifact.verify",
+        answer=ArtifactView,
+        errors=(*OF_CHECKS, *OF_SOURCES),
+    ),
+)
+async def verify_artifact(request: RequestContext, artifact_id: str, query: CheckWaitQuery) -> Answered:
+    """Look at the source again, collect the signatures beside it, and conclude.
+
+    A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
+    good or bad; `trust` and `doubts` of the answer say what follows.
+    """
+    return await _settled(request, await commands.verify(_showing(request), request.place, artifact_id), query)
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE + "/promote",
+    RouteSpec(
+        "artifact",
+        "promote",
+        "artifact.promote",
+        answer=ArtifactView,
+        errors=(
+            Code.GRACE_PERIOD,
+            Code.HOLD_PRESENT,
+            Code.ILLEGAL_TRANSITION,
+            Code.PROMOTION_REFUSED,
+            Code.SMOKE_FAILED,
+            *OF_CHECKS,
+            Code.CONTENT_EXPANDS_TOO_FAR,
+            Code.LAYER_MISMATCH,
+            Code.VERSION_AHEAD_OF_ARTIFACT,
+            *OF_TRUST,
+            *OF_SOURCES,
+        ),
+    ),
+)
+async def promote_artifact(
+    request: RequestContext, artifact_id: str, body: PromoteArtifact, query: CheckWaitQuery
+) -> Answered:
+    """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+
+    Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
+    goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
+    the artifact is verified at this moment; `retired` needs that nothing holds its digest.
+    """
+    wish = PromotionRequest(
+        body.move, body.reason, superseded_by=body.superseded_by, no_successor_because=body.no_successor_because
+    )
+    return await promotions.promote(_showing(request), request.place, artifact_id, wish, _seconds(request, query))
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE + "/revoke",
+    RouteSpec("artifact", "revoke", "artifact.revoke", answer=ArtifactView, errors=(Code.ILLEGAL_TRANSITION,)),
+)
+async def revoke_artifact(request: RequestContext, artifact_id: str, body: RevokeArtifact) -> Answered:
+    """Withdraw an artifact for ever: every use from now on is refused."""
+    return await commands.revoke(_showing(request), request.place, artifact_id, body.reason)
+
+
+@route_in(PLACES, "GET", ONE + "/history", RouteSpec("artifact", "history", "artifact.read", answer=HistoryView))
+async def get_artifact_history(request: RequestContext, artifact_id: str) -> HistoryView:
+    """Read every move of an artifact, with who made it and why."""
+    artifact = await _seen(request, artifact_id)
+    return history_view(await artifacts.history(request.services.database, request.acting, artifact))
+
+
+@route_in(PLACES, "GET", ONE + "/impact", RouteSpec("artifact", "impact", "artifact.read", answer=ImpactView))
+async def get_artifact_impact(request: RequestContext, artifact_id: str) -> ImpactView:
+    """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees."""
+    artifact = await _seen(request, artifact_id)
+    database, acting, project_id = request.services.database, request.acting, request.place.project_id
+    holds = await artifacts.holds_seen(database, acting, artifact, project_id)
+    versions = await artifacts.versions_seen(database, acting, artifact)
+    return impact_view(
+        artifact.digest, holds, versions, await artifacts.held_by(database, acting, artifact, project_id)
+    )

@@ -1,0 +1,1 @@
+"""Endpoints of the fleet wing: where it can run, and what happens there."""

@@ -1,0 +1,96 @@
+"""Endpoints by which a machine joins, and by which its agent learns whom to believe."""
+
+import base64
+from functools import partial
+
+from mooring.api.request_context import RequestContext
+from mooring.api.route import PUBLIC_ACTION, RouteSpec, route
+from mooring.api.schemas.fleet.node import (
+    Enrolled,
+    EnrolNode,
+    InventoryTaken,
+    PlatformKeys,
+    ReportInventory,
+    enrolled,
+    inventory_of,
+    inventory_taken,
+    platform_key_view,
+)
+from mooring.commands.fleet import enrolment as commands
+from mooring.commands.fleet import node as node_commands
+from mooring.commands.identity.platform_key import task_audience
+from mooring.commands.kernel.work import Answered
+from mooring.core.fleet.enrolment import JoinRequest
+from mooring.core.identity.platform_key import TASK_SIGNING
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.permissions import Scope
+from mooring.storage.identity import platform_key as platform_keys
+
+
+@route(
+    "POST",
+    "/agent/enrolments",
+    Scope.PUBLIC,
+    RouteSpec("enrolment", "create", PUBLIC_ACTION, 201, Enrolled, errors=(Code.ENROLMENT_REFUSED, Code.NAME_TAKEN)),
+)
+async def enrol_node(request: RequestContext, body: EnrolNode) -> Answered:
+    """Join as a node, with a one-time token and the proof of a key.
+
+    `proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,
+    `signing_key` and `sealing_key` as they are sent, each on a line of its own. The answer may be asked for again with
+    the same keys, so that an agent that crashed meanwhile goes on.
+    """
+    who = f"address {request.origin.remote_address}"
+    request.tools.failures.take(who)  # counted before it is known to fail, as a sign-in is
+    keys = await platform_keys.chain(request.services.database, TASK_SIGNING)
+    view = partial(enrolled, await task_audience(request.services), keys)
+    shown = commands.EnrolmentProof(body.token, body.signing_key, body.sealing_key, _decoded(body.proof))
+    joining = JoinRequest(
+        body.name,
+        body.host,
+        body.labels,
+        _decoded(body.signing_key),
+        _decoded(body.sealing_key),
+        body.previous_node_id,
+    )
+    try:
+        answered = await commands.join(request.work(view), shown, joining)
+    except Refusal as refusal:
+        if refusal.code is not Code.ENROLMENT_REFUSED:
+            request.tools.failures.give_back(who)
+        raise
+    request.tools.failures.give_back(who)
+    return answered
+
+
+@route(
+    "GET",
+    "/agent/platform-keys",
+    Scope.NODE,
+    RouteSpec("agent_platform_key", "list", "agent.claim", answer=PlatformKeys),
+)
+async def list_agent_platform_keys(request: RequestContext) -> PlatformKeys:
+    """Read the keys that sign tasks, each with the signature of the one before it."""
+    keys = await platform_keys.chain(request.services.database, TASK_SIGNING, acting=request.acting)
+    return PlatformKeys(
+        audience=await task_audience(request.services), platform_keys=[platform_key_view(key) for key in keys]
+    )
+
+
+@route(
+    "POST",
+    "/agent/inventory",
+    Scope.NODE,
+    RouteSpec("agent_inventory", "report", "agent.report", answer=InventoryTaken, errors=(Code.ILLEGAL_TRANSITION,)),
+)
+async def report_inventory(request: RequestContext, body: ReportInventory) -> Answered:
+    """Report what the calling node has; the first report makes it ready.
+
+    A report that is like the last one changes nothing. One that differs never frees a slot that somebody has: what does
+    not fit is answered as a finding, and operators read it.
+    """
+    return await node_commands.report(request.work(inventory_taken), inventory_of(body))
+
+
+def _decoded(text: str) -> bytes:
+    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,0 +1,64 @@
+"""Endpoints of agents: the long poll that claims tasks, and the reports of what came of them."""
+
+import msgspec
+
+from mooring.api.request_context import RequestContext
+from mooring.api.route import RouteSpec, route
+from mooring.api.schemas.fleet.agent_task import (
+    ClaimedTasks,
+    ClaimTasks,
+    NodeAllocations,
+    ReportedTasks,
+    ReportTasks,
+    ask_of,
+    claimed_tasks,
+    read_report,
+    report_verdict,
+)
+from mooring.commands.fleet.task import offer_again
+from mooring.commands.fleet.task_report import take_reports
+from mooring.core.kernel.permissions import Scope
+from mooring.core.kernel.validation import invalid
+from mooring.storage.fleet import allocation as allocations
+
+HEALTH_BYTES_MAX = 8_192
+
+
+@route("POST", "/agent/claims", Scope.NODE, RouteSpec("agent_task", "claim", "agent.claim", answer=ClaimedTasks))
+async def claim_tasks(request: RequestContext, body: ClaimTasks) -> ClaimedTasks:
+    """Wait for tasks: heartbeat, renewal of leases and claim in one request.
+
+    The newest poll of a node counts; an older one returns at once, empty. Every task in `running` keeps its lease.
+    """
+    services = request.services
+    health = msgspec.json.encode(body.health)
+    if len(health) > HEALTH_BYTES_MAX or b"\\u0000" in health:
+        raise invalid("health", f"at most {HEALTH_BYTES_MAX} bytes, without U+0000")
+    node_id = request.caller.actor.id
+    services.presence.seen(node_id, request.context.now, body.health)
+    if body.session and request.tools.sessions.get(node_id) != body.session:
+        await offer_again(services, node_id, [each.task_id for each in body.running])
+        request.tools.sessions[node_id] = body.session
+    ask = ask_of(node_id, body, services.settings.wait_seconds_max)
+    given = await request.tools.dispatcher.poll(ask, request.gone)
+    return claimed_tasks(given, services.settings.node_heartbeat_seconds, services.settings.task_lease_seconds)
+
+
+@route("POST", "/agent/reports", Scope.NODE, RouteSpec("agent_task", "report", "agent.report", answer=ReportedTasks))
+async def report_tasks(request: RequestContext, body: ReportTasks) -> ReportedTasks:
+    """Tell what came of tasks; each report is answered on its own, in order."""
+    request.services.presence.seen(request.caller.actor.id, request.context.now)
+    told = [read_report(each) for each in body.reports]
+    verdicts = await take_reports(request.services, request.tools.logs, (request.context, request.origin), told)
+    return ReportedTasks(results=[report_verdict(each) for each in verdicts])
+
+
+@route(
+    "GET",
+    "/agent/allocations",
+    Scope.NODE,
+    RouteSpec("agent_allocation", "list", "agent.claim", answer=NodeAllocations),
+)
+async def list_agent_allocations(request: RequestContext) -> NodeAllocations:
+    """List the allocations that the platform has on the calling node: what else stands there is a stray."""
+    return NodeAllocations(allocations=await allocations.of_node(request.services.database, request.caller.actor.id))

@@ -1,0 +1,192 @@
+"""Endpoints of nodes, of the tokens by which machines join, and of the keys that sign tasks."""
+
+from functools import partial
+
+from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.request_context import RequestContext
+from mooring.api.route import RouteSpec, route_in
+from mooring.api.schemas.fleet.node import (
+    CreateEnrolmentToken,
+    EnrolmentTokenCreated,
+    EnrolmentTokenView,
+    NodeDetail,
+    NodeQuery,
+    NodeView,
+    PlatformKeyView,
+    RetireNode,
+    WriteOffNode,
+    enrolment_token_created,
+    enrolment_token_view,
+    node_detail,
+    node_view,
+    platform_key_view,
+)
+from mooring.api.wait import WaitQuery, waited
+from mooring.commands.fleet import enrolment as enrolment_commands
+from mooring.commands.fleet import node as commands
+from mooring.commands.identity import platform_key as key_commands
+from mooring.commands.kernel.lookup import require
+from mooring.commands.kernel.work import Answered, Work
+from mooring.core.fleet.node import Node, WriteOff
+from mooring.core.identity.platform_key import TASK_SIGNING
+from mooring.core.kernel.errors import Code
+from mooring.core.kernel.permissions import Scope
+from mooring.gateways.passwords import new_enrolment_token
+from mooring.storage.fleet import enrolment as enrolment_tokens
+from mooring.storage.fleet import node as nodes
+from mooring.storage.fleet import slot as slots
+from mooring.storage.fleet.node import NodeFilter, NodeUsageCounts
+from mooring.storage.identity import platform_key as platform_keys
+
+HERE = (Scope.PLATFORM,)
+NODES = "/nodes"
+ONE = NODES + "/{node_id}"
+TOKENS = NODES + "/enrolment-tokens"
+KEYS = "/task-signing-keys"
+
+
+@route_in(HERE, "GET", NODES, RouteSpec("node", "list", "node.read", answer=Page[NodeView]))
+async def list_nodes(request: RequestContext, query: NodeQuery) -> Page[NodeView]:
+    """List nodes, by status, region or whether they are heard of."""
+    database, wanted = request.services.database, NodeFilter(query.status, query.region, query.reachable)
+    rows = await nodes.page(database, request.acting, wanted, start(query, "node"), query.limit + 1)
+    counted = await nodes.counts(database, request.acting, [row.id for row in rows])
+    return page(
+        rows,
+        query,
+        "node",
+        lambda row: node_view(request.caller.authority, row, counted.get(row.id, NodeUsageCounts())),
+    )
+
+
+@route_in(HERE, "GET", ONE, RouteSpec("node", "get", "node.read", answer=NodeDetail))
+async def get_node(request: RequestContext, node_id: str, query: WaitQuery) -> NodeDetail:
+    """Read a node with its slots, its inventory and its health, and why it takes no work if it takes none."""
+    return await waited(request, query, node_id, lambda: _detail(request, node_id))
+
+
+@route_in(
+    HERE,
+    "POST",
+    ONE + "/drain",
+    RouteSpec("node", "drain", "node.drain", answer=NodeView, errors=(Code.ILLEGAL_TRANSITION,)),
+)
+async def drain_node(request: RequestContext, node_id: str) -> Answered:
+    """Take no new allocations on a node; it is drained when the last one is released."""
+    return await commands.drain(await _work(request, node_id), node_id)
+
+
+@route_in(
+    HERE,
+    "POST",
+    ONE + "/resume",
+    RouteSpec("node", "resume", "node.drain", answer=NodeView, errors=(Code.ILLEGAL_TRANSITION,)),
+)
+async def resume_node(request: RequestContext, node_id: str) -> Answered:
+    """Put a node that drains, or is drained, back to work."""
+    return await commands.resume(await _work(request, node_id), node_id)
+
+
+@route_in(
+    HERE,
+    "POST",
+    ONE + "/retire",
+    RouteSpec("node", "retire", "node.retire", answer=NodeView, errors=(Code.ILLEGAL_TRANSITION, Code.NOT_EMPTY)),
+)
+async def retire_node(request: RequestContext, node_id: str, body: RetireNode) -> Answered:
+    """Retire a node on which nothing is left, for ever: its key counts no more."""
+    return await commands.retire(await _work(request, node_id), node_id, body.reason)
+
+
+@route_in(
+    HERE,
+    "POST",
+    ONE + "/write-off",
+    RouteSpec("node", "write_off", "teardown.write_off", answer=NodeView, errors=(Code.ILLEGAL_TRANSITION,)),
+)
+async def write_off_node(request: RequestContext, node_id: str, body: WriteOffNode) -> Answered:
+    """Give up a machine that is lost for ever, with all that it holds.
+
+    The node is retired, its key counts no more, and its slots are never used again. What was on it ends without a
+    receipt, as written off, and says so to its tenants. When the machine comes back it joins anew, and is swept first.
+    """
+    stated = WriteOff(body.reason, body.may_be_left)
+    return await commands.write_off(await _work(request, node_id), node_id, stated)
+
+
+async def _work(request: RequestContext, node_id: str) -> Work[Node]:
+    counted = await nodes.counts(request.services.database, request.acting, [node_id])
+    return request.work(lambda node: node_view(request.caller.authority, node, counted.get(node_id, NodeUsageCounts())))
+
+
+async def _detail(request: RequestContext, node_id: str) -> NodeDetail:
+    database = request.services.database
+    node = require(await nodes.find(database, node_id, acting=request.acting), "node")
+    counted = await nodes.counts(database, request.acting, [node_id])
+    held = await slots.of_node(database, request.acting, node_id)
+    return node_detail(request.caller.authority, node, held, counted[node_id].allocations)
+
+
+@route_in(
+    HERE,
+    "GET",
+    TOKENS,
+    RouteSpec("enrolment_token", "list", "node.enrol", answer=Page[EnrolmentTokenView]),
+)
+async def list_enrolment_tokens(request: RequestContext, query: PageQuery) -> Page[EnrolmentTokenView]:
+    """List the tokens by which machines join or joined, never their secrets."""
+    rows = await enrolment_tokens.page(
+        request.services.database, request.acting, start(query, "enrolment_token"), query.limit + 1
+    )
+    return page(rows, query, "enrolment_token", partial(enrolment_token_view, request.caller.authority))
+
+
+@route_in(
+    HERE,
+    "POST",
+    TOKENS,
+    RouteSpec(
+        "enrolment_token",
+        "create",
+        "node.enrol",
+        201,
+        EnrolmentTokenCreated,
+        one_time_secret=True,
+        errors=(Code.LIMIT_REACHED,),
+    ),
+)
+async def create_enrolment_token(request: RequestContext, body: CreateEnrolmentToken) -> Answered:
+    """Make a token by which one machine may join within fifteen minutes; it is told once."""
+    secret = new_enrolment_token()
+    work = request.work(partial(enrolment_token_created, request.caller.authority, secret=secret))
+    return await enrolment_commands.create_token(work, secret, body.region, body.labels)
+
+
+@route_in(
+    HERE,
+    "DELETE",
+    TOKENS + "/{enrolment_token_id}",
+    RouteSpec("enrolment_token", "revoke", "node.enrol", answer=EnrolmentTokenView, errors=(Code.CONFLICT,)),
+)
+async def revoke_enrolment_token(request: RequestContext, enrolment_token_id: str) -> Answered:
+    """Revoke a token that nobody joined with."""
+    work = request.work(partial(enrolment_token_view, request.caller.authority))
+    return await enrolment_commands.revoke_token(work, enrolment_token_id)
+
+
+@route_in(HERE, "GET", KEYS, RouteSpec("task_signing_key", "list", "platform_key.read", answer=Page[PlatformKeyView]))
+async def list_task_signing_keys(request: RequestContext) -> Page[PlatformKeyView]:
+    """List the keys that sign, or signed, tasks, the newest one last."""
+    keys = await platform_keys.chain(request.services.database, TASK_SIGNING, acting=request.acting)
+    return Page(items=[platform_key_view(key) for key in keys])
+
+
+@route_in(
+    HERE,
+    "POST",
+    KEYS + "/rotate",
+    RouteSpec("task_signing_key", "rotate", "platform_key.rotate", 201, PlatformKeyView, errors=(Code.LIMIT_REACHED,)),
+)
+async def rotate_task_signing_key(request: RequestContext) -> Answered:
+    """Sign tasks with a new key from now on; nodes believe it by the signature of the last one."""
+    return await key_commands.rotate(request.work(platform_key_view))

@@ -1,0 +1,1 @@
+"""Endpoints of the identity wing: who calls, and what they may do."""

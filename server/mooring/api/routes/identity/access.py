@@ -1,0 +1,202 @@
+"""Endpoints of sign-in, tokens, the caller itself, and break-glass."""
+
+from datetime import timedelta
+from functools import partial
+
+from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.request_context import RequestContext
+from mooring.api.route import PUBLIC_ACTION, RouteSpec, route, route_in
+from mooring.api.schemas.identity.access import (
+    AccessToken,
+    BreakGlassOpened,
+    BreakGlassView,
+    ChangePassword,
+    CreateToken,
+    OpenBreakGlass,
+    SignedInView,
+    SignIn,
+    TokenCreated,
+    TokenGrant,
+    TokenView,
+    WhoAmI,
+    break_glass_opened,
+    break_glass_view,
+    token_created,
+    token_view,
+    who_am_i,
+)
+from mooring.api.schemas.identity.tenancy import user_view
+from mooring.commands.identity import sign_in as signing_in
+from mooring.commands.identity import token as commands
+from mooring.commands.identity import user as user_commands
+from mooring.commands.identity.token_exchange import exchange_token
+from mooring.commands.kernel.lookup import require
+from mooring.commands.kernel.work import Answered
+from mooring.core.identity.assertion import HolderRefused
+from mooring.core.identity.token import TokenKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.permissions import Authority, Scope
+from mooring.gateways.passwords import new_token
+from mooring.storage.identity import break_glass as entries
+from mooring.storage.identity import token as tokens
+
+EXCHANGE = "/oauth/token"
+
+
+@route(
+    "POST",
+    "/sign-in",
+    Scope.PUBLIC,
+    RouteSpec("session", "create", PUBLIC_ACTION, answer=SignedInView, errors=(Code.SIGN_IN_REFUSED,)),
+)
+async def sign_in(request: RequestContext, body: SignIn) -> SignedInView:
+    """Sign a person in: a short-lived session token for a password or a one-time code.
+
+    A user of a tenant names the tenant's slug; a user of the platform's does not. With a one-time code, `new_password`
+    becomes the password, and the code counts no more.
+    """
+    who = f"address {request.origin.remote_address}"
+    request.tools.failures.take(who)  # counted before it is known to fail: else many that are sent at once are one
+    offered = signing_in.SignInCredentials(
+        body.tenant, body.email, body.password, body.one_time_code, body.new_password
+    )
+    try:
+        signed_in = await signing_in.sign_in(request.services, request.context, offered, request.origin)
+    except Refusal as refusal:
+        if refusal.code is not Code.SIGN_IN_REFUSED:
+            request.tools.failures.give_back(who)
+        raise
+    request.tools.failures.give_back(who)
+    return SignedInView(
+        token=signed_in.secret,
+        token_id=signed_in.token.id,
+        expires_at=signed_in.token.expires_at,
+        user=user_view(Authority(), signed_in.user),
+    )
+
+
+@route(
+    "POST",
+    EXCHANGE,
+    Scope.PUBLIC,
+    RouteSpec("session", "exchange", PUBLIC_ACTION, answer=AccessToken, form=True, errors=(Code.ASSERTION_REFUSED,)),
+)
+async def exchange_assertion(request: RequestContext, body: TokenGrant) -> AccessToken:
+    """Exchange a signed assertion of a service account, or of a node, for a short-lived token (RFC 7523).
+
+    The assertion is a JWT signed with EdDSA: `kid` the key's id (`signing` for a node), `iss` and `sub` the account's
+    or the node's id, `aud` this endpoint's address, `exp` at most five minutes after `iat`, and a `jti` that was never
+    used before.
+    """
+    who = f"address {request.origin.remote_address}"
+    if request.tools.failures.left(who) < 1:
+        request.tools.failures.take(who)
+    audiences = tuple(f"{address}/api/v1{EXCHANGE}" for address in request.tools.addresses)
+    try:
+        exchanged = await exchange_token(request.services, request.context, body.assertion, audiences, request.origin)
+    except HolderRefused as refusal:
+        request.tools.failures.take(f"holder {refusal.holder_id}")  # one retired node does not lock its neighbours out
+        raise
+    except Refusal as refusal:
+        if refusal.code is Code.ASSERTION_REFUSED:
+            request.tools.failures.take(who)
+        raise
+    seconds = int((exchanged.token.expires_at - exchanged.token.created_at).total_seconds())
+    return AccessToken(access_token=exchanged.secret, token_type="Bearer", expires_in=seconds)
+
+
+@route("GET", "/whoami", Scope.SELF, RouteSpec("whoami", "get", "self.read", answer=WhoAmI))
+async def get_whoami(request: RequestContext) -> WhoAmI:
+    """Read who the caller is, and what it may do where."""
+    return who_am_i(request.caller)
+
+
+@route(
+    "POST",
+    "/whoami/password",
+    Scope.SELF,
+    RouteSpec("whoami", "change_password", "self.update", 204, errors=(Code.SIGN_IN_REFUSED,)),
+)
+async def change_own_password(request: RequestContext, body: ChangePassword) -> Answered:
+    """Change the caller's own password; every older token but the one in use counts no more."""
+    who = f"user {request.caller.actor.id}"
+    request.tools.failures.take(who)  # a stolen token is no leave to guess the password
+    wanted = (body.current_password, body.new_password)
+    try:
+        answered = await user_commands.change_own_password(request.work(lambda _: None), *wanted)
+    except Refusal as refusal:
+        if refusal.code is not Code.SIGN_IN_REFUSED:
+            request.tools.failures.give_back(who)
+        raise
+    request.tools.failures.give_back(who)
+    return answered
+
+
+@route("GET", "/tokens", Scope.SELF, RouteSpec("token", "list", "token.read", answer=Page[TokenView]))
+async def list_tokens(request: RequestContext, query: PageQuery) -> Page[TokenView]:
+    """List the caller's own tokens that still count."""
+    where = (start(query, "token"), query.limit + 1)
+    rows = await tokens.list_own(
+        request.services.database, request.acting, request.caller.actor.id, request.context.now, where
+    )
+    return page(rows, query, "token", token_view)
+
+
+@route(
+    "POST",
+    "/tokens",
+    Scope.SELF,
+    RouteSpec(
+        "token",
+        "create",
+        "token.create",
+        201,
+        TokenCreated,
+        one_time_secret=True,
+        errors=(Code.LIMIT_REACHED,),
+    ),
+)
+async def create_token(request: RequestContext, body: CreateToken) -> Answered:
+    """Make a personal access token, told once; with `actions` it is narrower than its maker, never wider."""
+    secret = new_token(TokenKind.PERSONAL)
+    work = request.work(partial(token_created, secret=secret))
+    lifetime = timedelta(seconds=body.expires_in_seconds)
+    return await commands.create_personal(work, secret, (body.name, lifetime, body.actions))
+
+
+@route("GET", "/tokens/{token_id}", Scope.SELF, RouteSpec("token", "get", "token.read", answer=TokenView))
+async def get_token(request: RequestContext, token_id: str) -> TokenView:
+    """Read one of the caller's own tokens, never its secret."""
+    row = await tokens.find_own(request.services.database, request.acting, token_id, request.caller.actor.id)
+    return token_view(require(row, "token"))
+
+
+@route("DELETE", "/tokens/{token_id}", Scope.SELF, RouteSpec("token", "revoke", "token.revoke", answer=TokenView))
+async def revoke_token(request: RequestContext, token_id: str) -> Answered:
+    """Revoke one of the caller's own tokens; its open streams are closed."""
+    return await commands.revoke(request.work(token_view), token_id)
+
+
+@route(
+    "POST",
+    "/platform/break-glass",
+    Scope.PLATFORM,
+    RouteSpec("break_glass", "open", "break_glass.open", 201, BreakGlassOpened, one_time_secret=True),
+)
+async def open_break_glass(request: RequestContext, body: OpenBreakGlass) -> Answered:
+    """Enter a tenant for a bounded time, with a stated reason that the tenant reads too."""
+    secret = new_token(TokenKind.BREAK_GLASS)
+    work = request.work(partial(break_glass_opened, secret=secret))
+    return await commands.enter(work, secret, body.tenant_id, body.role, body.reason)
+
+
+@route_in(
+    (Scope.PLATFORM, Scope.TENANT),
+    "GET",
+    "/break-glass",
+    RouteSpec("break_glass", "list", "break_glass.read", answer=Page[BreakGlassView]),
+)
+async def list_break_glass(request: RequestContext, query: PageQuery) -> Page[BreakGlassView]:
+    """List who entered which tenant, when and why."""
+    rows = await entries.page(request.services.database, request.acting, start(query, "break_glass"), query.limit + 1)
+    return page(rows, query, "break_glass", break_glass_view)

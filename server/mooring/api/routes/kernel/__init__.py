@@ -1,0 +1,1 @@
+"""Endpoints of the kernel wing: what everything is made of."""

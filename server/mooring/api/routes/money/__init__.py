@@ -1,0 +1,1 @@
+"""Endpoints of the money wing: what it cost."""

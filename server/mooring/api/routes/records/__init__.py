@@ -1,0 +1,1 @@
+"""Endpoints of the records wing: what happened."""

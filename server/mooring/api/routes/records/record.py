@@ -1,0 +1,117 @@
+"""Endpoints of events and the audit trail, in each kind of place."""
+
+from collections.abc import AsyncGenerator
+
+from mooring.api import stream
+from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.request_context import RequestContext
+from mooring.api.response import StreamingResponse
+from mooring.api.route import RouteSpec, route_in
+from mooring.api.schemas.records.record import (
+    AuditQuery,
+    AuditView,
+    EventPage,
+    EventQuery,
+    StreamQuery,
+    audit_view,
+    event_view,
+)
+from mooring.api.socket import WebSocketResponse, accept
+from mooring.commands.kernel.lookup import require
+from mooring.core.kernel.errors import Code
+from mooring.core.kernel.permissions import Scope
+from mooring.storage.identity import project as projects
+from mooring.storage.records import audit as audits
+
+PLACES = (Scope.PLATFORM, Scope.TENANT, Scope.PROJECT)
+LAST_ID = "~"  # sorts after every id
+
+
+@route_in(
+    PLACES,
+    "GET",
+    "/events",
+    RouteSpec("event", "list", "event.read", answer=EventPage, errors=(Code.CURSOR_EXPIRED,)),
+)
+async def list_events(request: RequestContext, query: EventQuery) -> EventPage:
+    """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first."""
+    await _require_project(request)
+    hub = request.services.hub
+    wanted = stream.selection(request, query.correlation_id, query.app_instance_id)
+    place = await stream.place_of(request, query.cursor) if query.cursor else await stream.first_place(request)
+    rows, place = await hub.read(wanted, place, query.limit)
+    if not rows and query.wait:
+        rows, place = await stream.wait_for_first(request, wanted, place, query)
+    if query.wait:
+        await stream.require_still_allowed(request)
+    withhold = request.place.scope is Scope.PLATFORM
+    return EventPage(items=[event_view(row, withhold=withhold) for row in rows], next_cursor=place.cursor())
+
+
+@route_in(
+    PLACES,
+    "GET",
+    "/events/stream",
+    RouteSpec(
+        "event",
+        "follow",
+        "event.read",
+        media_type="text/event-stream",
+        unlimited=True,
+        errors=(Code.CURSOR_EXPIRED,),
+    ),
+)
+async def stream_events(request: RequestContext, query: StreamQuery) -> StreamingResponse:
+    """Follow events as they happen (server-sent events).
+
+    Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+    """
+    pieces = await _followed(request, query)
+    return StreamingResponse(stream.server_sent(pieces), "text/event-stream")
+
+
+@route_in(
+    PLACES,
+    "GET",
+    "/events/ws",
+    RouteSpec(
+        "event",
+        "connect",
+        "event.read",
+        name="connect_events",
+        unlimited=True,
+        hidden=True,
+        websocket=True,
+        errors=(Code.CURSOR_EXPIRED,),
+    ),
+)
+async def connect_events(request: RequestContext, query: StreamQuery) -> WebSocketResponse:
+    """Follow events as they happen (WebSocket); the same events, cursors and bounds as the stream."""
+    headers = accept(request.headers)
+    return WebSocketResponse(headers, await _followed(request, query))
+
+
+async def _followed(request: RequestContext, query: StreamQuery) -> AsyncGenerator[stream.StreamChunk, None]:
+    await _require_project(request)
+    stream.require_room(request)
+    wanted = stream.selection(request, query.correlation_id, query.app_instance_id)
+    cursor = request.headers.get("last-event-id") or query.cursor
+    place = await stream.place_of(request, cursor) if cursor else request.services.hub.head
+    return stream.pieces(request, stream.EventSource(request, wanted), place)
+
+
+@route_in(PLACES, "GET", "/audit", RouteSpec("audit", "list", "audit.read", answer=Page[AuditView]))
+async def list_audit(request: RequestContext, query: AuditQuery) -> Page[AuditView]:
+    """Read the audit trail, newest first."""
+    await _require_project(request)
+    wanted = audits.AuditFilter(query.correlation_id, query.actor_id, query.action, query.outcome)
+    pages = PageQuery(cursor=query.cursor, limit=query.limit)
+    where = (start(pages, "audit", LAST_ID), query.limit + 1)
+    rows = await audits.page(request.services.database, request.acting, request.place.project_id, wanted, where)
+    return page(rows, pages, "audit", audit_view)
+
+
+async def _require_project(request: RequestContext) -> None:
+    """A tenant's admin may name any id: what is no project of the tenant's is not found."""
+    if request.place.project_id is not None:
+        require(await projects.find(request.services.database, request.acting, request.place.project_id), "project")

@@ -1,0 +1,1 @@
+"""Endpoints of the runtime wing: what is running."""

@@ -1,0 +1,256 @@
+"""Endpoints of instances: planning, launching, reading, and what is asked of one that is there."""
+
+from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.request_context import RequestContext
+from mooring.api.route import RouteSpec, route_in
+from mooring.api.schemas.runtime.instance import (
+    ClosingRecordView,
+    InstanceQuery,
+    InstanceView,
+    OperationView,
+    RepairInstance,
+    RevealedSecretView,
+    UpgradeInstance,
+)
+from mooring.api.schemas.runtime.instance_view import (
+    Around,
+    closing_record_view,
+    instance_view,
+    operation_view,
+)
+from mooring.api.schemas.runtime.launch import CreateInstance, PlanInstance, PlanView, launch_request, plan_view
+from mooring.api.wait import WaitQuery, waited
+from mooring.commands.kernel.work import Answered, Work
+from mooring.commands.runtime import instance as commands
+from mooring.commands.runtime import secret_reveal
+from mooring.commands.runtime.instance import InstanceRef
+from mooring.core.kernel.errors import Code
+from mooring.core.kernel.permissions import Scope, categories_of
+from mooring.core.kernel.validation import invalid
+from mooring.core.runtime.instance import Instance
+from mooring.core.runtime.instance_launch import LaunchedInstance
+from mooring.core.runtime.operation import Operation
+from mooring.storage.runtime import instance as instances
+
+PLACES = (Scope.PROJECT,)
+PATH = "/app-instances"
+ONE = PATH + "/{instance_id}"
+REFUSED = (
+    Code.ALLOCATION_IN_USE, Code.ARTIFACT_REVOKED, Code.ARTIFACT_UNVERIFIED, Code.CIRCUIT_OPEN, Code.INCOMPATIBLE,
+    Code.LIMIT_REACHED, Code.MODE_NOT_OFFERED, Code.NAME_TAKEN, Code.NOT_ENTITLED, Code.POLICY_DENIED,
+    Code.SIGNATURE_MISSING, Code.SOURCE_DENIED, Code.VERSION_DEPRECATED, Code.VERSION_NOT_OFFERED,
+)  # fmt: skip
+CHANGED = (Code.ILLEGAL_TRANSITION, Code.NOT_SUPPORTED, Code.OPERATION_IN_PROGRESS)
+
+
+def at(request: RequestContext, instance_id: str) -> InstanceRef:
+    """Which instance a request is about."""
+    return InstanceRef(str(request.place.project_id), instance_id)
+
+
+def doing(request: RequestContext) -> Work[Operation]:
+    """Work whose answer is an operation."""
+    return request.work(lambda made: operation_view(request.caller, made))
+
+
+async def shown(request: RequestContext, rows: list[Instance]) -> dict[str, InstanceView]:
+    """Instances with what is shown beside them, by id."""
+    database, ids = request.services.database, [each.id for each in rows]
+    members = await instances.members_of(database, request.acting, ids)
+    operations = await instances.open_operations(database, request.acting, ids)
+    claims = await instances.claims(database, request.acting, ids)
+    now = request.services.clock.now()
+    return {
+        each.id: instance_view(
+            request.caller.authority, each, Around(members[each.id], operations[each.id], claims.get(each.id), now)
+        )
+        for each in rows
+    }
+
+
+@route_in(
+    PLACES,
+    "POST",
+    PATH + ":plan",
+    RouteSpec("instance", "plan", "instance.create", answer=PlanView, read_only=True, family=True),
+)
+async def plan_instance(request: RequestContext, body: PlanInstance) -> PlanView:
+    """Say what a launch would be, without launching.
+
+    Which version is meant, which shapes fit or the smallest change that would, what it costs, which layer of the policy
+    decides, how long it took before, and everything that stands in the way: a create is refused with the first of it.
+    """
+    wish, project_id = launch_request(body), str(request.place.project_id)
+    return plan_view(await commands.plan(request.services, request.acting, request.caller.authority, project_id, wish))
+
+
+@route_in(
+    PLACES,
+    "POST",
+    PATH,
+    RouteSpec("instance", "create", "instance.create", 201, InstanceView, errors=REFUSED, family=True),
+)
+async def create_instance(request: RequestContext, body: CreateInstance) -> Answered:
+    """Launch an app into allocations that are there, or into capacity that is asked for with it."""
+    authority = request.caller.authority
+
+    def view(made: LaunchedInstance) -> InstanceView:
+        return instance_view(authority, made.instance, Around(made.members, (made.operation,)))
+
+    return await commands.create(request.work(view), str(request.place.project_id), launch_request(body))
+
+
+@route_in(PLACES, "GET", PATH, RouteSpec("instance", "list", "instance.read", answer=Page[InstanceView], family=True))
+async def list_instances(request: RequestContext, query: InstanceQuery) -> Page[InstanceView]:
+    """List a project's instances, the oldest first; those that are over stay readable."""
+    wanted = instances.InstanceFilter(
+        None if query.status is None else query.status.value,
+        query.app,
+        categories_of(request.caller.authority, request.place, "instance.read"),
+    )
+    window = (start(query, "instance"), query.limit + 1)
+    rows = await instances.page(
+        request.services.database, request.acting, str(request.place.project_id), wanted, window
+    )
+    views = await shown(request, rows[: query.limit])
+    return page(rows, query, "instance", lambda row: views[row.id])
+
+
+@route_in(PLACES, "GET", ONE, RouteSpec("instance", "get", "instance.read", answer=InstanceView, family=True))
+async def get_instance(request: RequestContext, instance_id: str, query: WaitQuery) -> InstanceView:
+    """Read an instance: its state, its health, its members in sum, what is under way, and where it listens."""
+
+    async def read() -> InstanceView:
+        row = await commands.find(request.services, request.acting, request.caller.authority, at(request, instance_id))
+        return (await shown(request, [row]))[row.id]
+
+    return await waited(request, query, instance_id, read)
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE + "/stop",
+    RouteSpec("instance", "stop", "instance.delete", 202, OperationView, errors=CHANGED, family=True),
+)
+async def stop_instance(request: RequestContext, instance_id: str) -> Answered:
+    """Stop an instance for ever; asked again, the same operation is the answer.
+
+    Everything else that is open is cancelled. It is `stopped` when each of its members has a closing record.
+    """
+    return await commands.stop(doing(request), at(request, instance_id))
+
+
+@route_in(
+    PLACES,
+    "DELETE",
+    ONE,
+    RouteSpec("instance", "delete", "instance.delete", 202, OperationView, errors=CHANGED, family=True),
+)
+async def delete_instance(request: RequestContext, instance_id: str) -> Answered:
+    """Stop an instance for ever: the same as `stop`."""
+    return await commands.stop(doing(request), at(request, instance_id))
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE + "/upgrade",
+    RouteSpec(
+        "instance",
+        "upgrade",
+        "instance.update",
+        202,
+        OperationView,
+        errors=(*CHANGED, *REFUSED, Code.CONFLICT),
+        family=True,
+    ),
+)
+async def upgrade_instance(request: RequestContext, instance_id: str, body: UpgradeInstance) -> Answered:
+    """Go to another version, by its number or by a channel.
+
+    The pin moves when the upgrade succeeds. One that fails leaves it, and each member shows the version that it runs:
+    upgrade again, or roll back.
+    """
+    if body.version is not None and body.channel is not None:
+        raise invalid("channel", "either an exact version or a channel")
+    channel = None if body.channel is None else body.channel.value
+    return await commands.upgrade(doing(request), at(request, instance_id), body.version, channel)
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE + "/rollback",
+    RouteSpec(
+        "instance",
+        "rollback",
+        "instance.update",
+        202,
+        OperationView,
+        errors=(*CHANGED, Code.ROLLBACK_UNAVAILABLE),
+        family=True,
+    ),
+)
+async def rollback_instance(request: RequestContext, instance_id: str) -> Answered:
+    """Go back to the version before, by the same digests."""
+    return await commands.rollback(doing(request), at(request, instance_id))
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE + "/reconcile",
+    RouteSpec("instance", "reconcile", "instance.update", 202, OperationView, errors=CHANGED, family=True),
+)
+async def reconcile_instance(request: RequestContext, instance_id: str) -> Answered:
+    """Let the adapter compare what is with what is wanted, and put it right."""
+    return await commands.reconcile(doing(request), at(request, instance_id))
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE + "/repair",
+    RouteSpec("instance", "repair", "instance.update", 202, OperationView, errors=CHANGED, family=True),
+)
+async def repair_instance(request: RequestContext, instance_id: str, body: RepairInstance) -> Answered:
+    """Let the adapter build again what is broken: all of it, what steers it, or one member."""
+    return await commands.repair(doing(request), at(request, instance_id), body.scope, body.member_id)
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE + "/restart",
+    RouteSpec("instance", "restart", "instance.update", 202, OperationView, errors=CHANGED, family=True),
+)
+async def restart_instance(request: RequestContext, instance_id: str) -> Answered:
+    """Begin anew with the same version, where the manifest allows it; otherwise `details.instead` says what does."""
+    return await commands.restart(doing(request), at(request, instance_id))
+
+
+@route_in(
+    PLACES,
+    "GET",
+    ONE + "/closing-records",
+    RouteSpec("closing_record", "list", "instance.read", answer=Page[ClosingRecordView], family=True),
+)
+async def list_closing_records(request: RequestContext, instance_id: str, query: PageQuery) -> Page[ClosingRecordView]:
+    """List by what the end of each member is known: a receipt, that nothing was started, or a write-off."""
+    row = await commands.find(request.services, request.acting, request.caller.authority, at(request, instance_id))
+    window = (start(query, "closing_record"), query.limit + 1)
+    rows = await instances.closing_records(request.services.database, request.acting, (row.project_id, row.id), window)
+    return page(rows, query, "closing_record", closing_record_view)
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE + "/secrets/{secret_name}/reveal",
+    RouteSpec("instance", "reveal", "instance.connect", answer=RevealedSecretView, one_time_secret=True),
+)
+async def reveal_instance_secret(request: RequestContext, instance_id: str, secret_name: str) -> Answered:
+    """Show the secret that opens the app, such as its token; that it was shown stands in the audit trail."""
+    work: Work[tuple[str, str]] = request.work(lambda told: RevealedSecretView(name=told[0], value=told[1]))
+    return await secret_reveal.reveal(work, at(request, instance_id), secret_name)

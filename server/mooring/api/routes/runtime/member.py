@@ -1,0 +1,221 @@
+"""Endpoints of members, operations and app actions of an instance."""
+
+import msgspec
+
+from mooring.api.page import Page, page, start
+from mooring.api.request_context import RequestContext, encode_json
+from mooring.api.response import Response
+from mooring.api.route import RouteSpec, route_in
+from mooring.api.routes.runtime.instance import CHANGED, ONE, PLACES, REFUSED, at, doing
+from mooring.api.schemas.runtime.instance import (
+    ActionQuery,
+    AddMembers,
+    CancelOperation,
+    DrainMember,
+    MemberQuery,
+    MemberView,
+    OperationQuery,
+    OperationView,
+    RemoveMember,
+    ReplaceMember,
+    StartAction,
+)
+from mooring.api.schemas.runtime.instance_view import member_view, operation_view
+from mooring.api.schemas.runtime.launch import placement_spec
+from mooring.api.wait import WaitQuery, quietly_over, waited
+from mooring.commands.kernel.lookup import require
+from mooring.commands.kernel.work import Answered, Work
+from mooring.commands.runtime import app_action
+from mooring.commands.runtime import instance as commands
+from mooring.commands.runtime import member as members
+from mooring.core.kernel.errors import Code
+from mooring.core.runtime.instance_launch import LaunchedInstance
+from mooring.core.runtime.member import Member
+from mooring.core.runtime.member_change import AddMembersRequest, RemoveMemberRequest, ReplaceMemberRequest
+from mooring.core.runtime.operation import OPERATION
+from mooring.storage.runtime import instance as instances
+
+MEMBERS = ONE + "/members"
+ONE_MEMBER = MEMBERS + "/{member_id}"
+OPERATIONS = ONE + "/operations"
+ONE_OPERATION = OPERATIONS + "/{operation_id}"
+OVER = ",".join(sorted(OPERATION.final))
+AFTER_ALL = "~"
+"""Sorts after every id: operations are listed from the newest on."""
+
+
+def _launching(request: RequestContext) -> Work[LaunchedInstance]:
+    return request.work(lambda made: operation_view(request.caller, made.operation))
+
+
+@route_in(PLACES, "GET", MEMBERS, RouteSpec("member", "list", "member.read", answer=Page[MemberView]))
+async def list_members(request: RequestContext, instance_id: str, query: MemberQuery) -> Page[MemberView]:
+    """List the members of an instance, those that were removed among them."""
+    database, where = request.services.database, at(request, instance_id)
+    require(await instances.find(database, request.acting, *where.place), "instance")
+    wanted = instances.InstanceFilter(None if query.status is None else query.status.value, query.component)
+    window = (start(query, "member"), query.limit + 1)
+    rows = await instances.page_members(database, request.acting, where.place, wanted, window)
+    bound = await instances.bindings(database, [each.allocation_id for each in rows if each.allocation_id])
+    return page(
+        rows,
+        query,
+        "member",
+        lambda row: member_view(request.caller.authority, row, bound.get(row.allocation_id or "")),
+    )
+
+
+@route_in(PLACES, "GET", ONE_MEMBER, RouteSpec("member", "get", "member.read", answer=MemberView))
+async def get_member(request: RequestContext, instance_id: str, member_id: str, query: WaitQuery) -> MemberView:
+    """Read a member: where it is, which version it runs, who holds it, and how it does."""
+    database, where = request.services.database, at(request, instance_id)
+
+    async def read() -> MemberView:
+        row = require(await instances.find_member(database, request.acting, where.place, member_id), "member")
+        bound = await instances.bindings(database, [row.allocation_id] if row.allocation_id else [])
+        return member_view(request.caller.authority, row, bound.get(row.allocation_id or ""))
+
+    return await waited(request, query, member_id, read)
+
+
+@route_in(
+    PLACES, "POST", MEMBERS, RouteSpec("member", "add", "member.add", 202, OperationView, errors=(*CHANGED, *REFUSED))
+)
+async def add_members(request: RequestContext, instance_id: str, body: AddMembers) -> Answered:
+    """Add members of a component; each is bound to a place before the adapter sees it."""
+    wish = AddMembersRequest(body.component, body.count)
+    return await members.add(_launching(request), at(request, instance_id), wish, placement_spec(body.placement))
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE_MEMBER + "/drain",
+    RouteSpec("member", "drain", "member.drain", 202, OperationView, errors=(*CHANGED, Code.LIMIT_REACHED)),
+)
+async def drain_member(request: RequestContext, instance_id: str, member_id: str, body: DrainMember) -> Answered:
+    """Ask a member to finish its work and take no more; drained is what is observed to be quiet."""
+    asked = (body.timeout_seconds, body.reason)
+    return await members.drain(doing(request), at(request, instance_id), member_id, asked)
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE_MEMBER + "/resume",
+    RouteSpec("member", "resume", "member.drain", 200, MemberView, errors=(*CHANGED, Code.CONFLICT)),
+)
+async def resume_member(request: RequestContext, instance_id: str, member_id: str) -> Answered:
+    """Put a member back to work; a hold of its adapter's stays until the adapter lets go."""
+    database, where = request.services.database, at(request, instance_id)
+    row = require(await instances.find_member(database, request.acting, where.place, member_id), "member")
+    bound = await instances.bindings(database, [row.allocation_id] if row.allocation_id else [])
+    work: Work[Member] = request.work(
+        lambda made: member_view(request.caller.authority, made, bound.get(made.allocation_id or ""))
+    )
+    return await members.resume(work, where, member_id)
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE_MEMBER + "/remove",
+    RouteSpec("member", "remove", "member.remove", 202, OperationView, errors=CHANGED),
+)
+async def remove_member(request: RequestContext, instance_id: str, member_id: str, body: RemoveMember) -> Answered:
+    """Take a member out: its work finishes within a bound, then it is torn down, and looked for."""
+    wish = RemoveMemberRequest(body.timeout_seconds, body.force, body.keep_allocation)
+    return await members.remove(doing(request), at(request, instance_id), member_id, wish)
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE_MEMBER + "/replace",
+    RouteSpec("member", "replace", "member.replace", 202, OperationView, errors=(*CHANGED, *REFUSED)),
+)
+async def replace_member(request: RequestContext, instance_id: str, member_id: str, body: ReplaceMember) -> Answered:
+    """Put a new member in place of one; with `surge` it joins before the old one goes."""
+    wish, placement = ReplaceMemberRequest(body.surge, body.timeout_seconds), placement_spec(body.placement)
+    return await members.exchange(_launching(request), at(request, instance_id), member_id, wish, placement)
+
+
+@route_in(PLACES, "GET", OPERATIONS, RouteSpec("operation", "list", "operation.read", answer=Page[OperationView]))
+async def list_operations(request: RequestContext, instance_id: str, query: OperationQuery) -> Page[OperationView]:
+    """List the operations of an instance, the newest first; actions that only read are not among them."""
+    database, where = request.services.database, at(request, instance_id)
+    require(await instances.find(database, request.acting, *where.place), "instance")
+    wanted = instances.InstanceFilter(
+        None if query.status is None else query.status.value, None if query.kind is None else query.kind.value
+    )
+    window = (start(query, "operation", AFTER_ALL), query.limit + 1)
+    rows = await instances.page_operations(database, request.acting, where.place, wanted, window)
+    return page(rows, query, "operation", lambda row: operation_view(request.caller, row))
+
+
+@route_in(PLACES, "GET", ONE_OPERATION, RouteSpec("operation", "get", "operation.read", answer=OperationView))
+async def get_operation(
+    request: RequestContext, instance_id: str, operation_id: str, query: WaitQuery
+) -> OperationView:
+    """Read an operation: its steps, its blocker, its deadline, its outcome and the evidence."""
+    view = await _operation(request, instance_id, operation_id)
+    if view.read_only:
+        seconds = query.wait if query.until or query.changed_from else 0
+        return await quietly_over(request, instance_id, seconds, lambda: _operation(request, instance_id, operation_id))
+    return await waited(request, query, operation_id, lambda: _operation(request, instance_id, operation_id))
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE_OPERATION + "/cancel",
+    RouteSpec("operation", "cancel", "operation.cancel", 202, OperationView, errors=CHANGED),
+)
+async def cancel_operation(
+    request: RequestContext, instance_id: str, operation_id: str, body: CancelOperation
+) -> Answered:
+    """Ask an operation to end early; what is past stopping may still succeed or fail."""
+    return await commands.cancel(doing(request), at(request, instance_id), operation_id, body.reason)
+
+
+@route_in(
+    PLACES,
+    "POST",
+    ONE + "/actions/{action_name}",
+    RouteSpec(
+        "instance",
+        "act",
+        "instance.read",
+        202,
+        OperationView,
+        errors=(*CHANGED, Code.LIMIT_REACHED),
+        name="start_instance_action",
+        family=True,
+    ),
+)
+async def start_action(
+    request: RequestContext, instance_id: str, action_name: str, body: StartAction, query: ActionQuery
+) -> Response:
+    """Ask the app's adapter for an action of its manifest.
+
+    Who may is said by the action's own key. With `wait` the answer is 200 and has the outcome if it is there in time;
+    otherwise it is 202, and the operation is read until it is over.
+    """
+    answered = await app_action.start(doing(request), at(request, instance_id), action_name, body.input, body.member_id)
+    headers = {"idempotency-replayed": "true"} if answered.replayed else {}
+    view = msgspec.json.decode(answered.body, type=OperationView)
+    if query.wait and view.status not in OPERATION.final:
+        if view.read_only:
+            view = await quietly_over(
+                request, instance_id, query.wait, lambda: _operation(request, instance_id, view.id)
+            )
+        else:
+            asked = WaitQuery(wait=query.wait, until=OVER)
+            view = await waited(request, asked, view.id, lambda: _operation(request, instance_id, view.id))
+    return Response(200 if view.status in OPERATION.final else 202, encode_json(view), headers=headers)
+
+
+async def _operation(request: RequestContext, instance_id: str, operation_id: str) -> OperationView:
+    where = at(request, instance_id)
+    row = await instances.find_operation(request.services.database, request.acting, where.place, operation_id)
+    return operation_view(request.caller, require(row, "operation"))

@@ -1,0 +1,123 @@
+"""Endpoints that explain: why an instance, a member or an operation is as it is, and who can do what about it."""
+
+import re
+from typing import Final
+
+from mooring.api.request_context import RequestContext
+from mooring.api.route import RouteSpec, route_in
+from mooring.api.schemas.runtime.why import CausesView, why_view
+from mooring.commands.kernel.lookup import require
+from mooring.commands.runtime import instance as commands
+from mooring.commands.runtime.instance import InstanceRef
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.permissions import Scope
+from mooring.core.kernel.validation import invalid
+from mooring.core.runtime.circuit_breaker import WINDOW, why_open
+from mooring.core.runtime.instance import Instance, InstanceState
+from mooring.core.runtime.why import WhyFacts, why_instance, why_member, why_operation
+from mooring.storage.runtime import instance as instances
+from mooring.storage.runtime import launch
+from mooring.storage.runtime import why as whys
+
+PLACE = (Scope.PROJECT,)
+AT = "/app-instances/{instance_id}"
+_SUBJECT: Final = re.compile("[a-z0-9_-]{3,60}")
+
+
+@route_in(
+    PLACE, "GET", f"{AT}/why", RouteSpec("why", "get", "instance.read", name="explain_instance", answer=CausesView)
+)
+async def explain_instance(request: RequestContext, instance_id: str) -> CausesView:
+    """Say why an instance is as it is: the chain of causes, and the one next step."""
+    return await _instance(request, instance_id)
+
+
+@route_in(
+    PLACE,
+    "GET",
+    f"{AT}/members/{{member_id}}/why",
+    RouteSpec("why", "get", "member.read", name="explain_member", answer=CausesView),
+)
+async def explain_member(request: RequestContext, instance_id: str, member_id: str) -> CausesView:
+    """Say why a member is as it is: the chain of causes, and the one next step."""
+    return await _member(request, instance_id, member_id)
+
+
+@route_in(
+    PLACE,
+    "GET",
+    f"{AT}/operations/{{operation_id}}/why",
+    RouteSpec("why", "get", "operation.read", name="explain_operation", answer=CausesView),
+)
+async def explain_operation(request: RequestContext, instance_id: str, operation_id: str) -> CausesView:
+    """Say why an operation is as it is: the chain of causes, and the one next step."""
+    return await _operation(request, instance_id, operation_id)
+
+
+@route_in(
+    PLACE,
+    "GET",
+    "/why/{subject}",
+    RouteSpec("why", "find", "instance.read", name="explain_anything", answer=CausesView, family=True),
+)
+async def explain_anything(request: RequestContext, subject: str) -> CausesView:
+    """Say why an instance, a member or an operation is as it is, by its id, the beginning of its id, or its name."""
+    project_id = request.place.project_id or ""
+    meant: list[whys.ExplainableSubject] = []
+    if _SUBJECT.fullmatch(subject):
+        meant = await whys.named(request.services.database, request.acting, project_id, subject)
+    if len(meant) > 1:
+        raise invalid("subject", f"it stands for {', '.join(each.id for each in meant)}: say more of it")
+    one = require(next(iter(meant), None), "instance, member or operation")
+    at, authority = InstanceRef(project_id, one.instance_id), request.caller.authority
+    await commands.find(request.services, request.acting, authority, at)
+    needed = f"{one.noun}.read"
+    if one.noun != "instance" and needed not in authority.at(request.place):
+        raise Refusal(Code.PERMISSION_DENIED, f"{needed} is not allowed to this caller here", {"action": needed})
+    if one.noun == "member":
+        return await _member(request, one.instance_id, one.id)
+    if one.noun == "operation":
+        return await _operation(request, one.instance_id, one.id)
+    return await _instance(request, one.instance_id)
+
+
+async def _instance(request: RequestContext, instance_id: str) -> CausesView:
+    at = InstanceRef(request.place.project_id or "", instance_id)
+    await commands.find(
+        request.services, request.acting, request.caller.authority, at
+    )  # a part of them may be his to see
+    return why_view(why_instance(await _facts(request, instance_id)))
+
+
+async def _member(request: RequestContext, instance_id: str, member_id: str) -> CausesView:
+    facts = await _facts(request, instance_id)
+    place = (request.place.project_id or "", instance_id)
+    member = require(await instances.find_member(request.services.database, request.acting, place, member_id), "member")
+    return why_view(why_member(facts, member))
+
+
+async def _operation(request: RequestContext, instance_id: str, operation_id: str) -> CausesView:
+    facts = await _facts(request, instance_id)
+    place = (request.place.project_id or "", instance_id)
+    operation = await instances.find_operation(request.services.database, request.acting, place, operation_id)
+    return why_view(why_operation(facts, require(operation, "operation")))
+
+
+async def _facts(request: RequestContext, instance_id: str) -> WhyFacts:
+    database = request.services.database
+    instance = require(
+        await instances.find(database, request.acting, request.place.project_id or "", instance_id), "instance"
+    )
+    return require(
+        await whys.facts(database, instance, request.context.now, await _circuit(request, instance)), "instance"
+    )
+
+
+async def _circuit(request: RequestContext, instance: Instance) -> str | None:
+    """Why no launch of its version is begun now, which matters where it failed."""
+    if instance.status != InstanceState.FAILED:
+        return None
+    asked = (instance.version_id, instance.bound_capacity_shape, request.context.now - WINDOW)
+    deploys = await launch.deploys(request.services.database, instance.tenant_id, *asked)
+    refusal = why_open(deploys, request.context.now)
+    return None if refusal is None else refusal.detail

@@ -1,0 +1,352 @@
+"""What the endpoints of artifacts take and show."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from mooring.api.page import Cursor, Limit
+from mooring.api.schemas.catalog.artifact_check import ArtifactCheckView, check_view
+from mooring.api.schemas.kernel.fields import Shown, Strict, Time, allowed
+from mooring.commands.catalog.artifact import PublishIntent
+from mooring.core.catalog.artifact import LABEL_LENGTH_MAX, LABELS_MAX, Artifact, ArtifactKind, Visibility
+from mooring.core.catalog.artifact_evidence import ArtifactTransition, EvaluatedArtifact
+from mooring.core.catalog.artifact_location import LOCATION_LENGTH_MAX, SourceType
+from mooring.core.catalog.artifact_promotion import CheckResult, Hold, VersionUse
+from mooring.core.catalog.manifest_schema import DIGEST_PATTERN
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
+from mooring.core.catalog.trust_lifecycle import TrustState
+from mooring.core.kernel.ids import Prefix, pattern
+from mooring.core.kernel.permissions import Authority, Place, Scope
+
+Digest = Annotated[str, Meta(pattern=DIGEST_PATTERN, description="`sha256:` and 64 hexadecimal digits; never a tag.")]
+LocationText = Annotated[
+    str,
+    Meta(
+        min_length=6,
+        max_length=LOCATION_LENGTH_MAX,
+        description="Where the bytes lie: `oci://registry/repository`, `https://…`, `s3://bucket/key`, "
+        "`huggingface://owner/name@commit/file` or `file:path`.",
+    ),
+]
+ArtifactId = Annotated[str, Meta(pattern=pattern(Prefix.ARTIFACT))]
+Reason = Annotated[str, Meta(min_length=10, max_length=1000, description="Why: at least 10 characters.")]
+Label = Annotated[str, Meta(max_length=LABEL_LENGTH_MAX)]
+
+
+class PublishArtifact(Strict):
+    """A wish to push an image or a payload to the platform's own registry."""
+
+    name: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=150,
+            pattern="^[a-z0-9]+([._/-][a-z0-9]+)*$",
+            description="The repository's name below this place's own.",
+        ),
+    ]
+
+
+class PublishView(Shown):
+    """Where to push, and a token that allows it for a short time."""
+
+    registry: str
+    repository: str
+    location: str
+    registry_token: Annotated[str, Meta(description="Told once: a bearer token for pushing to this repository alone.")]
+    expires_at: Time
+
+
+class RegisterArtifact(Strict):
+    """A digest that lies at its source."""
+
+    kind: ArtifactKind
+    location: LocationText
+    digest: Digest
+    labels: Annotated[dict[str, Label], Meta(max_length=LABELS_MAX)] = msgspec.field(default_factory=dict)
+
+
+class PromoteArtifact(Strict):
+    """One move through the promotion, with the reason for it."""
+
+    move: PromotionTrigger
+    reason: Reason
+    superseded_by: ArtifactId | None = None
+    no_successor_because: Reason | None = None
+
+
+class RevokeArtifact(Strict):
+    """Why an artifact is withdrawn for ever."""
+
+    reason: Reason
+
+
+class ArtifactQuery(Strict):
+    """Which artifacts."""
+
+    cursor: Cursor | None = None
+    limit: Limit = 100
+    digest: Digest | None = None
+    promotion: PromotionState | None = None
+    kind: ArtifactKind | None = None
+
+
+class DoubtView(Shown):
+    """One reason why an artifact is not verified."""
+
+    code: str
+    reason: str
+
+
+class ArtifactView(Shown):
+    """Bytes under a digest; `trust` is what the evidence says at this moment."""
+
+    id: str
+    tenant_id: str | None
+    project_id: str | None
+    visibility: Visibility
+    kind: ArtifactKind
+    source_type: SourceType
+    location: str
+    digest: str
+    algorithm: str
+    size_bytes: int
+    media_type: str
+    labels: dict[str, str]
+    promotion: PromotionState
+    trust: TrustState
+    doubts: list[DoubtView]
+    check: Annotated[
+        ArtifactCheckView | None,
+        Meta(description="The newest check of its bytes; null where there is none, and where it is not looked for."),
+    ]
+    created_at: Time
+    deprecated_at: Time | None
+    retired_at: Time | None
+    superseded_by: str | None
+    deprecation_reason: str | None
+    revoked_at: Time | None
+    revocation_reason: str | None
+    revision: int
+    etag: str
+    allowed_moves: list[PromotionTrigger]
+    allowed_actions: list[str]
+
+
+class EvidenceView(Shown):
+    """One observation about an artifact's bytes."""
+
+    id: str
+    kind: str
+    digest: str
+    observed_at: Time
+    present: bool
+    size_bytes: int | None
+    repository: str | None
+    key_fingerprint: str | None
+    fault: str | None
+    relied_on: bool
+
+
+class CheckView(Shown):
+    """The result of a check."""
+
+    name: str
+    subject: str
+    passed: bool
+    detail: str
+
+
+class ArtifactEvidenceView(Shown):
+    """All that is known about an artifact's bytes, and what follows from it now."""
+
+    trust: TrustState
+    doubts: list[DoubtView]
+    evidence: list[EvidenceView]
+    checks: list[CheckView]
+
+
+class StepView(Shown):
+    """One move, with who made it and why where the caller may know."""
+
+    machine: str
+    generation: int
+    before: str
+    trigger: str
+    after: str
+    occurred_at: Time
+    correlation_id: str
+    actor_kind: str | None
+    actor_id: str | None
+    reason: str | None
+
+
+class HistoryView(Shown):
+    """Every move of an artifact, oldest first."""
+
+    items: list[StepView]
+
+
+class ImpactedInstance(Shown):
+    """An instance whose pin has the digest, or whose open upgrade leads to it."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    status: str
+    name: str
+    app_slug: str
+    version: str
+
+
+class ImpactedMember(Shown):
+    """A member of such an instance, and the version that it is on itself."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    instance_id: str
+    status: str
+    name: str
+    component_key: str
+    version: str
+
+
+class ImpactedVersion(Shown):
+    """A version that needs the digest."""
+
+    id: str
+    app_slug: str
+    version: str
+    promotion: PromotionState
+
+
+class ImpactView(Shown):
+    """What a revocation touches, as far as this place may know."""
+
+    digest: str
+    holds_count: int
+    versions: list[ImpactedVersion]
+    instances: list[ImpactedInstance]
+    members: list[ImpactedMember]
+
+
+def publish_view(intent: PublishIntent) -> PublishView:
+    """The right to push, told once."""
+    return PublishView(
+        registry=intent.registry,
+        repository=intent.repository,
+        location=intent.location,
+        registry_token=intent.token,
+        expires_at=intent.expires_at,
+    )
+
+
+def artifact_view(authority: Authority, verified: EvaluatedArtifact) -> ArtifactView:
+    """An artifact as the caller sees it."""
+    artifact, trust = verified.artifact, verified.trust
+    held = allowed(authority, _place(artifact), ("artifact.verify", "artifact.promote", "artifact.revoke"))
+    state = PromotionState(artifact.promotion)
+    moves = [edge.trigger for edge in PROMOTION.edges if edge.source is state]
+    return ArtifactView(
+        id=artifact.id,
+        tenant_id=artifact.tenant_id,
+        project_id=artifact.project_id,
+        visibility=Visibility(artifact.visibility),
+        kind=ArtifactKind(artifact.kind),
+        source_type=SourceType(artifact.source_type),
+        location=artifact.location,
+        digest=artifact.digest,
+        algorithm=artifact.algorithm,
+        size_bytes=artifact.size_bytes,
+        media_type=artifact.media_type,
+        labels=dict(artifact.labels),
+        promotion=state,
+        trust=trust.state,
+        doubts=_doubts(verified),
+        check=None if verified.check is None else check_view(authority, verified.check),
+        created_at=artifact.created_at,
+        deprecated_at=artifact.deprecated_at,
+        retired_at=artifact.retired_at,
+        superseded_by=artifact.superseded_by,
+        deprecation_reason=artifact.deprecation_reason,
+        revoked_at=artifact.revoked_at,
+        revocation_reason=artifact.revocation_reason,
+        revision=artifact.revision,
+        etag=f"{artifact.revision}.{artifact.promotion_generation}.{artifact.trust_generation}",
+        allowed_moves=moves if "artifact.promote" in held else [],
+        allowed_actions=held,
+    )
+
+
+def evidence_view(verified: EvaluatedArtifact, checks: list[CheckResult]) -> ArtifactEvidenceView:
+    """What was observed and checked."""
+    return ArtifactEvidenceView(
+        trust=verified.trust.state,
+        doubts=_doubts(verified),
+        evidence=[
+            EvidenceView(
+                id=each.id,
+                kind=each.kind.value,
+                digest=each.digest,
+                observed_at=each.observed_at,
+                present=each.present,
+                size_bytes=each.size_bytes,
+                repository=each.repository,
+                key_fingerprint=each.key_fingerprint,
+                fault=None if each.fault is None else each.fault.value,
+                relied_on=each.id in verified.trust.evidence_ids,
+            )
+            for each in verified.evidence
+        ],
+        checks=[
+            CheckView(name=each.name, subject=each.subject, passed=each.passed, detail=each.detail) for each in checks
+        ],
+    )
+
+
+def history_view(steps: list[ArtifactTransition]) -> HistoryView:
+    """Every move."""
+    return HistoryView(
+        items=[
+            StepView(
+                machine=each.machine,
+                generation=each.generation,
+                before=each.source,
+                trigger=each.trigger,
+                after=each.target,
+                occurred_at=each.occurred_at,
+                correlation_id=each.correlation_id,
+                actor_kind=each.actor_kind,
+                actor_id=each.actor_id,
+                reason=each.reason,
+            )
+            for each in steps
+        ]
+    )
+
+
+def impact_view(digest: str, holds: list[Hold], versions: list[VersionUse], rows: tuple[Any, Any]) -> ImpactView:
+    """What a revocation touches."""
+    instances, members = rows
+    return ImpactView(
+        digest=digest,
+        holds_count=len(holds),
+        versions=[
+            ImpactedVersion(id=each.version_id, app_slug=each.app_slug, version=each.version, promotion=each.promotion)
+            for each in versions
+        ],
+        instances=[ImpactedInstance(**dict(row.items())) for row in instances],
+        members=[ImpactedMember(**dict(row.items())) for row in members],
+    )
+
+
+def _doubts(verified: EvaluatedArtifact) -> list[DoubtView]:
+    return [DoubtView(code=each.code.value, reason=each.reason) for each in verified.trust.doubts]
+
+
+def _place(artifact: Artifact) -> Place:
+    if artifact.project_id is not None:
+        return Place(Scope.PROJECT, artifact.tenant_id, artifact.project_id)
+    return Place(Scope.PLATFORM) if artifact.tenant_id is None else Place(Scope.TENANT, artifact.tenant_id)

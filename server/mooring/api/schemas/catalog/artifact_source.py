@@ -1,0 +1,104 @@
+"""What the endpoints of allowed sources and signer keys take and show."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from mooring.api.schemas.kernel.fields import DisplayName, Shown, Strict, Time, allowed
+from mooring.core.catalog.artifact_location import LOCATION_LENGTH_MAX, ArtifactSource
+from mooring.core.catalog.artifact_trust import SignerKey
+from mooring.core.kernel.permissions import Authority, Place, Scope
+from mooring.gateways.signing.cosign_keys import PEM_BYTES_MAX
+
+
+class CreateArtifactSource(Strict):
+    """A place that artifacts may come from."""
+
+    name: DisplayName
+    pattern: Annotated[
+        str,
+        Meta(
+            min_length=1,
+            max_length=LOCATION_LENGTH_MAX,
+            description="A location, or the beginning of one that ends with `/*`, such as `oci://registry.example/*`.",
+        ),
+    ]
+    reaches_private: Annotated[
+        bool, Meta(description="Whether it may lie in a private network; the platform's sources only.")
+    ] = False
+
+
+class ArtifactSourceView(Shown):
+    """A source on the list; without a tenant it is the platform's and for everybody."""
+
+    id: str
+    tenant_id: str | None
+    name: str
+    pattern: str
+    reaches_private: bool
+    created_at: Time
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class AddSignerKey(Strict):
+    """A public key whose signatures count from now on."""
+
+    name: DisplayName
+    public_key_pem: Annotated[
+        str,
+        Meta(min_length=1, max_length=PEM_BYTES_MAX, description="ECDSA P-256 or Ed25519, in PEM form: `cosign.pub`."),
+    ]
+
+
+class SignerKeyView(Shown):
+    """A key whose signatures count, until it was removed."""
+
+    id: str
+    tenant_id: str | None
+    name: str
+    algorithm: str
+    fingerprint: str
+    public_key: str
+    created_at: Time | None
+    removed_at: Time | None
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+def source_view(authority: Authority, source: ArtifactSource) -> ArtifactSourceView:
+    """A source as the caller sees it."""
+    return ArtifactSourceView(
+        id=source.id,
+        tenant_id=source.tenant_id,
+        name=source.name,
+        pattern=source.pattern,
+        reaches_private=source.reaches_private,
+        created_at=source.created_at,
+        revision=source.revision,
+        etag=str(source.revision),
+        allowed_actions=allowed(authority, _place(source.tenant_id), ("artifact_source.update",)),
+    )
+
+
+def key_view(authority: Authority, key: SignerKey) -> SignerKeyView:
+    """A key as the caller sees it."""
+    return SignerKeyView(
+        id=key.id,
+        tenant_id=key.tenant_id,
+        name=key.name,
+        algorithm=key.algorithm,
+        fingerprint=key.fingerprint,
+        public_key=key.public_key,
+        created_at=key.created_at,
+        removed_at=key.removed_at,
+        revision=key.revision,
+        etag=str(key.revision),
+        allowed_actions=[] if key.removed_at else allowed(authority, _place(key.tenant_id), ("signer_key.update",)),
+    )
+
+
+def _place(tenant_id: str | None) -> Place:
+    return Place(Scope.PLATFORM) if tenant_id is None else Place(Scope.TENANT, tenant_id)

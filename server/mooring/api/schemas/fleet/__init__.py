@@ -1,0 +1,1 @@
+"""Bodies and views of the fleet wing: where it can run, and what happens there."""

@@ -1,0 +1,267 @@
+"""What agents send about their tasks, and what they are answered."""
+
+import binascii
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mooring.api.schemas.kernel.fields import Shown, Strict
+from mooring.commands.live.task_dispatcher import TaskPoll, TaskPollAnswer
+from mooring.core.fleet.task_envelope import TaskEnvelope, decode
+from mooring.core.fleet.task_family import RefusalReason
+from mooring.core.fleet.task_report import (
+    CHUNK_BYTES_MAX,
+    REPORTS_MAX,
+    STRAYS_MAX,
+    MalformedReport,
+    Report,
+    TaskLogReport,
+    TaskProgressReport,
+    TaskRejected,
+    TaskReportVerdict,
+    TaskResultReport,
+    TaskStrayReport,
+)
+from mooring.core.fleet.task_schema import LAST_LINES_MAX, LINE_LENGTH_MAX, NO_NUL_PATTERN
+from mooring.core.fleet.task_transitions import TaskEnd, TaskOutcome
+from mooring.core.identity.platform_key import PlatformKey, encoded
+from mooring.storage.fleet.task_claim import FencedTask
+
+RUNNING_MAX: Final = 2_000
+FREE_MAX: Final = 1_000
+WAIT_SECONDS_MAX: Final = 60
+
+Id = Annotated[str, Meta(max_length=64, pattern="^[a-z0-9_]+$")]
+Fence = Annotated[int, Meta(ge=0, le=2**62)]
+Line = Annotated[str, Meta(max_length=LINE_LENGTH_MAX, pattern=NO_NUL_PATTERN)]
+Word = Annotated[str, Meta(max_length=200, pattern=NO_NUL_PATTERN)]
+Base64 = Annotated[str, Meta(max_length=CHUNK_BYTES_MAX * 4 // 3 + 4, pattern="^[A-Za-z0-9_-]*$")]
+Count = Annotated[int, Meta(ge=0, le=2**62)]
+
+
+class HeldTask(Strict):
+    """A task that the agent holds, under the fence of its claim."""
+
+    task_id: Id
+    fence: Fence
+
+
+class ClaimTasks(Strict):
+    """A poll: what the agent has room for, what it holds, and how it is."""
+
+    free: Annotated[int, Meta(ge=0, le=FREE_MAX, description="How many tasks it has room for.")]
+    wait_seconds: Annotated[float, Meta(ge=0, le=WAIT_SECONDS_MAX, description="How long to wait for one.")] = 0.0
+    running: Annotated[
+        list[HeldTask],
+        Meta(max_length=RUNNING_MAX, description="Every task that it holds; their leases are renewed."),
+    ] = msgspec.field(default_factory=list)
+    session: Annotated[
+        str,
+        Meta(
+            max_length=64,
+            pattern="^[A-Za-z0-9_-]*$",
+            description="New at each start of the agent: it then holds what `running` says, and nothing else.",
+        ),
+    ] = ""
+    health: Annotated[
+        dict[Annotated[str, Meta(max_length=64)], Any], Meta(max_length=50, description="How the agent itself is.")
+    ] = msgspec.field(default_factory=dict)
+
+
+class SignedTask(Shown):
+    """A task with the platform's signature over its payload."""
+
+    payload: str
+    key_id: str
+    signature: str
+
+
+class AnnouncedKey(Shown):
+    """A key that signs tasks, announced by the key before it."""
+
+    key_id: str
+    public_key: str
+    signed_by: str | None
+    signature: str | None
+
+
+class ClaimedTasks(Shown):
+    """What there is for the node: tasks, what to end early, what is no longer its own, and announced keys."""
+
+    tasks: list[SignedTask]
+    cancel: list[HeldTask]
+    lost: list[HeldTask]
+    keys: list[AnnouncedKey]
+    heartbeat_seconds: float
+    lease_seconds: float
+
+
+class NodeAllocations(Shown):
+    """The allocations that stand on a node, or may."""
+
+    allocations: list[str]
+
+
+class ReportTasks(Strict):
+    """Reports, each of which is answered on its own; their forms stand in the page about the node plane."""
+
+    reports: Annotated[list[dict[str, Any]], Meta(max_length=REPORTS_MAX)]
+
+
+class ReportVerdict(Shown):
+    """What becomes of one report."""
+
+    accepted: bool
+    code: str | None
+    detail: str | None
+
+
+class ReportedTasks(Shown):
+    """The answers, in the order of the reports."""
+
+    results: list[ReportVerdict]
+
+
+class _Told(msgspec.Struct, tag_field="kind", forbid_unknown_fields=True, kw_only=True):
+    """Something that an agent tells."""
+
+
+class _Progress(Strict):
+    stage: Word
+    done: Count
+    total: Count | None = None
+    unit: Word = ""
+
+
+class ProgressReport(_Told, tag="progress", kw_only=True):
+    """How far a task is."""
+
+    task_id: Id
+    fence: Fence
+    progress: _Progress
+
+
+class LogReport(_Told, tag="log", kw_only=True):
+    """More of a task's output."""
+
+    task_id: Id
+    fence: Fence
+    offset: Count
+    text: Base64
+
+
+class _Failure(Strict):
+    code: Word
+    detail: Annotated[str, Meta(max_length=4_000, pattern=NO_NUL_PATTERN)] = ""
+    exit_code: Annotated[int, Meta(ge=-(2**31), lt=2**31)] | None = None
+
+
+class _SignedReceipt(Strict):
+    body: Annotated[str, Meta(max_length=1_400_000, pattern="^[A-Za-z0-9_-]*$")]
+    signature: Annotated[str, Meta(max_length=100, pattern="^[A-Za-z0-9_-]*$")]
+
+
+class ResultReport(_Told, tag="result", kw_only=True):
+    """How a task ended."""
+
+    task_id: Id
+    fence: Fence
+    outcome: TaskOutcome
+    failure: _Failure | None = None
+    result: dict[str, Any] = msgspec.field(default_factory=dict)
+    last_lines: Annotated[list[Line], Meta(max_length=LAST_LINES_MAX)] = msgspec.field(default_factory=list)
+    receipt: _SignedReceipt | None = None
+
+
+class RefusedReport(_Told, tag="refused", kw_only=True):
+    """A task that the agent did not take."""
+
+    reason: RefusalReason
+    task_id: Id | None = None
+    detail: Line = ""
+
+
+class _Stray(Strict):
+    kind: Word
+    name: Word
+    verdict: Literal["adopted", "reaped", "foreign"]
+    allocation_id: Id | None = None
+
+
+class StrayReport(_Told, tag="stray", kw_only=True):
+    """A sweep is over; what it found that the platform does not know of."""
+
+    what: Annotated[list[_Stray], Meta(max_length=STRAYS_MAX)]
+
+
+AnyReport = ProgressReport | LogReport | ResultReport | RefusedReport | StrayReport
+
+
+def ask_of(node_id: str, body: ClaimTasks, wait_seconds_max: float) -> TaskPoll:
+    """What a poll asks for."""
+    running = frozenset(FencedTask(each.task_id, each.fence) for each in body.running)
+    return TaskPoll(node_id, body.free, min(body.wait_seconds, wait_seconds_max), running)
+
+
+def claimed_tasks(given: TaskPollAnswer, heartbeat_seconds: float, lease_seconds: float) -> ClaimedTasks:
+    """The answer to a poll."""
+    return ClaimedTasks(
+        tasks=[_signed(each) for each in given.tasks],
+        cancel=[HeldTask(task_id=each.task_id, fence=each.fence) for each in given.cancel],
+        lost=[HeldTask(task_id=each.task_id, fence=each.fence) for each in given.lost],
+        keys=[_announced(each) for each in given.keys],
+        heartbeat_seconds=heartbeat_seconds,
+        lease_seconds=lease_seconds,
+    )
+
+
+def _signed(envelope: TaskEnvelope) -> SignedTask:
+    return SignedTask(payload=envelope.payload, key_id=envelope.key_id, signature=envelope.signature)
+
+
+def _announced(key: PlatformKey) -> AnnouncedKey:
+    return AnnouncedKey(
+        key_id=key.id,
+        public_key=encoded(key.public_key),
+        signed_by=key.signed_by,
+        signature=None if key.signature is None else encoded(key.signature),
+    )
+
+
+def read_report(document: dict[str, Any]) -> Report:
+    """A report as the core knows it; one that cannot be read is answered as such, and the others are taken."""
+    try:
+        told: AnyReport = msgspec.convert(document, AnyReport)
+        return _report(told)
+    except (msgspec.ValidationError, ValueError, binascii.Error) as error:
+        return MalformedReport(str(error)[:500])
+
+
+def _report(report: AnyReport) -> Report:
+    if isinstance(report, ProgressReport):
+        return TaskProgressReport(report.task_id, report.fence, msgspec.to_builtins(report.progress))
+    if isinstance(report, LogReport):
+        return TaskLogReport(report.task_id, report.fence, report.offset, decode(report.text))
+    if isinstance(report, RefusedReport):
+        return TaskRejected(report.task_id, report.reason, report.detail)
+    if isinstance(report, StrayReport):
+        return TaskStrayReport(tuple(msgspec.to_builtins(each) for each in report.what))
+    failure = report.failure
+    ended = TaskEnd(
+        outcome=report.outcome,
+        failure_code=None if failure is None else failure.code,
+        failure_detail=None if failure is None else failure.detail,
+        exit_code=None if failure is None else failure.exit_code,
+        result=report.result,
+        last_lines=tuple(report.last_lines),
+    )
+    receipt = None if report.receipt is None else (decode(report.receipt.body), decode(report.receipt.signature))
+    return TaskResultReport(report.task_id, report.fence, ended, receipt)
+
+
+def report_verdict(verdict: TaskReportVerdict) -> ReportVerdict:
+    """What an agent is told of one report."""
+    return ReportVerdict(
+        accepted=verdict.accepted, code=None if verdict.code is None else verdict.code.value, detail=verdict.detail
+    )

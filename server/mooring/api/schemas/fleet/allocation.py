@@ -1,0 +1,348 @@
+"""What the endpoints of allocations and their groups take and show."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from mooring.api.page import PageQuery
+from mooring.api.schemas.kernel.fields import Shown, Slug, Strict, Time, allowed
+from mooring.core.catalog.compatibility import CapacityShape
+from mooring.core.fleet.allocation import (
+    GROUP_MAX,
+    METADATA_MAX,
+    METADATA_VALUE_LENGTH,
+    PLACE_SECONDS_MAX,
+    Allocation,
+    AllocationRequest,
+    AllocationState,
+    TeardownProof,
+)
+from mooring.core.fleet.allocation_group import AllocationGroup, AllocationGroupRequest, GroupState, state_of
+from mooring.core.fleet.placement_explanation import PlacementExplanation
+from mooring.core.kernel.ids import Prefix, pattern
+from mooring.core.kernel.permissions import Authority, Place, Scope
+from mooring.storage.fleet.allocation import Occupancy
+
+GpuCount = Annotated[int, Meta(ge=1, le=1024, description="One of the counts that the SKU is sold with.")]
+Region = Annotated[str, Meta(min_length=1, max_length=40, description="Where it has to be; none: where there is room.")]
+Sku = Annotated[str, Meta(min_length=1, max_length=60, description="Slug or id of a SKU.")]
+GroupId = Annotated[str, Meta(pattern=pattern(Prefix.ALLOCATION_GROUP))]
+NodeId = Annotated[str, Meta(pattern=pattern(Prefix.NODE))]
+PlaceWithin = Annotated[
+    int, Meta(ge=1, le=PLACE_SECONDS_MAX, description="Seconds in which a place must be found, or it fails.")
+]
+Count = Annotated[int, Meta(ge=1, le=GROUP_MAX, description="How many.")]
+MetadataText = Annotated[str, Meta(max_length=METADATA_VALUE_LENGTH)]
+Metadata = Annotated[
+    dict[MetadataText, MetadataText], Meta(max_length=METADATA_MAX, description="Kept and shown, and not looked at.")
+]
+SchedulerType = Annotated[str, Meta(min_length=1, max_length=100, description="A label; kept and not looked at.")]
+NOT_GIVEN_BACK = frozenset(
+    {AllocationState.REQUESTED, AllocationState.PROVISIONING, AllocationState.ACTIVE, AllocationState.FAILED}
+)
+
+
+class CreateAllocation(Strict):
+    """A claim on a whole machine or on slots of one; the platform chooses which."""
+
+    shape: CapacityShape
+    sku: Sku
+    gpu_count: GpuCount | None = None
+    region: Region | None = None
+    name: Slug | None = None
+    group_id: GroupId | None = None
+    place_within_seconds: PlaceWithin | None = None
+    scheduler_type: SchedulerType | None = None
+    integration_metadata: Metadata | None = None
+
+
+class CreateAllocationGroup(Strict):
+    """Several equal claims, called by one name; with `same_node` they share one machine and its network."""
+
+    name: Slug
+    shape: CapacityShape
+    sku: Sku
+    count: Count = 1
+    same_node: bool = False
+    gpu_count: GpuCount | None = None
+    region: Region | None = None
+    place_within_seconds: PlaceWithin | None = None
+    scheduler_type: SchedulerType | None = None
+    integration_metadata: Metadata | None = None
+
+
+class ExplainAllocation(Strict):
+    """What would be asked for."""
+
+    shape: CapacityShape
+    sku: Sku
+    gpu_count: GpuCount | None = None
+    region: Region | None = None
+    count: Count = 1
+    same_node: bool = False
+
+
+class AllocationQuery(PageQuery):
+    """Which allocations are listed."""
+
+    status: AllocationState | None = None
+    group_id: GroupId | None = None
+
+
+class OccupancyQuery(PageQuery):
+    """Which allocations on nodes are listed."""
+
+    node_id: NodeId | None = None
+    status: AllocationState | None = None
+
+
+class SlotView(Shown):
+    """A GPU of the machine; a simulated one computes nothing."""
+
+    index: int
+    numa: int
+    gpu_model: str
+    memory_bytes: int
+    simulated: bool
+
+
+class ChargeView(Shown):
+    """What is charged: from the moment the sandbox stood until it was given back."""
+
+    price_minor_per_gpu_hour: int
+    currency: str
+    price_revision: int
+    started_at: Time | None
+    ended_at: Time | None
+
+
+class AllocationView(Shown):
+    """A claim, what it got, what it waits for, and by what its end is known."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    name: str
+    group_id: str | None
+    shape: CapacityShape
+    sku_id: str | None
+    sku: str
+    gpu_model: str
+    gpu_count: int
+    regions: list[str]
+    status: AllocationState
+    blocker: str | None
+    node_id: str | None
+    region: str | None
+    host: str | None
+    slots: list[SlotView]
+    isolation: str | None
+    address: str | None
+    limits: dict[str, Any]
+    scheduler_type: str | None
+    integration_metadata: dict[str, Any]
+    charge: ChargeView
+    failure_code: str | None
+    failure_detail: str | None
+    teardown_proof: TeardownProof | None
+    receipt_id: str | None
+    correlation_id: str
+    created_at: Time
+    deadline_at: Time
+    placed_at: Time | None
+    activated_at: Time | None
+    failed_at: Time | None
+    releasing_at: Time | None
+    retry_at: Time | None
+    lost_at: Time | None
+    released_at: Time | None
+    revision: int
+    etag: str
+    allowed_verbs: list[str]
+    allowed_actions: list[str]
+
+
+class AllocationGroupView(Shown):
+    """Allocations that belong together, and the state that follows from theirs."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    name: str
+    same_node: bool
+    status: GroupState
+    allocations: list[AllocationView]
+    created_at: Time
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class CandidateView(Shown):
+    """The machines of one region, and why none of them does."""
+
+    region: str
+    machines: int
+    because: str
+    change: str
+
+
+class ExplanationView(Shown):
+    """Whether it fits now; if not, why, and the smallest change that would make it fit."""
+
+    fits: bool
+    because: str
+    smallest_change: str
+    candidates: list[CandidateView]
+
+
+class OccupancyView(Shown):
+    """That something stands on a node and what keeps it there, for whoever runs the node."""
+
+    id: str
+    node_id: str
+    tenant_id: str
+    project_id: str
+    shape: CapacityShape
+    gpu_count: int
+    status: AllocationState
+    blocker: str | None
+    placed_at: Time | None
+    activated_at: Time | None
+    releasing_at: Time | None
+    retry_at: Time | None
+    lost_at: Time | None
+
+
+def request_of(body: CreateAllocation | CreateAllocationGroup | ExplainAllocation) -> AllocationRequest:
+    """What a body asks for, of each allocation."""
+    wish = AllocationRequest(body.shape, body.sku, body.gpu_count, body.region)
+    if isinstance(body, ExplainAllocation):
+        return wish
+    return AllocationRequest(
+        body.shape,
+        body.sku,
+        body.gpu_count,
+        body.region,
+        body.name,
+        body.place_within_seconds,
+        body.scheduler_type,
+        body.integration_metadata,
+    )
+
+
+def group_request_of(body: CreateAllocationGroup) -> AllocationGroupRequest:
+    """What a body asks for, of a group."""
+    return AllocationGroupRequest(body.name, body.count, body.same_node, request_of(body))
+
+
+def allocation_view(authority: Authority, allocation: Allocation) -> AllocationView:
+    """An allocation as the caller sees it: the machine under it is known by its id alone."""
+    state = AllocationState(allocation.status)
+    facts = allocation.facts or {}
+    actions = _actions(authority, allocation)
+    return AllocationView(
+        id=allocation.id,
+        tenant_id=allocation.tenant_id,
+        project_id=allocation.project_id,
+        name=allocation.name,
+        group_id=allocation.group_id,
+        shape=CapacityShape(allocation.shape),
+        sku_id=allocation.sku_id,
+        sku=allocation.sku_slug,
+        gpu_model=allocation.gpu_model,
+        gpu_count=allocation.gpu_count,
+        regions=allocation.regions,
+        status=state,
+        blocker=allocation.blocker,
+        node_id=allocation.node_id,
+        region=allocation.region,
+        host=allocation.host,
+        slots=msgspec.convert(allocation.slots or [], list[SlotView]),
+        isolation=facts.get("isolation"),
+        address=facts.get("address"),
+        limits=dict(facts.get("limits") or {}),
+        scheduler_type=allocation.scheduler_type,
+        integration_metadata=dict(allocation.integration_metadata or {}),
+        charge=_charge(allocation),
+        failure_code=allocation.failure_code,
+        failure_detail=allocation.failure_detail,
+        teardown_proof=None if allocation.teardown_proof is None else TeardownProof(allocation.teardown_proof),
+        receipt_id=allocation.receipt_id,
+        correlation_id=allocation.correlation_id,
+        created_at=allocation.created_at,
+        deadline_at=allocation.deadline_at,
+        placed_at=allocation.placed_at,
+        activated_at=allocation.activated_at,
+        failed_at=allocation.failed_at,
+        releasing_at=allocation.releasing_at,
+        retry_at=allocation.retry_at,
+        lost_at=allocation.lost_at,
+        released_at=allocation.released_at,
+        revision=allocation.revision,
+        etag=f"{allocation.generation}.{allocation.revision}",
+        allowed_verbs=_verbs(state) if actions else [],
+        allowed_actions=actions,
+    )
+
+
+def group_view(authority: Authority, group: AllocationGroup, members: list[Allocation]) -> AllocationGroupView:
+    """A group as the caller sees it; its etag changes with each of its allocations."""
+    generation = sum(each.generation for each in members)
+    revision = group.revision + sum(each.revision for each in members)
+    actions = {action for each in members for action in _actions(authority, each)}
+    return AllocationGroupView(
+        id=group.id,
+        tenant_id=group.tenant_id,
+        project_id=group.project_id,
+        name=group.name,
+        same_node=group.same_node,
+        status=state_of(each.status for each in members),
+        allocations=[allocation_view(authority, each) for each in members],
+        created_at=group.created_at,
+        revision=group.revision,
+        etag=f"{generation}.{revision}",
+        allowed_actions=sorted(actions),
+    )
+
+
+def explanation_view(said: PlacementExplanation) -> ExplanationView:
+    """An explanation."""
+    return ExplanationView(
+        fits=said.fits,
+        because=said.because,
+        smallest_change=said.smallest_change,
+        candidates=[
+            CandidateView(region=each.region, machines=each.machines, because=each.because, change=each.change)
+            for each in said.classes
+        ],
+    )
+
+
+def occupancy_view(seen: Occupancy) -> OccupancyView:
+    """What stands on a node."""
+    return msgspec.convert(seen, OccupancyView, from_attributes=True)
+
+
+def _charge(allocation: Allocation) -> ChargeView:
+    return ChargeView(
+        price_minor_per_gpu_hour=allocation.price_minor_per_gpu_hour,
+        currency=allocation.currency,
+        price_revision=allocation.price_revision,
+        started_at=allocation.activated_at,
+        ended_at=allocation.releasing_at if allocation.activated_at is not None else None,
+    )
+
+
+def _verbs(state: AllocationState) -> list[str]:
+    if state is AllocationState.RELEASE_FAILED:
+        return ["release", "retry"]
+    return ["release"] if state in NOT_GIVEN_BACK else []
+
+
+def _actions(authority: Authority, allocation: Allocation) -> list[str]:
+    if not _verbs(AllocationState(allocation.status)):
+        return []
+    place = Place(Scope.PROJECT, allocation.tenant_id, allocation.project_id)
+    return allowed(authority, place, ("allocation.release",))

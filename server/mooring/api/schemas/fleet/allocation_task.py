@@ -1,0 +1,25 @@
+"""What the endpoint of an allocation's tasks takes."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from mooring.api.schemas.kernel.fields import Strict
+from mooring.core.fleet.task_creation import LABEL_PATTERN, LIFETIME_MAX, LIFETIME_MIN, STEP_PATTERN
+
+
+class MakeTask(Strict):
+    """Something to be done in a sandbox; the families and their arguments are at `/api/v1/schemas/tasks`."""
+
+    type: Annotated[str, Meta(max_length=64, description="A task family, such as `process.run`.")]
+    arguments: Annotated[dict[str, Any], Meta(description="By the schema of the family.")] = msgspec.field(
+        default_factory=dict
+    )
+    label: Annotated[
+        str, Meta(pattern=f"^$|{LABEL_PATTERN}", description="The owner within the allocation; none: itself.")
+    ] = ""
+    step: Annotated[
+        str, Meta(pattern=f"^$|{STEP_PATTERN}", description="What this task is called; none: a new name.")
+    ] = ""
+    lifetime_seconds: Annotated[float, Meta(ge=LIFETIME_MIN.total_seconds(), le=LIFETIME_MAX.total_seconds())] = 3_600.0

@@ -1,0 +1,433 @@
+"""What the endpoints of nodes and enrolment take and show."""
+
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+from msgspec import Meta, field
+
+from mooring.api.page import PageQuery
+from mooring.api.schemas.kernel.fields import Shown, Slug, Strict, Time, allowed
+from mooring.core.fleet.enrolment import LABEL_PATTERN, LABEL_VALUE_MAX, LABELS_MAX, EnrolmentToken
+from mooring.core.fleet.inventory import (
+    ADDRESSES_MAX,
+    BYTES_MAX,
+    CPUS_MAX,
+    FACT_PATTERN,
+    FACT_TEXT_MAX,
+    FACTS_MAX,
+    GPUS_MAX,
+    MODEL_MAX,
+    NUMA_MAX,
+    VERSION_MAX,
+    Gpu,
+    Inventory,
+    NumaNode,
+    facts_of,
+)
+from mooring.core.fleet.node import NODE, HostKind, Node, NodeState, NodeTrigger, why_no_work
+from mooring.core.fleet.slot import Slot, SlotStatus
+from mooring.core.identity.platform_key import PlatformKey, encoded
+from mooring.core.kernel.ids import Prefix, pattern
+from mooring.core.kernel.permissions import Authority, Place, Scope
+from mooring.storage.fleet.node import NodeUsageCounts
+
+HERE = Place(Scope.PLATFORM)
+Labels = Annotated[
+    dict[Annotated[str, Meta(pattern=LABEL_PATTERN)], Annotated[str, Meta(max_length=LABEL_VALUE_MAX)]],
+    Meta(max_length=LABELS_MAX, description="Names and values for people and for reports; nothing depends on them."),
+]
+RawKey = Annotated[
+    str, Meta(min_length=43, max_length=43, pattern="^[A-Za-z0-9_-]{43}$", description="32 bytes in base64url.")
+]
+Signature = Annotated[
+    str, Meta(min_length=86, max_length=86, pattern="^[A-Za-z0-9_-]{86}$", description="64 bytes in base64url.")
+]
+Reason = Annotated[str, Meta(min_length=10, max_length=1000, description="Why, in a sentence.")]
+NodeId = Annotated[str, Meta(pattern=pattern(Prefix.NODE))]
+
+
+class NodeMove(StrEnum):
+    """What an admin may do with a node."""
+
+    DRAIN = "drain"
+    RESUME = "resume"
+    RETIRE = "retire"
+    WRITE_OFF = "write_off"
+
+
+_MOVES: Final[Mapping[NodeMove, tuple[NodeTrigger, str]]] = {
+    NodeMove.DRAIN: (NodeTrigger.DRAIN, "node.drain"),
+    NodeMove.RESUME: (NodeTrigger.RESUME, "node.drain"),
+    NodeMove.RETIRE: (NodeTrigger.RETIRE, "node.retire"),
+    NodeMove.WRITE_OFF: (NodeTrigger.RETIRE, "teardown.write_off"),
+}
+"""Each move with the trigger that it pulls and the key that it takes."""
+
+
+class CreateEnrolmentToken(Strict):
+    """Where the machine that joins with it stands."""
+
+    region: Slug = "local"
+    labels: Labels = field(default_factory=dict)
+
+
+class EnrolmentTokenView(Shown):
+    """A one-time token without its secret, and who joined with it."""
+
+    id: str
+    region: str
+    labels: dict[str, str]
+    created_by: str
+    created_at: Time
+    expires_at: Time
+    used_at: Time | None
+    revoked_at: Time | None
+    node_id: str | None
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class EnrolmentTokenCreated(EnrolmentTokenView):
+    """A one-time token, told once."""
+
+    token: str
+
+
+class EnrolNode(Strict):
+    """A machine joins: its token, its keys, and the signature of the first key over all three."""
+
+    token: Annotated[str, Meta(min_length=1, max_length=100)]
+    name: Slug
+    host: HostKind
+    signing_key: RawKey
+    sealing_key: RawKey
+    proof: Signature
+    labels: Labels = field(default_factory=dict)
+    previous_node_id: Annotated[NodeId, Meta(description="The node that the agent's state is of, if any.")] | None = (
+        None
+    )
+
+
+class PlatformKeyView(Shown):
+    """A key that signs, or signed, tasks, with what the key before it says of it."""
+
+    key_id: str
+    public_key: str
+    signed_by: str | None
+    signature: str | None
+    created_at: Time
+    retired_at: Time | None
+
+
+class Enrolled(Shown):
+    """What a node pins."""
+
+    node_id: str
+    name: str
+    region: str
+    audience: str
+    platform_keys: list[PlatformKeyView]
+    sweep_due: bool
+
+
+class PlatformKeys(Shown):
+    """The keys that sign tasks, the newest one last."""
+
+    audience: str
+    platform_keys: list[PlatformKeyView]
+
+
+class ReportedGpu(Strict):
+    """One GPU; what is not there for real says so."""
+
+    index: Annotated[int, Meta(ge=0, le=GPUS_MAX * 8)]
+    model: Annotated[str, Meta(min_length=1, max_length=MODEL_MAX)]
+    memory_bytes: Annotated[int, Meta(ge=0, le=BYTES_MAX)]
+    simulated: bool
+    numa: Annotated[int, Meta(ge=0, le=NUMA_MAX * 8)] = 0
+
+
+class ReportedNuma(Strict):
+    """One NUMA place."""
+
+    index: Annotated[int, Meta(ge=0, le=NUMA_MAX * 8)]
+    cpus: Annotated[int, Meta(ge=0, le=CPUS_MAX)]
+    memory_bytes: Annotated[int, Meta(ge=0, le=BYTES_MAX)]
+
+
+Facts = Annotated[
+    dict[
+        Annotated[str, Meta(pattern=FACT_PATTERN)],
+        bool | int | float | Annotated[str, Meta(max_length=FACT_TEXT_MAX)],
+    ],
+    Meta(max_length=FACTS_MAX),
+]
+
+
+class ReportInventory(Strict):
+    """What a machine has."""
+
+    agent_version: Annotated[str, Meta(min_length=1, max_length=VERSION_MAX)]
+    host: HostKind
+    cpus: Annotated[int, Meta(ge=0, le=CPUS_MAX)]
+    memory_bytes: Annotated[int, Meta(ge=0, le=BYTES_MAX)]
+    numa: Annotated[list[ReportedNuma], Meta(max_length=NUMA_MAX)] = field(default_factory=list)
+    gpus: Annotated[list[ReportedGpu], Meta(max_length=GPUS_MAX)] = field(default_factory=list)
+    facts: Annotated[Facts, Meta(description="What was found on the machine; a manifest's needs compare these.")] = (
+        field(default_factory=dict)
+    )
+    addresses: Annotated[list[Annotated[str, Meta(max_length=45)]], Meta(max_length=ADDRESSES_MAX)] = field(
+        default_factory=list
+    )
+    limits: Annotated[Facts, Meta(description="What the agent bounds itself to.")] = field(default_factory=dict)
+
+
+class NodeFindingView(Shown):
+    """Something about a node that an operator should look at."""
+
+    code: str
+    detail: str
+    slot_index: int | None = None
+    allocation_id: str | None = None
+
+
+class InventoryTaken(Shown):
+    """What became of a report."""
+
+    node_id: str
+    status: NodeState
+    sweep_due: bool
+    findings: list[NodeFindingView]
+
+
+class RetireNode(Strict):
+    """Why a node goes."""
+
+    reason: Reason
+
+
+class WriteOffNode(Strict):
+    """Why a machine is given up, and what may still be on it: an admin answers for both."""
+
+    reason: Reason
+    may_be_left: Annotated[str, Meta(min_length=1, max_length=1000, description="What may still be on the machine.")]
+
+
+class NodeQuery(PageQuery):
+    """Which nodes are listed."""
+
+    status: NodeState | None = None
+    region: Slug | None = None
+    reachable: bool | None = None
+
+
+class NodeSlotView(Shown):
+    """A GPU of a node, and who has it."""
+
+    id: str
+    index: int
+    numa: int
+    gpu_model: str
+    memory_bytes: int
+    simulated: bool
+    status: SlotStatus
+    allocation_id: str | None
+
+
+class WhyView(Shown):
+    """One reason why a node takes no new allocations."""
+
+    code: str
+    detail: str
+
+
+class NodeView(Shown):
+    """A machine whose agent dials out."""
+
+    id: str
+    name: str
+    host: HostKind
+    region: str
+    labels: dict[str, str]
+    status: NodeState
+    reachable: bool
+    last_seen_at: Time | None
+    unreachable_since: Time | None
+    takes_work: bool
+    why: list[WhyView]
+    sweep_due: bool
+    previous_node_id: str | None
+    slots_total: int
+    slots_free: int
+    allocations: int
+    created_at: Time
+    retired_at: Time | None
+    retirement_reason: str | None
+    written_off_at: Time | None
+    may_be_left: str | None
+    generation: int
+    revision: int
+    etag: str
+    allowed_moves: list[NodeMove]
+    allowed_actions: list[str]
+
+
+class NodeDetail(NodeView):
+    """A node with all that is known of it."""
+
+    signing_key: str
+    sealing_key: str
+    slots: list[NodeSlotView]
+    inventory: dict[str, Any] | None
+    inventory_at: Time | None
+    facts: dict[str, bool | int | float | str]
+    findings: list[NodeFindingView]
+    health: dict[str, Any] | None
+
+
+def enrolment_token_view(authority: Authority, token: EnrolmentToken) -> EnrolmentTokenView:
+    """A token as the caller sees it."""
+    return EnrolmentTokenView(**_token_fields(authority, token))
+
+
+def enrolment_token_created(authority: Authority, token: EnrolmentToken, *, secret: str) -> EnrolmentTokenCreated:
+    """A token with its secret, which is told once."""
+    return EnrolmentTokenCreated(**_token_fields(authority, token), token=secret)
+
+
+def _token_fields(authority: Authority, token: EnrolmentToken) -> dict[str, Any]:
+    is_open = token.used_at is None and token.revoked_at is None
+    return {
+        "id": token.id,
+        "region": token.region,
+        "labels": token.labels,
+        "created_by": token.created_by,
+        "created_at": token.created_at,
+        "expires_at": token.expires_at,
+        "used_at": token.used_at,
+        "revoked_at": token.revoked_at,
+        "node_id": token.node_id,
+        "revision": token.revision,
+        "etag": str(token.revision),
+        "allowed_actions": allowed(authority, HERE, ("node.enrol",)) if is_open else [],
+    }
+
+
+def enrolled(audience: str, keys: list[PlatformKey], node: Node) -> Enrolled:
+    """What a node is told when it joined."""
+    return Enrolled(
+        node_id=node.id,
+        name=node.name,
+        region=node.region,
+        audience=audience,
+        platform_keys=[platform_key_view(key) for key in keys],
+        sweep_due=node.sweep_due,
+    )
+
+
+def platform_key_view(key: PlatformKey) -> PlatformKeyView:
+    """A key as nodes and admins see it."""
+    return PlatformKeyView(
+        key_id=key.id,
+        public_key=encoded(key.public_key),
+        signed_by=key.signed_by,
+        signature=None if key.signature is None else encoded(key.signature),
+        created_at=key.created_at,
+        retired_at=key.retired_at,
+    )
+
+
+def inventory_of(body: ReportInventory) -> Inventory:
+    """The inventory that a body describes."""
+    return Inventory(
+        agent_version=body.agent_version,
+        host=body.host,
+        cpus=body.cpus,
+        memory_bytes=body.memory_bytes,
+        numa=tuple(NumaNode(each.index, each.cpus, each.memory_bytes) for each in body.numa),
+        gpus=tuple(Gpu(each.index, each.numa, each.model, each.memory_bytes, each.simulated) for each in body.gpus),
+        facts=body.facts,
+        addresses=tuple(body.addresses),
+        limits=body.limits,
+    )
+
+
+def inventory_taken(node: Node) -> InventoryTaken:
+    """What an agent is told about its report."""
+    return InventoryTaken(
+        node_id=node.id,
+        status=NodeState(node.status),
+        sweep_due=node.sweep_due,
+        findings=[NodeFindingView(**each) for each in node.findings],
+    )
+
+
+def node_view(authority: Authority, node: Node, counts: NodeUsageCounts) -> NodeView:
+    """A node as the caller sees it."""
+    return NodeView(**_node_fields(authority, node, counts))
+
+
+def node_detail(authority: Authority, node: Node, slots: Sequence[Slot], allocations: int) -> NodeDetail:
+    """A node with all that is known of it, as the caller sees it."""
+    counts = NodeUsageCounts(len(slots), sum(slot.status == SlotStatus.FREE for slot in slots), allocations)
+    return NodeDetail(
+        **_node_fields(authority, node, counts),
+        signing_key=encoded(node.signing_key),
+        sealing_key=encoded(node.sealing_key),
+        slots=[slot_view(slot) for slot in slots],
+        inventory=node.inventory,
+        inventory_at=node.inventory_at,
+        facts=facts_of(node),
+        findings=[NodeFindingView(**each) for each in node.findings],
+        health=node.health,
+    )
+
+
+def slot_view(slot: Slot) -> NodeSlotView:
+    """A slot."""
+    return NodeSlotView(
+        id=slot.id,
+        index=slot.index,
+        numa=slot.numa,
+        gpu_model=slot.gpu_model,
+        memory_bytes=slot.memory_bytes,
+        simulated=slot.simulated,
+        status=SlotStatus(slot.status),
+        allocation_id=slot.allocation_id,
+    )
+
+
+def _node_fields(authority: Authority, node: Node, counts: NodeUsageCounts) -> dict[str, Any]:
+    state, held = NodeState(node.status), authority.at(HERE)
+    triggers = NODE.allowed(state)
+    moves = [move for move, (trigger, key) in _MOVES.items() if trigger in triggers and key in held]
+    return {
+        "id": node.id,
+        "name": node.name,
+        "host": HostKind(node.host),
+        "region": node.region,
+        "labels": node.labels,
+        "status": state,
+        "reachable": node.last_seen_at is not None and node.unreachable_since is None,
+        "last_seen_at": node.last_seen_at,
+        "unreachable_since": node.unreachable_since,
+        "takes_work": node.takes_work,
+        "why": [WhyView(**each) for each in why_no_work(node, counts.allocations)],
+        "sweep_due": node.sweep_due,
+        "previous_node_id": node.previous_node_id,
+        "slots_total": counts.slots,
+        "slots_free": counts.free,
+        "allocations": counts.allocations,
+        "created_at": node.created_at,
+        "retired_at": node.retired_at,
+        "retirement_reason": node.retirement_reason,
+        "written_off_at": node.written_off_at,
+        "may_be_left": node.may_be_left,
+        "generation": node.generation,
+        "revision": node.revision,
+        "etag": f"{node.generation}.{node.revision}",
+        "allowed_moves": moves,
+        "allowed_actions": sorted({_MOVES[move][1] for move in moves}),
+    }

@@ -1,0 +1,1 @@
+"""Bodies and views of the identity wing: who calls, and what they may do."""

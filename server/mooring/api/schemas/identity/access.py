@@ -1,0 +1,311 @@
+"""What the endpoints of service accounts, tokens, sign-in and break-glass take and show."""
+
+import base64
+from typing import Annotated, Any
+
+from msgspec import Meta
+
+from mooring.api.schemas.identity.tenancy import UserView
+from mooring.api.schemas.kernel.fields import (
+    ActionKey,
+    Description,
+    Email,
+    NewPassword,
+    Password,
+    PublicKey,
+    Revision,
+    Shown,
+    Slug,
+    Strict,
+    TenantId,
+    Time,
+    allowed,
+)
+from mooring.core.identity.break_glass import BreakGlass, BreakGlassEntry
+from mooring.core.identity.caller import Caller
+from mooring.core.identity.service_account import (
+    SERVICE_ACCOUNT,
+    ServiceAccount,
+    ServiceAccountKey,
+    ServiceAccountState,
+)
+from mooring.core.identity.token import Token, TokenKind
+from mooring.core.kernel.permissions import Authority, Place, Role, Scope
+
+
+class CreateServiceAccount(Strict):
+    """A new service account."""
+
+    name: Slug
+    actions: Annotated[list[ActionKey], Meta(max_length=200)]
+    description: Description = ""
+    public_key: PublicKey | None = None
+
+
+class UpdateServiceAccount(Strict):
+    """Another list or description; what is not given stays."""
+
+    actions: Annotated[list[ActionKey], Meta(max_length=200)] | None = None
+    description: Description | None = None
+    revision: Revision | None = None
+
+
+class ServiceAccountView(Shown):
+    """A service account."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    name: str
+    description: str
+    actions: list[str]
+    status: ServiceAccountState
+    created_at: Time
+    disabled_at: Time | None
+    deleted_at: Time | None
+    generation: int
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class CreateKey(Strict):
+    """A further public key."""
+
+    public_key: PublicKey
+    expires_at: Time | None = None
+
+
+class KeyView(Shown):
+    """A public key of a service account."""
+
+    id: str
+    service_account_id: str
+    algorithm: str
+    public_key: str
+    created_at: Time
+    expires_at: Time | None
+    revoked_at: Time | None
+
+
+class SignIn(Strict):
+    """A person's credentials: a password, or a one-time code with the password that it shall become."""
+
+    email: Email
+    tenant: Slug | None = None
+    password: Password | None = None
+    one_time_code: Annotated[str, Meta(min_length=1, max_length=100)] | None = None
+    new_password: NewPassword | None = None
+
+
+class SignedInView(Shown):
+    """A session token, told once."""
+
+    token: str
+    token_id: str
+    expires_at: Time
+    user: UserView
+
+
+class TokenGrant(Strict):
+    """RFC 7523: an assertion for a token."""
+
+    grant_type: Annotated[str, Meta(pattern="^urn:ietf:params:oauth:grant-type:jwt-bearer$")]
+    assertion: Annotated[str, Meta(min_length=1, max_length=4000)]
+
+
+class AccessToken(Shown):
+    """A service account's short-lived token, told once."""
+
+    access_token: str
+    token_type: str
+    expires_in: int
+
+
+class ChangePassword(Strict):
+    """The caller's own new password."""
+
+    current_password: Password
+    new_password: NewPassword
+
+
+class CreateToken(Strict):
+    """A personal access token."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=100)]
+    expires_in_seconds: Annotated[int, Meta(ge=60, le=90 * 86400)] = 7 * 86400
+    actions: Annotated[list[ActionKey], Meta(max_length=200)] | None = None
+
+
+class TokenView(Shown):
+    """A token, without its secret."""
+
+    id: str
+    kind: TokenKind
+    name: str
+    actions: list[str] | None
+    created_at: Time
+    expires_at: Time
+    revoked_at: Time | None
+    last_used_at: Time | None
+
+
+class TokenCreated(TokenView):
+    """A new token, told once."""
+
+    token: str
+
+
+class RoleView(Shown):
+    """A role that the caller holds."""
+
+    role: Role
+    project_id: str | None
+
+
+class WhoAmI(Shown):
+    """Who the caller is, and what it may do."""
+
+    kind: str
+    id: str
+    tenant_id: str | None
+    token_id: str | None
+    token_kind: TokenKind | None
+    expires_at: Time | None
+    break_glass_id: str | None
+    roles: list[RoleView]
+    platform_actions: list[str]
+    tenant_actions: list[str]
+    project_actions: dict[str, list[str]]
+
+
+class OpenBreakGlass(Strict):
+    """Enter a tenant, and say why."""
+
+    tenant_id: TenantId
+    reason: Annotated[str, Meta(min_length=10, max_length=1000)]
+    role: Role = Role.PROJECT_VIEWER
+
+
+class BreakGlassView(Shown):
+    """An entry into a tenant."""
+
+    id: str
+    tenant_id: str
+    user_id: str
+    role: Role
+    reason: str
+    created_at: Time
+    expires_at: Time
+
+
+class BreakGlassOpened(BreakGlassView):
+    """A new entry with its token, told once."""
+
+    token: str
+
+
+def service_account_view(authority: Authority, account: ServiceAccount) -> ServiceAccountView:
+    """A service account as the caller sees it: allowed is what its state takes and the caller holds."""
+    place = Place(Scope.PROJECT, account.tenant_id, account.project_id)
+    state = ServiceAccountState(account.status)
+    moves = [f"service_account.{trigger}" for trigger in SERVICE_ACCOUNT.allowed(state)]
+    if state is not ServiceAccountState.DELETED:
+        moves += ["service_account.update", "service_account.key.create", "service_account.key.revoke"]
+    return ServiceAccountView(
+        id=account.id,
+        tenant_id=account.tenant_id,
+        project_id=account.project_id,
+        name=account.name,
+        description=account.description,
+        actions=list(account.actions),
+        status=state,
+        created_at=account.created_at,
+        disabled_at=account.disabled_at,
+        deleted_at=account.deleted_at,
+        generation=account.generation,
+        revision=account.revision,
+        etag=f"{account.generation}.{account.revision}",
+        allowed_actions=allowed(authority, place, moves),
+    )
+
+
+def key_view(key: ServiceAccountKey) -> KeyView:
+    """A public key."""
+    return KeyView(
+        id=key.id,
+        service_account_id=key.service_account_id,
+        algorithm=key.algorithm,
+        public_key=encode_key(key.public_key),
+        created_at=key.created_at,
+        expires_at=key.expires_at,
+        revoked_at=key.revoked_at,
+    )
+
+
+def encode_key(key: bytes) -> str:
+    """A public key in base64."""
+    return base64.b64encode(key).decode()
+
+
+def token_view(token: Token) -> TokenView:
+    """A token, without its secret."""
+    return TokenView(**_token_fields(token))
+
+
+def token_created(token: Token, secret: str) -> TokenCreated:
+    """A new token, told once."""
+    return TokenCreated(**_token_fields(token), token=secret)
+
+
+def _token_fields(token: Token) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "kind": TokenKind(token.kind),
+        "name": token.name,
+        "actions": token.actions,
+        "created_at": token.created_at,
+        "expires_at": token.expires_at,
+        "revoked_at": token.revoked_at,
+        "last_used_at": token.last_used_at,
+    }
+
+
+def who_am_i(caller: Caller) -> WhoAmI:
+    """The caller, as it is known here."""
+    authority = caller.authority
+    return WhoAmI(
+        kind=caller.actor.kind.value,
+        id=caller.actor.id,
+        tenant_id=caller.tenant_id,
+        token_id=caller.actor.token_id,
+        token_kind=None if caller.token_kind is None else TokenKind(caller.token_kind),
+        expires_at=caller.expires_at,
+        break_glass_id=caller.actor.break_glass_id,
+        roles=[RoleView(role=Role(role), project_id=project) for role, project in caller.roles],
+        platform_actions=sorted(authority.platform),
+        tenant_actions=sorted(authority.tenant),
+        project_actions={project: sorted(keys) for project, keys in authority.projects.items()},
+    )
+
+
+def break_glass_view(entry: BreakGlass) -> BreakGlassView:
+    """An entry into a tenant."""
+    return BreakGlassView(**_entry_fields(entry))
+
+
+def break_glass_opened(entered: BreakGlassEntry, secret: str) -> BreakGlassOpened:
+    """A new entry with its token, told once."""
+    return BreakGlassOpened(**_entry_fields(entered.entry), token=secret)
+
+
+def _entry_fields(entry: BreakGlass) -> dict[str, Any]:
+    return {
+        "id": entry.id,
+        "tenant_id": entry.tenant_id,
+        "user_id": entry.user_id,
+        "role": Role(entry.role),
+        "reason": entry.reason,
+        "created_at": entry.created_at,
+        "expires_at": entry.expires_at,
+    }

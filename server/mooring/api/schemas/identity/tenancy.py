@@ -1,0 +1,210 @@
+"""What the endpoints of tenants, projects, users and memberships take and show."""
+
+from typing import Any
+
+from mooring.api.schemas.kernel.fields import (
+    DisplayName,
+    Email,
+    OneTimeCode,
+    Revision,
+    Shown,
+    Slug,
+    Strict,
+    Time,
+    UserId,
+    allowed,
+)
+from mooring.core.identity.membership import Membership
+from mooring.core.identity.project import Project
+from mooring.core.identity.tenant import CreatedTenant, Tenant
+from mooring.core.identity.user import User
+from mooring.core.kernel.permissions import Authority, Place, Role, Scope
+
+
+class FirstAdminBody(Strict):
+    """Who shall administer the new tenant."""
+
+    email: Email
+    display_name: DisplayName
+
+
+class CreateTenant(Strict):
+    """A new tenant."""
+
+    slug: Slug
+    display_name: DisplayName
+    first_admin: FirstAdminBody
+
+
+class Rename(Strict):
+    """Another display name."""
+
+    display_name: DisplayName
+    revision: Revision | None = None
+
+
+class TenantView(Shown):
+    """A tenant."""
+
+    id: str
+    slug: str
+    display_name: str
+    created_at: Time
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class UserView(Shown):
+    """A user."""
+
+    id: str
+    tenant_id: str | None
+    email: str
+    display_name: str
+    disabled: bool
+    has_password: bool
+    created_at: Time
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class TenantCreated(TenantView):
+    """A new tenant with its first admin and that user's one-time sign-in."""
+
+    first_admin: UserView
+    one_time_code: OneTimeCode
+
+
+class UserCreated(UserView):
+    """A user with a one-time sign-in."""
+
+    one_time_code: OneTimeCode
+
+
+class CreateProject(Strict):
+    """A new project."""
+
+    slug: Slug
+    display_name: DisplayName
+
+
+class ProjectView(Shown):
+    """A project."""
+
+    id: str
+    tenant_id: str
+    slug: str
+    display_name: str
+    created_at: Time
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class CreateUser(Strict):
+    """A new user."""
+
+    email: Email
+    display_name: DisplayName
+
+
+class CreateMembership(Strict):
+    """A role for a user."""
+
+    user_id: UserId
+    role: Role
+
+
+class MembershipView(Shown):
+    """A role of a user in a place."""
+
+    id: str
+    tenant_id: str | None
+    project_id: str | None
+    user_id: str
+    role: Role
+    created_at: Time
+    allowed_actions: list[str]
+
+
+def tenant_view(authority: Authority, tenant: Tenant) -> TenantView:
+    """A tenant as the caller sees it."""
+    return TenantView(**_tenant_fields(authority, tenant))
+
+
+def _tenant_fields(authority: Authority, tenant: Tenant) -> dict[str, Any]:
+    place = Place(Scope.TENANT, tenant.id, platform_too=True)
+    return {
+        "id": tenant.id,
+        "slug": tenant.slug,
+        "display_name": tenant.display_name,
+        "created_at": tenant.created_at,
+        "revision": tenant.revision,
+        "etag": str(tenant.revision),
+        "allowed_actions": allowed(authority, place, ("tenant.update", "project.create", "user.create")),
+    }
+
+
+def tenant_created(authority: Authority, made: CreatedTenant, code: str) -> TenantCreated:
+    """A new tenant, with what is told once."""
+    fields = _tenant_fields(authority, made.tenant)
+    return TenantCreated(**fields, first_admin=user_view(authority, made.first_admin), one_time_code=code)
+
+
+def project_view(authority: Authority, project: Project) -> ProjectView:
+    """A project as the caller sees it."""
+    place = Place(Scope.PROJECT, project.tenant_id, project.id)
+    actions = (
+        () if project.deleted_at else ("project.update", "project.delete", "service_account.create", "webhook.create")
+    )
+    return ProjectView(
+        id=project.id,
+        tenant_id=project.tenant_id,
+        slug=project.slug,
+        display_name=project.display_name,
+        created_at=project.created_at,
+        revision=project.revision,
+        etag=str(project.revision),
+        allowed_actions=allowed(authority, place, actions),
+    )
+
+
+def user_view(authority: Authority, user: User) -> UserView:
+    """A user as an admin sees it."""
+    return UserView(**_user_fields(authority, user))
+
+
+def user_created(authority: Authority, user: User, code: str) -> UserCreated:
+    """A user, with the code that is told once."""
+    return UserCreated(**_user_fields(authority, user), one_time_code=code)
+
+
+def _user_fields(authority: Authority, user: User) -> dict[str, Any]:
+    place = Place(Scope.PLATFORM) if user.tenant_id is None else Place(Scope.TENANT, user.tenant_id)
+    return {
+        "id": user.id,
+        "tenant_id": user.tenant_id,
+        "email": user.email,
+        "display_name": user.display_name,
+        "disabled": user.disabled_at is not None,
+        "has_password": user.password_hash is not None,
+        "created_at": user.created_at,
+        "revision": user.revision,
+        "etag": str(user.revision),
+        "allowed_actions": allowed(authority, place, ("user.update", "membership.create")),
+    }
+
+
+def membership_view(authority: Authority, membership: Membership) -> MembershipView:
+    """A membership as the caller sees it."""
+    return MembershipView(
+        id=membership.id,
+        tenant_id=membership.tenant_id,
+        project_id=membership.project_id,
+        user_id=membership.user_id,
+        role=Role(membership.role),
+        created_at=membership.created_at,
+        allowed_actions=allowed(authority, membership.place, ("membership.delete",)),
+    )

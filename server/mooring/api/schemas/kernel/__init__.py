@@ -1,0 +1,1 @@
+"""Bodies and views of the kernel wing: what everything is made of."""

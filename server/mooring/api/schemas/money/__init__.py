@@ -1,0 +1,1 @@
+"""Bodies and views of the money wing: what it cost."""

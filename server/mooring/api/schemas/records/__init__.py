@@ -1,0 +1,1 @@
+"""Bodies and views of the records wing: what happened."""

@@ -1,0 +1,1 @@
+"""Bodies and views of the runtime wing: what is running."""

@@ -1,0 +1,354 @@
+"""What the endpoints of instances, their members and their operations take and show."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from mooring.api.page import PageQuery
+from mooring.api.schemas.kernel.fields import Description, Shown, Strict, Time
+from mooring.api.schemas.runtime.launch import AppName, ComponentKey, Placement, Version
+from mooring.core.catalog.channel import Channel
+from mooring.core.catalog.manifest_schema import DRAIN_SECONDS_MAX
+from mooring.core.catalog.operating_mode import ControlPlaneScope, OperatingMode
+from mooring.core.kernel.ids import Prefix, pattern
+from mooring.core.runtime.app_action import INPUT_BYTES_MAX
+from mooring.core.runtime.closing_record import ClosingKind
+from mooring.core.runtime.instance import InstanceState
+from mooring.core.runtime.instance_change import RepairScope
+from mooring.core.runtime.member import MemberState
+from mooring.core.runtime.operation import OperationKind, OperationState, Phase
+from mooring.core.runtime.topology import AT_ONCE_MAX
+
+MemberId = Annotated[str, Meta(pattern=pattern(Prefix.MEMBER))]
+DrainSeconds = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=DRAIN_SECONDS_MAX,
+        description="Seconds in which its work must be finished; without it, as its manifest or configuration says.",
+    ),
+]
+AddCount = Annotated[int, Meta(ge=1, le=AT_ONCE_MAX, description="How many.")]
+HealthState = Literal["healthy", "degraded", "unknown"]
+
+
+class InstanceQuery(PageQuery):
+    """Which instances are listed."""
+
+    status: InstanceState | None = None
+    app: AppName | None = None
+
+
+class MemberQuery(PageQuery):
+    """Which members are listed."""
+
+    status: MemberState | None = None
+    component: ComponentKey | None = None
+
+
+class OperationQuery(PageQuery):
+    """Which operations are listed."""
+
+    status: OperationState | None = None
+    kind: OperationKind | None = None
+
+
+class UpgradeInstance(Strict):
+    """The version to go to, or the channel that says which."""
+
+    version: Version | None = None
+    channel: Channel | None = None
+
+
+class RepairInstance(Strict):
+    """How much is repaired."""
+
+    scope: RepairScope = RepairScope.WHOLE_RUNTIME
+    member_id: MemberId | None = None
+
+
+class CancelOperation(Strict):
+    """Why it is not wanted any more."""
+
+    reason: Description = ""
+
+
+class AddMembers(Strict):
+    """So many members of a component; where, unless it is where the instance was launched."""
+
+    component: ComponentKey
+    count: AddCount = 1
+    placement: Placement | None = None
+
+
+class DrainMember(Strict):
+    """How long its work may take, and why it shall take no more."""
+
+    timeout_seconds: DrainSeconds | None = None
+    reason: Description = ""
+
+
+class RemoveMember(Strict):
+    """How it is taken out."""
+
+    timeout_seconds: DrainSeconds | None = None
+    force: Annotated[bool, Meta(description="Do not ask the app: tear it down at once.")] = False
+    keep_allocation: Annotated[bool, Meta(description="Keep the allocation that was asked for with it.")] | None = None
+
+
+class ReplaceMember(Strict):
+    """How it is exchanged."""
+
+    surge: (
+        Annotated[
+            bool,
+            Meta(description="The new one joins before the old one goes; without it, where there may be one more."),
+        ]
+        | None
+    ) = None
+    timeout_seconds: DrainSeconds | None = None
+    placement: Placement | None = None
+
+
+class StartAction(Strict):
+    """What an action is given, by its `input_schema`."""
+
+    input: Annotated[dict[str, Any], Meta(max_length=1_000, description=f"At most {INPUT_BYTES_MAX} bytes.")] = (
+        msgspec.field(default_factory=dict)
+    )
+    member_id: MemberId | None = None
+
+
+class ActionQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """How long to wait for the outcome."""
+
+    wait: Annotated[float, Meta(ge=0, le=60, description="Seconds to wait until it is over.")] = 0
+
+
+class ClaimView(Shown):
+    """Whether an adapter holds the instance, which, and since when."""
+
+    held: bool
+    holder: str | None
+    since: Time | None
+
+
+class RoleSummaryView(Shown):
+    """The members of one component: wanted, there, and well."""
+
+    component_key: str
+    desired: int
+    current: int
+    healthy: int
+
+
+class PinView(Shown):
+    """What a version was when it was chosen, by digests."""
+
+    version_id: str
+    version: str
+    manifest_digest: str
+    artifacts: dict[str, str]
+
+
+class OpenOperationView(Shown):
+    """The operation of the whole that is open."""
+
+    id: str
+    kind: OperationKind
+    status: OperationState
+    phase: Phase
+    blocker: str | None
+    blocker_code: str | None
+
+
+class InstanceEndpointView(Shown):
+    """Where a member of the app listens."""
+
+    name: str
+    protocol: str
+    member_id: str | None = None
+    port: int | None = None
+    path: str | None = None
+    title: str | None = None
+    task_id: str | None = None
+    user: Annotated[str | None, Meta(description="Of a terminal: who commands run as.")] = None
+    directory: str | None = None
+    environment: dict[str, str] | None = None
+
+
+class InstanceView(Shown):
+    """A launched app: what it is, how far it has come, and how it does."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    name: str
+    app_id: str
+    app: str
+    app_category: str
+    version_id: str
+    version: str
+    channel: str | None
+    pin: PinView
+    previous_pin: PinView | None
+    config: dict[str, Any]
+    topology: dict[str, int]
+    placement: dict[str, Any]
+    operating_mode: OperatingMode
+    control_plane_scope: ControlPlaneScope
+    runtime_backend: str
+    bound_capacity_shape: str | None
+    topology_mode: str | None
+    service_account_id: str
+    status: InstanceState
+    health: HealthState
+    health_detail: str | None
+    health_at: Time | None
+    members_summary: list[RoleSummaryView]
+    endpoints: list[InstanceEndpointView]
+    adapter_detail: dict[str, Any]
+    operation: OpenOperationView | None
+    claim: ClaimView
+    failure_code: str | None
+    failure_detail: str | None
+    last_lines: list[str]
+    teardown_proof: str | None
+    requested_by: str
+    correlation_id: str
+    trace_id: str
+    created_at: Time
+    failed_at: Time | None
+    stop_requested_at: Time | None
+    stopped_at: Time | None
+    revision: int
+    etag: str
+    allowed_verbs: list[str]
+    allowed_actions: list[str]
+
+
+class MemberHoldView(Shown):
+    """Who wants no new work on a member, why, and since when."""
+
+    owner: str
+    reason: str
+    since: str
+
+
+class MemberView(Shown):
+    """One part of an instance: where it is, how far it has come, and how it does."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    instance_id: str
+    component_key: str
+    ordinal: int
+    name: str
+    version_id: str
+    version: str
+    status: MemberState
+    allocation_id: str | None
+    node_id: str | None
+    node_reachable: bool | None
+    owns_allocation: bool
+    keep_allocation: bool
+    health: HealthState
+    health_detail: str | None
+    health_at: Time | None
+    adapter_detail: dict[str, Any]
+    holds: list[MemberHoldView]
+    replaces_id: str | None
+    last_operation_id: str | None
+    blocker: str | None
+    failure_code: str | None
+    failure_detail: str | None
+    last_lines: list[str]
+    teardown_attempts: int
+    correlation_id: str
+    trace_id: str
+    created_at: Time
+    failed_at: Time | None
+    retry_at: Time | None
+    removed_at: Time | None
+    revision: int
+    etag: str
+    allowed_verbs: list[str]
+    allowed_actions: list[str]
+
+
+class OperationStepView(Shown):
+    """One step of an operation, as its adapter or the platform reports it."""
+
+    name: str
+    status: str
+    detail: str | None = None
+    attempts: int = 0
+    progress: Any = None
+    started_at: Time | None = None
+    ended_at: Time | None = None
+
+
+class OperationView(Shown):
+    """A change: whose turn it is, how far it has come, what it waits for, and how it ended."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    instance_id: str
+    kind: OperationKind
+    status: OperationState
+    phase: Phase
+    member_ids: list[str]
+    request: dict[str, Any]
+    target_version: str | None
+    steps: list[OperationStepView]
+    progress: dict[str, Any] | None
+    attempts: int
+    blocker: str | None
+    blocker_code: str | None
+    cancel_reason: str | None
+    output: dict[str, Any] | None
+    evidence: dict[str, Any] | None
+    failure_code: str | None
+    failure_detail: str | None
+    last_lines: list[str]
+    read_only: bool
+    requested_by: str
+    correlation_id: str
+    trace_id: str
+    created_at: Time
+    deadline_at: Time
+    phase_deadline_at: Time | None
+    dispatched_at: Time | None
+    started_at: Time | None
+    finished_at: Time | None
+    revision: int
+    etag: str
+    allowed_verbs: list[str]
+    allowed_actions: list[str]
+
+
+class ClosingRecordView(Shown):
+    """By what the end of a member is known."""
+
+    id: str
+    member_id: str
+    member_name: str
+    component_key: str
+    ordinal: int
+    allocation_id: str | None
+    kind: ClosingKind
+    receipt: dict[str, Any] | None
+    node_id: str | None
+    reason: str | None
+    may_be_left: str | None
+    created_at: Time
+
+
+class RevealedSecretView(Shown):
+    """The value of a secret that opens the app."""
+
+    name: str
+    value: str

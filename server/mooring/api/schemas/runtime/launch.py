@@ -1,0 +1,250 @@
+"""What launching an instance takes, and what a plan of it shows."""
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from mooring.api.schemas.fleet.allocation import GpuCount, Region, Sku
+from mooring.api.schemas.kernel.fields import Shown, Slug, Strict
+from mooring.core.catalog.channel import Channel
+from mooring.core.catalog.compatibility import CapacityShape
+from mooring.core.catalog.operating_mode import DEFAULT_MODE, ControlPlaneScope, OperatingMode
+from mooring.core.catalog.policy import Layer
+from mooring.core.fleet.task_schema import NO_NUL_PATTERN
+from mooring.core.kernel.ids import Prefix, pattern
+from mooring.core.kernel.validation import invalid
+from mooring.core.runtime.instance_launch import LaunchPlan
+from mooring.core.runtime.launch import LaunchRequest, PlacementSpec
+from mooring.core.runtime.launch_estimate import Basis
+from mooring.core.runtime.topology import AT_ONCE_MAX
+
+APP_PATTERN = "^[A-Za-z0-9_-]+$"
+AppName = Annotated[str, Meta(max_length=60, pattern=APP_PATTERN, description="Slug or id of an app.")]
+Version = Annotated[str, Meta(min_length=1, max_length=100, description="An exact version, such as `1.2.0`.")]
+AllocationId = Annotated[str, Meta(pattern=pattern(Prefix.ALLOCATION))]
+AccountId = Annotated[str, Meta(pattern=pattern(Prefix.SERVICE_ACCOUNT))]
+ComponentKey = Annotated[str, Meta(min_length=1, max_length=60, pattern=NO_NUL_PATTERN)]
+MemberCount = Annotated[int, Meta(ge=0, le=AT_ONCE_MAX)]
+Topology = Annotated[dict[ComponentKey, MemberCount], Meta(max_length=32, description="Members of each component.")]
+Config = Annotated[dict[str, Any], Meta(max_length=1_000, description="By the manifest's `config_schema`.")]
+TopologyMode = Annotated[
+    str, Meta(min_length=1, max_length=64, pattern=NO_NUL_PATTERN, description="A label of the adapter's.")
+]
+
+
+class Placement(Strict):
+    """Where members go: allocations of the project by id, or a SKU of which one is asked for each member."""
+
+    allocations: Annotated[list[AllocationId], Meta(max_length=AT_ONCE_MAX)] | None = None
+    sku: Sku | None = None
+    shape: CapacityShape | None = None
+    gpu_count: GpuCount | None = None
+    region: Region | None = None
+    keep_allocations: Annotated[bool, Meta(description="Keep what was asked for when its member goes.")] = False
+
+
+class PlanInstance(Strict):
+    """What would be launched."""
+
+    app: AppName
+    name: Slug = "planned"
+    version: Version | None = None
+    channel: Channel | None = None
+    config: Config = msgspec.field(default_factory=dict)
+    topology: Topology | None = None
+    placement: Placement | None = None
+    service_account_id: AccountId | None = None
+    operating_mode: OperatingMode = DEFAULT_MODE[0]
+    control_plane_scope: ControlPlaneScope = DEFAULT_MODE[1]
+    topology_mode: TopologyMode | None = None
+
+
+class CreateInstance(Strict):
+    """An app to be launched: the version or the channel, the configuration, how many members, and where."""
+
+    app: AppName
+    name: Slug
+    placement: Placement
+    version: Version | None = None
+    channel: Channel | None = None
+    config: Config = msgspec.field(default_factory=dict)
+    topology: Topology | None = None
+    service_account_id: AccountId | None = None
+    operating_mode: OperatingMode = DEFAULT_MODE[0]
+    control_plane_scope: ControlPlaneScope = DEFAULT_MODE[1]
+    topology_mode: TopologyMode | None = None
+
+
+class PlanHindranceView(Shown):
+    """One thing that stands in the way; a create is refused with the first of them."""
+
+    code: str
+    detail: str
+    details: dict[str, Any]
+
+
+class PlannedVersionView(Shown):
+    """The version that is meant."""
+
+    id: str
+    version: str
+    promotion: str
+    canary: bool
+    manifest_digest: str
+    digests: list[str]
+
+
+class ShapeChoiceView(Shown):
+    """A SKU in one size: whether the app fits there, what would help, and what it costs for all members."""
+
+    sku: str
+    shape: CapacityShape
+    gpu_model: str
+    gpu_count: int
+    regions: list[str]
+    fits: bool
+    available: Annotated[bool, Meta(description="Whether there is a machine of this kind at all.")]
+    because: str
+    smallest_change: str
+    price_minor_per_hour: int
+    currency: str
+
+
+class PriceView(Shown):
+    """What the capacity costs in one currency: all of it, and what this launch adds."""
+
+    currency: str
+    minor_per_hour: int
+    added_minor_per_hour: int
+
+
+class PolicyAnswerView(Shown):
+    """What one layer says of one thing."""
+
+    allowed: bool
+    layer: Layer | None
+    subject: str | None
+    value: str
+    reason: str
+
+
+class PlannedPolicyView(Shown):
+    """What policy says, and the layer that has the last word."""
+
+    allowed: bool
+    layer: Layer | None
+    reason: str
+    answers: list[PolicyAnswerView]
+
+
+class StageView(Shown):
+    """One stage, and how long it took in the middle of what was measured."""
+
+    name: str
+    seconds: float
+
+
+class ExpectedView(Shown):
+    """The time to ready; nothing is promised where nothing was measured."""
+
+    basis: Basis
+    samples: int
+    seconds: float | None
+    stages: list[StageView]
+
+
+class PlanView(Shown):
+    """What a launch would be, and all that stands in its way."""
+
+    launchable: bool
+    hindrances: list[PlanHindranceView]
+    version: PlannedVersionView | None
+    topology: dict[str, int]
+    allocations: list[str]
+    new_allocations: int
+    shapes: list[ShapeChoiceView]
+    price: list[PriceView]
+    policy: PlannedPolicyView
+    expected: ExpectedView
+
+
+def placement_spec(body: Placement | None) -> PlacementSpec | None:
+    """Where a body wants members to go."""
+    if body is None:
+        return None
+    capacity = (body.sku, body.shape, body.gpu_count, body.region)
+    if body.allocations is not None and (any(each is not None for each in capacity) or body.keep_allocations):
+        raise invalid("placement", "either allocations that are there, or a SKU to ask for")
+    if body.allocations is not None and len(set(body.allocations)) != len(body.allocations):
+        raise invalid("placement.allocations", "each allocation once")
+    return PlacementSpec(
+        allocations=tuple(body.allocations or ()),
+        sku=body.sku,
+        shape=body.shape,
+        gpu_count=body.gpu_count,
+        region=body.region,
+        keep_allocations=body.keep_allocations,
+    )
+
+
+def launch_request(body: CreateInstance | PlanInstance) -> LaunchRequest:
+    """What a body asks for."""
+    if body.version is not None and body.channel is not None:
+        raise invalid("channel", "either an exact version or a channel")
+    return LaunchRequest(
+        app=body.app,
+        name=body.name,
+        version=body.version,
+        channel=None if body.channel is None else body.channel.value,
+        config=body.config,
+        topology=dict(body.topology or {}),
+        placement=placement_spec(body.placement) or PlacementSpec(),
+        service_account_id=body.service_account_id,
+        operating_mode=body.operating_mode.value,
+        control_plane_scope=body.control_plane_scope.value,
+        topology_mode=body.topology_mode,
+    )
+
+
+def plan_view(plan: LaunchPlan) -> PlanView:
+    """A plan."""
+    version = plan.version
+    return PlanView(
+        launchable=plan.launchable,
+        hindrances=[
+            PlanHindranceView(code=each.code.value, detail=each.detail, details=dict(each.details))
+            for each in plan.refusals
+        ],
+        version=None
+        if version is None
+        else PlannedVersionView(
+            id=version.id,
+            version=version.version,
+            promotion=version.promotion,
+            canary=plan.canary,
+            manifest_digest=version.manifest_digest,
+            digests=list(version.digests),
+        ),
+        topology=dict(plan.topology),
+        allocations=list(plan.allocations),
+        new_allocations=plan.new_allocations,
+        shapes=[msgspec.convert(each, ShapeChoiceView, from_attributes=True) for each in plan.shapes],
+        price=[msgspec.convert(each, PriceView, from_attributes=True) for each in plan.prices],
+        policy=PlannedPolicyView(
+            allowed=plan.policy.allowed,
+            layer=plan.policy.layer,
+            reason=plan.policy.reason,
+            answers=[
+                PolicyAnswerView(
+                    allowed=each.allowed,
+                    layer=each.layer,
+                    subject=None if each.subject is None else each.subject.value,
+                    value=each.value,
+                    reason=each.reason,
+                )
+                for each in plan.policy.answers
+            ],
+        ),
+        expected=msgspec.convert(plan.expected, ExpectedView, from_attributes=True),
+    )

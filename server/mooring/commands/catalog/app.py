@@ -1,0 +1,75 @@
+"""Commands on apps."""
+
+from mooring.commands.kernel.lookup import require
+from mooring.commands.kernel.work import Answered, Work
+from mooring.core.catalog.app import App, AppCard, create_app, former_keys, set_adapter_key, update_app
+from mooring.core.catalog.operator_account import OperatorKeys, rekey_operator
+from mooring.core.identity.service_account import ServiceAccount
+from mooring.core.kernel.decision import Decision
+from mooring.storage.catalog import app as apps
+from mooring.storage.identity import service_account as accounts
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.kernel.unit_of_work import StaleWrite, apply
+
+BATCH = 200
+"""Operator accounts that are read at a time."""
+
+
+async def create(work: Work[App], slug: str, category: str, card: AppCard) -> Answered:
+    """Register an app."""
+
+    async def load() -> None:
+        return None
+
+    return await work.execute(load, lambda _: create_app(work.context, work.acting.tenant_id, slug, category, card))
+
+
+async def update(work: Work[App], app_id: str, wish: dict[str, str | None], revision_seen: int | None) -> Answered:
+    """Change an app's card; what is not given stays."""
+
+    async def load() -> App:
+        return require(await apps.find(work.database, work.acting, app_id), "app")
+
+    def card(app: App) -> AppCard:
+        kept = {"display_name": app.display_name, "description": app.description, "icon": app.icon}
+        return AppCard(**(kept | {name: value for name, value in wish.items() if value is not None}))
+
+    return await work.execute(load, lambda app: update_app(work.context, app, card(app), revision_seen))
+
+
+async def set_key(work: Work[App], app_id: str, public_key: bytes | None, *, keep_previous: bool) -> Answered:
+    """Set the key of the adapter that serves an app, and give it to the operator accounts that are there.
+
+    The app's own row comes first, so that accounts which are made meanwhile get the new key. Then the accounts follow
+    in batches, each of them by level: whoever repeats the request after a crash goes on where it ended.
+    """
+    seen: list[App] = []
+
+    async def load() -> App:
+        seen.append(require(await apps.find(work.database, work.acting, app_id), "app"))
+        return seen[-1]
+
+    answered = await work.execute(load, lambda app: set_adapter_key(work.context, app, public_key))
+    old = former_keys(seen[-1], public_key, keep_previous=keep_previous)
+    after = ""
+    while True:
+        now = await apps.find(work.database, work.acting, app_id)
+        if now is None or now.adapter_key != public_key:
+            return answered  # somebody set another one since, and goes through the accounts himself
+        listed = await accounts.unkeyed(work.database, PLATFORM, app_id, (public_key, old), (after, BATCH))
+        for account, keys in listed:
+            decision = rekey_operator(work.context, OperatorKeys(account, keys), public_key, old)
+            if decision.writes:
+                await _rekey(work, decision)
+        if len(listed) < BATCH:
+            return answered
+        after = listed[-1][0].id
+
+
+async def _rekey(work: Work[App], decision: Decision[ServiceAccount]) -> None:
+    """One account; where somebody changed its keys meanwhile, a repeat of the request finds it."""
+    try:
+        await apply(work.database, PLATFORM, work.context, decision, origin=work.origin)
+    except StaleWrite:
+        return
+    work.services.hub.notify(event.type for event in decision.events)

@@ -1,0 +1,110 @@
+"""Reading the catalog: what is on offer and, for a project, what it may launch and why not the rest.
+
+Versions are chosen by their numbers alone; manifests and artifacts are read only of those that were chosen, so that a
+page costs the same however many versions there are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from mooring.commands.catalog.artifact_evaluation import evaluate_artifacts
+from mooring.commands.services import Services
+from mooring.core.catalog.app import App
+from mooring.core.catalog.app_version import AppVersion
+from mooring.core.catalog.artifact import Artifact
+from mooring.core.catalog.artifact_trust import Trust
+from mooring.core.catalog.catalog import (
+    CatalogEntry,
+    ProjectContext,
+    VersionNeeds,
+    catalog_entry,
+    chosen_candidate,
+    newest_candidate,
+)
+from mooring.core.catalog.channel import Candidate
+from mooring.core.catalog.manifest import stored_manifest
+from mooring.core.catalog.policy import PolicyChain
+from mooring.core.catalog.policy_change import layers_of
+from mooring.storage.catalog import app_version as stored_versions
+from mooring.storage.catalog import catalog, entitlement, policy
+from mooring.storage.kernel.database import Acting
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogRow:
+    """An app with the version that is shown of it."""
+
+    app: App
+    version: AppVersion | None
+
+    @property
+    def id(self) -> str:
+        """The app's: pages go by it."""
+        return self.app.id
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectCatalogRow:
+    """An app as a project sees it."""
+
+    entry: CatalogEntry
+
+    @property
+    def id(self) -> str:
+        """The app's: pages go by it."""
+        return self.entry.app.id
+
+
+async def browse(
+    services: Services, acting: Acting, sought: catalog.CatalogFilter, after: str, limit: int
+) -> list[CatalogRow]:
+    """The next apps in sight, each with its newest version on offer."""
+    apps = await catalog.page(services.database, acting, sought, after, limit)
+    chosen = await _chosen(services, acting, apps, None)
+    return [CatalogRow(app, chosen.get(app.id)) for app in apps]
+
+
+async def of_project(
+    services: Services, acting: Acting, project_id: str, sought: catalog.CatalogFilter, where: tuple[str, int]
+) -> list[ProjectCatalogRow]:
+    """The next apps as this project sees them; `where` is after which one, and how many."""
+    database = services.database
+    apps = await catalog.page(database, acting, sought, *where)
+    chosen = await _chosen(services, acting, apps, project_id)
+    entitled = await entitlement.of_apps(database, acting, project_id, [app.id for app in apps])
+    chain = PolicyChain(layers_of(await policy.chain(database, acting, project_id)))
+    digests = sorted({digest for version in chosen.values() for digest in version.digests})
+    registered = await stored_versions.artifacts(database, acting, digests, acting.tenant_id)
+    measured = await evaluate_artifacts(services, acting, project_id, list(registered.values()))
+    artifacts = {each.artifact.digest: (each.artifact, each.trust) for each in measured}
+    had = await services.fleet.capacity_of(database, project_id, chain)
+    lines = []
+    for app in apps:
+        version = chosen.get(app.id)
+        needed = None if version is None else _needed(version, artifacts)
+        offers = None if needed is None else had.offers_for(needed.compatibility)
+        view = ProjectContext(project_id, entitled.get(app.id), chain, offers=offers)
+        lines.append(ProjectCatalogRow(catalog_entry(app, version, needed, view)))
+    return lines
+
+
+async def _chosen(
+    services: Services, acting: Acting, apps: Sequence[App], project_id: str | None
+) -> dict[str, AppVersion]:
+    """The version to show of each app, by app."""
+    candidates = await catalog.candidates(services.database, acting, [app.id for app in apps])
+    chosen: dict[str, Candidate] = {}
+    for app_id, listed in candidates.items():
+        one = newest_candidate(listed) if project_id is None else chosen_candidate(listed, project_id)
+        if one is not None:
+            chosen[app_id] = one
+    found = await catalog.versions(services.database, acting, [each.version_id for each in chosen.values()])
+    return {app_id: found[each.version_id] for app_id, each in chosen.items() if each.version_id in found}
+
+
+def _needed(version: AppVersion, artifacts: dict[str, tuple[Artifact, Trust]]) -> VersionNeeds | None:
+    manifest = stored_manifest(version.manifest)
+    if manifest is None:
+        return None
+    known = tuple(artifacts[digest] for digest in version.digests if digest in artifacts)
+    return VersionNeeds(manifest.compatibility, manifest.required_actions, known)

@@ -1,0 +1,188 @@
+"""Commands on allocations and their groups: what people ask for, give back and want explained."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mooring.commands.kernel.lookup import require
+from mooring.commands.kernel.work import Answered, Work
+from mooring.commands.services import Services
+from mooring.core.catalog.compatibility import CapacityShape
+from mooring.core.catalog.policy import PolicyChain
+from mooring.core.catalog.policy import PolicyRequest as Asked
+from mooring.core.catalog.policy_change import layers_of
+from mooring.core.fleet.allocation import (
+    Allocation,
+    AllocationContext,
+    AllocationRequest,
+    AllocationState,
+    gpu_count_of,
+    regions_of,
+    release_allocation,
+    request_allocation,
+    retry_release,
+)
+from mooring.core.fleet.allocation_group import (
+    AllocationGroup,
+    AllocationGroupRequest,
+    GroupWithAllocations,
+    create_group,
+    require_room,
+)
+from mooring.core.fleet.placement import PlacementBoard, PlacementRequest
+from mooring.core.fleet.placement_explanation import AllowedChoices, PlacementExplanation, explain
+from mooring.core.kernel.decision import Decision
+from mooring.core.kernel.errors import Refusal
+from mooring.storage.catalog import policy as policies
+from mooring.storage.fleet import allocation as allocations
+from mooring.storage.fleet import placement
+from mooring.storage.identity import project as projects
+from mooring.storage.kernel.database import Acting, Database
+
+GIVEN_BACK = frozenset({AllocationState.RELEASING, AllocationState.RELEASE_FAILED, AllocationState.RELEASED})
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupJoin:
+    """What is asked for, and the group that it joins."""
+
+    asking: AllocationContext
+    group: AllocationGroup | None
+    members: list[Allocation]
+
+
+async def create(work: Work[Allocation], project_id: str, request: AllocationRequest, group_id: str | None) -> Answered:
+    """Ask for one allocation, in a group or alone."""
+
+    async def load() -> _GroupJoin:
+        asking = await _asking(work.services, work.acting, project_id, request.sku)
+        if group_id is None:
+            return _GroupJoin(asking, None, [])
+        group = require(
+            await allocations.find_group(work.database, work.acting, project_id, group_id), "allocation_group"
+        )
+        members = await allocations.of_groups(work.database, work.acting, project_id, [group_id])
+        return _GroupJoin(asking, group, members[group_id])
+
+    def decide(seen: _GroupJoin) -> Decision[Allocation]:
+        if seen.group is not None:
+            require_room(seen.group, request.shape, seen.members)
+        return request_allocation(work.context, seen.asking, request, group_id)
+
+    return await work.execute(load, decide)
+
+
+async def create_grouped(
+    work: Work[GroupWithAllocations], project_id: str, request: AllocationGroupRequest
+) -> Answered:
+    """Ask for several at once."""
+    return await work.execute(
+        lambda: _asking(work.services, work.acting, project_id, request.each.sku),
+        lambda asking: create_group(work.context, asking, request),
+    )
+
+
+async def release(work: Work[Allocation], project_id: str, allocation_id: str) -> Answered:
+    """Give one back."""
+    return await work.execute(
+        lambda: _load(work, project_id, allocation_id), lambda seen: release_allocation(work.context, seen)
+    )
+
+
+async def retry(work: Work[Allocation], project_id: str, allocation_id: str) -> Answered:
+    """Try a teardown again at once."""
+    return await work.execute(
+        lambda: _load(work, project_id, allocation_id), lambda seen: retry_release(work.context, seen)
+    )
+
+
+async def release_group(work: Work[GroupWithAllocations], project_id: str, group_id: str) -> Answered:
+    """Give back all of a group that was not given back yet."""
+
+    async def load() -> GroupWithAllocations:
+        group = require(
+            await allocations.find_group(work.database, work.acting, project_id, group_id), "allocation_group"
+        )
+        members = await allocations.of_groups(work.database, work.acting, project_id, [group_id])
+        return GroupWithAllocations(group, tuple(members[group_id]))
+
+    def decide(seen: GroupWithAllocations) -> Decision[GroupWithAllocations]:
+        steps = [
+            release_allocation(work.context, each)
+            for each in seen.allocations
+            if AllocationState(each.status) not in GIVEN_BACK
+        ]
+        after = {step.result.id: step.result for step in steps}
+        return Decision(
+            result=replace(seen, allocations=tuple(after.get(each.id, each) for each in seen.allocations)),
+            writes=tuple(write for step in steps for write in step.writes),
+            events=tuple(event for step in steps for event in step.events),
+            audits=tuple(audit for step in steps for audit in step.audits),
+        )
+
+    return await work.execute(load, decide)
+
+
+async def explained(
+    services: Services, acting: Acting, project_id: str, request: AllocationRequest, *, count: int, same_node: bool
+) -> PlacementExplanation:
+    """Whether a request would fit now; if not, why, and the smallest change that would make it fit."""
+    asking = await _asking(services, acting, project_id, request.sku)
+    try:
+        gpus = gpu_count_of(request, asking.terms)
+        regions = tuple(regions_of(request, asking.terms, asking.chain))
+        refusal = asking.chain.decide(Asked(gpus=asking.holding.gpus + gpus * count)).refusal()
+        if refusal is not None:
+            raise refusal
+    except Refusal as refused:
+        return PlacementExplanation(False, refused.detail, _change_of(refused, asking))
+    together = count if same_node else 1
+    requests = [
+        PlacementRequest(
+            f"asked-{number}", project_id, CapacityShape(request.shape), asking.terms.gpu_model, gpus, regions
+        )
+        for number in range(together)
+    ]
+    board = PlacementBoard(await placement.snapshot(services.database))
+    for _ in range(0 if same_node else count - 1):
+        plan = board.place(requests)
+        if plan is None:
+            break
+        board.claim(plan)
+    return explain(board, requests, _choices(asking))
+
+
+def _choices(asking: AllocationContext) -> AllowedChoices:
+    allowed = (
+        each
+        for each in sorted(asking.terms.regions)
+        if asking.chain.decide(Asked(region=each, sku=asking.terms.slug)).allowed
+    )
+    return AllowedChoices(tuple(allowed), tuple(asking.terms.allowed_gpu_counts))
+
+
+def _change_of(refused: Refusal, asking: AllocationContext) -> str:
+    """What would help where it is not the machines that are in the way."""
+    most = asking.chain.gpus_max
+    if refused.details.get("subject") == "gpus" and most is not None:
+        left = max(0, most - asking.holding.gpus)
+        return f"at most {left} GPUs, or a higher maximum in the {refused.details['layer']} policy"
+    return refused.detail
+
+
+async def _asking(services: Services, acting: Acting, project_id: str, sku: str) -> AllocationContext:
+    database = services.database
+    require(await projects.find(database, acting, project_id), "project")
+    terms = require(await allocations.terms(database, acting, sku), "sku")
+    chain = await _chain(database, acting, project_id)
+    holding = await allocations.holding(database, acting, project_id)
+    return AllocationContext(
+        str(acting.tenant_id), project_id, terms, chain, holding, services.settings.allocation_place_seconds
+    )
+
+
+async def _chain(database: Database, acting: Acting, project_id: str) -> PolicyChain:
+    return PolicyChain(layers_of(await policies.chain(database, acting, project_id)))
+
+
+async def _load(work: Work[Any], project_id: str, allocation_id: str) -> Allocation:
+    return require(await allocations.find(work.database, work.acting, project_id, allocation_id), "allocation")

@@ -1,0 +1,92 @@
+"""Commands that the runtime worker gives: placing what waits, and the next step of everything else.
+
+Each is one decision in one statement under the correlation of whoever asked for the allocation. Who loses a race has
+changed nothing: the row is looked at again.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from mooring.commands.kernel.work import system_context
+from mooring.commands.services import Services
+from mooring.core.fleet.allocation import Allocation
+from mooring.core.fleet.allocation_reconcile import (
+    AllocationSnapshot,
+    give_up_placing,
+    place_allocations,
+    reconcile,
+    wait_for,
+)
+from mooring.core.fleet.placement import Plan
+from mooring.core.fleet.project_network import plan_network, pool_of
+from mooring.core.kernel.decision import Decision, DecisionContext
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.storage.fleet import placement
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.kernel.unit_of_work import StaleWrite, apply
+
+log = logging.getLogger("mooring.runtime")
+
+LOST: Final = Code.CONFLICT
+"""A node that takes no work any more: an operator was faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyOutcome:
+    """Whether it was done; if not, whether somebody else was faster."""
+
+    done: bool
+    full: bool = False  # the node has no network or address left
+
+
+async def claim(services: Services, waiting: Sequence[Allocation], plan: Plan) -> ApplyOutcome:
+    """Give allocations the places of a plan, all of them or none."""
+    node_id = plan[0].node_id
+    node = await placement.node_facts(services.database, node_id)
+    if node is None:
+        return ApplyOutcome(False)
+    context = _context(services, waiting[0])
+    home = (node_id, waiting[0].tenant_id, waiting[0].project_id)
+    seen = await placement.networks(services.database, node_id)
+    network = plan_network(context, home, seen, pool_of(node.network_pool), len(plan), single=node.host == "process")
+    if network is None:
+        return ApplyOutcome(False, full=True)
+    by_id = {each.id: each for each in waiting}
+    placed = [(by_id[pick.request.id], pick) for pick in plan]
+    return ApplyOutcome(await _apply(services, context, place_allocations(context, placed, node, network)))
+
+
+async def step(services: Services, snapshot: AllocationSnapshot) -> bool:
+    """The next step of one allocation; False when there is none, or somebody else took it."""
+    context = _context(services, snapshot.allocation)
+    decision = reconcile(context, snapshot)
+    return decision is not None and await _apply(services, context, decision)
+
+
+async def keep_waiting(services: Services, allocation: Allocation, because: str) -> bool:
+    """Say why it has no place, or give up when its time is over; True when something was written."""
+    context = _context(services, allocation)
+    if allocation.deadline_at <= context.now:
+        return await _apply(services, context, give_up_placing(context, allocation, because))
+    decision = wait_for(context, allocation, because)
+    return decision is not None and await _apply(services, context, decision)
+
+
+def _context(services: Services, allocation: Allocation) -> DecisionContext:
+    return replace(system_context(services), correlation_id=allocation.correlation_id, trace_id=allocation.trace_id)
+
+
+async def _apply(services: Services, context: DecisionContext, decision: Decision[Any]) -> bool:
+    try:
+        await apply(services.database, PLATFORM, context, decision)
+    except StaleWrite:
+        return False
+    except Refusal as refusal:
+        if refusal.code is not LOST:
+            raise
+        log.info("a claim was lost: %s", refusal.detail)
+        return False
+    services.hub.notify(event.type for event in decision.events)
+    return True

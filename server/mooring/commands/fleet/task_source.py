@@ -1,0 +1,122 @@
+"""Where a task may fetch from: only from places that the lists of sources allow.
+
+Whoever makes a task names the registry or the address, and a machine of the platform dials it, from inside the
+platform's network. So the place is held against the same lists as an artifact's. And the digest is one of an artifact
+that is registered in sight of the project and proven now: a node hands out of its cache whatever has the digest, also
+what another tenant had it fetch. Private networks, and plain http, are
+for the platform's own registry and for sources that the platform allows by name; the task says so to its node, which
+otherwise dials the public internet alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from mooring.commands.catalog.artifact_evaluation import TrustContext, evaluate_under, trust_context
+from mooring.commands.services import Services
+from mooring.core.catalog.artifact import Artifact
+from mooring.core.catalog.artifact_location import Location, read_location
+from mooring.core.catalog.entitlement import Entitlement
+from mooring.core.fleet.task_creation import TaskRequest
+from mooring.core.fleet.task_family import FAMILIES, argument_findings
+from mooring.core.kernel.address import DEFAULT_PORT, Reach, Target, read_url, refused_because
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.validation import invalid
+from mooring.storage.catalog import artifact as artifacts
+from mooring.storage.kernel.database import Acting
+
+LAUNCH: Final = "container.launch"
+FETCH: Final = "artifact.fetch"
+PRIVATE: Final = "private"
+"""The argument that lets a node dial private networks; it is the platform's to say."""
+
+
+async def within_sources(services: Services, acting: Acting, request: TaskRequest) -> TaskRequest:
+    """The wish, once what it fetches may be fetched; whether that reaches private networks is said here alone."""
+    if request.type not in (LAUNCH, FETCH) or argument_findings(FAMILIES[request.type], request.arguments):
+        return request  # nothing is fetched, or making it is refused
+    target, location = _named(request.type, request.arguments)
+    measure = await trust_context(services, acting, request.project_id)
+    private = _is_private(measure, location, request)
+    if not private:
+        _check_public(target)
+    image = request.arguments["image"] if request.type == LAUNCH else request.arguments
+    await trusted_artifacts(services, acting, measure, (request.project_id, None), {image["digest"]})
+    return replace(request, arguments=_with(request.type, request.arguments, private=private))
+
+
+async def trusted_artifacts(
+    services: Services,
+    acting: Acting,
+    measure: TrustContext,
+    where: tuple[str, Entitlement | None],
+    digests: set[str],
+) -> dict[str, Artifact]:
+    """The artifact of each digest that may be used now; a Refusal for the first that may not.
+
+    `where` is the project, and the entitlement that narrows its policy, if there is one.
+    """
+    project_id, entitled = where
+    there = await artifacts.find_many(services.database, acting, sorted(digests), project_id)
+    best: dict[str, Artifact] = {}
+    refusals: dict[str, Refusal] = {}
+    for artifact, trust in await evaluate_under(services, acting, measure, entitled, there):
+        refusal = trust.refusal(artifact)
+        if refusal is None:
+            best.setdefault(artifact.digest, artifact)
+        else:
+            refusals.setdefault(artifact.digest, refusal)
+    for digest in sorted(digests - set(best)):
+        raise refusals.get(digest) or Refusal(
+            Code.ARTIFACT_NOT_REGISTERED,
+            f"no artifact with the digest {digest} is registered in sight of the project",
+            {"digest": digest},
+        )
+    return best
+
+
+def _named(type_: str, arguments: Mapping[str, Any]) -> tuple[Target, Location]:
+    if type_ == LAUNCH:
+        path, image = "arguments/image", arguments["image"]
+        return _repository(image["registry"], image["repository"], path)
+    path, source = "arguments/source", str(arguments["source"])
+    if arguments["kind"] == "oci":
+        registry, _, repository = source.rpartition("/v2/")
+        return _repository(registry, repository, path)
+    target = read_url(source, path)
+    return target, read_location(f"https://{_authority(target)}{target.path.partition('?')[0]}", path)
+
+
+def _repository(registry: str, repository: str, path: str) -> tuple[Target, Location]:
+    target = read_url(registry, path)
+    if target.path != "/":
+        raise invalid(path, "a registry without a path")
+    return target, read_location(f"oci://{_authority(target)}/{repository}", path)
+
+
+def _authority(target: Target) -> str:
+    """A place on a list is of https: plain http is named with its port."""
+    bare = target.scheme == "http" and target.port == DEFAULT_PORT["http"]
+    return f"{target.authority}:{target.port}" if bare else target.authority
+
+
+def _is_private(measure: TrustContext, location: Location, request: TaskRequest) -> bool:
+    for owner in ((request.tenant_id, request.project_id), (request.tenant_id, None), (None, None)):
+        allowed, source = measure.source(location, owner)
+        if allowed:
+            return source is None or (source.tenant_id is None and source.reaches_private)
+    raise Refusal(Code.SOURCE_DENIED, f"no source on the list names {location.text}", {"location": location.text})
+
+
+def _check_public(target: Target) -> None:
+    because = None if target.literal is None else refused_because(target.literal, Reach(), target.scheme)
+    if target.scheme != "https":
+        because = "not allowed without TLS"
+    if because is not None:
+        raise Refusal(Code.SOURCE_DENIED, f"{target.authority} is {because}", {"location": target.authority})
+
+
+def _with(type_: str, arguments: Mapping[str, Any], *, private: bool) -> dict[str, Any]:
+    if type_ == LAUNCH:
+        return {**arguments, "image": {**arguments["image"], PRIVATE: private}}
+    return {**arguments, PRIVATE: private}

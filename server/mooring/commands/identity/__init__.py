@@ -1,0 +1,1 @@
+"""Use cases of the identity wing: who calls, and what they may do."""

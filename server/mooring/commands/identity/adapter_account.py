@@ -1,0 +1,53 @@
+"""How an adapter of many projects finds its accounts: by the key that it holds.
+
+The adapter signs, with its key, that it is the holder of this very key; the platform answers with the active accounts
+that have it. Nothing is made or changed: a token for one of them is asked for in the usual way.
+"""
+
+import base64
+import binascii
+from typing import Final
+
+from mooring.commands.services import Services
+from mooring.core.identity.assertion import check_assertion, read_assertion, refused
+from mooring.core.identity.service_account import ED25519_KEY_BYTES
+from mooring.core.kernel.decision import AuditRecord, DecisionContext
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.gateways.signing.signatures import verifies
+from mooring.storage.identity import service_account as accounts
+from mooring.storage.identity.service_account import KeyHolder
+from mooring.storage.kernel.unit_of_work import Origin, record_refusal
+
+HEAD: Final = "key:"
+ACTION: Final = "runtime.accounts"
+ACCOUNTS_MAX: Final = 1_000
+
+
+async def accounts_of_key(
+    services: Services, context: DecisionContext, asked: tuple[str, str], audiences: tuple[str, ...], origin: Origin
+) -> list[KeyHolder]:
+    """The accounts of the key that signed this assertion; `asked` is the assertion and the account to go on after."""
+    text, after = asked
+    try:
+        assertion = read_assertion(text)
+        key = _key(assertion.holder_id)
+        if not verifies(key, assertion.signature, assertion.signed):
+            raise refused("the key that the assertion names did not sign it")
+        check_assertion(assertion, audiences, context.now)
+    except Refusal as refusal:
+        if refusal.code is Code.ASSERTION_REFUSED:
+            audited = AuditRecord(ACTION, "service_account", None, None, None, reason=refusal.detail)
+            await record_refusal(services.database, context, audited, "refused", origin)
+        raise
+    return await accounts.of_key(services.database, key, context.now, after, ACCOUNTS_MAX)
+
+
+def _key(subject: str) -> bytes:
+    text = subject.removeprefix(HEAD)
+    try:
+        key = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+    except (ValueError, binascii.Error):
+        key = b""
+    if not subject.startswith(HEAD) or len(key) != ED25519_KEY_BYTES:
+        raise refused(f"iss and sub must both be `{HEAD}` and the public key in base64url")
+    return key

@@ -1,0 +1,99 @@
+"""Signing in: a person by password or one-time code.
+
+It ends in a short-lived token and is audited, and so is each refusal. A refusal does not say which part was wrong, and
+takes as long for a user who does not exist. Service accounts and nodes exchange a signed assertion instead.
+"""
+
+import hmac
+from dataclasses import dataclass, replace
+
+from mooring.commands.services import Services
+from mooring.core.identity.token import FreshToken, Token, TokenKind, issue, session_token
+from mooring.core.identity.user import User, check_password_form, set_password
+from mooring.core.kernel import validation
+from mooring.core.kernel.decision import Actor, AuditRecord, Decision, DecisionContext, PrincipalKind
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.ids import Prefix
+from mooring.gateways.passwords import digest, new_token
+from mooring.storage.identity import user as users
+from mooring.storage.kernel.database import Acting
+from mooring.storage.kernel.unit_of_work import Origin, StaleWrite, apply, record_refusal
+
+ACTION = "sign_in"
+
+
+@dataclass(frozen=True, slots=True)
+class SignInCredentials:
+    """What a person offers: a password, or a one-time code together with the password it shall become."""
+
+    tenant_slug: str | None
+    email: str
+    password: str | None = None
+    one_time_code: str | None = None
+    new_password: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """A new token, told once, and its holder."""
+
+    secret: str
+    token: Token
+    user: User
+
+
+async def sign_in(services: Services, context: DecisionContext, offered: SignInCredentials, origin: Origin) -> SignedIn:
+    """A session token for the person whom these credentials prove."""
+    email = validation.email(offered.email)
+    user = await users.find_for_sign_in(services.database, offered.tenant_slug, email)
+    if not await _proven(services, context, user, offered) or user is None:
+        await _refuse(services, context, user, origin)
+        raise Refusal(Code.SIGN_IN_REFUSED, "these do not belong together, or the user is disabled")
+    acting = replace(context, actor=Actor(PrincipalKind.USER, user.id))
+    secret = new_token(TokenKind.SESSION)
+    fresh = FreshToken(context.mint(Prefix.TOKEN), digest(secret))
+    token = session_token(acting, fresh, user.id, user.tenant_id)
+    decision = issue(token, fresh, action=ACTION)
+    if offered.one_time_code is not None:
+        hashed = await services.passwords.hash(check_password_form(str(offered.new_password)))
+        changed = set_password(acting, user, hashed)
+        user, decision = changed.result, _both(changed, decision)
+    try:
+        await apply(services.database, Acting(user.tenant_id), acting, decision, origin=origin)
+    except StaleWrite as error:
+        raise Refusal(Code.SIGN_IN_REFUSED, "the one-time code was used a moment ago") from error
+    services.hub.notify(event.type for event in decision.events)
+    return SignedIn(secret, token, user)
+
+
+async def _proven(services: Services, context: DecisionContext, user: User | None, offered: SignInCredentials) -> bool:
+    if (offered.password is None) == (offered.one_time_code is None):
+        raise validation.invalid("password", "give either a password, or a one_time_code with a new_password")
+    if offered.one_time_code is not None:
+        check_password_form(offered.new_password or "")
+        fits = (
+            user is not None
+            and user.one_time_hash is not None
+            and user.one_time_expires_at is not None
+            and user.one_time_expires_at > context.now
+            and hmac.compare_digest(user.one_time_hash, digest(offered.one_time_code))
+        )
+    else:
+        stored = None if user is None else user.password_hash
+        fits = await services.passwords.verify(stored, str(offered.password))
+    return fits and user is not None and user.disabled_at is None
+
+
+def _both(first: Decision[User], then: Decision[Token]) -> Decision[Token]:
+    return Decision(
+        result=then.result,
+        writes=first.writes + then.writes,
+        events=first.events + then.events,
+        audits=first.audits + then.audits,
+    )
+
+
+async def _refuse(services: Services, context: DecisionContext, user: User | None, origin: Origin) -> None:
+    tenant_id = None if user is None else user.tenant_id
+    audited = AuditRecord(ACTION, "user", None if user is None else user.id, tenant_id)
+    await record_refusal(services.database, context, audited, "refused", origin)

@@ -1,0 +1,1 @@
+"""Use cases of the kernel wing: what everything is made of."""

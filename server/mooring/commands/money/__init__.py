@@ -1,0 +1,1 @@
+"""Use cases of the money wing: what it cost."""

@@ -1,0 +1,28 @@
+"""Storing the usage that an adapter reports of its instance."""
+
+from collections.abc import Sequence
+
+from mooring.commands.kernel.work import Answered, Work
+from mooring.commands.runtime.adapter import ClaimRef, held, pinned_manifest, under_correlation
+from mooring.core.money.usage import UsageContext, UsageReport, store_usage
+from mooring.storage.money import usage as usages
+from mooring.storage.runtime import attachment as attachments
+
+
+async def report_usage(work: Work[tuple[int, int]], claimed: ClaimRef, told: Sequence[UsageReport]) -> Answered:
+    """Store usage, each record once."""
+    _, instance = await held(work.database, work.acting, claimed)
+    work = under_correlation(work, instance)
+    attached = sorted({each.attached_project_id for each in told if each.attached_project_id is not None})
+
+    async def load() -> UsageContext:
+        claim, now = await held(work.database, work.acting, claimed)
+        return UsageContext(
+            claim,
+            now,
+            await pinned_manifest(work, now),
+            await usages.named(work.database, work.acting, now.id, [each.record_id for each in told]),
+            await attachments.attached_projects(work.database, work.acting, now.id, attached),
+        )
+
+    return await work.execute(load, lambda seen: store_usage(work.context, seen, told))

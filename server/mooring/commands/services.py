@@ -1,0 +1,37 @@
+"""The parts of the running platform that commands use.
+
+It names parts of every wing, so it stands beside the wings and not in one of them.
+"""
+
+from dataclasses import dataclass, field
+
+from mooring.commands.live.check_runner import CheckRunner
+from mooring.commands.live.refusal_limit import RefusalLimit
+from mooring.gateways.clock import Clock
+from mooring.gateways.egress import EgressClient
+from mooring.gateways.passwords import Passwords
+from mooring.gateways.registry.artifact_reader import ArtifactReader
+from mooring.gateways.secrets import SecretBox
+from mooring.settings import Settings
+from mooring.storage.fleet.capacity_offers import FleetCapacity
+from mooring.storage.fleet.node_presence import NodePresence
+from mooring.storage.kernel.database import Database
+from mooring.storage.kernel.hub import EventHub
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """The parts of the running platform that commands use."""
+
+    settings: Settings
+    database: Database
+    clock: Clock
+    secrets: SecretBox
+    passwords: Passwords
+    hub: EventHub
+    outbound: EgressClient
+    artifacts: ArtifactReader
+    presence: NodePresence = field(default_factory=NodePresence)
+    checks: CheckRunner = field(default_factory=CheckRunner)
+    fleet: FleetCapacity = field(default_factory=FleetCapacity)
+    refusals: RefusalLimit = field(default_factory=RefusalLimit)

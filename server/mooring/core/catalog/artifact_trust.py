@@ -1,0 +1,293 @@
+"""Trust, derived: artifact, stored evidence, trusted keys and policy in; verified, or why not, out.
+
+Nothing here remembers. Each use of an artifact derives its trust anew, so that removing a key, denying a source or
+revoking the artifact takes effect with the next use and not with the next sweep. The stored state of trust is the last
+conclusion, for people and for the database's constraints; `trust_step` says which move brings it up to date.
+
+Evidence is what was observed, kept for ever: that the bytes were at the source under this digest, and signatures that
+were found. A signature counts when the key that made it is trusted at this moment, for this digest and in this
+repository. Without the last, a signature could be copied along with the bytes to another place.
+
+The platform's keys count for every artifact; a tenant's keys count for the artifacts of that tenant alone.
+
+Where a signature is not required, false ones are ignored: anybody who may push could otherwise reject an artifact by
+adding one.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Final
+
+from mooring.core.catalog.artifact import Artifact, ArtifactKind
+from mooring.core.catalog.artifact_location import Location, SourceType
+from mooring.core.catalog.policy import PolicyChain, PolicyRequest, PolicyVerdict
+from mooring.core.catalog.trust_lifecycle import TRUST, TrustState, TrustTrigger
+from mooring.core.kernel import validation
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, StateChange
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.lifecycle import Transition
+
+
+class EvidenceKind(StrEnum):
+    """What was observed."""
+
+    PRESENCE = "presence"
+    SIGNATURE = "signature"
+
+
+class SignatureFault(StrEnum):
+    """Why a signature that was found did not count when it was checked."""
+
+    UNKNOWN_KEY = "unknown_key"
+    OTHER_DIGEST = "other_digest"
+    OTHER_REPOSITORY = "other_repository"
+    NO_REPOSITORY = "no_repository"
+    MALFORMED = "malformed"
+
+
+CODE_OF_FAULT: Final = {
+    SignatureFault.UNKNOWN_KEY: Code.SIGNATURE_KEY_UNKNOWN,
+    SignatureFault.OTHER_DIGEST: Code.SIGNATURE_REPLAYED,
+    SignatureFault.OTHER_REPOSITORY: Code.SIGNATURE_REPLAYED,
+    SignatureFault.NO_REPOSITORY: Code.SIGNATURE_REPLAYED,
+    SignatureFault.MALFORMED: Code.SIGNATURE_INVALID,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """One observation about an artifact's bytes."""
+
+    id: str
+    artifact_id: str
+    kind: EvidenceKind
+    digest: str  # of the bytes that were seen, or that were signed
+    observed_at: datetime
+    present: bool = True  # of a presence: whether the bytes were there
+    size_bytes: int | None = None  # of a presence
+    repository: str | None = None  # of a signature: what it was made for, `<registry>/<repository>`
+    key_fingerprint: str | None = None  # of a signature: the key that made it, when it was found to hold
+    fault: SignatureFault | None = None  # of a signature that does not hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignerKey:
+    """A public key whose signatures count; rotated by adding the next and removing the last."""
+
+    id: str
+    tenant_id: str | None  # none: the platform's, which counts everywhere
+    fingerprint: str
+    removed_at: datetime | None = None
+    name: str = ""
+    algorithm: str = ""
+    public_key: str = ""  # in PEM form
+    revision: int = 0
+    created_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrustDoubt:
+    """One reason why an artifact is not verified."""
+
+    code: Code
+    reason: str
+    denied_by: PolicyVerdict | None = None  # the layer of the policy that says so
+
+
+@dataclass(frozen=True, slots=True)
+class Trust:
+    """What follows from the evidence at this moment."""
+
+    state: TrustState
+    doubts: tuple[TrustDoubt, ...] = ()
+    evidence_ids: tuple[str, ...] = ()  # what the conclusion rests on
+
+    @property
+    def is_verified(self) -> bool:
+        """Whether the artifact may be used."""
+        return self.state is TrustState.VERIFIED
+
+    def refusal(self, artifact: Artifact) -> Refusal | None:
+        """Why the artifact may not be used; None where it may."""
+        if self.is_verified:
+            return None
+        first = self.doubts[0]
+        doubts = [{"code": each.code.value, "reason": each.reason} for each in self.doubts]
+        denial = None if first.denied_by is None else first.denied_by.refusal()
+        told = {"artifact_id": artifact.id, "digest": artifact.digest, "trust": self.state.value, "reasons": doubts}
+        return Refusal(
+            first.code,
+            f"artifact {artifact.digest} is {self.state}: {first.reason}",
+            told if denial is None else {**denial.details, **told},
+        )
+
+
+_STATE_OF: Final = {
+    Code.ARTIFACT_REVOKED: TrustState.REVOKED,
+    Code.SOURCE_DENIED: TrustState.REJECTED,
+    Code.DIGEST_MISMATCH: TrustState.REJECTED,
+    Code.SIGNATURE_REPLAYED: TrustState.REJECTED,
+    Code.SIGNATURE_INVALID: TrustState.REJECTED,
+    Code.SIGNATURE_KEY_UNKNOWN: TrustState.UNVERIFIED,
+    Code.SIGNATURE_MISSING: TrustState.UNVERIFIED,
+    Code.ARTIFACT_NOT_FOUND_AT_SOURCE: TrustState.UNVERIFIED,
+    Code.ARTIFACT_UNVERIFIED: TrustState.UNVERIFIED,
+}
+"""What a doubt makes of an artifact, the worst first: false evidence rejects it, missing evidence leaves it open."""
+
+
+def derive_trust(
+    artifact: Artifact,
+    evidence: Sequence[Evidence],
+    keys: Iterable[SignerKey],
+    policy: PolicyChain,
+    *,
+    source_allowed: bool = True,
+    known_as: Iterable[str] = (),
+) -> Trust:
+    """What the evidence proves under these keys and this policy.
+
+    `source_allowed` is whether a source on the list names the place; `known_as` are further names of its repository,
+    under which publishers know it. Evidence of another artifact proves nothing here.
+    """
+    if artifact.trust == TrustState.REVOKED:
+        reason = artifact.revocation_reason or "it was withdrawn for ever"
+        return Trust(TrustState.REVOKED, (TrustDoubt(Code.ARTIFACT_REVOKED, reason),))
+    doubts: list[TrustDoubt] = []
+    if not source_allowed:
+        doubts.append(TrustDoubt(Code.SOURCE_DENIED, f"no source on the list names {artifact.location}"))
+    verdict = policy.decide(PolicyRequest(source=artifact.location))
+    if not verdict.allowed:
+        doubts.append(TrustDoubt(Code.SOURCE_DENIED, f"the {verdict.layer} policy denies {artifact.location}", verdict))
+    own = [each for each in evidence if each.artifact_id == artifact.id]
+    presence, presence_doubt = _presence(artifact, own)
+    relied = [] if presence is None else [presence.id]
+    if presence_doubt is not None:
+        doubts.append(presence_doubt)
+    if policy.requires_signature(image=artifact.kind == ArtifactKind.OCI):
+        signature, signature_doubt = _signature(artifact, own, keys, known_as)
+        if signature is not None:
+            relied.append(signature.id)
+        if signature_doubt is not None:
+            doubts.append(signature_doubt)
+    if not doubts:
+        return Trust(TrustState.VERIFIED, (), tuple(relied))
+    doubts.sort(key=lambda each: list(_STATE_OF).index(each.code))
+    return Trust(_STATE_OF[doubts[0].code], tuple(doubts), tuple(relied))
+
+
+def trust_step(stored: TrustState, derived: Trust) -> Transition[TrustState, TrustTrigger] | None:
+    """The move that brings the stored state to what was derived; None where there is none to make.
+
+    What was rejected does not become unverified: it stays rejected until better evidence verifies it. The derived
+    state is what counts for a use, whatever is stored.
+    """
+    for edge in TRUST.edges:
+        if edge.source is stored and edge.target is derived.state and edge.trigger is not TrustTrigger.REVOKE:
+            return edge
+    return None
+
+
+def record_trust(context: DecisionContext, artifact: Artifact, derived: Trust) -> Decision[Artifact]:
+    """Store the conclusion where it changed; repeating it writes nothing."""
+    edge = trust_step(TrustState(artifact.trust), derived)
+    if edge is None:
+        return Decision(result=artifact)
+    reason = "; ".join(each.reason for each in derived.doubts) or edge.why
+    changed: dict[str, object] = {"rejection_reason": reason if edge.target is TrustState.REJECTED else None}
+    return _moved(context, artifact, edge, changed, ("artifact.verify", reason))
+
+
+def revoke_artifact(context: DecisionContext, artifact: Artifact, reason: str) -> Decision[Artifact]:
+    """Withdraw it for ever, whatever the evidence says; every use from now on is refused."""
+    edge = TRUST.step(TrustState(artifact.trust), TrustTrigger.REVOKE)
+    stated = validation.reason(reason)
+    changed: dict[str, object] = {"revoked_at": context.now, "revocation_reason": stated}
+    return _moved(context, artifact, edge, changed, ("artifact.revoke", stated))
+
+
+def _presence(artifact: Artifact, evidence: Sequence[Evidence]) -> tuple[Evidence | None, TrustDoubt | None]:
+    """The last look at the source decides: what is gone or was exchanged is no longer there."""
+    looks = [each for each in evidence if each.kind is EvidenceKind.PRESENCE]
+    last = max(looks, key=lambda each: (each.observed_at, each.id), default=None)
+    if last is None:
+        return None, TrustDoubt(Code.ARTIFACT_UNVERIFIED, "nobody has looked for its bytes at the source yet")
+    if not last.present:
+        return last, TrustDoubt(
+            Code.ARTIFACT_NOT_FOUND_AT_SOURCE, "its bytes were not at the source when last looked for"
+        )
+    if last.digest != artifact.digest:
+        return last, TrustDoubt(Code.DIGEST_MISMATCH, f"the source has {last.digest} in its place")
+    if last.size_bytes is not None and last.size_bytes != artifact.size_bytes:
+        reason = f"the source has {last.size_bytes} bytes, not {artifact.size_bytes}"
+        return last, TrustDoubt(Code.DIGEST_MISMATCH, reason)
+    return last, None
+
+
+def _signature(
+    artifact: Artifact, evidence: Sequence[Evidence], keys: Iterable[SignerKey], known_as: Iterable[str]
+) -> tuple[Evidence | None, TrustDoubt | None]:
+    trusted = {
+        key.fingerprint for key in keys if key.removed_at is None and key.tenant_id in (None, artifact.tenant_id)
+    }
+    repositories = frozenset({Location(SourceType(artifact.source_type), artifact.location).rest, *known_as})
+    faults = set()
+    for each in evidence:
+        if each.kind is EvidenceKind.SIGNATURE:
+            fault = _fault(artifact, each, trusted, repositories)
+            if fault is None:
+                return each, None
+            faults.add(fault)
+    for code, reason in _SIGNATURE_DOUBTS:
+        if code in faults:
+            return None, TrustDoubt(code, reason)
+    return None, TrustDoubt(Code.SIGNATURE_MISSING, "a signature is required, and none was found")
+
+
+_SIGNATURE_DOUBTS: Final = (
+    (Code.SIGNATURE_REPLAYED, "a trusted key signed another digest, or this one for another repository"),
+    (Code.SIGNATURE_KEY_UNKNOWN, "no signature is of a key that is trusted here now"),
+    (Code.SIGNATURE_INVALID, "what was given as a signature does not hold"),
+)
+"""The worst first: a trusted key's signature in the wrong place says more than a stranger's."""
+
+
+def _fault(artifact: Artifact, signature: Evidence, trusted: set[str], repositories: frozenset[str]) -> Code | None:
+    if signature.fault is not None:
+        return CODE_OF_FAULT[signature.fault]
+    if signature.key_fingerprint is None:
+        return Code.SIGNATURE_INVALID
+    if signature.key_fingerprint not in trusted:
+        return Code.SIGNATURE_KEY_UNKNOWN
+    if signature.digest != artifact.digest or signature.repository not in repositories:
+        return Code.SIGNATURE_REPLAYED
+    return None
+
+
+def _moved(
+    context: DecisionContext,
+    artifact: Artifact,
+    edge: Transition[TrustState, TrustTrigger],
+    changed: dict[str, object],
+    why: tuple[str, str],
+) -> Decision[Artifact]:
+    after = Artifact(
+        **{**asdict(artifact), **changed, "trust": edge.target.value, "trust_generation": artifact.trust_generation + 1}
+    )
+    place = (artifact.tenant_id, artifact.project_id)
+    action, reason = why
+    before, now = {"trust": artifact.trust}, {"trust": edge.target.value}
+    told = {"digest": artifact.digest, "before": artifact.trust, "after": edge.target.value, "reason": reason}
+    return Decision(
+        result=after,
+        writes=(
+            StateChange(
+                "artifact", artifact.id, TRUST, edge, artifact.trust_generation, artifact.tenant_id, set=changed
+            ),
+        ),
+        events=(EventRecord(EventType.ARTIFACT_TRUST_CHANGED, "artifact", artifact.id, *place, data=told),),
+        audits=(AuditRecord(action, "artifact", artifact.id, *place, before=before, after=now, reason=reason),),
+    )

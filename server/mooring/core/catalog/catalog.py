@@ -1,0 +1,182 @@
+"""The catalog of a project: what it may launch and, for what it may not, why.
+
+An entry is an app with the version that the project's channel means, and the hindrances to launching it: not
+entitled, not offered, deprecated, policy, not to be trusted, no compatible capacity. All of them are found, not only
+the first, so that whoever wants to help sees the whole way. Launching an instance asks the same function, so the
+catalog never promises what a launch then refuses.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from mooring.core.catalog.app import App
+from mooring.core.catalog.app_version import AppVersion
+from mooring.core.catalog.artifact import Artifact
+from mooring.core.catalog.artifact_trust import Trust
+from mooring.core.catalog.channel import Candidate, stable, why_not_offered
+from mooring.core.catalog.compatibility import Compatibility, Offer, best_fit
+from mooring.core.catalog.entitlement import Entitlement, why_not_entitled
+from mooring.core.catalog.policy import PolicyChain, PolicyRequest
+from mooring.core.catalog.promotion_lifecycle import PromotionState
+from mooring.core.catalog.semver import read_version
+from mooring.core.kernel import validation
+from mooring.core.kernel.errors import Code, Refusal
+
+SEARCH_LENGTH_MAX: Final = 200
+SEARCH_WORDS_MAX: Final = 8
+
+
+class Obstacle(StrEnum):
+    """What kind of thing stands in the way."""
+
+    NOT_ENTITLED = "not_entitled"
+    NOT_OFFERED = "not_offered"
+    DEPRECATED = "deprecated"
+    POLICY = "policy"
+    UNTRUSTED = "untrusted"
+    NO_COMPATIBLE_CAPACITY = "no_compatible_capacity"
+
+
+_OBSTACLE_OF: Final = {
+    Code.NOT_ENTITLED: Obstacle.NOT_ENTITLED,
+    Code.VERSION_NOT_OFFERED: Obstacle.NOT_OFFERED,
+    Code.VERSION_DEPRECATED: Obstacle.DEPRECATED,
+    Code.POLICY_DENIED: Obstacle.POLICY,
+    Code.SOURCE_DENIED: Obstacle.POLICY,
+    Code.INCOMPATIBLE: Obstacle.NO_COMPATIBLE_CAPACITY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchObstacle:
+    """One reason why an app may not be launched."""
+
+    obstacle: Obstacle
+    refusal: Refusal
+
+    @property
+    def reason(self) -> str:
+        """The reason for people."""
+        return self.refusal.detail
+
+
+@dataclass(frozen=True, slots=True)
+class VersionNeeds:
+    """What a version needs of a project, from its manifest and its artifacts as they are now."""
+
+    compatibility: Compatibility
+    required_actions: tuple[str, ...]
+    artifacts: tuple[tuple[Artifact, Trust], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectContext:
+    """What is known of the project that looks."""
+
+    project_id: str
+    entitlement: Entitlement | None
+    policy: PolicyChain  # global, tenant and project
+    gpus_held: int = 0
+    offers: Sequence[Offer] | None = None  # capacity that it has or could have; none: do not ask
+
+    def chain(self) -> PolicyChain:
+        """The policy of the project, with what the entitlement narrows behind it."""
+        return self.policy if self.entitlement is None else self.policy.narrowed(*self.entitlement.layer)
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogEntry:
+    """An app as a project sees it."""
+
+    app: App
+    version: AppVersion | None
+    hindrances: tuple[LaunchObstacle, ...]
+
+    @property
+    def launchable(self) -> bool:
+        """Whether the project may launch it now."""
+        return not self.hindrances
+
+
+def chosen_version(versions: Iterable[AppVersion], project_id: str) -> AppVersion | None:
+    """The version that the channel means for the project; where there is none, the newest deprecated one, to say so."""
+    known = {version.id: version for version in versions}
+    chosen = chosen_candidate([version.candidate() for version in known.values()], project_id)
+    return None if chosen is None else known[chosen.version_id]
+
+
+def chosen_candidate(candidates: Sequence[Candidate], project_id: str) -> Candidate | None:
+    """The same, of versions without their manifests."""
+    candidate = stable(candidates, project_id)
+    if candidate is not None:
+        return candidate
+    deprecated = [each for each in candidates if each.promotion is PromotionState.DEPRECATED]
+    return max(deprecated, key=lambda each: each.version, default=None)
+
+
+def newest_candidate(candidates: Sequence[Candidate]) -> Candidate | None:
+    """What is shown to somebody who looks from no project: the newest active one, else what comes nearest to it."""
+    order = (PromotionState.ACTIVE, PromotionState.CANARY, PromotionState.DEPRECATED)
+    for state in order:
+        found = [each for each in candidates if each.promotion is state]
+        if found:
+            return max(found, key=lambda each: each.version)
+    return None
+
+
+def catalog_entry(
+    app: App, version: AppVersion | None, needed: VersionNeeds | None, project: ProjectContext
+) -> CatalogEntry:
+    """The app with its chosen version, and everything that hinders the project from launching it."""
+    if version is None or needed is None:
+        refusal = Refusal(Code.VERSION_NOT_OFFERED, f"no version of {app.slug} is offered to this project")
+        refusals: list[Refusal | None] = [refusal, _not_entitled_at_all(project)]
+    else:
+        refusals = _refusals(app, version, needed, project)
+    found = [refusal for refusal in refusals if refusal is not None]
+    return CatalogEntry(
+        app,
+        version,
+        tuple(LaunchObstacle(_OBSTACLE_OF.get(refusal.code, Obstacle.UNTRUSTED), refusal) for refusal in found),
+    )
+
+
+def search_words(text: str, path: str = "search") -> tuple[str, ...]:
+    """The words that are searched for, in lower case; each must occur."""
+    if len(text) > SEARCH_LENGTH_MAX:
+        raise validation.invalid(path, f"at most {SEARCH_LENGTH_MAX} characters")
+    words = tuple(dict.fromkeys(validation.remark(text, path).lower().split()))
+    if len(words) > SEARCH_WORDS_MAX:
+        raise validation.invalid(path, f"at most {SEARCH_WORDS_MAX} words")
+    return words
+
+
+def _refusals(app: App, version: AppVersion, needed: VersionNeeds, project: ProjectContext) -> list[Refusal | None]:
+    chain = project.chain()
+    gpus = project.gpus_held + needed.compatibility.min_gpu_count
+    return [
+        why_not_entitled(project.entitlement, read_version(version.version), needed.required_actions),
+        why_not_offered(version.candidate(), project.project_id),
+        chain.decide(PolicyRequest(app=app.slug)).refusal(),
+        chain.decide(PolicyRequest(gpus=gpus)).refusal(),
+        *(trust.refusal(artifact) for artifact, trust in needed.artifacts),
+        _no_capacity(needed.compatibility, project.offers),
+    ]
+
+
+def _not_entitled_at_all(project: ProjectContext) -> Refusal | None:
+    if project.entitlement is not None and project.entitlement.enabled:
+        return None
+    return Refusal(Code.NOT_ENTITLED, "the project is not entitled to this app", {"reason": "not_entitled"})
+
+
+def _no_capacity(compatibility: Compatibility, offers: Sequence[Offer] | None) -> Refusal | None:
+    if offers is None:
+        return None
+    best = best_fit(compatibility, offers)
+    if best is None:
+        detail = "the project has no capacity, and there is none that it could have"
+        return Refusal(Code.INCOMPATIBLE, detail, {"blockers": [], "smallest_change": "an allocation"})
+    return best.refusal()

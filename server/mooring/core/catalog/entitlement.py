@@ -1,0 +1,266 @@
+"""Entitlements: a project may launch an app, on terms that an admin of its tenant agreed to.
+
+An entitlement is on or off. On, it may carry an overlay that narrows it further: a range of versions, and rules that
+stand behind the policy's own layers as a last one, so that they can only narrow as well. It also keeps which action
+keys the app's operator account was granted: whoever entitles a project sees what the manifest requires and agrees to
+that list. A later version that requires more is not launched until somebody agrees again; an app does not widen its
+own rights by an upgrade.
+
+Only people change entitlements, admins of the tenant or of the platform: the action key is on no service account's
+list, and the decision asks once more.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final
+
+from mooring.core.catalog.policy import Layer, PolicyRules
+from mooring.core.catalog.policy_change import check_rules, plain_rules, read_rules
+from mooring.core.catalog.semver import SemVer, read_range
+from mooring.core.identity.tenant import require_revision
+from mooring.core.kernel import validation
+from mooring.core.kernel.decision import (
+    AuditRecord,
+    Decision,
+    DecisionContext,
+    EventRecord,
+    Insert,
+    PrincipalKind,
+    Remove,
+    Update,
+)
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.permissions import SERVICE_ACCOUNT_CEILING, is_app_action
+
+AGREED_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """What narrows an entitlement."""
+
+    versions: str | None = None  # a range; none for every version
+    rules: PolicyRules = field(default_factory=PolicyRules)
+
+
+@dataclass(frozen=True, slots=True)
+class Entitlement:
+    """A project's right to launch an app."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    app_id: str
+    app_slug: str
+    enabled: bool
+    versions: str | None
+    rules: dict[str, Any]
+    agreed_actions: list[str]
+    revision: int
+    created_at: datetime
+    updated_at: datetime
+    service_account_id: str | None = None  # the operator account, made when it was first on
+
+    @property
+    def layer(self) -> tuple[Layer, PolicyRules]:
+        """What it narrows, as the last layer of the policy."""
+        return Layer.ENTITLEMENT, read_rules(self.rules)
+
+
+@dataclass(frozen=True, slots=True)
+class EntitlementRequest:
+    """What the caller asks for; the actions are those that he was shown and agrees to."""
+
+    enabled: bool
+    overlay: Overlay
+    agreed_actions: tuple[str, ...]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EntitlementKey:
+    """Which app in which project."""
+
+    tenant_id: str
+    project_id: str
+    app_id: str
+    app_slug: str
+
+
+def why_not_entitled(
+    entitlement: Entitlement | None, version: SemVer, required_actions: Iterable[str]
+) -> Refusal | None:
+    """Why the project may not launch this version; None where it may."""
+    if entitlement is None or not entitlement.enabled:
+        return Refusal(Code.NOT_ENTITLED, "the project is not entitled to this app", {"reason": "not_entitled"})
+    if entitlement.versions is not None and version not in read_range(entitlement.versions):
+        return Refusal(
+            Code.NOT_ENTITLED,
+            f"the entitlement is for versions {entitlement.versions}, not for {version}",
+            {"reason": "version", "versions": entitlement.versions, "version": str(version)},
+        )
+    missing = sorted(set(required_actions) - set(entitlement.agreed_actions))
+    if missing:
+        return Refusal(
+            Code.NOT_ENTITLED,
+            f"version {version} requires {', '.join(missing)} for its operator account, and nobody agreed to that",
+            {"reason": "actions", "missing_actions": missing},
+        )
+    return None
+
+
+def create_entitlement(
+    context: DecisionContext,
+    entitlement_id: str,
+    entitled: EntitlementKey,
+    request: EntitlementRequest,
+    service_account_id: str | None = None,
+) -> Decision[Entitlement]:
+    """The first word about an app in a project, with the operator account that is made for it."""
+    entitlement = Entitlement(
+        id=entitlement_id,
+        **asdict(entitled),
+        **_terms(context, entitled.app_slug, request),
+        revision=0,
+        created_at=context.now,
+        updated_at=context.now,
+        service_account_id=service_account_id,
+    )
+    return _decision(entitlement, Insert("entitlement", asdict(entitlement)), None, request)
+
+
+def change_entitlement(
+    context: DecisionContext,
+    entitlement: Entitlement,
+    request: EntitlementRequest,
+    revision_seen: int | None,
+    service_account_id: str | None = None,
+) -> Decision[Entitlement]:
+    """All terms anew. Switched off, what runs goes on; new instances are refused. A new operator account is named."""
+    require_revision(entitlement.revision, revision_seen)
+    terms = {**_terms(context, entitlement.app_slug, request), "updated_at": context.now}
+    if service_account_id is not None:
+        terms["service_account_id"] = service_account_id
+    after = replace(entitlement, revision=entitlement.revision + 1, **terms)
+    change = Update("entitlement", entitlement.id, entitlement.revision, terms)
+    return _decision(after, change, _told(entitlement), request)
+
+
+def switched(entitlement: Entitlement, enabled: bool, reason: str) -> EntitlementRequest:
+    """On or off, on the terms that it has: so what was agreed to is still there when it is switched on again."""
+    overlay = Overlay(entitlement.versions, read_rules(entitlement.rules))
+    return EntitlementRequest(enabled, overlay, tuple(entitlement.agreed_actions), reason)
+
+
+def delete_entitlement(context: DecisionContext, entitlement: Entitlement) -> Decision[Entitlement]:
+    """Nothing is said of the app any more: as if it were off, and the agreement is forgotten."""
+    _require_person(context)
+    place = (entitlement.tenant_id, entitlement.project_id)
+    data = {"app_id": entitlement.app_id, "enabled": False}
+    return Decision(
+        result=entitlement,
+        writes=(Remove("entitlement", entitlement.id, entitlement.revision),),
+        events=(
+            EventRecord(
+                EventType.ENTITLEMENT_CHANGED,
+                "entitlement",
+                entitlement.id,
+                *place,
+                data=data,
+                app_slug=entitlement.app_slug,
+            ),
+        ),
+        audits=(
+            AuditRecord(
+                "entitlement.update",
+                "entitlement",
+                entitlement.id,
+                *place,
+                before=_told(entitlement),
+            ),
+        ),
+    )
+
+
+def _terms(context: DecisionContext, app_slug: str, request: EntitlementRequest) -> dict[str, Any]:
+    _require_person(context)
+    overlay = request.overlay
+    versions = None if overlay.versions is None else str(read_range(overlay.versions, "overlay.versions"))
+    return {
+        "enabled": request.enabled,
+        "versions": versions,
+        "rules": plain_rules(check_rules(overlay.rules, "overlay.rules")),
+        "agreed_actions": _agreed(app_slug, request.agreed_actions),
+    }
+
+
+def _require_person(context: DecisionContext) -> None:
+    if context.actor.kind is not PrincipalKind.USER:
+        raise Refusal(
+            Code.PERMISSION_DENIED,
+            "only people who administer the tenant or the platform change entitlements",
+            {"action": "entitlement.update"},
+        )
+
+
+def _agreed(app_slug: str, actions: tuple[str, ...]) -> list[str]:
+    """Nobody can agree to more than an operator account may hold."""
+    if len(set(actions)) > AGREED_MAX:
+        raise validation.invalid("agreed_actions", f"at most {AGREED_MAX} action keys")
+    own = f"app.{app_slug}."
+    beyond = sorted(
+        key
+        for key in set(actions)
+        if key not in SERVICE_ACCOUNT_CEILING and not (is_app_action(key) and key.startswith(own))
+    )
+    if beyond:
+        raise Refusal(
+            Code.GRANT_EXCEEDS_CEILING,
+            f"{beyond[0]} is held by nobody's service account, or is another app's",
+            {"missing_actions": beyond},
+        )
+    return sorted(set(actions))
+
+
+def _told(entitlement: Entitlement) -> dict[str, Any]:
+    return {
+        "app_id": entitlement.app_id,
+        "enabled": entitlement.enabled,
+        "versions": entitlement.versions,
+        "rules": entitlement.rules,
+        "agreed_actions": list(entitlement.agreed_actions),
+    }
+
+
+def _decision(
+    entitlement: Entitlement, write: Insert | Update, before: Mapping[str, Any] | None, request: EntitlementRequest
+) -> Decision[Entitlement]:
+    place = (entitlement.tenant_id, entitlement.project_id)
+    data = {"app_id": entitlement.app_id, "enabled": entitlement.enabled}
+    return Decision(
+        result=entitlement,
+        writes=(write,),
+        events=(
+            EventRecord(
+                EventType.ENTITLEMENT_CHANGED,
+                "entitlement",
+                entitlement.id,
+                *place,
+                data=data,
+                app_slug=entitlement.app_slug,
+            ),
+        ),
+        audits=(
+            AuditRecord(
+                "entitlement.update",
+                "entitlement",
+                entitlement.id,
+                *place,
+                before=before,
+                after=_told(entitlement),
+                reason=validation.reason(request.reason),
+            ),
+        ),
+    )

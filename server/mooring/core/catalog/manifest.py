@@ -1,0 +1,366 @@
+"""Manifests: what an app's developer says about one version of it, read into typed values.
+
+A manifest arrives as plain JSON values. It is read in two steps that both answer with findings and never with an
+exception: the shape against the published schema (here), then the rules that no schema can say (`manifest_lint`). A
+document of the right shape becomes a `Manifest`, also when the rules find errors: a draft may still be wrong, staging
+refuses it.
+
+The components' keys, the runtime backend and the actions' names are opaque to the platform: nothing here, nor in the
+rest of the server, branches on them.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, Final, TypeVar
+
+from mooring.core.catalog.compatibility import Compatibility, Need, NeedKind, ShapeWanted
+from mooring.core.catalog.manifest_schema import DRAIN_SECONDS, MANIFEST_SCHEMA
+from mooring.core.catalog.operating_mode import DEFAULT_MODE, ControlPlaneScope, Mode, OperatingMode
+from mooring.core.kernel.finding import Finding, bounded, error
+from mooring.core.kernel.form_schema import too_deep
+from mooring.core.kernel.json_schema import depth_exceeds, findings_of, unstorable
+
+MANIFEST_BYTES_MAX: Final = 262_144
+DEPTH_MAX: Final = 24
+STORED_KEPT: Final = 64
+"""How many stored manifests are kept as they were read: those of the versions that run are asked for all the time."""
+
+Plain = Mapping[str, Any]
+Part = TypeVar("Part")
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    name: str
+    value: str | None = None
+    from_config: str | None = None
+    from_secret: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestPort:
+    name: str
+    port: int
+    protocol: str = "tcp"
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestResources:
+    cpu_millicores: int | None = None
+    memory_bytes: int | None = None
+    shared_memory_bytes: int | None = None
+    scratch_bytes: int | None = None
+    pids_max: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestProbe:
+    kind: str
+    port: str | None = None
+    path: str | None = None
+    command: tuple[str, ...] = ()
+    initial_delay_seconds: int = 0
+    period_seconds: int = 10
+    timeout_seconds: int = 5
+    failures_max: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestVolume:
+    name: str
+    path: str
+    kind: str
+    artifact: str | None = None
+    size_bytes: int | None = None
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeProfile:
+    """How the app is started."""
+
+    image: str | None = None  # a role of `Manifest.artifacts`
+    command: tuple[str, ...] = ()
+    ports: tuple[ManifestPort, ...] = ()
+    env: tuple[Environment, ...] = ()
+    resources: ManifestResources = field(default_factory=ManifestResources)
+    probes: Mapping[str, ManifestProbe] = field(default_factory=dict)
+    volumes: tuple[ManifestVolume, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    key: str
+    max_count: int
+    title: str | None = None
+    min_count: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestAction:
+    """A verb that the adapter carries out."""
+
+    name: str
+    permission: str
+    input_schema: Plain
+    title: str | None = None
+    description: str = ""
+    target: str = "instance"
+    output_schema: Plain | None = None
+    timeout_seconds: int = 300
+    destructive: bool = False
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    kind: str
+    title: str
+    template: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEndpoint:
+    name: str
+    protocol: str
+    title: str | None = None
+    port: str | None = None
+    path: str | None = None
+    access: str = "platform"
+    user: str | None = None
+    connect: tuple[Connect, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UsageUnit:
+    unit: str
+    title: str
+    description: str = ""
+    aggregation: str = "sum"
+    covered_by_allocation: bool = False  # it shows who used what the allocation already pays, and is charged to nobody
+
+
+@dataclass(frozen=True, slots=True)
+class Upgrade:
+    strategy: str
+    from_versions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    supported: bool
+    to_versions: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    data: str
+    graceful_seconds: int = 60
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRestart:
+    supported: bool = False
+    instead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    supported: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """How long the work of a member that goes may take, where who asks for it does not say."""
+
+    seconds: int = DRAIN_SECONDS
+    from_config: str | None = None  # a field of `config_schema`, where whoever launches the app chooses
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestLifecycle:
+    upgrade: Upgrade
+    rollback: Rollback
+    delete: Deletion
+    restart: ManifestRestart = field(default_factory=ManifestRestart)
+    attach: Attach = field(default_factory=Attach)
+    drain: Drain = field(default_factory=Drain)
+
+
+@dataclass(frozen=True, slots=True)
+class RunbookEntry:
+    symptom: str
+    steps: str
+    cause: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Runbook:
+    summary: str
+    entries: tuple[RunbookEntry, ...]
+    contact: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One version of an app, as its developer describes it."""
+
+    manifest_version: int
+    app: str
+    version: str
+    artifact_kind: str
+    artifacts: Mapping[str, str]  # role → digest
+    release_notes: str = ""
+    runtime_backend: str = "container"
+    compatibility: Compatibility = field(default_factory=Compatibility)
+    runtime_profile: RuntimeProfile | None = None
+    config_schema: Plain | None = None
+    components: tuple[Component, ...] = ()
+    actions: tuple[ManifestAction, ...] = ()
+    endpoints: tuple[ManifestEndpoint, ...] = ()
+    usage_units: tuple[UsageUnit, ...] = ()
+    operating_modes: tuple[Mode, ...] = (DEFAULT_MODE,)
+    required_actions: tuple[str, ...] = ()
+    lifecycle: ManifestLifecycle | None = None
+    runbook: Runbook | None = None
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """What the version needs, each digest once, in a fixed order."""
+        return tuple(sorted(set(self.artifacts.values())))
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestReading:
+    """What was read: the manifest where its shape is right, and everything that is wrong."""
+
+    manifest: Manifest | None
+    findings: tuple[Finding, ...]
+
+
+def read_manifest(value: object) -> ManifestReading:
+    """The manifest that plain JSON values describe, and what is wrong with their shape."""
+    if depth_exceeds(value, DEPTH_MAX):
+        return ManifestReading(None, (too_deep(""),))
+    findings = bounded(unstorable(value)) or bounded(findings_of(value, MANIFEST_SCHEMA))
+    if not findings and (size := len(canonical(value))) > MANIFEST_BYTES_MAX:
+        fix = f"say it in at most {MANIFEST_BYTES_MAX} bytes; what is long belongs into an artifact"
+        findings = (error("", "too_large", f"it has {size} bytes", fix),)
+    if findings or not isinstance(value, dict):
+        return ManifestReading(None, findings)
+    return ManifestReading(_manifest(normal(value)), ())
+
+
+def stored_manifest(value: Plain) -> Manifest | None:
+    """The manifest of a version as it is stored; none when its shape is not right.
+
+    To check one takes a hundred times as long as to write it down, so each is read once for as long as it is the same.
+    """
+    return _stored(canonical(value))
+
+
+@lru_cache(maxsize=STORED_KEPT)
+def _stored(text: bytes) -> Manifest | None:
+    return read_manifest(json.loads(text)).manifest
+
+
+def canonical(value: object) -> bytes:
+    """The one way to write these JSON values: sorted keys, no spaces, UTF-8."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def manifest_digest(value: object) -> str:
+    """The digest of a manifest, equal for equal manifests however they were written."""
+    return f"sha256:{hashlib.sha256(canonical(value)).hexdigest()}"
+
+
+def normal(value: Any) -> Any:
+    """The same values as they come back from a database: JSON knows no difference between 1, 1.0 and 1e0."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [normal(each) for each in value]
+    if isinstance(value, dict):
+        return {key: normal(each) for key, each in value.items()}
+    return value
+
+
+def _manifest(plain: Plain) -> Manifest:
+    components = _parts(Component, plain.get("components", ()))
+    parts: dict[str, Any] = {
+        "components": components,
+        "compatibility": _compatibility(plain.get("compatibility", {}), components),
+        "actions": _parts(ManifestAction, plain.get("actions", ())),
+        "endpoints": tuple(
+            ManifestEndpoint(**{**each, "connect": _parts(Connect, each.get("connect", ()))})
+            for each in plain.get("endpoints", ())
+        ),
+        "usage_units": _parts(UsageUnit, plain.get("usage_units", ())),
+        "required_actions": tuple(plain.get("required_actions", ())),
+    }
+    if "operating_modes" in plain:
+        parts["operating_modes"] = tuple(
+            (OperatingMode(each["operating_mode"]), ControlPlaneScope(each["control_plane_scope"]))
+            for each in plain["operating_modes"]
+        )
+    if "runtime_profile" in plain:
+        parts["runtime_profile"] = _runtime_profile(plain["runtime_profile"])
+    if "lifecycle" in plain:
+        parts["lifecycle"] = _lifecycle(plain["lifecycle"])
+    if "runbook" in plain:
+        runbook = plain["runbook"]
+        parts["runbook"] = Runbook(**{**runbook, "entries": _parts(RunbookEntry, runbook["entries"])})
+    return Manifest(**{**plain, **parts})
+
+
+def _compatibility(plain: Plain, components: tuple[Component, ...]) -> Compatibility:
+    needs = tuple(_need(each) for each in plain.get("needs", ()))
+    shape = ShapeWanted(plain.get("requires_capacity_shape", ShapeWanted.ANY))
+    members_max = sum(component.max_count for component in components) or 1
+    return Compatibility(
+        **{**plain, "needs": needs, "requires_capacity_shape": shape, "members_max": members_max},
+    )
+
+
+def _need(plain: Plain) -> Need:
+    kind = next(kind for kind in NeedKind if kind in plain)
+    value = plain[kind]
+    return Need(plain["fact"], kind, tuple(value) if isinstance(value, list) else value)
+
+
+def _runtime_profile(plain: Plain) -> RuntimeProfile:
+    parts: dict[str, Any] = {
+        "command": tuple(plain.get("command", ())),
+        "ports": _parts(ManifestPort, plain.get("ports", ())),
+        "env": _parts(Environment, plain.get("env", ())),
+        "resources": ManifestResources(**plain.get("resources", {})),
+        "probes": {
+            name: ManifestProbe(**{**each, "command": tuple(each.get("command", ()))})
+            for name, each in plain.get("probes", {}).items()
+        },
+        "volumes": _parts(ManifestVolume, plain.get("volumes", ())),
+    }
+    return RuntimeProfile(**{**plain, **parts})
+
+
+def _lifecycle(plain: Plain) -> ManifestLifecycle:
+    upgrade, rollback = plain["upgrade"], plain["rollback"]
+    return ManifestLifecycle(
+        Upgrade(**{**upgrade, "from_versions": tuple(upgrade.get("from_versions", ()))}),
+        Rollback(**{**rollback, "to_versions": tuple(rollback.get("to_versions", ()))}),
+        Deletion(**plain["delete"]),
+        ManifestRestart(**plain.get("restart", {})),
+        Attach(**plain.get("attach", {})),
+        Drain(**plain.get("drain", {})),
+    )
+
+
+def _parts(type_: type[Part], plain: Any) -> tuple[Part, ...]:
+    """The list as typed values: the names of the schema are the names of the fields."""
+    return tuple(type_(**each) for each in plain)

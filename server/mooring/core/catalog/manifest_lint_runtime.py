@@ -1,0 +1,195 @@
+"""Lint of how members are started and reached: images, ports, environment, probes, volumes, endpoints."""
+
+import re
+import string
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from mooring.core.catalog.manifest import Manifest, ManifestEndpoint, ManifestProbe, ManifestVolume, RuntimeProfile
+from mooring.core.kernel.finding import Finding, below, error, warning
+from mooring.core.kernel.sandbox_user import is_root
+
+RUNTIME_RULES: Final[Mapping[str, str]] = {
+    "image_missing": "What is started is an image among the artifacts.",
+    "artifact_unknown": "An artifact is named by the role that `artifacts` gives it.",
+    "tag_in_text": "A tag can be moved to other bytes; only a digest says what is meant.",
+    "runtime_name_doubled": "Names, ports and paths that stand twice would leave open which is meant.",
+    "port_unknown": "A port is named as `runtime_profile.ports` declares it.",
+    "endpoint_port_missing": "Without an adapter that reports it, an endpoint says at which port it is.",
+    "endpoint_terminal": "An endpoint of protocol `terminal` has a user, who is not root, and no port.",
+    "probe_incomplete": "A probe says what it needs to be carried out.",
+    "probe_timing": "A probe that may take longer than its period overtakes itself.",
+    "readiness_missing": "Without a readiness probe nobody observes that the app takes work.",
+    "volume_path": "A mount does not hide what the sandbox itself consists of.",
+    "volume_incomplete": "A volume says what is in it.",
+    "secret_in_env": "A manifest is read by many; a secret comes from the platform's secrets.",
+    "config_unknown": "A variable from the configuration names a field that can be filled in.",
+    "connect_incomplete": "A way to connect says what is opened or run.",
+}
+
+_SECRET_NAME: Final = re.compile(r".*(PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|PRIVATE_?KEY|CREDENTIALS?)", re.IGNORECASE)
+_TAGGED_IMAGE: Final = re.compile(
+    r"(?:docker://)?[a-z0-9][a-z0-9.-]*(?::[0-9]{1,5})?(?:/[a-z0-9._-]+)+:[A-Za-z0-9_][\w.-]{0,127}"
+)
+_NEVER_MOUNTED: Final = frozenset(
+    {"/", "/bin", "/boot", "/etc", "/lib", "/lib64", "/root", "/run", "/sbin", "/usr", "/var"}
+)
+_NEVER_MOUNTED_BELOW: Final = ("/proc", "/sys", "/dev")
+_PLACEHOLDERS: Final = frozenset({"host", "port", "url"})
+
+
+def runtime_findings(manifest: Manifest) -> Iterator[Finding]:
+    """What is wrong with how members are started and reached."""
+    profile = manifest.runtime_profile or RuntimeProfile()
+    yield from _image(manifest, profile)
+    yield from _doubled(profile)
+    yield from _environment(manifest, profile)
+    yield from _texts(profile)
+    ports = {port.name for port in profile.ports}
+    for name, probe in profile.probes.items():
+        yield from _probe(probe, below("/runtime_profile/probes", name), ports)
+    for index, volume in enumerate(profile.volumes):
+        yield from _volume(volume, below("/runtime_profile/volumes", index), manifest)
+    for index, endpoint in enumerate(manifest.endpoints):
+        yield from _endpoint(endpoint, below("/endpoints", index), manifest, ports)
+
+
+def _image(manifest: Manifest, profile: RuntimeProfile) -> Iterator[Finding]:
+    controller = manifest.artifact_kind == "controller"
+    if profile.image is None and not controller:
+        reason = f"a version of kind {manifest.artifact_kind} starts an image"
+        yield error("/runtime_profile", "image_missing", reason, "name its role in `runtime_profile.image`")
+    elif profile.image is not None and profile.image not in manifest.artifacts:
+        yield _unknown_artifact(profile.image, "/runtime_profile/image", manifest)
+    if manifest.artifact_kind == "launchable" and "readiness" not in profile.probes:
+        reason = "it counts as ready as soon as it is started"
+        yield warning("/runtime_profile", "readiness_missing", reason, "add `probes.readiness`")
+
+
+def _doubled(profile: RuntimeProfile) -> Iterator[Finding]:
+    for section, names in (
+        ("ports", [each.name for each in profile.ports]),
+        ("ports", [f"{each.port}/{each.protocol}" for each in profile.ports]),
+        ("env", [each.name for each in profile.env]),
+        ("volumes", [each.name for each in profile.volumes]),
+        ("volumes", [each.path.rstrip("/") for each in profile.volumes]),
+    ):
+        for index, name in enumerate(names):
+            if name in names[:index]:
+                place = below("/runtime_profile", section, index)
+                yield error(place, "runtime_name_doubled", f"{name!r} stands twice", "keep one of them")
+
+
+def _environment(manifest: Manifest, profile: RuntimeProfile) -> Iterator[Finding]:
+    fields: Mapping[str, Mapping[str, object]] = (manifest.config_schema or {}).get("properties", {})
+    for index, each in enumerate(profile.env):
+        place = below("/runtime_profile/env", index)
+        if each.value and _SECRET_NAME.fullmatch(each.name):
+            reason = f"{each.name} has the name of a secret, and its value stands in the manifest"
+            yield error(place, "secret_in_env", reason, "use `from_secret`, or `from_config` with a `writeOnly` field")
+        if each.from_config is None:
+            continue
+        if each.from_config not in fields:
+            reason = f"`config_schema` has no field {each.from_config!r}"
+            yield error(
+                below(place, "from_config"), "config_unknown", reason, "describe the field, or correct the name"
+            )
+        elif fields[each.from_config]["type"] in ("object", "array"):
+            reason = f"{each.from_config!r} is no single value"
+            yield error(below(place, "from_config"), "config_unknown", reason, "use a text, number or boolean")
+
+
+def _texts(profile: RuntimeProfile) -> Iterator[Finding]:
+    texts = [(below("/runtime_profile/command", index), text) for index, text in enumerate(profile.command)]
+    texts += [
+        (below("/runtime_profile/env", i, "value"), each.value) for i, each in enumerate(profile.env) if each.value
+    ]
+    for place, text in texts:
+        if _TAGGED_IMAGE.fullmatch(text):
+            reason = f"{text[:100]!r} looks like an image named by a tag"
+            yield warning(place, "tag_in_text", reason, "name it by its digest: repository@sha256:…")
+
+
+def _probe(probe: ManifestProbe, place: str, ports: set[str]) -> Iterator[Finding]:
+    if probe.kind in ("tcp", "http") and probe.port is None:
+        yield error(place, "probe_incomplete", f"a probe of kind {probe.kind} asks a port", "add `port`")
+    if probe.kind == "exec" and not probe.command:
+        yield error(place, "probe_incomplete", "a probe of kind exec runs a command", "add `command`")
+    if (probe.path is not None and probe.kind != "http") or (probe.command and probe.kind != "exec"):
+        reason = f"a probe of kind {probe.kind} has no use for its path or command"
+        yield error(place, "probe_incomplete", reason, "take it out, or change the kind")
+    if probe.port is not None and probe.port not in ports:
+        yield _unknown_port(probe.port, below(place, "port"), ports)
+    if probe.timeout_seconds > probe.period_seconds:
+        reason = f"an answer may take {probe.timeout_seconds} s, and it is asked each {probe.period_seconds} s"
+        yield warning(place, "probe_timing", reason, "let the time-out be at most the period")
+
+
+def _volume(volume: ManifestVolume, place: str, manifest: Manifest) -> Iterator[Finding]:
+    path = volume.path.rstrip("/") or "/"
+    segments = path.split("/")[1:]
+    if path in _NEVER_MOUNTED or any(path == each or path.startswith(f"{each}/") for each in _NEVER_MOUNTED_BELOW):
+        yield error(below(place, "path"), "volume_path", f"{path!r} is the sandbox's own", "mount it elsewhere: /data")
+    if path != "/" and any(segment in ("", ".", "..") for segment in segments):
+        yield error(
+            below(place, "path"), "volume_path", f"{path!r} has empty or dot segments", "write the path plainly"
+        )
+    if volume.kind == "artifact" and volume.artifact is None:
+        yield error(place, "volume_incomplete", "a volume of kind artifact has content", "name its role in `artifact`")
+    if volume.kind == "scratch" and volume.artifact is not None:
+        yield error(
+            place, "volume_incomplete", "a scratch volume begins empty", "take `artifact` out, or change the kind"
+        )
+    if volume.artifact is not None and volume.artifact not in manifest.artifacts:
+        yield _unknown_artifact(volume.artifact, below(place, "artifact"), manifest)
+
+
+def _endpoint(endpoint: ManifestEndpoint, place: str, manifest: Manifest, ports: set[str]) -> Iterator[Finding]:
+    if endpoint.port is not None and endpoint.port not in ports:
+        yield _unknown_port(endpoint.port, below(place, "port"), ports)
+    if endpoint.protocol == "terminal":
+        yield from _terminal(endpoint, place)
+    elif endpoint.user is not None:
+        reason = f"an endpoint of protocol {endpoint.protocol} has no user"
+        yield error(below(place, "user"), "endpoint_terminal", reason, "take `user` out, or use `terminal`")
+    elif endpoint.port is None and manifest.artifact_kind != "controller":
+        reason = f"{endpoint.name!r} does not say at which port it is"
+        yield error(place, "endpoint_port_missing", reason, "add `port`")
+    for index, connect in enumerate(endpoint.connect):
+        there = below(place, "connect", index)
+        if connect.kind == "browser" and endpoint.protocol not in ("http", "https"):
+            reason = f"a browser does not open an endpoint of protocol {endpoint.protocol}"
+            yield error(there, "connect_incomplete", reason, "use the kind `command`")
+        if connect.kind == "command" and not connect.template:
+            yield error(there, "connect_incomplete", "a command is run, and none is given", "add `template`")
+        if connect.template and (unknown := _unknown_placeholders(connect.template)):
+            reason = f"nothing is filled in for {unknown!r}"
+            yield error(below(there, "template"), "connect_incomplete", reason, "use {host}, {port} and {url}")
+
+
+def _terminal(endpoint: ManifestEndpoint, place: str) -> Iterator[Finding]:
+    for name in ("port", "path"):
+        if getattr(endpoint, name) is not None:
+            reason = f"commands run at a terminal: it has no {name}"
+            yield error(below(place, name), "endpoint_terminal", reason, f"take `{name}` out")
+    if endpoint.user is not None and is_root(endpoint.user):
+        yield error(below(place, "user"), "endpoint_terminal", "nobody works there as root", "name another user: app")
+
+
+def _unknown_placeholders(template: str) -> str | None:
+    try:
+        parts = [part[1:] for part in string.Formatter().parse(template) if part[1] is not None]
+    except ValueError:
+        return template[:100]
+    wrong = [name for name, spec, conversion in parts if name not in _PLACEHOLDERS or spec or conversion]
+    return str(wrong[0]) if wrong else None
+
+
+def _unknown_artifact(role: str, place: str, manifest: Manifest) -> Finding:
+    roles = ", ".join(manifest.artifacts)
+    return error(place, "artifact_unknown", f"`artifacts` has no role {role!r}", f"use one of {roles}, or add it")
+
+
+def _unknown_port(name: str, place: str, ports: set[str]) -> Finding:
+    known = f"use one of {', '.join(sorted(ports))}" if ports else "declare it there"
+    return error(place, "port_unknown", f"`runtime_profile.ports` has no {name!r}", known)

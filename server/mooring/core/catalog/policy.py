@@ -1,0 +1,283 @@
+"""Policy: what is allowed about sources, regions, SKUs, apps, signatures and GPUs, and who decided it.
+
+A policy is a chain of layers: global → tenant → project, and behind it what the entitlement of a project narrows.
+Something is allowed when every layer allows it. So an overlay can only narrow, whatever it says, and a denial further
+up is final; nothing has to be compared when a layer above changes later. Saying more than the layers above allow is
+refused when it is written (`widenings`), because it would have no effect and mislead its reader.
+
+A list is none (nothing is said, all is allowed) or names what is allowed; beside it stands what is denied, which
+counts more. A name may end with `*`. Signatures are required from one strictness on; the strictest layer counts. The
+maximum of GPUs is what one project may hold at once; the smallest counts.
+
+A chain is compiled once (`PolicyChain`) and then asked often: a decision looks only at layers that say something.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from typing import Final, NamedTuple
+
+from mooring.core.catalog.artifact_location import covers
+from mooring.core.kernel.errors import Code, Refusal
+
+GPUS_MAX: Final = 1_000_000
+
+
+class Layer(StrEnum):
+    """Where a rule stands, from the widest to the narrowest."""
+
+    GLOBAL = "global"
+    TENANT = "tenant"
+    PROJECT = "project"
+    ENTITLEMENT = "entitlement"
+
+
+class Subject(StrEnum):
+    """What is decided about."""
+
+    SOURCE = "source"
+    REGION = "region"
+    SKU = "sku"
+    APP = "app"
+    SIGNATURE = "signature"
+    GPUS = "gpus"
+
+
+class SignatureRules(IntEnum):
+    """Which artifacts need the signature of a trusted key."""
+
+    NONE = 0
+    IMAGES = 1
+    EVERYTHING = 2
+
+
+SIGNATURES_NAME: Final[Mapping[str, SignatureRules]] = {each.name.lower(): each for each in SignatureRules}
+
+
+@dataclass(frozen=True, slots=True)
+class NameRules:
+    """Which names are allowed: none for all, and what is denied among them."""
+
+    allow: tuple[str, ...] | None = None
+    deny: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyRules:
+    """What one layer says; a layer that says nothing allows all that is above it."""
+
+    sources: NameRules = field(default_factory=NameRules)
+    regions: NameRules = field(default_factory=NameRules)
+    skus: NameRules = field(default_factory=NameRules)
+    apps: NameRules = field(default_factory=NameRules)
+    signatures: SignatureRules | None = None
+    gpus_max: int | None = None
+
+
+LISTS: Final[Mapping[Subject, str]] = {
+    Subject.SOURCE: "sources",
+    Subject.REGION: "regions",
+    Subject.SKU: "skus",
+    Subject.APP: "apps",
+}
+"""The subjects that are decided by names, and the field of `PolicyRules` that has them."""
+
+
+class PolicyRequest(NamedTuple):
+    """What is asked; what is none is not asked."""
+
+    source: str | None = None
+    region: str | None = None
+    sku: str | None = None
+    app: str | None = None
+    gpus: int | None = None  # what the project would hold, with what it asks for
+    signed: bool | None = None
+    image: bool = True  # whether `signed` is about an image
+
+
+class PolicyVerdict(NamedTuple):
+    """The decision, and who made it."""
+
+    allowed: bool
+    layer: Layer | None = None
+    subject: Subject | None = None
+    value: str = ""
+    reason: str = "every layer allows it"
+
+    def refusal(self) -> Refusal | None:
+        """The verdict as a refusal; None where it is allowed."""
+        if self.allowed or self.layer is None or self.subject is None:
+            return None
+        code = Code.SOURCE_DENIED if self.subject is Subject.SOURCE else Code.POLICY_DENIED
+        return Refusal(
+            code,
+            f"the {self.layer} policy does not allow {self.subject} {self.value}: {self.reason}",
+            {"layer": self.layer.value, "subject": self.subject.value, "value": self.value, "reason": self.reason},
+        )
+
+
+ALLOWED: Final = PolicyVerdict(True)
+
+
+class _Matcher:
+    """Names and beginnings of names, ready to be asked."""
+
+    __slots__ = ("exact", "prefixes")
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self.exact = frozenset(each for each in patterns if not each.endswith("*"))
+        self.prefixes = tuple(each[:-1] for each in patterns if each.endswith("*"))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.exact or (bool(self.prefixes) and name.startswith(self.prefixes))
+
+
+class _Compiled(NamedTuple):
+    """A layer that says something, ready to be asked."""
+
+    layer: Layer
+    checks: tuple[tuple[int, Subject, _Matcher | None, _Matcher | None], ...]  # place in the request, allowed, denied
+    signatures: SignatureRules
+    gpus_max: int | None
+
+
+class PolicyChain:
+    """The layers of one place, compiled. It does not change; a changed policy makes a new chain."""
+
+    __slots__ = ("_compiled", "layers")
+    layers: tuple[tuple[Layer, PolicyRules], ...]
+
+    def __init__(self, layers: Sequence[tuple[Layer, PolicyRules]], above: "PolicyChain | None" = None) -> None:
+        known = above.layers if above is not None else ()
+        self.layers = (*known, *layers)
+        order = list(Layer)
+        if [layer for layer, _ in self.layers] != sorted({layer for layer, _ in self.layers}, key=order.index):
+            raise ValueError("each layer stands once, the widest first")
+        compiled = (_compile(layer, rules) for layer, rules in layers)
+        said = tuple(each for each in compiled if each.checks or each.signatures or each.gpus_max is not None)
+        self._compiled: tuple[_Compiled, ...] = (*above._compiled, *said) if above is not None else said
+
+    def narrowed(self, layer: Layer, rules: PolicyRules) -> "PolicyChain":
+        """The chain with one more layer behind it; what is compiled already stays so."""
+        return PolicyChain(((layer, rules),), self)
+
+    def decide(self, request: PolicyRequest) -> PolicyVerdict:
+        """Whether every layer allows all that is asked; otherwise the first that does not, from the widest on."""
+        names = (request.source, request.region, request.sku, request.app)
+        for layer, checks, signatures, gpus_max in self._compiled:
+            for index, subject, allowed, denied in checks:
+                name = names[index]
+                if name is None:
+                    continue
+                if denied is not None and name in denied:
+                    return PolicyVerdict(False, layer, subject, name, self._denied_by(layer, subject, name))
+                if allowed is not None and name not in allowed:
+                    return PolicyVerdict(False, layer, subject, name, "it is not on the list of what is allowed")
+            if gpus_max is not None and request.gpus is not None and request.gpus > gpus_max:
+                reason = f"{request.gpus} GPUs would be held, and at most {gpus_max} are allowed"
+                return PolicyVerdict(False, layer, Subject.GPUS, str(request.gpus), reason)
+            if request.signed is False and signatures >= (
+                SignatureRules.IMAGES if request.image else SignatureRules.EVERYTHING
+            ):
+                return PolicyVerdict(
+                    False, layer, Subject.SIGNATURE, "unsigned", "a signature by a trusted key is required"
+                )
+        return ALLOWED
+
+    def requires_signature(self, *, image: bool) -> bool:
+        """Whether an artifact needs the signature of a trusted key."""
+        return not self.decide(PolicyRequest(signed=False, image=image)).allowed
+
+    @property
+    def gpus_max(self) -> int | None:
+        """The most GPUs that the project may hold at once."""
+        return min((each.gpus_max for each in self._compiled if each.gpus_max is not None), default=None)
+
+    def explain(self, request: PolicyRequest) -> tuple[PolicyVerdict, ...]:
+        """The answer of each layer to each thing that is asked, in the order of the chain."""
+        return tuple(_answer(layer, rules, part) for layer, rules in self.layers for part in _single(request))
+
+    def _denied_by(self, layer: Layer, subject: Subject, name: str) -> str:
+        names: NameRules = getattr(dict(self.layers)[layer], LISTS[subject])
+        return f"it is denied by {next(each for each in names.deny if covers(each, name))!r}"
+
+
+class Widening(NamedTuple):
+    """Something that an overlay says and a layer above does not allow."""
+
+    field: str
+    value: str
+    layer: Layer
+    reason: str
+
+
+def widenings(above: Sequence[tuple[Layer, PolicyRules]], overlay: PolicyRules) -> tuple[Widening, ...]:
+    """Everything in which the overlay says more than the layers above it allow."""
+    return tuple(each for layer, rules in above for each in _widens(layer, rules, overlay))
+
+
+def refuse_widening(above: Sequence[tuple[Layer, PolicyRules]], overlay: PolicyRules) -> None:
+    """Raise the refusal of an overlay that says more than is allowed above it."""
+    found = widenings(above, overlay)
+    if found:
+        first = found[0]
+        raise Refusal(
+            Code.POLICY_WIDENS,
+            f"{first.field} {first.value}: {first.reason} ({first.layer} layer)",
+            {"widenings": [each._asdict() | {"layer": each.layer.value} for each in found[:100]]},
+        )
+
+
+def _compile(layer: Layer, rules: PolicyRules) -> _Compiled:
+    checks = []
+    for index, (subject, field_) in enumerate(LISTS.items()):
+        names: NameRules = getattr(rules, field_)
+        if names.allow is not None or names.deny:
+            allowed = None if names.allow is None else _Matcher(names.allow)
+            checks.append((index, subject, allowed, _Matcher(names.deny) if names.deny else None))
+    return _Compiled(layer, tuple(checks), rules.signatures or SignatureRules.NONE, rules.gpus_max)
+
+
+def _single(request: PolicyRequest) -> Iterator[PolicyRequest]:
+    """The request taken apart: each thing that is asked on its own."""
+    for name in ("source", "region", "sku", "app", "gpus"):
+        if (value := getattr(request, name)) is not None:
+            yield PolicyRequest(**{name: value})
+    if request.signed is not None:
+        yield PolicyRequest(signed=request.signed, image=request.image)
+
+
+def _answer(layer: Layer, rules: PolicyRules, part: PolicyRequest) -> PolicyVerdict:
+    verdict = PolicyChain(((layer, rules),)).decide(part)
+    if not verdict.allowed:
+        return verdict
+    if part.gpus is not None:
+        reason = "nothing is said" if rules.gpus_max is None else f"at most {rules.gpus_max} are allowed"
+        return PolicyVerdict(True, layer, Subject.GPUS, str(part.gpus), reason)
+    if part.signed is not None:
+        said = rules.signatures
+        reason = "nothing is said" if said is None else f"signatures are required for {said.name.lower()}"
+        return PolicyVerdict(True, layer, Subject.SIGNATURE, "signed" if part.signed else "unsigned", reason)
+    subject, value = next((each, getattr(part, each.value)) for each in LISTS if getattr(part, each.value) is not None)
+    names: NameRules = getattr(rules, LISTS[subject])
+    if names.allow is not None:
+        pattern = next(each for each in names.allow if covers(each, value))
+        reason = f"it is allowed by {pattern!r}"
+    else:
+        reason = "it is not among what is denied" if names.deny else "nothing is said"
+    return PolicyVerdict(True, layer, subject, value, reason)
+
+
+def _widens(layer: Layer, above: PolicyRules, overlay: PolicyRules) -> Iterator[Widening]:
+    for name in LISTS.values():
+        upper: NameRules = getattr(above, name)
+        for wanted in getattr(overlay, name).allow or ():
+            if any(covers(denied, wanted) for denied in upper.deny):
+                yield Widening(name, wanted, layer, "it is denied there")
+            elif upper.allow is not None and not any(covers(allowed, wanted) for allowed in upper.allow):
+                yield Widening(name, wanted, layer, "it is not allowed there")
+    if above.gpus_max is not None and overlay.gpus_max is not None and overlay.gpus_max > above.gpus_max:
+        yield Widening("gpus_max", str(overlay.gpus_max), layer, f"at most {above.gpus_max} are allowed there")
+    if above.signatures is not None and overlay.signatures is not None and overlay.signatures < above.signatures:
+        required = above.signatures.name.lower()
+        yield Widening("signatures", overlay.signatures.name.lower(), layer, f"{required} is required there")

@@ -1,0 +1,188 @@
+"""Writing a policy: the forms that its lists take, how a layer is stored, and the decision to change one.
+
+A layer is stored as plain values and read back into `PolicyRules`. What it names is canonical when it is stored, so
+that two texts of one place cannot be told apart by a rule. A layer that would allow what a layer above does not is
+refused; a layer above may be narrowed at any time, and what lies below it then simply has less effect.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from mooring.core.catalog.artifact_location import read_pattern
+from mooring.core.catalog.policy import (
+    GPUS_MAX,
+    LISTS,
+    SIGNATURES_NAME,
+    Layer,
+    NameRules,
+    PolicyRules,
+    Subject,
+    refuse_widening,
+)
+from mooring.core.identity.tenant import require_revision
+from mooring.core.kernel import validation
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
+from mooring.core.kernel.event_types import EventType
+
+NAMES_MAX: Final = 1_000
+_NAME: Final = re.compile(r"\*|[a-z0-9][a-z0-9._-]{0,79}\*?")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One layer as it is stored: the platform's, a tenant's or a project's."""
+
+    id: str
+    tenant_id: str | None
+    project_id: str | None
+    rules: dict[str, Any]
+    revision: int
+    created_at: datetime
+    updated_at: datetime
+
+    @property
+    def layer(self) -> Layer:
+        """Where it stands in the chain."""
+        return layer_of(self.tenant_id, self.project_id)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySpec:
+    """What the caller asks for."""
+
+    rules: PolicyRules
+    reason: str
+
+
+def layer_of(tenant_id: str | None, project_id: str | None) -> Layer:
+    """The layer of a place."""
+    if tenant_id is None:
+        return Layer.GLOBAL
+    return Layer.TENANT if project_id is None else Layer.PROJECT
+
+
+def check_rules(rules: PolicyRules, path: str = "rules") -> PolicyRules:
+    """The rules in canonical form; a value that has another form is refused by its path."""
+    lists = {field: _check_names(getattr(rules, field), subject, f"{path}.{field}") for subject, field in LISTS.items()}
+    if rules.gpus_max is not None and not 0 <= rules.gpus_max <= GPUS_MAX:
+        raise validation.invalid(f"{path}.gpus_max", f"0 to {GPUS_MAX}")
+    return PolicyRules(**lists, signatures=rules.signatures, gpus_max=rules.gpus_max)
+
+
+def plain_rules(rules: PolicyRules) -> dict[str, Any]:
+    """The rules as plain values; what says nothing is left out."""
+    plain: dict[str, Any] = {}
+    for field in LISTS.values():
+        listed: NameRules = getattr(rules, field)
+        said: dict[str, Any] = {} if listed.allow is None else {"allow": list(listed.allow)}
+        if listed.deny:
+            said["deny"] = list(listed.deny)
+        if said:
+            plain[field] = said
+    if rules.signatures is not None:
+        plain["signatures"] = rules.signatures.name.lower()
+    if rules.gpus_max is not None:
+        plain["gpus_max"] = rules.gpus_max
+    return plain
+
+
+def read_rules(plain: Mapping[str, Any]) -> PolicyRules:
+    """The rules that were stored as plain values."""
+    lists = {}
+    for field in LISTS.values():
+        said = plain.get(field, {})
+        allow = said.get("allow")
+        lists[field] = NameRules(None if allow is None else tuple(allow), tuple(said.get("deny", ())))
+    signatures = plain.get("signatures")
+    required = None if signatures is None else SIGNATURES_NAME[signatures]
+    return PolicyRules(**lists, signatures=required, gpus_max=plain.get("gpus_max"))
+
+
+def layers_of(policies: Iterable[Policy]) -> tuple[tuple[Layer, PolicyRules], ...]:
+    """The layers of one place in the order of the chain, the widest first."""
+    order = list(Layer)
+    layers = [(policy.layer, read_rules(policy.rules)) for policy in policies]
+    return tuple(sorted(layers, key=lambda each: order.index(each[0])))
+
+
+def create_policy(
+    context: DecisionContext,
+    policy_id: str,
+    place: tuple[str | None, str | None],
+    spec: PolicySpec,
+    above: Sequence[tuple[Layer, PolicyRules]],
+) -> Decision[Policy]:
+    """The first rules of a layer; `place` is tenant and project, none and none for the platform."""
+    tenant_id, project_id = place
+    rules = plain_rules(_narrowing(spec.rules, above))
+    policy = Policy(policy_id, tenant_id, project_id, rules, 0, context.now, context.now)
+    return Decision(
+        result=policy,
+        writes=(Insert("policy", asdict(policy)),),
+        events=(_happened(policy),),
+        audits=(_audited(policy, None, spec),),
+    )
+
+
+def change_policy(
+    context: DecisionContext,
+    policy: Policy,
+    spec: PolicySpec,
+    above: Sequence[tuple[Layer, PolicyRules]],
+    revision_seen: int | None,
+) -> Decision[Policy]:
+    """Other rules for a layer; they take effect with the next decision."""
+    require_revision(policy.revision, revision_seen)
+    rules = plain_rules(_narrowing(spec.rules, above))
+    after = replace(policy, rules=rules, revision=policy.revision + 1, updated_at=context.now)
+    return Decision(
+        result=after,
+        writes=(Update("policy", policy.id, policy.revision, {"rules": rules, "updated_at": context.now}),),
+        events=(_happened(after),),
+        audits=(_audited(after, policy.rules, spec),),
+    )
+
+
+def _narrowing(rules: PolicyRules, above: Sequence[tuple[Layer, PolicyRules]]) -> PolicyRules:
+    checked = check_rules(rules)
+    refuse_widening(above, checked)
+    return checked
+
+
+def _check_names(listed: NameRules, subject: Subject, path: str) -> NameRules:
+    allow = None if listed.allow is None else _check_list(listed.allow, subject, f"{path}.allow")
+    return NameRules(allow, _check_list(listed.deny, subject, f"{path}.deny"))
+
+
+def _check_list(listed: Sequence[str], subject: Subject, path: str) -> tuple[str, ...]:
+    if len(listed) > NAMES_MAX:
+        raise validation.invalid(path, f"at most {NAMES_MAX} entries")
+    if subject is Subject.SOURCE:
+        return tuple(sorted({read_pattern(each, f"{path}.{index}") for index, each in enumerate(listed)}))
+    for index, each in enumerate(listed):
+        if not _NAME.fullmatch(each):
+            raise validation.invalid(
+                f"{path}.{index}", "lower-case letters, digits and . _ -, and a * at the end at most"
+            )
+    return tuple(sorted(set(listed)))
+
+
+def _happened(policy: Policy) -> EventRecord:
+    data = {"layer": policy.layer.value}
+    return EventRecord(EventType.POLICY_CHANGED, "policy", policy.id, policy.tenant_id, policy.project_id, data=data)
+
+
+def _audited(policy: Policy, before: Mapping[str, Any] | None, spec: PolicySpec) -> AuditRecord:
+    return AuditRecord(
+        "policy.update",
+        "policy",
+        policy.id,
+        policy.tenant_id,
+        policy.project_id,
+        before=None if before is None else {"rules": before},
+        after={"rules": policy.rules},
+        reason=validation.reason(spec.reason),
+    )

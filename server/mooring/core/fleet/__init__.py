@@ -1,0 +1,1 @@
+"""Decisions of the fleet wing: where it can run, and what happens there."""

@@ -1,0 +1,434 @@
+"""What the platform does with an allocation by itself: one pure step at a time, from what is there to what comes next.
+
+`advance` looks at an allocation together with its node, the task that it waits for, and its receipts, and returns
+the next decision, or none when there is nothing to do now. It may be asked any number of times, by any replica: each
+decision is guarded by what it saw, and a task is named by its step, so that nothing is begun twice. Placing is the one
+step that needs more than the allocation itself (`place_allocations`).
+
+An end is never assumed. `released` needs a clean receipt, or that no node ever began anything, or a node that was
+written off; the slots become free in the same statement, and the database refuses any other way.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from mooring.core.catalog.compatibility import CapacityShape
+from mooring.core.fleet.allocation import (
+    Allocation,
+    AllocationState,
+    AllocationTrigger,
+    FailureReason,
+    LostBy,
+    TeardownProof,
+    happened,
+    moved,
+    releasing_columns,
+)
+from mooring.core.fleet.node import NodeState
+from mooring.core.fleet.placement import PlacementPick
+from mooring.core.fleet.project_network import NetworkPlan, NodeNeighbour
+from mooring.core.fleet.slot import Slot, SlotStatus, block_slots, claim_slots, free_slots
+from mooring.core.fleet.task import TASK, Task, TaskState
+from mooring.core.fleet.task_creation import NewTask, TaskRequest, make_task
+from mooring.core.fleet.task_family import FailureCode
+from mooring.core.fleet.task_transitions import cancel_all
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, StateChange, Update, Write
+from mooring.core.kernel.event_types import EventType
+
+CREATE_LIFETIME: Final = timedelta(minutes=15)
+DESTROY_LIFETIME: Final = timedelta(hours=1)
+CREATE_ATTEMPTS_MAX: Final = 3
+DESTROY_ATTEMPTS_AT_ONCE: Final = 3
+RETRY_FIRST: Final = timedelta(seconds=30)
+RETRY_MAX: Final = timedelta(hours=1)
+PIDS_PER_GPU: Final = 16_384
+PIDS_MAX: Final = 131_072
+MEMORY_LEAST: Final = 1 << 28
+BLOCKER_LENGTH: Final = 500
+NAMED_MAX: Final = 5
+ACTOR_ACTION: Final = "allocation.run"
+KEPT_FACTS: Final = frozenset({"isolation", "address", "limits", "host"})
+S, T = AllocationState, AllocationTrigger
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What of a node matters to an allocation."""
+
+    id: str
+    status: str
+    region: str
+    host: str
+    unreachable_since: datetime | None = None
+    written_off_at: datetime | None = None
+    cpus: float = 1.0
+    memory_bytes: int = MEMORY_LEAST
+    slots: int = 0
+    network_pool: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFacts:
+    """What became of the task that an allocation waits for."""
+
+    id: str
+    type: str
+    status: str
+    claimed: bool
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    result: Mapping[str, Any] | None = None
+    failure_code: str | None = None
+    failure_detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationSnapshot:
+    """An allocation and everything that decides what comes next."""
+
+    allocation: Allocation
+    node: NodeFacts | None = None
+    task: TaskFacts | None = None
+    receipt_id: str | None = None  # the receipt of the task
+    clean_receipt_id: str | None = None  # a clean receipt of the whole allocation, whichever task asked for it
+    slots: tuple[Slot, ...] = ()
+    started: bool = False  # an agent took some task of it
+    queued: tuple[Task, ...] = ()  # what no agent has taken
+    tasks_made: int = 0  # how many tasks of this kind there are, for the name of the next
+    members: tuple[str, ...] = ()  # the names of members that have to end first; on a lost machine: to be told
+
+
+def place_allocations(
+    context: DecisionContext, placed: Sequence[tuple[Allocation, PlacementPick]], node: NodeFacts, network: NetworkPlan
+) -> Decision[tuple[Allocation, ...]]:
+    """Give allocations their slots on one node, and have it make their sandboxes."""
+    writes: list[Write] = [network.write]
+    parts: list[Decision[Allocation]] = []
+    newcomers = [
+        NodeNeighbour(allocation.id, allocation.project_id, allocation.name, address)
+        for (allocation, _), address in zip(placed, network.addresses, strict=True)
+    ]
+    for (allocation, pick), own in zip(placed, newcomers, strict=True):
+        peers = [each for each in (*network.peers, *newcomers) if each.allocation_id != allocation.id]
+        arguments = _sandbox(allocation, pick, node, (network.subnet, own, peers))
+        task = make_task(
+            _under(context, allocation), _task_request(allocation, node.id, ("sandbox.create", 1), arguments)
+        )
+        slots = [_slot(pick, each, context.now) for each in pick.slots]
+        columns = {
+            "node_id": node.id,
+            "region": node.region,
+            "host": node.host,
+            "slots": _told(slots),
+            "subnet": network.subnet,
+            "address": own.address,
+            "task_id": task.task.id,
+            "attempts": 1,
+            "placed_at": context.now,
+            "blocker": None,
+        }
+        step = moved(context, allocation, T.PROVISION, columns, (ACTOR_ACTION, EventType.ALLOCATION_PLACED))
+        writes += claim_slots(slots, allocation.id)
+        parts.append(_with_task(step, task))
+    return Decision(
+        result=tuple(part.result for part in parts),
+        writes=(*writes, *(write for part in parts for write in part.writes)),
+        events=tuple(event for part in parts for event in part.events),
+        audits=tuple(audit for part in parts for audit in part.audits),
+    )
+
+
+def give_up_placing(context: DecisionContext, allocation: Allocation, because: str) -> Decision[Allocation]:
+    """No place was found in time."""
+    return _failed(context, allocation, FailureReason.NO_CAPACITY.value, because)
+
+
+def wait_for(context: DecisionContext, allocation: Allocation, blocker: str | None) -> Decision[Allocation] | None:
+    """Say what it waits for; none where that is said already."""
+    said = None if blocker is None else blocker[:BLOCKER_LENGTH]
+    if said == allocation.blocker:
+        return None
+    change = Update(
+        "allocation", allocation.id, allocation.revision, {"blocker": said}, generation_expected=allocation.generation
+    )
+    after = replace(allocation, blocker=said, revision=allocation.revision + 1)
+    return Decision(
+        result=after,
+        writes=(change,),
+        events=(happened(EventType.ALLOCATION_WAITING, after, {"blocker": said, "status": after.status}),),
+        audits=(AuditRecord(ACTOR_ACTION, "allocation", after.id, *after.place, after={"blocker": said}),),
+    )
+
+
+def reconcile(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation] | None:
+    """The next step of an allocation that has a place or is over; none where there is nothing to do now."""
+    state = AllocationState(snapshot.allocation.status)
+    if state in (S.REQUESTED, S.RELEASED):
+        return None
+    if state is S.FAILED:
+        return _release(context, snapshot.allocation)
+    if snapshot.node is not None and snapshot.node.status == NodeState.RETIRED:
+        return _without_node(context, snapshot, state)
+    if state is S.PROVISIONING:
+        return _provisioning(context, snapshot)
+    if state is S.RELEASING:
+        return _releasing(context, snapshot)
+    if state is S.RELEASE_FAILED:
+        return _release_failed(context, snapshot)
+    return wait_for(context, snapshot.allocation, unreachable(snapshot.node))
+
+
+def due_seconds(allocation: Allocation, now: datetime) -> float | None:
+    """In how many seconds it has to be looked at again, whatever happens; none where only an event matters."""
+    moment = {S.REQUESTED.value: allocation.deadline_at, S.RELEASE_FAILED.value: allocation.retry_at}
+    due = moment.get(allocation.status)
+    return None if due is None else max(0.0, (due - now).total_seconds())
+
+
+def unreachable(node: NodeFacts | None) -> str | None:
+    """What is in the way while a node does not answer."""
+    if node is None or node.unreachable_since is None:
+        return None
+    return f"node {node.id} unreachable since {node.unreachable_since.isoformat(timespec='seconds')}"
+
+
+def _members_first(names: Sequence[str]) -> str:
+    """What is in the way while members are in it."""
+    more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
+    return f"members {', '.join(names[:NAMED_MAX])}{more} are removed first"
+
+
+def _provisioning(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation] | None:
+    allocation, task = snapshot.allocation, snapshot.task
+    if task is None or task.status not in TASK.final:
+        return wait_for(context, allocation, unreachable(snapshot.node))
+    if task.status == TaskState.SUCCEEDED:
+        facts = {key: value for key, value in (task.result or {}).items() if key in KEPT_FACTS}
+        columns = {"activated_at": context.now, "facts": facts, "task_id": None, "attempts": 0, "blocker": None}
+        return moved(context, allocation, T.ACTIVATE, columns, (ACTOR_ACTION, EventType.ALLOCATION_ACTIVE))
+    if task.failure_code == FailureCode.INTERRUPTED and allocation.attempts < CREATE_ATTEMPTS_MAX:
+        return _another(context, snapshot, "sandbox.create", task.arguments)
+    code = task.failure_code or ("timed_out" if task.status == TaskState.EXPIRED else task.status)
+    detail = task.failure_detail or f"the task that makes its sandbox is {task.status}"
+    return _failed(context, allocation, code, detail)
+
+
+def _releasing(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation] | None:
+    allocation, task = snapshot.allocation, snapshot.task
+    if snapshot.clean_receipt_id is not None:
+        return _finished(context, snapshot, TeardownProof.RECEIPTS, snapshot.clean_receipt_id)
+    if snapshot.members:
+        return wait_for(context, allocation, _members_first(snapshot.members))
+    if not snapshot.started:
+        return _never_started(context, snapshot)
+    if task is None or task.type != "sandbox.destroy":
+        return _another(context, snapshot, "sandbox.destroy", {})
+    if task.status not in TASK.final:
+        return wait_for(context, allocation, unreachable(snapshot.node))
+    lapsed = task.status == TaskState.EXPIRED and not task.claimed  # nobody came for it, so nothing was found
+    interrupted = task.failure_code == FailureCode.INTERRUPTED
+    if lapsed or (interrupted and allocation.attempts < DESTROY_ATTEMPTS_AT_ONCE):
+        return _another(context, snapshot, "sandbox.destroy", {})
+    return _teardown_failed(context, snapshot)
+
+
+def _release_failed(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation] | None:
+    allocation = snapshot.allocation
+    due = allocation.retry_at is None or allocation.retry_at <= context.now
+    if due or snapshot.clean_receipt_id is not None:
+        return _release(context, allocation)
+    return None
+
+
+def _without_node(
+    context: DecisionContext, snapshot: AllocationSnapshot, state: AllocationState
+) -> Decision[Allocation] | None:
+    """Its node is gone for ever: what stood is lost, and ends by the write-off."""
+    allocation = snapshot.allocation
+    told = {"cause": LostBy.NODE_GONE.value, "node_id": allocation.node_id}
+    if state in (S.PROVISIONING, S.ACTIVE):
+        if state is S.ACTIVE:
+            step = _release(context, allocation)
+        else:
+            step = _failed(context, allocation, FailureReason.NODE_LOST.value, "its node is gone for ever")
+        lost = happened(EventType.ALLOCATION_LOST, step.result, told)
+        return _setting(replace(step, events=(*step.events, lost)), {"lost_at": context.now})
+    if snapshot.members:
+        return wait_for(context, allocation, _members_first(snapshot.members))
+    if state is S.RELEASE_FAILED or snapshot.clean_receipt_id is None:
+        columns = _ended(context, TeardownProof.WRITTEN_OFF, None)
+        return moved(context, allocation, T.WRITE_OFF, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASED))
+    return _finished(context, snapshot, TeardownProof.RECEIPTS, snapshot.clean_receipt_id)
+
+
+def _never_started(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation]:
+    """No agent ever took a task of it: what waits is taken back in the same statement, and nothing is left."""
+    writes, events = cancel_all(context, snapshot.queued)
+    decision = _finished(context, snapshot, TeardownProof.NOTHING_STARTED, None)
+    return replace(decision, writes=(*writes, *decision.writes), events=(*decision.events, *events))
+
+
+def _finished(
+    context: DecisionContext, snapshot: AllocationSnapshot, proof: TeardownProof, receipt_id: str | None
+) -> Decision[Allocation]:
+    columns = _ended(context, proof, receipt_id)
+    decision = moved(
+        context, snapshot.allocation, T.FINISH_TEARDOWN, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASED)
+    )
+    held = [slot for slot in snapshot.slots if slot.is_held]
+    return replace(decision, writes=(*decision.writes, *free_slots(held)))
+
+
+def _teardown_failed(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation]:
+    task, allocation = snapshot.task, snapshot.allocation
+    because = "the node tore down and looked, and something is left"
+    if snapshot.receipt_id is not None:
+        because += f": receipt {snapshot.receipt_id} names it"
+    elif task is not None and task.status != TaskState.SUCCEEDED:
+        because = f"the teardown did not end: {task.failure_code or task.status}"
+        because += f", {task.failure_detail}" if task.failure_detail else ""
+    pause = min(RETRY_FIRST * (1 << min(allocation.attempts, 10)), RETRY_MAX)
+    columns = {"retry_at": context.now + pause, "blocker": because[:BLOCKER_LENGTH]}
+    decision = moved(context, allocation, T.FAIL_TEARDOWN, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASE_FAILED))
+    return replace(decision, writes=(*decision.writes, *block_slots(slot for slot in snapshot.slots if slot.is_held)))
+
+
+def _release(context: DecisionContext, allocation: Allocation) -> Decision[Allocation]:
+    columns = releasing_columns(context, allocation)
+    return moved(context, allocation, T.RELEASE, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASING))
+
+
+def _failed(context: DecisionContext, allocation: Allocation, code: str, detail: str) -> Decision[Allocation]:
+    columns = {
+        "failed_at": context.now,
+        "failure_code": code,
+        "failure_detail": detail[:BLOCKER_LENGTH],
+        "blocker": None,
+    }
+    return moved(context, allocation, T.FAIL, columns, (ACTOR_ACTION, EventType.ALLOCATION_FAILED))
+
+
+def _ended(context: DecisionContext, proof: TeardownProof, receipt_id: str | None) -> dict[str, object]:
+    return {
+        "released_at": context.now,
+        "teardown_proof": proof.value,
+        "receipt_id": receipt_id,
+        "blocker": None,
+        "retry_at": None,
+    }
+
+
+def _setting(decision: Decision[Allocation], columns: Mapping[str, object]) -> Decision[Allocation]:
+    """The decision with further columns in its move."""
+    writes = tuple(
+        replace(write, set={**write.set, **columns}) if isinstance(write, StateChange) else write
+        for write in decision.writes
+    )
+    return replace(decision, result=replace(decision.result, **columns), writes=writes)  # type: ignore[arg-type]
+
+
+def _another(
+    context: DecisionContext, snapshot: AllocationSnapshot, type_: str, arguments: Mapping[str, Any]
+) -> Decision[Allocation]:
+    """One more task of this kind, which the allocation waits for from now on."""
+    allocation = snapshot.allocation
+    number = snapshot.tasks_made + 1
+    wish = _task_request(allocation, str(allocation.node_id), (type_, number), arguments)
+    task = make_task(_under(context, allocation), wish)
+    columns = {"task_id": task.task.id, "attempts": allocation.attempts + 1}
+    change = Update(
+        "allocation", allocation.id, allocation.revision, columns, generation_expected=allocation.generation
+    )
+    after = replace(
+        allocation, revision=allocation.revision + 1, task_id=task.task.id, attempts=allocation.attempts + 1
+    )
+    return _with_task(Decision(result=after, writes=(change,)), task)
+
+
+def _with_task(decision: Decision[Allocation], task: NewTask) -> Decision[Allocation]:
+    return replace(
+        decision,
+        writes=(*decision.writes, *task.writes),
+        events=(*decision.events, *task.events),
+        audits=(*decision.audits, *task.audits),
+    )
+
+
+def _under(context: DecisionContext, allocation: Allocation) -> DecisionContext:
+    """What is done for an allocation is done under the correlation of whoever asked for it."""
+    return replace(context, correlation_id=allocation.correlation_id, trace_id=allocation.trace_id)
+
+
+def _task_request(
+    allocation: Allocation, node_id: str, step: tuple[str, int], arguments: Mapping[str, Any]
+) -> TaskRequest:
+    type_, number = step
+    return TaskRequest(
+        tenant_id=allocation.tenant_id,
+        project_id=allocation.project_id,
+        allocation_id=allocation.id,
+        node_id=node_id,
+        type=type_,
+        step=f"{type_}/{number}",
+        arguments=arguments,
+        lifetime=CREATE_LIFETIME if type_ == "sandbox.create" else DESTROY_LIFETIME,
+    )
+
+
+def _sandbox(
+    allocation: Allocation,
+    pick: PlacementPick,
+    node: NodeFacts,
+    network: tuple[str, NodeNeighbour, Sequence[NodeNeighbour]],
+) -> dict[str, Any]:
+    """What the node is asked to make: the share of the machine that the slots are, and its place in the network."""
+    subnet, own, peers = network
+    whole = allocation.shape == CapacityShape.BAREMETAL
+    share = 1.0 if whole or not node.slots else allocation.gpu_count / node.slots
+    pids = PIDS_MAX if whole else min(PIDS_MAX, PIDS_PER_GPU * max(1, allocation.gpu_count))
+    return {
+        "hostname": allocation.name,
+        "cpus": round(max(0.01, node.cpus * share), 2),
+        "memory_bytes": max(MEMORY_LEAST, int(node.memory_bytes * share)),
+        "pids": pids,
+        "devices": [{"index": slot.index, "simulated": slot.simulated} for slot in pick.slots],
+        "network": {
+            "name": allocation.project_id,
+            "address": own.address,
+            "subnet": subnet,
+            "machine": whole,
+        },
+        "peers": [{"name": each.name, "address": each.address} for each in peers],
+        "isolation": "user_namespace",
+    }
+
+
+def _slot(pick: PlacementPick, seen: Any, now: datetime) -> Slot:
+    return Slot(
+        seen.id,
+        pick.node_id,
+        seen.index,
+        seen.numa,
+        seen.gpu_model,
+        seen.memory_bytes,
+        seen.simulated,
+        SlotStatus.FREE.value,
+        None,
+        seen.revision,
+        now,
+    )
+
+
+def _told(slots: Sequence[Slot]) -> list[dict[str, Any]]:
+    """What a tenant may know of the slots under its allocation."""
+    return [
+        {
+            "index": slot.index,
+            "numa": slot.numa,
+            "gpu_model": slot.gpu_model,
+            "memory_bytes": slot.memory_bytes,
+            "simulated": slot.simulated,
+        }
+        for slot in slots
+    ]

@@ -1,0 +1,298 @@
+"""What a node has, as its agent reports it, and what becomes of its slots.
+
+An inventory is believed about the node that reports it and about nothing else. Each GPU becomes a slot. A report that
+is like the last one changes nothing. One that differs takes free slots away and adds new ones; but a slot that somebody
+has is never freed or changed by a report: what does not fit is a finding with a name, for an operator to look at.
+
+The facts are what compatibility compares: some follow from the inventory, and the agent adds what else it found, under
+names that mean nothing to the platform.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from ipaddress import ip_address
+from typing import Any, Final
+
+from mooring.core.catalog.compatibility import Capacity, CapacityShape, Fact
+from mooring.core.fleet.node import NODE, HostKind, Node, NodeState, NodeTrigger
+from mooring.core.fleet.slot import Slot, SlotStatus
+from mooring.core.kernel import validation
+from mooring.core.kernel.decision import (
+    AuditRecord,
+    Decision,
+    DecisionContext,
+    EventRecord,
+    Insert,
+    Remove,
+    StateChange,
+    Update,
+    Write,
+)
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.ids import Prefix
+
+CPUS_MAX: Final = 65_536
+BYTES_MAX: Final = 2**60
+GPUS_MAX: Final = 128
+NUMA_MAX: Final = 128
+FACTS_MAX: Final = 200
+FACT_PATTERN: Final = "^[a-z][a-z0-9_.-]{0,62}$"
+FACT_TEXT_MAX: Final = 200
+ADDRESSES_MAX: Final = 32
+VERSION_MAX: Final = 50
+MODEL_MAX: Final = 100
+GIB: Final = 2**30
+_FACT: Final = re.compile(FACT_PATTERN)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU, real or declared."""
+
+    index: int
+    numa: int
+    model: str
+    memory_bytes: int
+    simulated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NumaNode:
+    """One NUMA place of the machine."""
+
+    index: int
+    cpus: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """What a machine has."""
+
+    agent_version: str
+    host: HostKind
+    cpus: int
+    memory_bytes: int
+    numa: tuple[NumaNode, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    addresses: tuple[str, ...] = ()
+    limits: Mapping[str, Fact] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """As it is kept and shown: lists are sorted, so that two reports of the same are equal."""
+        return {
+            "agent_version": self.agent_version,
+            "host": self.host.value,
+            "cpus": self.cpus,
+            "memory_bytes": self.memory_bytes,
+            "numa": [asdict(each) for each in sorted(self.numa, key=lambda each: each.index)],
+            "gpus": [asdict(each) for each in sorted(self.gpus, key=lambda each: each.index)],
+            "facts": dict(sorted(self.facts.items())),
+            "addresses": sorted(set(self.addresses)),
+            "limits": dict(sorted(self.limits.items())),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryChange:
+    """What a report does to the slots of a node, and what it must not do."""
+
+    writes: tuple[Write, ...] = ()
+    findings: tuple[dict[str, Any], ...] = ()
+
+
+def facts_of(node: Node) -> dict[str, Fact]:
+    """What compatibility may ask of a node; what follows from the inventory counts before what the agent calls so."""
+    return facts_from(node.host, node.region, node.inventory)
+
+
+def facts_from(host: str, region: str, inventory: Mapping[str, Any] | None) -> dict[str, Fact]:
+    """The same, of a node of which no more is known than this."""
+    inventory = inventory or {}
+    gpus = inventory.get("gpus", [])
+    facts: dict[str, Fact] = {
+        **inventory.get("facts", {}),
+        "host": host,
+        "region": region,
+        "cpus": inventory.get("cpus", 0),
+        "memory_gib": inventory.get("memory_bytes", 0) // GIB,
+        "gpu_count": len(gpus),
+        "simulated_gpus": any(gpu["simulated"] for gpu in gpus),
+    }
+    if gpus:
+        facts["gpu_memory_gib"] = min(gpu["memory_bytes"] for gpu in gpus) // GIB
+    if len({gpu["model"] for gpu in gpus}) == 1:
+        facts["gpu_model"] = gpus[0]["model"]
+    return facts
+
+
+def capacity_of(node: Node, shape: CapacityShape, gpu_count: int) -> Capacity:
+    """An allocation on this node, as compatibility sees it."""
+    return Capacity(shape, gpu_count, node.id, facts_of(node))
+
+
+def report_inventory(
+    context: DecisionContext, node: Node, slots: Sequence[Slot], inventory: Inventory
+) -> Decision[Node]:
+    """Take what an agent reports about its own node; the first report makes the node ready."""
+    if node.status == NodeState.RETIRED:
+        raise Refusal(Code.ILLEGAL_TRANSITION, "the node is retired", {"state": node.status, "allowed": []})
+    check_inventory(inventory)
+    reconciled = reconcile_slots(context, node.id, slots, inventory.gpus)
+    host, findings = _host(node, slots, inventory.host)
+    findings = [*findings, *reconciled.findings]
+    document = inventory.document()
+    is_new = node.status == NodeState.ENROLLED
+    same = (document, findings, host) == (node.inventory, node.findings, node.host)
+    if same and not reconciled.writes and not is_new:
+        return Decision(result=node)
+    columns: dict[str, Any] = {"inventory": document, "inventory_at": context.now, "findings": findings, "host": host}
+    changed = replace(node, **columns)
+    told: dict[str, Any] = {"change": "ready" if is_new else "inventory", **_summary(document, findings)}
+    write: Write
+    if is_new:
+        edge = NODE.step(NodeState.ENROLLED, NodeTrigger.REPORT_READY)
+        write = StateChange("node", node.id, NODE, edge, node.generation, None, columns)
+        changed = replace(changed, status=edge.target.value, generation=node.generation + 1)
+    else:
+        write = Update("node", node.id, node.revision, columns)
+        changed = replace(changed, revision=node.revision + 1)
+    return Decision(
+        result=changed,
+        writes=(write, *reconciled.writes),
+        events=(EventRecord(EventType.NODE_CHANGED, "node", node.id, None, data={"name": node.name, **told}),),
+        audits=(AuditRecord("agent.report", "node", node.id, None, after=told),),
+    )
+
+
+def reconcile_slots(
+    context: DecisionContext, node_id: str, slots: Sequence[Slot], gpus: Sequence[Gpu]
+) -> InventoryChange:
+    """Slots as the GPUs that are there, but for those that somebody has."""
+    there = {slot.index: slot for slot in slots}
+    reported = {gpu.index: gpu for gpu in gpus}
+    writes: list[Write] = []
+    findings: list[dict[str, Any]] = []
+    for index in sorted(there.keys() | reported.keys()):
+        slot, gpu = there.get(index), reported.get(index)
+        if slot is None and gpu is not None:
+            writes.append(_new_slot(context, node_id, gpu))
+        elif slot is not None and gpu is None:
+            if slot.status == SlotStatus.FREE:
+                writes.append(Remove("slot", slot.id, slot.revision))
+            else:
+                findings.append(_finding("gpu_missing", f"GPU {index} is {slot.status} and is not reported", slot))
+        elif slot is not None and gpu is not None and _columns(gpu) != _kept(slot):
+            if slot.status == SlotStatus.FREE:
+                writes.append(Update("slot", slot.id, slot.revision, _columns(gpu)))
+            else:
+                detail = f"GPU {index} is {slot.status} and is reported as another: {gpu.model}"
+                findings.append(_finding("gpu_changed", detail, slot))
+    return InventoryChange(tuple(writes), tuple(findings))
+
+
+def check_inventory(inventory: Inventory) -> None:
+    """Bounds on everything, and no GPU twice."""
+    validation.display_name(inventory.agent_version, "agent_version", VERSION_MAX)
+    _bounded("cpus", inventory.cpus, CPUS_MAX)
+    _bounded("memory_bytes", inventory.memory_bytes, BYTES_MAX)
+    _few("gpus", len(inventory.gpus), GPUS_MAX)
+    _few("numa", len(inventory.numa), NUMA_MAX)
+    _few("addresses", len(inventory.addresses), ADDRESSES_MAX)
+    for path, listed in (("gpus", [gpu.index for gpu in inventory.gpus]), ("numa", [n.index for n in inventory.numa])):
+        if len(set(listed)) != len(listed):
+            raise validation.invalid(path, "each index once")
+    for gpu in inventory.gpus:
+        _bounded("gpus.index", gpu.index, GPUS_MAX * 8)
+        _bounded("gpus.numa", gpu.numa, NUMA_MAX * 8)
+        _bounded("gpus.memory_bytes", gpu.memory_bytes, BYTES_MAX)
+        validation.display_name(gpu.model, "gpus.model", MODEL_MAX)
+    for place in inventory.numa:
+        _bounded("numa.index", place.index, NUMA_MAX * 8)
+        _bounded("numa.cpus", place.cpus, CPUS_MAX)
+        _bounded("numa.memory_bytes", place.memory_bytes, BYTES_MAX)
+    for address in inventory.addresses:
+        _address(address)
+    _check_facts("facts", inventory.facts)
+    _check_facts("limits", inventory.limits)
+
+
+def _check_facts(path: str, facts: Mapping[str, Fact]) -> None:
+    _few(path, len(facts), FACTS_MAX)
+    for name, value in facts.items():
+        if not _FACT.fullmatch(name):
+            raise validation.invalid(path, "names of 1 to 63 lower-case letters, digits, `_`, `.` and `-`")
+        if isinstance(value, str):
+            validation.remark(value, f"{path}.{name}", FACT_TEXT_MAX)
+        elif not math.isfinite(value) or abs(value) > BYTES_MAX:
+            raise validation.invalid(f"{path}.{name}", "a number that is not beyond all bounds")
+
+
+def _address(text: str) -> None:
+    try:
+        ip_address(text)
+    except ValueError as error:
+        raise validation.invalid("addresses", "IP addresses") from error
+
+
+def _bounded(path: str, number: int, most: int) -> None:
+    if not 0 <= number <= most:
+        raise validation.invalid(path, f"0 to {most}")
+
+
+def _few(path: str, count: int, most: int) -> None:
+    if count > most:
+        raise validation.invalid(path, f"at most {most}")
+
+
+def _host(node: Node, slots: Sequence[Slot], host: HostKind) -> tuple[str, list[dict[str, Any]]]:
+    """Another kind of host is taken when nobody stands on the node: a sandbox outlives its agent, not its host."""
+    if host.value == node.host:
+        return node.host, []
+    if not any(slot.is_held for slot in slots):
+        return host.value, []
+    detail = f"the agent came back as {host}, and what it holds was made as {node.host}"
+    return node.host, [{"code": "host_changed", "detail": detail}]
+
+
+def _new_slot(context: DecisionContext, node_id: str, gpu: Gpu) -> Insert:
+    row = {
+        "id": context.mint(Prefix.SLOT),
+        "node_id": node_id,
+        "index": gpu.index,
+        **_columns(gpu),
+        "status": SlotStatus.FREE.value,
+        "created_at": context.now,
+    }
+    return Insert("slot", row)
+
+
+def _columns(gpu: Gpu) -> dict[str, object]:
+    return {"numa": gpu.numa, "gpu_model": gpu.model, "memory_bytes": gpu.memory_bytes, "simulated": gpu.simulated}
+
+
+def _kept(slot: Slot) -> dict[str, object]:
+    return {
+        "numa": slot.numa,
+        "gpu_model": slot.gpu_model,
+        "memory_bytes": slot.memory_bytes,
+        "simulated": slot.simulated,
+    }
+
+
+def _finding(code: str, detail: str, slot: Slot) -> dict[str, Any]:
+    return {"code": code, "detail": detail, "slot_index": slot.index, "allocation_id": slot.allocation_id}
+
+
+def _summary(document: Mapping[str, Any], findings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    return {
+        "agent_version": document["agent_version"],
+        "cpus": document["cpus"],
+        "gpus": len(document["gpus"]),
+        "simulated_gpus": sum(gpu["simulated"] for gpu in document["gpus"]),
+        "findings": list(findings),
+    }

@@ -1,0 +1,205 @@
+"""Making tasks: a wish in, rows out, to be put into any decision.
+
+A task is named by (operation, step), or by (allocation, step) where there is no operation. The name is unique in the
+database: whoever makes it again, after a crash or beside another holder, loads the first one and goes on from it; of
+two who race, the slower decides anew and finds it. So a step may be taken any number of times and is done once.
+
+Everything that a node would refuse is refused here already: an unknown type, arguments outside of the schema, a secret
+that was not granted, an owner that is not of the allocation.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Final
+
+from mooring.core.fleet.runtime_secret import SecretGrantRequest, check_grant, grant_row
+from mooring.core.fleet.task import SYSTEM_MAKER, TASK, Task, TaskState, owner_name
+from mooring.core.fleet.task_family import FAMILIES, WHOLE_ALLOCATION, TaskFamily, argument_findings, secret_names
+from mooring.core.fleet.task_schema import ARGUMENTS_BYTES_MAX
+from mooring.core.kernel.decision import AuditRecord, DecisionContext, EventRecord, Insert, Write
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.validation import invalid
+
+STEP_PATTERN: Final = "^[a-z0-9][a-z0-9_./-]{0,127}$"
+LABEL_PATTERN: Final = "^[a-z0-9][a-z0-9_-]{0,62}$"
+LIFETIME: Final = timedelta(hours=1)
+LIFETIME_MIN: Final = timedelta(seconds=10)
+LIFETIME_MAX: Final = timedelta(days=7)
+GRANTS_MAX: Final = 32
+PLATFORM_ONLY: Final = frozenset({"sandbox.create", "sandbox.destroy", "teardown.verify", "tunnel.open"})
+"""What only the platform asks for: whoever makes these decides about an allocation's beginning and end."""
+
+PLATFORM_STEPS: Final = frozenset({*PLATFORM_ONLY, "tunnel"})
+"""How the platform's own steps begin: a name that is taken would keep it from ending an allocation."""
+
+_STEP: Final = re.compile(STEP_PATTERN)
+_LABEL: Final = re.compile(LABEL_PATTERN)
+UNWRITTEN: Final = frozenset({"status", "generation", "log_bytes", "log_truncated"})
+"""What the row of a new task leaves to its lifecycle and to the database."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskRequest:
+    """A task that somebody wants done."""
+
+    tenant_id: str
+    project_id: str
+    allocation_id: str
+    node_id: str
+    type: str
+    step: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    label: str = ""  # the owner within the allocation, such as a member; none: the allocation itself
+    instance_id: str | None = None
+    member_id: str | None = None
+    operation_id: str | None = None
+    lifetime: timedelta = LIFETIME
+    grants: tuple[SecretGrantRequest, ...] = ()
+    maker: str = SYSTEM_MAKER  # or the service account that asks for it
+
+
+@dataclass(frozen=True, slots=True)
+class NewTask:
+    """A task that is made, and what makes it true: to be put into a decision."""
+
+    task: Task
+    writes: tuple[Write, ...]
+    events: tuple[EventRecord, ...]
+    audits: tuple[AuditRecord, ...]
+
+
+def make_task(context: DecisionContext, request: TaskRequest) -> NewTask:
+    """The rows of a new task; a refusal where a node would not take it."""
+    family = _family(request)
+    _check_form(request)
+    _check_arguments(family, request.arguments)
+    _check_grants(request)
+    task = Task(
+        id=context.mint(Prefix.TASK),
+        tenant_id=request.tenant_id,
+        project_id=request.project_id,
+        allocation_id=request.allocation_id,
+        node_id=request.node_id,
+        owner=owner_name(request.allocation_id, request.label),
+        instance_id=request.instance_id,
+        member_id=request.member_id,
+        operation_id=request.operation_id,
+        step=request.step,
+        type=family.type,
+        arguments=dict(request.arguments),
+        maker=request.maker,
+        status=TaskState.QUEUED.value,
+        generation=0,
+        revision=0,
+        fence=0,
+        correlation_id=context.correlation_id,
+        trace_id=context.trace_id,
+        created_at=context.now,
+        expires_at=context.now + request.lifetime,
+    )
+    row = {name: getattr(task, name) for name in Task.__slots__ if name not in UNWRITTEN}
+    named = (task.tenant_id, task.project_id, task.id)
+    grants = [grant_row(context, each, named, task.expires_at) for each in request.grants]
+    writes = (Insert("task", row, (TASK,)), *grants)
+    return NewTask(
+        task, writes, () if task.is_quiet else (queued(task),), () if task.is_quiet else _audits(task, request)
+    )
+
+
+def queued(task: Task) -> EventRecord:
+    """The event that wakes the node's poll, in whichever process it waits."""
+    return EventRecord(
+        EventType.TASK_QUEUED,
+        "task",
+        task.id,
+        task.tenant_id,
+        task.project_id,
+        {"type": task.type, "owner": task.owner, "step": task.step},
+        app_instance_id=task.instance_id,
+    )
+
+
+def _audits(task: Task, request: TaskRequest) -> tuple[AuditRecord, ...]:
+    told = {
+        "type": task.type,
+        "owner": task.owner,
+        "step": task.step,
+        "maker": task.maker,
+        "expires_at": task.expires_at.isoformat(),
+    }
+    made = AuditRecord(
+        "task.create", "task", task.id, task.tenant_id, task.project_id, after=told, app_instance_id=task.instance_id
+    )
+    granted = tuple(
+        AuditRecord(
+            "secret.grant",
+            "task",
+            task.id,
+            task.tenant_id,
+            task.project_id,
+            after={
+                "name": each.name,
+                "purpose": each.purpose,
+                "repository": each.repository,
+                "runtime_secret_id": None if each.stored is None else each.stored.id,
+            },
+            app_instance_id=task.instance_id,
+        )
+        for each in request.grants
+    )
+    return (made, *granted)
+
+
+def _family(request: TaskRequest) -> TaskFamily:
+    family = FAMILIES.get(request.type)
+    if family is None:
+        raise invalid("type", f"one of {', '.join(FAMILIES)}")
+    if request.maker != SYSTEM_MAKER and family.type in PLATFORM_ONLY:
+        raise Refusal(Code.PERMISSION_DENIED, f"{family.type} is asked for by the platform alone")
+    return family
+
+
+def _check_form(request: TaskRequest) -> None:
+    if not _STEP.fullmatch(request.step):
+        raise invalid("step", f"a name of the form {STEP_PATTERN}")
+    if request.maker != SYSTEM_MAKER and request.step.partition("/")[0] in PLATFORM_STEPS:
+        raise invalid("step", "another name: the platform's own steps begin so")
+    if request.label and not _LABEL.fullmatch(request.label):
+        raise invalid("label", f"a label of the form {LABEL_PATTERN}")
+    if request.label and request.type in WHOLE_ALLOCATION:
+        raise invalid("label", f"{request.type} concerns the whole allocation")
+    if not LIFETIME_MIN <= request.lifetime <= LIFETIME_MAX:
+        least, most = int(LIFETIME_MIN.total_seconds()), int(LIFETIME_MAX.total_seconds())
+        raise invalid("lifetime_seconds", f"{least} to {most} seconds")
+
+
+def _check_arguments(family: TaskFamily, arguments: Mapping[str, Any]) -> None:
+    findings = argument_findings(family, arguments)
+    if findings:
+        first = findings[0]
+        raise Refusal(
+            Code.VALIDATION_FAILED,
+            f"arguments{first.pointer}: {first.reason}; {first.fix}",
+            {"path": f"arguments{first.pointer}", "findings": [each.told() for each in findings]},
+        )
+    if len(json.dumps(arguments, ensure_ascii=False).encode()) > ARGUMENTS_BYTES_MAX:
+        raise invalid("arguments", f"at most {ARGUMENTS_BYTES_MAX} bytes")
+
+
+def _check_grants(request: TaskRequest) -> None:
+    if len(request.grants) > GRANTS_MAX:
+        raise invalid("grants", f"at most {GRANTS_MAX}")
+    for index, each in enumerate(request.grants):
+        check_grant(each, request.instance_id, request.allocation_id, f"grants/{index}")
+    granted, named = [each.name for each in request.grants], secret_names(request.arguments)
+    if len(set(granted)) != len(granted):
+        raise invalid("grants", "one name is granted twice")
+    if missing := sorted(named - set(granted)):
+        raise invalid("arguments", f"the secret {missing[0]} is named and not granted")
+    if idle := sorted(set(granted) - named):
+        raise invalid("grants", f"the secret {idle[0]} is granted and named nowhere in the arguments")

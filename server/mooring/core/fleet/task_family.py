@@ -1,0 +1,187 @@
+"""Task families: the closed registry of what a node can be asked to do.
+
+A family has a name, a schema of its arguments and one of its result. `closes` families end an owner: from the moment
+such a task is made nothing else is made for the owner, and its result counts only with a receipt. The registry is
+published at `/api/v1/schemas/tasks`; the agent carries a generated copy and refuses what is not in it.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from mooring.core.fleet.task_schema import (
+    ARGUMENTS,
+    ARGUMENTS_BYTES_MAX,
+    LAST_LINES_MAX,
+    LINE_LENGTH_MAX,
+    LOG_BYTES_MAX,
+    OUTPUT_BYTES_MAX,
+    RESULT_BYTES_MAX,
+    RESULTS,
+)
+from mooring.core.kernel.finding import Finding, below, bounded, error
+from mooring.core.kernel.json_schema import depth_exceeds, findings_of
+
+REGISTRY_VERSION: Final = 1
+DEPTH_MAX: Final = 8
+ARGV_BYTES_MAX: Final = 128 * 1024
+
+
+class FailureCode(StrEnum):
+    """Why a task failed, as its agent says; the list is closed."""
+
+    REFUSED = "refused"
+    INTERRUPTED = "interrupted"
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    EXITED = "exited"
+    NOT_FOUND = "not_found"
+    DIGEST_MISMATCH = "digest_mismatch"
+    IMAGE_PULL_FAILED = "image_pull_failed"
+    NO_PROGRESS = "no_progress"
+    TOO_LARGE = "too_large"
+    PATH_REFUSED = "path_refused"
+    PERMISSION_DENIED = "permission_denied"
+    PROBE_FAILED = "probe_failed"
+    CAPACITY = "capacity"
+    HOST_ERROR = "host_error"
+
+
+class RefusalReason(StrEnum):
+    """Why an agent does not take a task, without any effect; the list is closed."""
+
+    BAD_SIGNATURE = "bad_signature"
+    WRONG_NODE = "wrong_node"
+    WRONG_AUDIENCE = "wrong_audience"
+    EXPIRED = "expired"
+    REPLAYED = "replayed"
+    UNKNOWN_TYPE = "unknown_type"
+    BAD_ARGUMENTS = "bad_arguments"
+    OWNER_CLOSED = "owner_closed"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFamily:
+    """One kind of task."""
+
+    type: str
+    meaning: str
+    arguments: Mapping[str, Any]
+    result: Mapping[str, Any]
+    closes: bool = False  # it ends an owner, and answers with a receipt
+
+
+_MEANINGS: Final[Mapping[str, str]] = {
+    "sandbox.create": "make the sandbox of an allocation",
+    "sandbox.destroy": "end everything of an allocation, look afterwards, and answer with a receipt",
+    "files.write": "write files below the sandbox's root",
+    "process.run": "run a program to its end",
+    "service.start": "start a supervised program",
+    "service.stop": "stop a supervised program",
+    "service.inspect": "say how a supervised program stands",
+    "log.read": "read a part of what a supervised program or a container wrote",
+    "container.launch": "start a container, by the digest of its image",
+    "container.control": "stop, start, restart or look at a container",
+    "container.remove": "remove a container",
+    "artifact.fetch": "fetch an artifact, verify it, and keep it in the node's cache",
+    "probe.tcp": "connect to a port inside the sandbox",
+    "probe.http": "ask a port inside the sandbox over HTTP",
+    "probe.exec": "run a program inside the sandbox that says whether all is well",
+    "teardown.verify": "end everything of one owner, look afterwards, and answer with a receipt",
+    "tunnel.open": "dial the relay, so that somebody can reach a port of the sandbox, or run one command in it",
+}
+_GIVEN: Final = ("content", "content_base64", "secret", "directory")
+CLOSING: Final = ("sandbox.destroy", "teardown.verify")
+WHOLE_ALLOCATION: Final = ("sandbox.create", "sandbox.destroy")
+"""What concerns the allocation as a whole, and no label within it."""
+PLATFORM_TASKS: Final = frozenset((*CLOSING, *WHOLE_ALLOCATION))
+"""What the platform itself asks of nodes: allocations and instances wait for the end of these, and of no others."""
+
+FAMILIES: Final[Mapping[str, TaskFamily]] = MappingProxyType(
+    {
+        name: TaskFamily(name, meaning, ARGUMENTS[name], RESULTS[name], name in CLOSING)
+        for name, meaning in _MEANINGS.items()
+    }
+)
+if not set(FAMILIES) == set(ARGUMENTS) == set(RESULTS):
+    raise ValueError("every task family has a meaning, a schema of its arguments and one of its result")
+
+
+def published() -> dict[str, Any]:
+    """The registry as plain values: what `/api/v1/schemas/tasks` answers, and what the agent carries."""
+    return {
+        "version": REGISTRY_VERSION,
+        "limits": {
+            "arguments_bytes": ARGUMENTS_BYTES_MAX,
+            "result_bytes": RESULT_BYTES_MAX,
+            "output_bytes": OUTPUT_BYTES_MAX,
+            "log_bytes": LOG_BYTES_MAX,
+            "argv_bytes": ARGV_BYTES_MAX,
+            "depth": DEPTH_MAX,
+            "last_lines": LAST_LINES_MAX,
+            "line_length": LINE_LENGTH_MAX,
+        },
+        "failure_codes": [each.value for each in FailureCode],
+        "refusal_reasons": [each.value for each in RefusalReason],
+        "types": {
+            name: {
+                "meaning": family.meaning,
+                "closes": family.closes,
+                "arguments": dict(family.arguments),
+                "result": dict(family.result),
+            }
+            for name, family in FAMILIES.items()
+        },
+    }
+
+
+def argument_findings(family: TaskFamily, arguments: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """All that is wrong with a task's arguments: by the schema first, then what a schema cannot say."""
+    if depth_exceeds(arguments, DEPTH_MAX):
+        return (error("", "too_deep", "it is nested too deeply", "use fewer levels"),)
+    wrong = bounded(findings_of(dict(arguments), family.arguments))
+    return wrong or bounded(_rules(family, arguments))
+
+
+def result_findings(family: TaskFamily, result: Mapping[str, Any]) -> tuple[Finding, ...]:
+    """All that is wrong with what an agent says came of a task."""
+    if depth_exceeds(result, DEPTH_MAX):
+        return (error("", "too_deep", "it is nested too deeply", "use fewer levels"),)
+    return bounded(findings_of(dict(result), family.result))
+
+
+def secret_names(arguments: Mapping[str, Any]) -> frozenset[str]:
+    """The secrets that a task's arguments name."""
+    named = {arguments.get("secret"), *arguments.get("environment_secrets", {}).values()}
+    named |= {each.get("secret") for each in (arguments.get("image", {}), *arguments.get("files", ()))}
+    return frozenset(name for name in named if name is not None)
+
+
+def _rules(family: TaskFamily, arguments: Mapping[str, Any]) -> Iterator[Finding]:
+    argv = arguments.get("argv")
+    if argv:
+        if not argv[0]:
+            yield error("/argv/0", "empty", "the program has no name", "name the program")
+        if sum(len(each.encode()) + 1 for each in argv) > ARGV_BYTES_MAX:
+            yield error("/argv", "too_large", "the arguments are too long", f"at most {ARGV_BYTES_MAX} bytes together")
+    twice = sorted(arguments.get("environment", {}).keys() & arguments.get("environment_secrets", {}).keys())
+    for name in twice:
+        place = below("/environment_secrets", name)
+        yield error(place, "twice", f"{name} is also in `environment`", "give it once")
+    if family.type == "files.write":
+        yield from _file_rules(arguments["files"])
+
+
+def _file_rules(files: list[dict[str, Any]]) -> Iterator[Finding]:
+    seen: set[str] = set()
+    for index, each in enumerate(files):
+        place = below("/files", index)
+        given = [name for name in _GIVEN if each.get(name) not in (None, False)]
+        if len(given) != 1:
+            reason = f"{' and '.join(given)} stand beside each other" if given else "it has no content"
+            yield error(place, "one_of", reason, f"give one of {', '.join(_GIVEN)}")
+        if each["path"] in seen:
+            yield error(below(place, "path"), "twice", "this path stands in the list already", "write it once")
+        seen.add(each["path"])

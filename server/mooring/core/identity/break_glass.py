@@ -1,0 +1,76 @@
+"""Break-glass: a platform admin enters a tenant for a bounded time, with a stated reason.
+
+The entry is a row that the tenant can read, an event in the tenant's stream and an audit row in its trail. What is
+done inside carries the entry's id. There is no other way from a platform role to a tenant's data.
+"""
+
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from mooring.core.identity.token import BREAK_GLASS_LIFETIME, FreshToken, Token, break_glass_token, issue
+from mooring.core.kernel import validation
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.permissions import Role
+
+ROLES: Final = (Role.PROJECT_VIEWER, Role.TENANT_ADMIN)
+"""What an entry may be for: to look, or to act."""
+
+
+@dataclass(frozen=True, slots=True)
+class BreakGlass:
+    """One entry into one tenant."""
+
+    id: str
+    tenant_id: str
+    user_id: str
+    role: str
+    reason: str
+    expires_at: datetime
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BreakGlassEntry:
+    """An entry and the token for it."""
+
+    entry: BreakGlass
+    token: Token
+
+
+def open_break_glass(
+    context: DecisionContext,
+    tenant_id: str,
+    role: Role,
+    reason: str,
+    fresh: FreshToken,
+    *,
+    limit: frozenset[str] | None = None,
+) -> Decision[BreakGlassEntry]:
+    """Enter: the row, the token, and the tenant's own record of it, all at once.
+
+    `limit` is what the token that asks for it was narrowed to: a narrow token makes no wider one.
+    """
+    if role not in ROLES:
+        raise validation.invalid("role", f"one of {', '.join(ROLES)}")
+    entry = BreakGlass(
+        id=context.mint(Prefix.BREAK_GLASS),
+        tenant_id=tenant_id,
+        user_id=context.actor.id,
+        role=role.value,
+        reason=validation.reason(reason),
+        expires_at=context.now + BREAK_GLASS_LIFETIME,
+        created_at=context.now,
+    )
+    token = break_glass_token(context, fresh, tenant_id, context.actor.id, entry.id)
+    token = replace(token, actions=None if limit is None else sorted(limit))
+    issued = issue(token, fresh, action="break_glass.open")
+    told = {"user_id": entry.user_id, "role": entry.role, "reason": entry.reason}
+    return Decision(
+        result=BreakGlassEntry(entry, token),
+        writes=(Insert("break_glass", asdict(entry)), *issued.writes),
+        events=(EventRecord(EventType.BREAK_GLASS_OPENED, "break_glass", entry.id, tenant_id, data=told),),
+        audits=(AuditRecord("break_glass.open", "break_glass", entry.id, tenant_id, after=told, reason=entry.reason),),
+    )

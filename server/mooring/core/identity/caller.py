@@ -1,0 +1,137 @@
+"""Callers: what a token stands for at the moment it is used."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from mooring.core.identity.token import TokenKind
+from mooring.core.kernel.decision import Actor, PrincipalKind
+from mooring.core.kernel.permissions import (
+    NODE_ACTIONS,
+    ROLE_ACTIONS,
+    Authority,
+    Role,
+    RoleBinding,
+    Scope,
+    authority_of,
+    on_an_account,
+)
+
+ENDS_OR_MENDS = frozenset(
+    {
+        "allocation.release",
+        "instance.delete",
+        "instance.update",
+        "member.drain",
+        "member.remove",
+        "member.replace",
+        "operation.cancel",
+        "outbox.replay",
+        "service_account.disable",
+        "service_account.key.revoke",
+        "webhook.delete",
+    }
+)
+"""What a break-glass entry may do beside reading: nothing that would be left as access when the entry is over."""
+
+_OWN_THINGS = frozenset({"token.create", "self.update"})
+
+
+@dataclass(frozen=True, slots=True)
+class TokenFacts:
+    """All that the database knows of a token's holder."""
+
+    token_id: str
+    kind: str
+    tenant_id: str | None
+    user_id: str | None
+    service_account_id: str | None
+    break_glass_id: str | None
+    break_glass_role: str | None
+    token_actions: Sequence[str] | None
+    expires_at: datetime
+    user_disabled: bool
+    account_status: str | None
+    account_project_id: str | None
+    account_actions: Sequence[str] | None
+    key_counts: bool
+    roles: Sequence[tuple[str, str | None]]  # (role, project)
+    node_id: str | None = None
+    node_retired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls, and what he holds."""
+
+    actor: Actor
+    tenant_id: str | None
+    authority: Authority
+    expires_at: datetime | None = None
+    roles: tuple[tuple[str, str | None], ...] = ()
+    token_kind: str | None = None
+
+
+ANONYMOUS = Caller(Actor(PrincipalKind.ANONYMOUS, "anonymous"), None, Authority())
+
+
+def caller_of(facts: TokenFacts, now: datetime) -> Caller | None:
+    """The caller that a token stands for now, or none when it no longer stands for anybody."""
+    if facts.expires_at <= now:
+        return None
+    if facts.node_id is not None:
+        return None if facts.node_retired else _node(facts, facts.node_id)
+    limit = None if facts.token_actions is None else frozenset(facts.token_actions)
+    if facts.service_account_id is not None:
+        if facts.account_status != "active" or not facts.key_counts or facts.account_project_id is None:
+            return None
+        bindings = [RoleBinding(Scope.PROJECT, on_an_account(facts.account_actions or ()), facts.account_project_id)]
+        actor = Actor(PrincipalKind.SERVICE_ACCOUNT, facts.service_account_id, facts.token_id)
+        return _caller(facts, actor, bindings, limit, ())
+    if facts.user_id is None or facts.user_disabled:
+        return None
+    actor = Actor(PrincipalKind.USER, facts.user_id, facts.token_id, facts.break_glass_id)
+    if facts.kind == TokenKind.BREAK_GLASS:
+        if not any("break_glass.open" in binding.actions for binding in bindings_of(facts.roles)):
+            return None  # whoever may no longer enter is outside again
+        role = Role(str(facts.break_glass_role))
+        held = [RoleBinding(Scope.TENANT, _within_an_entry(ROLE_ACTIONS[role]))]
+        return _caller(facts, actor, held, limit, ((role.value, None),))
+    roles = tuple((role, project) for role, project in facts.roles)
+    return _caller(facts, actor, bindings_of(roles), limit, roles)
+
+
+def _node(facts: TokenFacts, node_id: str) -> Caller:
+    """A node holds what its agent needs and nothing of its own: it is no principal that reads or has tokens."""
+    actor = Actor(PrincipalKind.NODE, node_id, facts.token_id)
+    return Caller(actor, None, Authority(node=NODE_ACTIONS), facts.expires_at, (), facts.kind)
+
+
+def _within_an_entry(actions: frozenset[str]) -> frozenset[str]:
+    """Those of a role's keys that count inside a break-glass entry: an allow-list, so that a new key is not on it."""
+    return frozenset(key for key in actions if key.endswith(".read") or key in ENDS_OR_MENDS)
+
+
+def bindings_of(roles: Sequence[tuple[str, str | None]]) -> list[RoleBinding]:
+    """What a user's roles give, and what every user may do with his own things."""
+    bindings = [RoleBinding(Scope.SELF, _OWN_THINGS)]
+    for name, project_id in roles:
+        role = Role(name)
+        actions = ROLE_ACTIONS[role]
+        if project_id is not None:
+            bindings.append(RoleBinding(Scope.PROJECT, actions, project_id))
+        else:
+            scope = Scope.PLATFORM if role in (Role.PLATFORM_ADMIN, Role.PLATFORM_OPERATOR) else Scope.TENANT
+            bindings.append(RoleBinding(scope, actions))
+    return bindings
+
+
+def _caller(
+    facts: TokenFacts,
+    actor: Actor,
+    bindings: list[RoleBinding],
+    limit: frozenset[str] | None,
+    roles: tuple[tuple[str, str | None], ...],
+) -> Caller:
+    authority = authority_of(facts.tenant_id, bindings, limit)
+    return Caller(actor, facts.tenant_id, authority, facts.expires_at, roles, facts.kind)

@@ -1,0 +1,177 @@
+"""Users: people, who act and never own. A user is at home in one tenant, or in the platform itself.
+
+A user begins with a one-time code instead of a password. The code's SHA-256 is kept, and only until it is used or
+expires; with it the user sets a password. The same e-mail address may name a user in each of several tenants, and
+none of them learns of the others.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from mooring.core.kernel import validation
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.permissions import ROLE_ACTIONS, Authority, Role, beyond_ceiling
+
+PASSWORD_LENGTH_MIN = 12
+PASSWORD_LENGTH_MAX = 200
+ONE_TIME_LIFETIME = timedelta(days=7)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A person who signs in."""
+
+    id: str
+    tenant_id: str | None
+    email: str
+    display_name: str
+    password_hash: str | None
+    one_time_hash: bytes | None
+    one_time_expires_at: datetime | None
+    disabled_at: datetime | None
+    revision: int
+    created_at: datetime
+    tokens_from: datetime | None = None
+    tokens_except: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OneTime:
+    """A one-time sign-in code, by its hash; the code itself is told once and kept nowhere."""
+
+    hash: bytes
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class NewUser:
+    """A user and the row that makes it."""
+
+    user: User
+    insert: Insert
+
+
+class UserChange(StrEnum):
+    """What an admin may do to a user."""
+
+    DISABLE = "disable"
+    ENABLE = "enable"
+    RESET = "reset"
+
+
+def new_user(
+    context: DecisionContext, tenant_id: str | None, who: tuple[str, str], one_time: OneTime, path: str = ""
+) -> NewUser:
+    """The row of a new user; `who` is e-mail address and display name."""
+    prefix = f"{path}." if path else ""
+    user = User(
+        id=context.mint(Prefix.USER),
+        tenant_id=tenant_id,
+        email=validation.email(who[0], f"{prefix}email"),
+        display_name=validation.display_name(who[1], f"{prefix}display_name"),
+        password_hash=None,
+        one_time_hash=one_time.hash,
+        one_time_expires_at=one_time.expires_at,
+        disabled_at=None,
+        revision=0,
+        created_at=context.now,
+    )
+    row = {name: getattr(user, name) for name in User.__slots__}
+    return NewUser(user, Insert("user", row))
+
+
+def create_user(
+    context: DecisionContext, tenant_id: str | None, who: tuple[str, str], one_time: OneTime
+) -> Decision[User]:
+    """A user without a role: a membership gives it something to do."""
+    made = new_user(context, tenant_id, who, one_time)
+    user = made.user
+    return Decision(
+        result=user,
+        writes=(made.insert,),
+        events=(EventRecord(EventType.USER_CREATED, "user", user.id, tenant_id),),
+        audits=(AuditRecord("user.create", "user", user.id, tenant_id, after={"email": user.email}),),
+    )
+
+
+def change_user(context: DecisionContext, user: User, change: UserChange, one_time: OneTime | None) -> Decision[User]:
+    """Disable, enable, or give a new one-time code in place of the password and of every token."""
+    if user.id == context.actor.id and change is not UserChange.RESET:
+        raise Refusal(Code.LAST_ADMIN, "nobody disables himself", {"user_id": user.id})
+    if change is UserChange.DISABLE:
+        after = replace(user, disabled_at=user.disabled_at or context.now)
+    elif change is UserChange.ENABLE:
+        after = replace(user, disabled_at=None)
+    elif one_time is None:
+        raise ValueError("a reset needs a one-time code")
+    else:
+        after = replace(
+            user,
+            password_hash=None,
+            one_time_hash=one_time.hash,
+            one_time_expires_at=one_time.expires_at,
+            tokens_from=context.now,
+            tokens_except=None,
+        )
+    return _changed(user, after, action="user.update", change=change.value)
+
+
+def require_reach(giver: Authority, roles: Iterable[str]) -> None:
+    """A token that was narrowed resets nobody who holds more than it: the code it gets would widen it."""
+    if giver.limit is None:
+        return
+    held: frozenset[str] = frozenset().union(*(ROLE_ACTIONS[Role(role)] for role in roles))
+    if missing := beyond_ceiling(held, giver.limit):
+        raise Refusal(
+            Code.GRANT_EXCEEDS_CEILING,
+            "the user holds more than the token that asks for the reset",
+            {"missing_actions": list(missing)},
+        )
+
+
+def set_password(context: DecisionContext, user: User, password_hash: str) -> Decision[User]:
+    """The user's own new password; a one-time code, and every older token but the one in use, no longer count."""
+    after = replace(
+        user,
+        password_hash=password_hash,
+        one_time_hash=None,
+        one_time_expires_at=None,
+        tokens_from=context.now,
+        tokens_except=context.actor.token_id,
+    )
+    return _changed(user, after, action="self.update", change="password")
+
+
+def check_password_form(password: str) -> str:
+    """Long enough to resist guessing, short enough to be hashed in bounded time."""
+    if not PASSWORD_LENGTH_MIN <= len(password) <= PASSWORD_LENGTH_MAX:
+        raise validation.invalid("new_password", f"{PASSWORD_LENGTH_MIN} to {PASSWORD_LENGTH_MAX} characters")
+    return password
+
+
+def _changed(user: User, after: User, *, action: str, change: str) -> Decision[User]:
+    columns = ("password_hash", "one_time_hash", "one_time_expires_at", "disabled_at", "tokens_from", "tokens_except")
+    changed = {name: getattr(after, name) for name in columns if getattr(after, name) != getattr(user, name)}
+    if not changed:
+        return Decision(result=user)
+    disabled = {"disabled": after.disabled_at is not None}
+    return Decision(
+        result=replace(after, revision=user.revision + 1),
+        writes=(Update("user", user.id, user.revision, changed),),
+        events=(EventRecord(EventType.USER_UPDATED, "user", user.id, user.tenant_id, data={"change": change}),),
+        audits=(
+            AuditRecord(
+                action,
+                "user",
+                user.id,
+                user.tenant_id,
+                before={"disabled": user.disabled_at is not None},
+                after={"change": change, **disabled},
+            ),
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Decisions of the kernel wing: what everything is made of."""

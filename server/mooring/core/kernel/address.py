@@ -1,0 +1,216 @@
+"""Addresses that others give us to dial: what they may look like, and which networks they may reach.
+
+Whoever lets strangers name an address lends them its own place in the network. So an address is read by one strict
+parser, whose result is also what is dialled, and nothing is left for a second parser to read differently. A host is
+then resolved, and each address it resolves to is judged here: only the public internet is reached, and beyond it what
+the platform's admin allows by name. An IPv6 address that carries an IPv4 address is judged by both.
+
+Plain http goes only where the admin allows it: on the open internet anybody could read and change what is sent.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from typing import Final
+
+from mooring.core.kernel.validation import invalid
+
+URL_LENGTH_MAX: Final = 2_000
+HOST_LENGTH_MAX: Final = 253
+PORT_MAX: Final = 65_535
+DEFAULT_PORT: Final = {"https": 443, "http": 80}
+
+Address = IPv4Address | IPv6Address
+Network = IPv4Network | IPv6Network
+
+_URL: Final = re.compile(
+    r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?#]*)(?P<rest>[^#]*)(?P<fragment>#.*)?"
+)
+_AUTHORITY: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._-]+)(?::(?P<port>[0-9]{1,5}))?")
+_LABEL: Final = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
+_NUMBER: Final = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_REST: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*")
+
+_V4: Final = (
+    ("0.0.0.0/8", "unspecified"),
+    ("10.0.0.0/8", "private"),
+    ("100.64.0.0/10", "shared by a carrier"),
+    ("127.0.0.0/8", "loopback"),
+    ("168.63.129.16/32", "a cloud's metadata"),
+    ("169.254.0.0/16", "link-local"),
+    ("172.16.0.0/12", "private"),
+    ("192.0.0.0/24", "reserved"),
+    ("192.0.2.0/24", "reserved"),
+    ("192.88.99.0/24", "reserved"),
+    ("192.168.0.0/16", "private"),
+    ("198.18.0.0/15", "reserved"),
+    ("198.51.100.0/24", "reserved"),
+    ("203.0.113.0/24", "reserved"),
+    ("224.0.0.0/4", "multicast"),
+    ("240.0.0.0/4", "reserved"),
+)
+_V6: Final = (
+    ("::/128", "unspecified"),
+    ("::1/128", "loopback"),
+    ("2001::/32", "a tunnel (Teredo)"),
+    ("2001::/23", "reserved"),
+    ("2001:db8::/32", "reserved"),
+    ("3fff::/20", "reserved"),
+    ("fc00::/7", "private"),
+    ("fe80::/10", "link-local"),
+    ("fec0::/10", "private"),
+    ("ff00::/8", "multicast"),
+)
+_REFUSED_V4: Final = tuple((IPv4Network(network), kind) for network, kind in _V4)
+_REFUSED_V6: Final = tuple((IPv6Network(network), kind) for network, kind in _V6)
+_PUBLIC_V6: Final = IPv6Network("2000::/3")
+_MAPPED: Final = IPv6Network("::ffff:0:0/96")
+_NAT64: Final = IPv6Network("64:ff9b::/96")
+_SIX_TO_FOUR: Final = IPv6Network("2002::/16")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """An address in its parts: what was read is what is dialled."""
+
+    scheme: str
+    host: str  # a name in ASCII, lower case, or an IP address without brackets
+    port: int
+    path: str  # path and query, as they go into the request
+
+    @property
+    def authority(self) -> str:
+        """The value of the `Host` header."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == DEFAULT_PORT[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The address in its one canonical form."""
+        return f"{self.scheme}://{self.authority}{self.path}"
+
+    @property
+    def literal(self) -> Address | None:
+        """The IP address that the host is, when it is no name."""
+        return _literal(self.host)
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How far an address that somebody else gave may reach beyond the public internet."""
+
+    allowed: tuple[Network, ...] = ()
+    own: frozenset[Address] = frozenset()  # the platform's own: refused although they may be public
+
+
+def read_url(text: str, path: str = "url") -> Target:
+    """The target that an address names; `path` is where the request has it."""
+    if len(text) > URL_LENGTH_MAX:
+        raise invalid(path, f"at most {URL_LENGTH_MAX} characters")
+    whole = _URL.fullmatch(text)
+    if whole is None:
+        raise invalid(path, "an address such as https://example.org/hooks")
+    scheme = whole["scheme"].lower()
+    if scheme not in DEFAULT_PORT:
+        raise invalid(path, "an https address")
+    if whole["fragment"] is not None:
+        raise invalid(path, "an address without a fragment")
+    if "@" in whole["authority"]:
+        raise invalid(path, "an address without a user or a password")
+    authority = _AUTHORITY.fullmatch(whole["authority"])
+    if authority is None:
+        raise invalid(path, "a host name or an IP address, and optionally a port")
+    port = int(authority["port"]) if authority["port"] else DEFAULT_PORT[scheme]
+    if not 1 <= port <= PORT_MAX:
+        raise invalid(path, f"a port between 1 and {PORT_MAX}")
+    rest = whole["rest"]
+    if not _REST.fullmatch(rest):
+        raise invalid(path, "a path and query in which other characters are percent-encoded")
+    return Target(scheme, _host(authority["host"].lower(), path), port, rest if rest.startswith("/") else f"/{rest}")
+
+
+def _host(text: str, path: str) -> str:
+    if text.startswith("["):
+        try:
+            return str(IPv6Address(text[1:-1]))
+        except ValueError as error:
+            raise invalid(path, "an IPv6 address in the brackets") from error
+    name = text.removesuffix(".")
+    labels = name.split(".")
+    if len(name) > HOST_LENGTH_MAX or not all(_LABEL.fullmatch(label) for label in labels):
+        raise invalid(path, "a host name of letters, digits and hyphens")
+    if not _NUMBER.fullmatch(labels[-1]):
+        return name
+    try:  # what ends in a number is an IPv4 address, in no other form than a.b.c.d: 0177.1 or 2130706433 mislead
+        return str(IPv4Address(name))
+    except ValueError as error:
+        raise invalid(path, "an IPv4 address in the form a.b.c.d") from error
+
+
+def _literal(host: str) -> Address | None:
+    try:
+        return ip_address(host)
+    except ValueError:
+        return None
+
+
+def read_networks(text: str) -> tuple[Network, ...]:
+    """Networks from text such as `10.0.0.0/8, fd00::/8`; a ValueError names the part that is none."""
+    return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
+
+
+def plain(address: Address) -> Address:
+    """The address that is really meant: an IPv4 address in an IPv6 coat is an IPv4 address."""
+    if isinstance(address, IPv6Address):
+        if address in _MAPPED:
+            return _low_v4(address)
+        if address.scope_id is not None:
+            return IPv6Address(int(address))
+    return address
+
+
+def refused_because(address: Address, reach: Reach, scheme: str = "https") -> str | None:
+    """Why this address is not dialled, in a few words; none when it may be."""
+    meant = plain(address)
+    if any(meant in network for network in reach.allowed if network.version == meant.version):
+        return None
+    kind = _kind_v4(meant) if isinstance(meant, IPv4Address) else _kind_v6(meant, reach, scheme)
+    if kind is None and meant in reach.own:
+        return "the platform's own"
+    if kind is None and scheme != "https":
+        return "not allowed without TLS"
+    return kind
+
+
+def dialled(addresses: Iterable[Address], reach: Reach, scheme: str = "https") -> tuple[list[Address], list[str]]:
+    """Those of the addresses that may be dialled, in their order, and why the others may not."""
+    taken: list[Address] = []
+    reasons: list[str] = []
+    for address in addresses:
+        reason = refused_because(address, reach, scheme)
+        meant = plain(address)
+        if reason is None and meant not in taken:
+            taken.append(meant)
+        elif reason is not None and reason not in reasons:
+            reasons.append(reason)
+    return taken, reasons
+
+
+def _kind_v4(address: IPv4Address) -> str | None:
+    return next((kind for network, kind in _REFUSED_V4 if address in network), None)
+
+
+def _kind_v6(address: IPv6Address, reach: Reach, scheme: str) -> str | None:
+    if address in _NAT64:
+        return refused_because(_low_v4(address), reach, scheme)
+    kind = next((kind for network, kind in _REFUSED_V6 if address in network), None)
+    if kind is None and address not in _PUBLIC_V6:
+        return "reserved"
+    if kind is None and address in _SIX_TO_FOUR:
+        return refused_because(IPv4Address((int(address) >> 80) & 0xFFFFFFFF), reach, scheme)
+    return kind
+
+
+def _low_v4(address: IPv6Address) -> IPv4Address:
+    return IPv4Address(int(address) & 0xFFFFFFFF)

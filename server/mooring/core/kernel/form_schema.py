@@ -1,0 +1,253 @@
+"""Schemas that an app's author writes: what a launcher fills in, what an app action takes and gives.
+
+They are a part of JSON Schema that can be shown as a form and checked at a bounded cost: one type per value, bounds,
+enumerations, lists, objects, no references and no combinations. `x-form` holds hints for the form; a client that does
+not know them shows a plain field. `writeOnly` marks a secret: it is never given back, and has no default.
+
+`FORM_DEFINITION` is that part as a schema itself; the manifest's published schema contains it. What it cannot say
+(which keyword goes with which type, that a default fits, that a pattern is harmless) is said by `schema_findings`.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final
+
+from mooring.core.kernel.finding import Finding, below, bounded, error, warning
+from mooring.core.kernel.json_schema import depth_exceeds, findings_of, same, unstorable
+from mooring.core.kernel.safe_regex import why_not_taken
+
+FIELDS_MAX: Final = 200
+DEPTH_MAX: Final = 6
+NESTING_MAX: Final = 2 * DEPTH_MAX + 6
+TEXT_LENGTH_MAX: Final = 65_536
+ITEMS_MAX: Final = 1_000
+CHOICES_MAX: Final = 200
+
+WIDGETS: Final[Mapping[str, frozenset[str]]] = {
+    "text": frozenset({"string"}),
+    "textarea": frozenset({"string"}),
+    "code": frozenset({"string"}),
+    "password": frozenset({"string"}),
+    "select": frozenset({"string", "integer", "number"}),
+    "radio": frozenset({"string", "integer", "number"}),
+    "slider": frozenset({"integer", "number"}),
+    "number": frozenset({"integer", "number"}),
+    "checkbox": frozenset({"boolean"}),
+    "list": frozenset({"array"}),
+    "fieldset": frozenset({"object"}),
+}
+"""The widgets a form may be asked for, and the types that each can show."""
+
+_EVERY_TYPE: Final = frozenset({"type", "title", "description", "default", "enum", "x-form", "examples"})
+_KEYWORDS_OF: Final[Mapping[str, frozenset[str]]] = {
+    "string": _EVERY_TYPE | {"minLength", "maxLength", "pattern", "format", "writeOnly"},
+    "integer": _EVERY_TYPE | {"minimum", "maximum", "multipleOf"},
+    "number": _EVERY_TYPE | {"minimum", "maximum"},
+    "boolean": _EVERY_TYPE,
+    "array": _EVERY_TYPE | {"items", "minItems", "maxItems", "uniqueItems"},
+    "object": _EVERY_TYPE | {"properties", "required", "additionalProperties"},
+}
+_PAIRS: Final = (("minLength", "maxLength"), ("minimum", "maximum"), ("minItems", "maxItems"))
+_LENGTH: Final = {"type": "integer", "minimum": 0, "maximum": TEXT_LENGTH_MAX}
+_COUNT: Final = {"type": "integer", "minimum": 0, "maximum": ITEMS_MAX}
+PROPERTY_NAME_PATTERN: Final = "^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
+
+HINTS_DEFINITION: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "description": "hints for a form; they change how a value is asked for and never what is taken",
+    "additionalProperties": False,
+    "properties": {
+        "widget": {"type": "string", "enum": list(WIDGETS), "description": "the field that is shown"},
+        "order": {"type": "integer", "minimum": 0, "maximum": 10_000, "description": "lower stands further up"},
+        "group": {"type": "string", "maxLength": 80, "description": "the heading under which it stands"},
+        "placeholder": {"type": "string", "maxLength": 200, "description": "what an empty field shows"},
+        "help": {"type": "string", "maxLength": 1_000, "description": "a sentence beside the field"},
+        "advanced": {"type": "boolean", "description": "whether it is folded away at first"},
+    },
+}
+FORM_DEFINITION: Final[Mapping[str, Any]] = {
+    "type": "object",
+    "description": "a value that somebody fills in: a part of JSON Schema 2020-12, with hints for a form in `x-form`",
+    "required": ["type"],
+    "additionalProperties": False,
+    "properties": {
+        "$schema": {"type": "string", "maxLength": 200, "description": "the dialect; 2020-12 is meant"},
+        "type": {"type": "string", "enum": list(_KEYWORDS_OF), "description": "the one type of the value"},
+        "title": {"type": "string", "maxLength": 120, "description": "the label of the field"},
+        "description": {"type": "string", "maxLength": 2_000, "description": "what the value means"},
+        "default": {"description": "what is taken when nothing is filled in"},
+        "enum": {"type": "array", "minItems": 1, "maxItems": CHOICES_MAX, "uniqueItems": True},
+        "examples": {"type": "array", "maxItems": 20},
+        "format": {"type": "string", "maxLength": 40, "description": "a hint such as `uri`; it is not checked"},
+        "writeOnly": {"type": "boolean", "description": "whether it is a secret, which is never given back"},
+        "minLength": _LENGTH,
+        "maxLength": _LENGTH,
+        "pattern": {"type": "string", "maxLength": 300, "description": "an anchored pattern of bounded cost"},
+        "minimum": {"type": "number"},
+        "maximum": {"type": "number"},
+        "multipleOf": {"type": "integer", "minimum": 1},
+        "items": {"$ref": "#/$defs/form"},
+        "minItems": _COUNT,
+        "maxItems": _COUNT,
+        "uniqueItems": {"type": "boolean"},
+        "properties": {
+            "type": "object",
+            "maxProperties": FIELDS_MAX,
+            "propertyNames": {"type": "string", "pattern": PROPERTY_NAME_PATTERN},
+            "additionalProperties": {"$ref": "#/$defs/form"},
+        },
+        "required": {"type": "array", "items": {"type": "string"}, "maxItems": FIELDS_MAX, "uniqueItems": True},
+        "additionalProperties": {"type": "boolean", "description": "whether fields beyond these are taken"},
+        "x-form": {"$ref": "#/$defs/hints"},
+    },
+}
+_ROOT: Final = {"$defs": {"form": FORM_DEFINITION, "hints": HINTS_DEFINITION}}
+
+Form = Mapping[str, Any]
+
+
+def read_form(value: object, pointer: str = "") -> tuple[Finding, ...]:
+    """All that is wrong with a schema that stands alone: its shape first, then what the shape cannot say."""
+    if depth_exceeds(value, NESTING_MAX):
+        return (too_deep(pointer),)
+    shape = bounded(findings_of(value, FORM_DEFINITION, pointer, _ROOT))
+    if shape or not isinstance(value, dict):
+        return shape
+    return bounded(schema_findings(value, pointer))
+
+
+def too_deep(pointer: str) -> Finding:
+    """The finding of a document that is nested too deeply to be read."""
+    return error(pointer, "too_deep", "it is nested too deeply", "use fewer levels")
+
+
+def schema_findings(schema: Form, pointer: str = "") -> Iterator[Finding]:
+    """What the shape of an author's schema cannot say; the shape was checked before."""
+    if schema["type"] != "object":
+        yield error(pointer, "form_is_an_object", f"its type is {schema['type']}", 'begin with "type": "object"')
+    count = _count_fields(schema)
+    if count > FIELDS_MAX:
+        yield error(pointer, "form_too_large", f"it has {count} fields", f"give at most {FIELDS_MAX}")
+        return
+    yield from _node(schema, pointer, 1)
+
+
+def value_findings(value: object, schema: Form, pointer: str = "") -> tuple[Finding, ...]:
+    """What in a value that somebody filled in the author's schema does not take."""
+    return plain_findings(value, pointer) or bounded(findings_of(value, schema, pointer))
+
+
+def plain_findings(value: object, pointer: str = "") -> tuple[Finding, ...]:
+    """What keeps any JSON value from being stored, whatever it is for: its depth, and texts that no database takes."""
+    if depth_exceeds(value, NESTING_MAX):
+        return (too_deep(pointer),)
+    return bounded(unstorable(value, pointer))
+
+
+def hidden_places(value: object, schema: Form, pointer: str = "") -> Iterator[str]:
+    """Where in a value that fits the schema the secrets stand: what is `writeOnly` is never given back."""
+    if schema.get("writeOnly"):
+        yield pointer
+    elif isinstance(value, Mapping):
+        for name, inner in schema.get("properties", {}).items():
+            if name in value:
+                yield from hidden_places(value[name], inner, below(pointer, name))
+    elif isinstance(value, list) and "items" in schema:
+        for index, each in enumerate(value):
+            yield from hidden_places(each, schema["items"], below(pointer, index))
+
+
+def without_hidden(value: Any, hidden: Collection[str], pointer: str = "") -> Any:
+    """The value as it is shown: with nothing where a secret stands."""
+    if pointer in hidden:
+        return None
+    if isinstance(value, Mapping):
+        return {name: without_hidden(inner, hidden, below(pointer, name)) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [without_hidden(each, hidden, below(pointer, index)) for index, each in enumerate(value)]
+    return value
+
+
+def _count_fields(schema: Form) -> int:
+    inner = list(schema.get("properties", {}).values()) + ([schema["items"]] if "items" in schema else [])
+    return 1 + sum(_count_fields(each) for each in inner)
+
+
+def _node(schema: Form, pointer: str, depth: int) -> Iterator[Finding]:
+    type_ = schema["type"]
+    if depth > DEPTH_MAX:
+        yield too_deep(pointer)
+        return
+    if foreign := sorted(schema.keys() - _KEYWORDS_OF[type_] - {"$schema"}):
+        reason = f"`{foreign[0]}` says nothing about a value of type {type_}"
+        yield error(below(pointer, foreign[0]), "form_keyword", reason, "take it out, or change the type")
+        return
+    for least, most in _PAIRS:
+        if least in schema and most in schema and schema[least] > schema[most]:
+            reason = f"{least} is above {most}, so nothing is taken"
+            yield error(below(pointer, least), "form_bounds", reason, "exchange the two")
+    yield from _pattern(schema, pointer)
+    yield from _given_values(schema, pointer)
+    yield from _widget(schema, pointer)
+    if type_ == "array" and not {"items", "maxItems"} <= schema.keys():
+        reason = "a list without `items` and `maxItems` has no bound"
+        yield error(pointer, "form_unbounded", reason, f"say what is in it, and how many at the most ({ITEMS_MAX})")
+    for name in schema.get("required", ()):
+        if name not in schema.get("properties", {}):
+            reason = f"`{name}` is required and not described"
+            yield error(below(pointer, "required"), "form_required", reason, f"describe `{name}` in `properties`")
+    for name, inner in schema.get("properties", {}).items():
+        yield from _node(inner, below(pointer, "properties", name), depth + 1)
+    if "items" in schema:
+        yield from _node(schema["items"], below(pointer, "items"), depth + 1)
+
+
+def _pattern(schema: Form, pointer: str) -> Iterator[Finding]:
+    if "pattern" not in schema:
+        return
+    place = below(pointer, "pattern")
+    if "maxLength" not in schema:
+        reason = "a pattern without `maxLength` could cost without bound"
+        yield error(place, "pattern_unbounded", reason, "add `maxLength`")
+    elif (why := why_not_taken(schema["pattern"], schema["maxLength"])) is not None:
+        yield error(
+            place, "pattern_refused", why, "use characters, classes and bounded repeats: ^[a-z][a-z0-9-]{0,38}$"
+        )
+
+
+def _given_values(schema: Form, pointer: str) -> Iterator[Finding]:
+    """What the author gives as default, choice or example fits the schema itself."""
+    if schema.get("writeOnly") and ("default" in schema or "enum" in schema):
+        reason = "a secret with a default or a choice would stand in the manifest for everybody to read"
+        yield error(pointer, "secret_in_form", reason, "take `default` and `enum` out")
+    harmless = "pattern" not in schema or why_not_taken(schema["pattern"], schema.get("maxLength", 0)) is None
+    bare = {
+        key: each for key, each in schema.items() if key not in ("enum", "pattern") or (key == "pattern" and harmless)
+    }
+    given = [(below(pointer, "enum", index), each) for index, each in enumerate(schema.get("enum", ()))]
+    given += [(below(pointer, "examples", index), each) for index, each in enumerate(schema.get("examples", ()))]
+    if "default" in schema:
+        given.append((below(pointer, "default"), schema["default"]))
+    for place, value in given:
+        if wrong := bounded(findings_of(value, bare, place)):
+            yield error(
+                wrong[0].pointer, "form_value", f"it does not fit its own schema: {wrong[0].reason}", wrong[0].fix
+            )
+    if "default" in schema and "enum" in schema and not any(same(schema["default"], each) for each in schema["enum"]):
+        yield error(
+            below(pointer, "default"), "form_value", "the default is none of the choices", "choose one of `enum`"
+        )
+
+
+def _widget(schema: Form, pointer: str) -> Iterator[Finding]:
+    widget = schema.get("x-form", {}).get("widget")
+    place = below(pointer, "x-form", "widget")
+    if widget is not None and schema["type"] not in WIDGETS[widget]:
+        fitting = ", ".join(name for name, types in WIDGETS.items() if schema["type"] in types)
+        yield error(place, "form_widget", f"{widget} cannot show a value of type {schema['type']}", f"use {fitting}")
+    if widget == "slider" and not {"minimum", "maximum"} <= schema.keys():
+        yield error(place, "form_widget", "a slider has two ends", "add `minimum` and `maximum`")
+    if widget in ("select", "radio") and "enum" not in schema:
+        yield error(place, "form_widget", f"{widget} has nothing to choose from", "add `enum`")
+    if widget == "password" and not schema.get("writeOnly"):
+        reason = "what is hidden while it is typed would be shown afterwards"
+        yield warning(place, "form_widget", reason, 'add "writeOnly": true')

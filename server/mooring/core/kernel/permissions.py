@@ -1,0 +1,376 @@
+"""Who may do what: action keys, roles as sets of keys, and one pure decision.
+
+A route names an action key and a place (the platform, a tenant, a project); nothing in Mooring asks for a role by
+its name. A role is a row of the table below. A platform role counts only at platform places: it opens no tenant's
+data, break-glass does that, on its own endpoint and with a reason. A tenant role counts in the tenant and in each of
+its projects, a project role in that project. A service account has a list of keys of its own in its one project. A
+node has the keys of its agent, which count for that node and open nothing else.
+
+Three answers: allowed; denied (the caller belongs here and lacks the key: 403); hidden (the caller has no business
+here and learns nothing: 404).
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+
+class Scope(StrEnum):
+    """The kind of place that a route acts in."""
+
+    PUBLIC = "public"  # no token is asked for
+    SELF = "self"  # the caller's own things: any principal with a token
+    PLATFORM = "platform"
+    TENANT = "tenant"
+    PROJECT = "project"
+    NODE = "node"  # a node's own things: its agent alone, and nobody else
+    RUNTIME = "runtime"  # the one project of a service account: an adapter alone, and no person
+
+
+class Role(StrEnum):
+    """A named set of action keys that a membership gives."""
+
+    PLATFORM_ADMIN = "platform_admin"
+    PLATFORM_OPERATOR = "platform_operator"
+    TENANT_ADMIN = "tenant_admin"
+    PROJECT_ADMIN = "project_admin"
+    PROJECT_MEMBER = "project_member"
+    PROJECT_VIEWER = "project_viewer"
+
+
+ROLE_SCOPE: Final[Mapping[Role, Scope]] = {
+    Role.PLATFORM_ADMIN: Scope.PLATFORM,
+    Role.PLATFORM_OPERATOR: Scope.PLATFORM,
+    Role.TENANT_ADMIN: Scope.TENANT,
+    Role.PROJECT_ADMIN: Scope.PROJECT,
+    Role.PROJECT_MEMBER: Scope.PROJECT,
+    Role.PROJECT_VIEWER: Scope.PROJECT,
+}
+
+_PA, _PO, _TA = Role.PLATFORM_ADMIN, Role.PLATFORM_OPERATOR, Role.TENANT_ADMIN
+_JA, _JM, _JV = Role.PROJECT_ADMIN, Role.PROJECT_MEMBER, Role.PROJECT_VIEWER
+
+_EVERYONE = (_PA, _PO, _TA, _JA, _JM, _JV)
+_PLATFORM = (_PA, _PO)
+_IN_PROJECT = (_TA, _JA, _JM, _JV)
+_WORKS_IN_PROJECT = (_TA, _JA, _JM)
+_LEADS_PROJECT = (_TA, _JA)
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpec:
+    """One thing that can be allowed."""
+
+    key: str
+    meaning: str
+    roles: tuple[Role, ...]
+    human_only: bool = False  # never on a service account's list
+    node_only: bool = False  # of a node's agent, and of no role
+
+
+_TABLE: Final = (
+    # identity
+    ActionSpec("tenant.create", "make a tenant with its first admin", (_PA,)),
+    ActionSpec("tenant.read", "read a tenant", _EVERYONE),
+    ActionSpec("tenant.update", "change a tenant's display name", (_PA, _TA)),
+    ActionSpec("project.create", "make a project in a tenant", (_TA,)),
+    ActionSpec("project.read", "read a project", _IN_PROJECT),
+    ActionSpec("project.update", "change a project's display name", _LEADS_PROJECT),
+    ActionSpec("project.delete", "delete an empty project", (_TA,)),
+    ActionSpec("user.create", "make a user with a one-time sign-in", (_PA, _TA), human_only=True),
+    ActionSpec("user.read", "read users", (_PA, _PO, _TA)),
+    ActionSpec("user.update", "disable, enable or reset a user", (_PA, _TA), human_only=True),
+    ActionSpec("membership.create", "give a user a role", (_PA, _TA, _JA), human_only=True),
+    ActionSpec("membership.read", "read who has which role", (_PA, _PO, _TA, _JA, _JM, _JV)),
+    ActionSpec("membership.delete", "take a role away", (_PA, _TA, _JA), human_only=True),
+    ActionSpec("service_account.create", "make a service account", _LEADS_PROJECT, human_only=True),
+    ActionSpec("service_account.read", "read service accounts and their public keys", _IN_PROJECT),
+    ActionSpec(
+        "service_account.update",
+        "change a service account's list of actions",
+        _LEADS_PROJECT,
+        human_only=True,
+    ),
+    ActionSpec("service_account.disable", "switch a service account off", _LEADS_PROJECT),
+    ActionSpec("service_account.enable", "switch a service account on again", _LEADS_PROJECT, human_only=True),
+    ActionSpec("service_account.delete", "delete a service account for ever", _LEADS_PROJECT),
+    ActionSpec("service_account.key.create", "add a public key to a service account", _LEADS_PROJECT),
+    ActionSpec("service_account.key.revoke", "revoke a key of a service account", _LEADS_PROJECT),
+    ActionSpec("token.create", "make a personal access token", _EVERYONE, human_only=True),
+    ActionSpec("token.read", "read one's own tokens, never their secret", _EVERYONE),
+    ActionSpec("token.revoke", "revoke one's own token", _EVERYONE),
+    ActionSpec("self.read", "read who one is and what one may do", _EVERYONE),
+    ActionSpec("self.update", "change one's own password", _EVERYONE, human_only=True),
+    ActionSpec("break_glass.open", "enter a tenant for a bounded time with a stated reason", (_PA,), human_only=True),
+    ActionSpec("break_glass.read", "read who entered which tenant, when and why", (_PA, _PO, _TA)),
+    # contract
+    ActionSpec("event.read", "read and follow events", _EVERYONE),
+    ActionSpec("audit.read", "read the audit trail", (_PA, _PO, _TA, _JA)),
+    ActionSpec("webhook.create", "send events to an address", (_PA, _TA, _JA)),
+    ActionSpec("webhook.read", "read webhooks, never their key", (_PA, _PO, _TA, _JA)),
+    ActionSpec("webhook.update", "change, pause or re-key a webhook", (_PA, _TA, _JA)),
+    ActionSpec("webhook.delete", "delete a webhook", (_PA, _TA, _JA)),
+    ActionSpec("outbox.read", "read deliveries and dead letters", (_PA, _PO, _TA, _JA)),
+    ActionSpec("outbox.replay", "send a delivery again", (_PA, _PO, _TA, _JA)),
+    # catalog
+    ActionSpec("catalog.read", "browse apps and their versions", _EVERYONE),
+    ActionSpec("app.create", "register an app", (_PA, _TA)),
+    ActionSpec("app.update", "change an app's card", (_PA, _TA)),
+    ActionSpec("app_version.create", "publish a version with its manifest", (_PA, _TA, _JA)),
+    ActionSpec("app_version.read", "read versions and manifests", _EVERYONE),
+    ActionSpec("app_version.promote", "move a version through its promotion", (_PA, _TA)),
+    ActionSpec("artifact.create", "publish an artifact", (_PA, _TA, _JA)),
+    ActionSpec("artifact.read", "read artifacts, evidence and history", _EVERYONE),
+    ActionSpec("artifact.verify", "verify an artifact's evidence", (_PA, _PO, _TA, _JA)),
+    ActionSpec("artifact.promote", "move an artifact through its promotion", (_PA, _TA)),
+    ActionSpec("artifact.revoke", "revoke an artifact for ever", (_PA, _TA)),
+    ActionSpec("artifact_source.read", "read the allowed sources", _EVERYONE),
+    ActionSpec("artifact_source.update", "change the allowed sources", (_PA, _TA), human_only=True),
+    ActionSpec("signer_key.read", "read trusted signer keys", (_PA, _PO, _TA, _JA)),
+    ActionSpec("signer_key.update", "add, rotate or remove trusted signer keys", (_PA, _TA), human_only=True),
+    ActionSpec("policy.read", "read and explain policy", _EVERYONE),
+    ActionSpec("policy.update", "change a policy layer", (_PA, _TA, _JA), human_only=True),
+    ActionSpec("entitlement.read", "read which apps a project may launch", _EVERYONE),
+    ActionSpec("entitlement.update", "allow or forbid a project an app", (_PA, _TA), human_only=True),
+    # capacity
+    ActionSpec("node.enrol", "let a machine join", (_PA,), human_only=True),
+    ActionSpec("node.read", "read nodes, slots and their health", _PLATFORM),
+    ActionSpec("node.drain", "drain a node, or take it back", _PLATFORM),
+    ActionSpec("node.retire", "retire a node for ever", (_PA,), human_only=True),
+    ActionSpec("sku.read", "read SKUs and prices", _EVERYONE),
+    ActionSpec("sku.update", "change SKUs and prices", (_PA,), human_only=True),
+    ActionSpec("allocation.create", "request capacity", _WORKS_IN_PROJECT),
+    ActionSpec("allocation.read", "read allocations", _IN_PROJECT),
+    ActionSpec("allocation.release", "release an allocation", _WORKS_IN_PROJECT),
+    ActionSpec("receipt.read", "read and verify receipts", (_PA, _PO, *_IN_PROJECT)),
+    ActionSpec("teardown.write_off", "write off what a lost node held", (_PA,), human_only=True),
+    ActionSpec("platform_key.read", "read the keys that sign tasks, never their private half", _PLATFORM),
+    ActionSpec("platform_key.rotate", "put the next key that signs tasks into use", (_PA,), human_only=True),
+    # agents
+    ActionSpec("agent.claim", "claim the tasks of one's own node, and read what it is to trust", (), node_only=True),
+    ActionSpec("agent.report", "report what one's own node has and did", (), node_only=True),
+    # instances
+    ActionSpec("instance.create", "launch any app", _WORKS_IN_PROJECT),
+    ActionSpec("instance.read", "read instances", _IN_PROJECT),
+    ActionSpec("instance.update", "upgrade, roll back, reconcile, repair or restart", _WORKS_IN_PROJECT),
+    ActionSpec("instance.delete", "stop and decommission an instance", _WORKS_IN_PROJECT),
+    ActionSpec("instance.connect", "open an endpoint of an instance", _WORKS_IN_PROJECT),
+    ActionSpec("instance.exec", "run an interactive command in a sandbox", _LEADS_PROJECT),
+    ActionSpec("member.read", "read members", _IN_PROJECT),
+    ActionSpec("member.add", "add members", _WORKS_IN_PROJECT),
+    ActionSpec("member.drain", "drain a member, or take it back", _WORKS_IN_PROJECT),
+    ActionSpec("member.remove", "remove a member", _WORKS_IN_PROJECT),
+    ActionSpec("member.replace", "replace a member", _WORKS_IN_PROJECT),
+    ActionSpec("operation.read", "read operations", _IN_PROJECT),
+    ActionSpec("operation.cancel", "cancel an operation", _WORKS_IN_PROJECT),
+    ActionSpec("attachment.create", "attach a project to a shared instance", (_TA,), human_only=True),
+    ActionSpec("attachment.read", "read attachments", _IN_PROJECT),
+    ActionSpec("attachment.delete", "detach a project", (_TA,), human_only=True),
+    # adapters
+    ActionSpec("runtime.claim", "claim instances of an app as its adapter", _LEADS_PROJECT),
+    ActionSpec("runtime.report", "report steps, members, endpoints and health", _LEADS_PROJECT),
+    ActionSpec("task.create", "make tasks for the nodes of one's own members", _LEADS_PROJECT),
+    ActionSpec("task.read", "read tasks and their logs", _IN_PROJECT),
+    ActionSpec("task.cancel", "end a task early", _WORKS_IN_PROJECT),
+    ActionSpec("secret.create", "store a runtime secret", _LEADS_PROJECT),
+    ActionSpec("secret.read", "read what secrets there are, never their value", _LEADS_PROJECT),
+    ActionSpec("secret.grant", "hand a runtime secret to one task", _LEADS_PROJECT),
+    # money
+    ActionSpec("usage.read", "read usage records", (_PA, _PO, *_IN_PROJECT)),
+    ActionSpec("usage.report", "report usage of an app", _LEADS_PROJECT),
+    ActionSpec("ledger.read", "read ledger entries and balances", (_PA, _PO, _TA)),
+    ActionSpec("ledger.correct", "write a correction into the ledger", (_PA,), human_only=True),
+    ActionSpec("budget.read", "read budgets", _EVERYONE),
+    ActionSpec("budget.update", "change a budget", (_PA, _TA), human_only=True),
+    # the family of the category `scheduler`
+    ActionSpec("scheduler.catalog.read", "browse apps of this category", _IN_PROJECT),
+    ActionSpec("scheduler.instance.read", "read instances of this category", _IN_PROJECT),
+    ActionSpec("scheduler.instance.create", "launch apps of this category", _WORKS_IN_PROJECT),
+    ActionSpec("scheduler.instance.update", "change instances of this category", _WORKS_IN_PROJECT),
+    ActionSpec("scheduler.instance.delete", "decommission instances of this category", _WORKS_IN_PROJECT),
+    ActionSpec("scheduler.queue.submit", "submit to a queue", _WORKS_IN_PROJECT),
+    ActionSpec("scheduler.queue.read", "read a queue", _IN_PROJECT),
+    ActionSpec("scheduler.queue.cancel", "cancel what is queued or runs", _WORKS_IN_PROJECT),
+    ActionSpec("scheduler.node.read", "read a scheduler's nodes", _IN_PROJECT),
+    ActionSpec("scheduler.node.operate", "drain and resume a scheduler's nodes", _LEADS_PROJECT),
+)
+
+ACTIONS: Final[Mapping[str, ActionSpec]] = {action.key: action for action in _TABLE}
+if len(ACTIONS) != len(_TABLE):
+    raise ValueError("an action key stands twice in the table")
+
+ROLE_ACTIONS: Final[Mapping[Role, frozenset[str]]] = {
+    role: frozenset(action.key for action in _TABLE if role in action.roles) for role in Role
+}
+SERVICE_ACCOUNT_CEILING: Final = frozenset(
+    action.key for action in _TABLE if Role.PROJECT_ADMIN in action.roles and not action.human_only
+)
+"""What a service account's list may hold at the most, whoever gives it."""
+
+NODE_ACTIONS: Final = frozenset(action.key for action in _TABLE if action.node_only)
+"""What a node may do: all of it is about itself."""
+
+SELF_ACTIONS: Final = frozenset({"self.read", "token.read", "token.revoke"})
+"""What any principal with a token may do with its own things."""
+
+APP_ACTION_PATTERN: Final = r"^app\.[a-z][a-z0-9-]{1,38}[a-z0-9](\.[a-z][a-z0-9_-]{0,39}){1,3}$"
+_APP_ACTION: Final = re.compile(APP_ACTION_PATTERN)
+
+_NOTHING: Final[frozenset[str]] = frozenset()
+_TENANT_WIDE: Final = frozenset({"tenant.read"})
+
+
+class AccessDecision(StrEnum):
+    """The answer to "may this caller do this here?"."""
+
+    ALLOWED = "allowed"
+    DENIED = "denied"
+    HIDDEN = "hidden"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a request acts."""
+
+    scope: Scope
+    tenant_id: str | None = None
+    project_id: str | None = None
+    platform_too: bool = False  # in a tenant, and also the platform's business, such as reading the tenant
+
+
+@dataclass(frozen=True, slots=True)
+class RoleBinding:
+    """A role held somewhere, or a service account's list in its project."""
+
+    scope: Scope
+    actions: frozenset[str]
+    project_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Authority:
+    """All that a caller holds, and where."""
+
+    tenant_id: str | None = None
+    own: frozenset[str] = _NOTHING
+    platform: frozenset[str] = _NOTHING
+    tenant: frozenset[str] = _NOTHING
+    projects: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    node: frozenset[str] = _NOTHING
+    limit: frozenset[str] | None = None  # what the token was narrowed to, already counted in all of the above
+
+    def at(self, place: Place) -> frozenset[str]:
+        """The keys that count at this place."""
+        if place.scope is Scope.SELF:
+            return self.own
+        if place.scope is Scope.PLATFORM:
+            return self.platform
+        if place.scope is Scope.NODE:
+            return self.node
+        if place.scope is Scope.RUNTIME:
+            return self.projects.get(place.project_id or "", _NOTHING)
+        if place.scope is Scope.TENANT:
+            if self._is_home(place):
+                return self.tenant | self._tenant_wide()
+            return self.platform if place.platform_too else _NOTHING
+        if place.scope is Scope.PROJECT and place.project_id is not None:
+            if self._is_foreign(place):
+                return self.platform if place.platform_too else _NOTHING
+            here = self.projects.get(place.project_id)
+            if here is None:
+                return self.tenant
+            return self.tenant | here if self.tenant else here
+        return _NOTHING
+
+    def access(self, action: str, place: Place) -> AccessDecision:
+        """Whether `action` is allowed here, denied, or not even to be seen."""
+        if action in self.at(place):
+            return AccessDecision.ALLOWED
+        return AccessDecision.DENIED if self._belongs(place) else AccessDecision.HIDDEN
+
+    def _is_home(self, place: Place) -> bool:
+        return self.tenant_id is not None and self.tenant_id == place.tenant_id
+
+    def _is_foreign(self, place: Place) -> bool:
+        """Whether the place is known to be another tenant's; a route below a project does not say whose it is."""
+        return place.tenant_id is not None and place.tenant_id != self.tenant_id
+
+    def _tenant_wide(self) -> frozenset[str]:
+        """Whoever may read the tenant in one of its projects may read it as such: its name is no secret there."""
+        return _TENANT_WIDE if any("tenant.read" in keys for keys in self.projects.values()) else _NOTHING
+
+    def _belongs(self, place: Place) -> bool:
+        if place.scope is Scope.TENANT:
+            return self._is_home(place) or (place.platform_too and bool(self.platform))
+        if place.scope is Scope.PROJECT:
+            if self._is_foreign(place):
+                return place.platform_too and bool(self.platform)
+            return bool(self.tenant) or place.project_id in self.projects
+        return True  # that the platform's own collections exist is no secret
+
+
+def authority_of(
+    tenant_id: str | None, bindings: Iterable[RoleBinding], limit: frozenset[str] | None = None
+) -> Authority:
+    """What a caller holds: its bindings, cut down to `limit` where its token has one."""
+    held: dict[tuple[Scope, str | None], frozenset[str]] = {(Scope.SELF, None): SELF_ACTIONS}
+    for binding in bindings:
+        spot = (binding.scope, binding.project_id)
+        held[spot] = held.get(spot, _NOTHING) | binding.actions
+    if limit is not None:
+        held = {spot: actions & limit for spot, actions in held.items()}
+    return Authority(
+        tenant_id=tenant_id,
+        own=held.get((Scope.SELF, None), _NOTHING) | {"self.read"},
+        platform=held.get((Scope.PLATFORM, None), _NOTHING),
+        tenant=held.get((Scope.TENANT, None), _NOTHING),
+        projects={project: keys for (scope, project), keys in held.items() if scope is Scope.PROJECT and project},
+        limit=limit,
+    )
+
+
+FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
+    action: {
+        key.removesuffix(f".{action}"): key
+        for key in ACTIONS
+        if key.endswith(f".{action}") and "." not in key.removesuffix(f".{action}")
+    }
+    for action in ACTIONS
+}
+"""The keys that allow the same for the apps of one category: of each key, by category."""
+
+
+def categories_of(authority: Authority, place: Place, action: str) -> tuple[str, ...] | None:
+    """For the apps of which categories the caller may do this here; none: for every one."""
+    held = authority.at(place)
+    if action in held:
+        return None
+    return tuple(sorted(category for category, key in FAMILIES.get(action, {}).items() if key in held))
+
+
+def holds_family(authority: Authority, place: Place, action: str, category: str) -> bool:
+    """Whether the caller may do this here to an app of this category."""
+    allowed = categories_of(authority, place, action)
+    return allowed is None or category in allowed
+
+
+def access_by_family(authority: Authority, action: str, place: Place) -> AccessDecision:
+    """The access to something that the key of a category opens too."""
+    return AccessDecision.ALLOWED if categories_of(authority, place, action) else authority.access(action, place)
+
+
+def is_app_action(key: str) -> bool:
+    """Whether this is the form of an app's own key: `app.<slug>.<action>`."""
+    return _APP_ACTION.fullmatch(key) is not None
+
+
+def on_an_account(actions: Iterable[str]) -> frozenset[str]:
+    """Those of the keys that may count for a service account, whatever its list says."""
+    return frozenset(key for key in actions if key in SERVICE_ACCOUNT_CEILING or is_app_action(key))
+
+
+def beyond_ceiling(wanted: Iterable[str], held: frozenset[str]) -> tuple[str, ...]:
+    """The keys of `wanted` that the giver does not hold, sorted."""
+    return tuple(sorted(set(wanted) - held))

@@ -1,0 +1,1 @@
+"""Decisions of the money wing: what it cost."""

@@ -1,0 +1,1 @@
+"""Decisions of the records wing: what happened."""

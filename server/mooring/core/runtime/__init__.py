@@ -1,0 +1,1 @@
+"""Decisions of the runtime wing: what is running."""

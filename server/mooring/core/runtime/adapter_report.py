@@ -1,0 +1,427 @@
+"""What an adapter tells of an instance: how far an operation is, how members stand, how the whole is.
+
+A report is all or nothing: one decision, under the fence of the claim. It says what was observed, so that saying it
+again changes nothing and writes nothing; only what differs from what is stored becomes a row. Which steps a member or
+an operation may take is the lifecycle's word, and an adapter's report is refused where it has none.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from mooring.core.kernel.decision import Decision, DecisionContext
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.form_schema import plain_findings
+from mooring.core.kernel.validation import invalid
+from mooring.core.runtime.claim import InstanceClaim, guard_of
+from mooring.core.runtime.instance import Instance, InstanceHealth, InstanceState, InstanceTrigger
+from mooring.core.runtime.instance_transitions import (
+    change_instance,
+    change_member,
+    change_operation,
+    move_instance,
+    move_member,
+    move_operation,
+    together,
+)
+from mooring.core.runtime.launch import refusals_of
+from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
+from mooring.core.runtime.operation import (
+    WHOLE_KINDS,
+    Operation,
+    OperationFailure,
+    OperationKind,
+    OperationState,
+    OperationTrigger,
+    Phase,
+    StepState,
+)
+from mooring.core.runtime.terminal import check_endpoint
+
+ACTION: Final = "runtime.report"
+STEPS_MAX: Final = 200
+DETAIL_BYTES_MAX: Final = 16_384
+
+
+class ReportableState(StrEnum):
+    """How a member may be reported; the other states are not an adapter's to say."""
+
+    JOINING = "joining"
+    READY = "ready"
+    DEGRADED = "degraded"
+    DRAINED = "drained"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class FailureReport:
+    """Why something failed."""
+
+    code: OperationFailure
+    detail: str = ""
+    last_lines: tuple[str, ...] = ()
+
+    def columns(self, context: DecisionContext) -> dict[str, Any]:
+        """As it is stored with what failed."""
+        return {
+            "failed_at": context.now,
+            "failure_code": self.code.value,
+            "failure_detail": self.detail or None,
+            "last_lines": list(self.last_lines) or None,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class BlockerReport:
+    """What stands in an operation's way, by code and words; none: nothing does any more."""
+
+    by: tuple[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """One step of an operation."""
+
+    name: str
+    status: StepState
+    detail: str | None = None
+    progress: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HoldReport:
+    """Why the adapter wants no new work on a member."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberReport:
+    """What was observed of a member; what is none is not told. A text that may be cleared is told as a tuple."""
+
+    id: str
+    status: ReportableState | None = None
+    health: InstanceHealth | None = None
+    health_detail: tuple[str | None] | None = None
+    detail: Mapping[str, Any] | None = None
+    version: str | None = None
+    holds: tuple[HoldReport, ...] | None = None
+    failure: FailureReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointReport:
+    """Where the app can be reached, in the form that is stored."""
+
+    plain: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstanceReport:
+    """What was observed of the whole."""
+
+    health: InstanceHealth | None = None
+    health_detail: tuple[str | None] | None = None
+    endpoints: tuple[EndpointReport, ...] | None = None
+    detail: Mapping[str, Any] | None = None
+    topology_mode: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterReport:
+    """A report."""
+
+    begin: bool = False
+    blocked: BlockerReport | None = None
+    steps: tuple[StepReport, ...] = ()
+    members: tuple[MemberReport, ...] = ()
+    instance: InstanceReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportContext:
+    """What a report is held against: the instance and its claim, the operation that it names, the members."""
+
+    claim: InstanceClaim
+    instance: Instance
+    members: Mapping[str, Member]
+    operation: Operation | None = None
+    unreachable: frozenset[str] = field(default=frozenset())  # members whose node does not answer
+
+
+def under(context: DecisionContext, seen: ReportContext) -> DecisionContext:
+    """The context with the correlation of what is reported on: an adapter's request has one of its own."""
+    subject = seen.operation or seen.instance
+    return replace(context, correlation_id=subject.correlation_id, trace_id=subject.trace_id)
+
+
+def take_report(context: DecisionContext, seen: ReportContext, report: AdapterReport) -> Decision[Instance]:
+    """What becomes true by this report; the instance as it then is."""
+    parts: list[Decision[Any]] = []
+    if report.begin or report.blocked is not None or report.steps:
+        parts += _operation(context, seen, report)
+    twice = {each.id for each in report.members}
+    if len(twice) != len(report.members):
+        raise invalid("members", "each member once")
+    for each in report.members:
+        parts += _member(context, seen, each)
+    instance, written = _instance(context, seen, report)
+    parts += written
+    return together(instance, *parts, *_guard(seen, parts))
+
+
+def _guard(seen: ReportContext, parts: list[Decision[Any]]) -> list[Decision[None]]:
+    return [Decision(None, (guard_of(seen.claim),), traceless=True)] if parts else []
+
+
+# The operation --------------------------------------------------------------------------------------------------------
+
+
+def require_turn(operation: Operation) -> None:
+    """The operation is open, was handed to adapters, and the adapter's part of it is not over."""
+    if operation.is_over or operation.phase != Phase.ADAPTER or operation.dispatched_at is None:
+        how = operation.status if operation.phase == Phase.ADAPTER else f"{operation.status}, and the platform's turn"
+        raise Refusal(
+            Code.CONFLICT,
+            f"operation {operation.id} is {how}: nothing more is reported on it",
+            {"operation_id": operation.id, "status": operation.status, "phase": operation.phase},
+        )
+
+
+def _operation(context: DecisionContext, seen: ReportContext, report: AdapterReport) -> list[Decision[Any]]:
+    operation = seen.operation
+    if operation is None:
+        raise invalid("operation_id", "the operation that begins, is blocked, or has these steps")
+    columns = _progress(context, operation, report.steps)
+    if report.begin and operation.attempt_fence != seen.claim.fence:
+        columns |= {"attempts": operation.attempts + 1, "attempt_fence": seen.claim.fence}
+    trigger = _trigger(operation, report)
+    if report.blocked is not None and report.blocked.by is not None and operation.status != OperationState.CANCELLING:
+        code, detail = report.blocked.by
+        if (operation.blocker_code, operation.blocker) != (code, detail):
+            columns |= {"blocker_code": code, "blocker": detail}
+    if trigger is None and not columns:
+        return []
+    require_turn(operation)
+    if operation.started_at is None and (report.begin or trigger is OperationTrigger.BLOCK):
+        columns |= {"started_at": context.now}
+    if trigger is not None:
+        return [move_operation(context, seen.instance.app_slug, operation, trigger, (ACTION, columns))]
+    if operation.status == OperationState.ACCEPTED:
+        raise Refusal(
+            Code.ILLEGAL_TRANSITION,
+            "the operation has not begun: report `begin` with it",
+            {
+                "operation_id": operation.id,
+                "status": operation.status,
+            },
+        )
+    return [change_operation(seen.instance.app_slug, operation, ACTION, **columns)]
+
+
+def _trigger(operation: Operation, report: AdapterReport) -> OperationTrigger | None:
+    status, blocked = operation.status, report.blocked
+    if blocked is not None and blocked.by is not None:
+        return OperationTrigger.BLOCK if status in (OperationState.ACCEPTED, OperationState.RUNNING) else None
+    if status == OperationState.BLOCKED and (blocked is not None or report.begin):
+        return OperationTrigger.UNBLOCK
+    return OperationTrigger.START if report.begin and status == OperationState.ACCEPTED else None
+
+
+def _progress(context: DecisionContext, operation: Operation, told: tuple[StepReport, ...]) -> dict[str, Any]:
+    """The steps with what was told of them, where that is anything new."""
+    steps = {each["name"]: each for each in operation.steps}
+    progress = operation.progress
+    for each in told:
+        steps[each.name] = _step(context, steps.get(each.name), each)
+        if each.status is StepState.RUNNING and each.progress is not None:
+            progress = {"step": each.name, **each.progress}
+    if len(steps) > STEPS_MAX:
+        raise Refusal(Code.LIMIT_REACHED, f"an operation has at most {STEPS_MAX} steps", {"limit": STEPS_MAX})
+    after = list(steps.values())
+    changed: dict[str, Any] = {} if after == operation.steps else {"steps": after}
+    return changed if progress == operation.progress else {**changed, "progress": progress}
+
+
+def _step(context: DecisionContext, before: dict[str, Any] | None, report: StepReport) -> dict[str, Any]:
+    now = context.now.isoformat()
+    step = dict(before or {"name": report.name, "status": StepState.PENDING.value, "attempts": 0})
+    if before is None or before["status"] != report.status:
+        if report.status is StepState.RUNNING:
+            step |= {"attempts": step["attempts"] + 1, "started_at": now, "ended_at": None}
+        elif report.status in (StepState.DONE, StepState.FAILED, StepState.SKIPPED):
+            step |= {"ended_at": now}
+        step |= {"status": report.status.value}
+    if report.detail is not None:
+        step["detail"] = report.detail
+    if report.progress is not None:
+        step["progress"] = report.progress
+    return step
+
+
+# Members --------------------------------------------------------------------------------------------------------------
+
+
+def _member(context: DecisionContext, seen: ReportContext, report: MemberReport) -> list[Decision[Any]]:
+    member = seen.members.get(report.id)
+    if member is None:
+        raise Refusal(Code.NOT_FOUND, f"the instance has no member {report.id}")
+    columns = _observed(context, member, report)
+    columns |= _version(seen, member, report.version)
+    columns |= _holds(context, seen, member, report.holds)
+    slug = seen.instance.app_slug
+    if report.status is None or report.status.value == member.status:
+        if report.failure is not None and member.status != MemberState.FAILED:
+            raise invalid("members/failure", "a failure comes with the status `failed`")
+        if not columns:
+            return []
+        if member.status in (MemberState.REMOVING, MemberState.REMOVED):
+            MEMBER.step(MemberState(member.status), MemberTrigger.RECOVER)  # refuses: what is torn down is not observed
+        return [change_member(slug, member, ACTION, **columns)]
+    trigger = _member_trigger(seen, member, report.status)
+    if trigger is MemberTrigger.FAIL:
+        if report.failure is None:
+            raise invalid("members/failure", "what fails says why")
+        columns |= report.failure.columns(context)
+    if trigger is MemberTrigger.FINISH_DRAIN and member.id in seen.unreachable:
+        raise Refusal(
+            Code.CONFLICT,
+            f"the node of member {member.id} does not answer: what cannot be observed is not drained",
+            {"member_id": member.id},
+        )
+    if seen.operation is not None and member.id in seen.operation.member_ids:
+        columns |= {"last_operation_id": seen.operation.id}
+    return [move_member(context, slug, member, trigger, (ACTION, columns))]
+
+
+def _member_trigger(seen: ReportContext, member: Member, wanted: ReportableState) -> MemberTrigger:
+    status = MemberState(member.status)
+    if wanted is ReportableState.JOINING:
+        return MemberTrigger.REPAIR if status is MemberState.FAILED and _mends(seen, member) else MemberTrigger.JOIN
+    if wanted is ReportableState.READY:
+        if status in (MemberState.DRAINING, MemberState.DRAINED) and _resumes(seen, member):
+            return MemberTrigger.RESUME
+        return MemberTrigger.RECOVER if status is MemberState.DEGRADED else MemberTrigger.REPORT_READY
+    return {
+        ReportableState.DEGRADED: MemberTrigger.DEGRADE,
+        ReportableState.DRAINED: MemberTrigger.FINISH_DRAIN,
+        ReportableState.FAILED: MemberTrigger.FAIL,
+    }[wanted]
+
+
+def _mends(seen: ReportContext, member: Member) -> bool:
+    """Whether somebody asked for this member to be built once more: an open operation of the whole, or of it."""
+    operation = seen.operation
+    if operation is None or operation.is_over or operation.phase != Phase.ADAPTER:
+        return False
+    return operation.kind in WHOLE_KINDS or member.id in operation.member_ids
+
+
+def _resumes(seen: ReportContext, member: Member) -> bool:
+    """Whether the drain was taken back: an operation of the whole puts members back to work after it drained them."""
+    operation = seen.operation
+    if operation is None or operation.is_over:
+        return False
+    whole = operation.kind in WHOLE_KINDS
+    return whole or (operation.kind == OperationKind.DRAIN and operation.status == OperationState.CANCELLING)
+
+
+def _observed(
+    context: DecisionContext, subject: Member | Instance, report: MemberReport | InstanceReport
+) -> dict[str, Any]:
+    columns: dict[str, Any] = {}
+    if report.health is not None and report.health.value != subject.health:
+        columns |= {"health": report.health.value, "health_at": context.now}
+    if report.health_detail is not None and report.health_detail[0] != subject.health_detail:
+        columns["health_detail"] = report.health_detail[0]
+    if report.detail is not None and dict(report.detail) != subject.adapter_detail:
+        columns["adapter_detail"] = bounded_detail(report.detail, "detail")
+    return columns
+
+
+def _version(seen: ReportContext, member: Member, version: str | None) -> dict[str, Any]:
+    """The version that a member runs is the instance's, or the one that an operation leads to."""
+    if version is None or version == member.version:
+        return {}
+    pins = [seen.instance.pin, seen.instance.previous_pin]
+    if seen.operation is not None:
+        pins.insert(0, seen.operation.target_pin)
+    for pin in pins:
+        if pin is not None and pin["version"] == version:
+            return {"version": version, "version_id": pin["version_id"]}
+    raise invalid("members/version", "the instance's version, or the one that the operation leads to")
+
+
+def _holds(
+    context: DecisionContext, seen: ReportContext, member: Member, told: tuple[HoldReport, ...] | None
+) -> dict[str, list[dict[str, Any]]]:
+    """The adapter's own holds anew; whatever others want with the member stays."""
+    if told is None:
+        return {}
+    owner = seen.claim.service_account_id
+    own = {each["reason"]: each for each in member.holds if each["owner"] == owner}
+    if set(own) == {each.reason for each in told}:
+        return {}
+    since = context.now.isoformat()
+    kept = [own.get(each.reason, {"owner": owner, "reason": each.reason, "since": since}) for each in told]
+    return {"holds": [*(each for each in member.holds if each["owner"] != owner), *kept]}
+
+
+# The instance ---------------------------------------------------------------------------------------------------------
+
+
+def _instance(
+    context: DecisionContext, seen: ReportContext, report: AdapterReport
+) -> tuple[Instance, list[Decision[Any]]]:
+    instance, operation = seen.instance, seen.operation
+    columns = {} if report.instance is None else _of_whole(context, seen, report.instance)
+    begins = (
+        report.begin
+        and operation is not None
+        and operation.kind == OperationKind.DEPLOY
+        and instance.status == InstanceState.CREATED
+    )
+    if begins:
+        moved = move_instance(context, instance, InstanceTrigger.START, ACTION, **columns)
+        return moved.result, [moved]
+    if not columns:
+        return instance, []
+    if instance.status == InstanceState.STOPPED:
+        raise Refusal(Code.CONFLICT, "the instance is stopped: nothing more is observed of it")
+    healthy = columns.get("health") == InstanceHealth.HEALTHY
+    event = EventType.INSTANCE_HEALTHY if healthy else EventType.INSTANCE_CHANGED
+    changed = change_instance(instance, ACTION, event, **columns)
+    return changed.result, [changed]
+
+
+def _of_whole(context: DecisionContext, seen: ReportContext, report: InstanceReport) -> dict[str, Any]:
+    columns = _observed(context, seen.instance, report)
+    if report.endpoints is not None:
+        endpoints = [_endpoint(seen, each.plain) for each in report.endpoints]
+        if len({each["name"] for each in endpoints}) != len(endpoints):
+            raise invalid("instance/endpoints", "each name once")
+        if endpoints != seen.instance.endpoints:
+            columns["endpoints"] = endpoints
+    if report.topology_mode is not None and report.topology_mode != seen.instance.topology_mode:
+        columns["topology_mode"] = report.topology_mode
+    return columns
+
+
+def _endpoint(seen: ReportContext, plain: Mapping[str, Any]) -> dict[str, Any]:
+    member = seen.members.get(plain["member_id"])
+    if member is None or member.status == MemberState.REMOVED:
+        raise Refusal(Code.NOT_FOUND, f"the instance has no member {plain['member_id']}")
+    check_endpoint(plain, "instance/endpoints")
+    return {name: value for name, value in plain.items() if value is not None}
+
+
+def bounded_detail(value: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """An adapter's own words, within their bounds."""
+    for refusal in refusals_of(plain_findings(value), path):
+        raise refusal
+    if len(json.dumps(value, ensure_ascii=False).encode()) > DETAIL_BYTES_MAX:
+        raise invalid(path, f"at most {DETAIL_BYTES_MAX} bytes of JSON")
+    return dict(value)

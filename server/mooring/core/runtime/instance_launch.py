@@ -1,0 +1,384 @@
+"""A launch that nothing stands in the way of: the instance, its members, their places and the operation, at once.
+
+What is asked for becomes true in one decision or not at all: the instance, a hold on each digest that it pins, the
+allocations that it needs and has not, a member row bound to each of its places, and the operation that deploys it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from mooring.core.catalog.app_version import AppVersion
+from mooring.core.catalog.artifact_hold import take_holds
+from mooring.core.catalog.artifact_promotion import Hold
+from mooring.core.catalog.compatibility import CapacityShape, best_fit, fit
+from mooring.core.catalog.manifest import Manifest
+from mooring.core.catalog.policy import Layer, PolicyRequest, PolicyVerdict
+from mooring.core.catalog.promotion_lifecycle import PromotionState
+from mooring.core.fleet.allocation import Allocation, AllocationContext, AllocationState, request_allocations
+from mooring.core.fleet.allocation_group import AllocationGroupRequest, create_group, require_room
+from mooring.core.kernel.decision import Decision, DecisionContext
+from mooring.core.kernel.errors import Refusal
+from mooring.core.kernel.form_schema import hidden_places
+from mooring.core.kernel.ids import Prefix
+from mooring.core.runtime.instance import INSTANCE, Instance, VersionPin
+from mooring.core.runtime.instance_transitions import new_instance, new_member, new_operation, together
+from mooring.core.runtime.launch import (
+    Evaluation,
+    LaunchSnapshot,
+    allocation_request,
+    evaluate,
+    offer_of,
+    require,
+    together_on_one_node,
+)
+from mooring.core.runtime.launch_estimate import LaunchEstimate
+from mooring.core.runtime.member import MEMBER, Member
+from mooring.core.runtime.operation import OPERATION, Operation, OperationKind
+from mooring.core.runtime.topology import places
+
+
+@dataclass(frozen=True, slots=True)
+class OperationBounds:
+    """How long operations may take when nobody says."""
+
+    deploy_seconds: int = 1_800
+    operation_seconds: int = 3_600
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedInstance:
+    """An instance with its members and an operation of it."""
+
+    instance: Instance
+    members: tuple[Member, ...]
+    operation: Operation
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeChoice:
+    """A SKU in one size, and whether the app fits there."""
+
+    sku: str
+    shape: str
+    gpu_model: str
+    gpu_count: int
+    regions: tuple[str, ...]
+    fits: bool
+    because: str
+    smallest_change: str
+    price_minor_per_hour: int
+    currency: str
+    available: bool  # whether there is a machine of this kind at all
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPrice:
+    """What the capacity costs in one currency: all of it, and what this launch adds."""
+
+    currency: str
+    minor_per_hour: int
+    added_minor_per_hour: int
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyAnswer:
+    """What policy says of all that is asked, and which layer has the last word."""
+
+    allowed: bool
+    layer: Layer | None
+    reason: str
+    answers: tuple[PolicyVerdict, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchPlan:
+    """What a launch would be, and all that stands in its way."""
+
+    version: AppVersion | None
+    canary: bool
+    refusals: tuple[Refusal, ...]
+    topology: Mapping[str, int]
+    allocations: tuple[str, ...]
+    new_allocations: int
+    shapes: tuple[ShapeChoice, ...]
+    prices: tuple[LaunchPrice, ...]
+    policy: PolicyAnswer
+    expected: LaunchEstimate
+
+    @property
+    def launchable(self) -> bool:
+        """Whether a create would be accepted."""
+        return not self.refusals
+
+
+def plan_launch(launch: LaunchSnapshot) -> LaunchPlan:
+    """What a launch would be; nothing is changed by asking."""
+    judged = evaluate(launch)
+    version = launch.version
+    return LaunchPlan(
+        version=version,
+        canary=version is not None and version.promotion == PromotionState.CANARY,
+        refusals=judged.refusals,
+        topology=judged.topology,
+        allocations=tuple(each for each in launch.wish.placement.allocations if each in launch.spots),
+        new_allocations=judged.members if judged.is_new_capacity else 0,
+        shapes=_shapes(launch, judged),
+        prices=_prices(launch, judged),
+        policy=_policy(launch, judged),
+        expected=launch.expected,
+    )
+
+
+def create_instance(
+    context: DecisionContext, launch: LaunchSnapshot, bounds: OperationBounds
+) -> Decision[LaunchedInstance]:
+    """The instance and all that belongs to it; or a refusal with the first of what a plan would have told."""
+    judged = evaluate(launch)
+    require(judged)
+    version, manifest, account = launch.version, launch.manifest, launch.account
+    if version is None or manifest is None or account is None:
+        raise ValueError("a launch without refusals has a version and an account")
+    pin = pin_of_version(version, manifest)
+    instance = Instance(
+        id=context.mint(Prefix.INSTANCE),
+        tenant_id=launch.tenant_id,
+        project_id=launch.project_id,
+        name=launch.wish.name,
+        app_id=launch.app.id,
+        app_slug=launch.app.slug,
+        app_category=launch.app.category,
+        version_id=version.id,
+        version=version.version,
+        channel=None if launch.wish.version is not None else (launch.wish.channel or "stable"),
+        pin=pin.plain(),
+        config=dict(launch.wish.config),
+        config_hidden=list(hidden_places(launch.wish.config, manifest.config_schema or {})),
+        topology=dict(judged.topology),
+        placement=launch.wish.placement.plain(),
+        operating_mode=launch.wish.operating_mode,
+        control_plane_scope=launch.wish.control_plane_scope,
+        runtime_backend=manifest.runtime_backend,
+        service_account_id=account.id,
+        requested_by=context.actor.id,
+        correlation_id=context.correlation_id,
+        trace_id=context.trace_id,
+        status=INSTANCE.initial.value,
+        generation=0,
+        revision=0,
+        created_at=context.now,
+        bound_capacity_shape=None if judged.shape is None else judged.shape.value,
+        topology_mode=launch.wish.topology_mode,
+    )
+    holds = [Hold(digest, "instance", instance.id, version.id) for digest in sorted(set(pin.artifacts.values()))]
+    seated = assign_allocations(context, launch, judged, (instance, places(judged.topology)))
+    request = {
+        "topology": dict(judged.topology),
+        "version": version.version,
+        "version_id": version.id,
+        "shape": instance.bound_capacity_shape,
+    }
+    operation = new_row(context, instance, OperationKind.DEPLOY, request, bounds.deploy_seconds)
+    operation = dispatched(context, launch, replace(operation, member_ids=[each.id for each in seated.members]), seated)
+    members = tuple(replace(each, last_operation_id=operation.id) for each in seated.members)
+    return together(
+        LaunchedInstance(instance, members, operation),
+        new_instance(instance),
+        take_holds(context, instance.place, holds),
+        seated.asked,
+        member_rows(instance, members),
+        new_operation(instance, operation, "instance.create"),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class AssignedMembers:
+    """Members with their places, and what asks for the places that are not there yet."""
+
+    members: tuple[Member, ...]
+    allocations: tuple[Allocation, ...]
+    asked: Decision[Any]
+
+
+def assign_allocations(
+    context: DecisionContext,
+    launch: LaunchSnapshot,
+    evaluation: Evaluation,
+    who: tuple[Instance, Sequence[tuple[str, int]]],
+) -> AssignedMembers:
+    """A member for each (component, ordinal), each in an allocation of its own, or in those that were named in turn."""
+    instance, wanted = who
+    asked: Decision[Any] = Decision(None)
+    if evaluation.is_new_capacity:
+        asked = ask_capacity(context, launch, evaluation, len(wanted))
+        allocations: tuple[Allocation, ...] = asked.result
+    else:
+        allocations = tuple(launch.spots[each].allocation for each in launch.wish.placement.allocations)
+    shares = launch.manifest is not None and launch.manifest.compatibility.shares_allocation
+    members = tuple(
+        Member(
+            id=context.mint(Prefix.MEMBER),
+            tenant_id=instance.tenant_id,
+            project_id=instance.project_id,
+            instance_id=instance.id,
+            component_key=component,
+            ordinal=ordinal,
+            name=f"{instance.name}-{component}-{ordinal}",
+            version_id=instance.version_id,
+            version=instance.version,
+            correlation_id=context.correlation_id,
+            trace_id=context.trace_id,
+            status=MEMBER.initial.value,
+            generation=0,
+            revision=0,
+            created_at=context.now,
+            allocation_id=allocations[number % len(allocations)].id,
+            owns_allocation=evaluation.is_new_capacity,
+            keep_allocation=evaluation.is_new_capacity and launch.wish.placement.keep_allocations,
+            shares=shares,
+        )
+        for number, (component, ordinal) in enumerate(wanted)
+    )
+    return AssignedMembers(members, allocations, asked)
+
+
+def ask_capacity(
+    context: DecisionContext, launch: LaunchSnapshot, evaluation: Evaluation, count: int
+) -> Decision[tuple[Allocation, ...]]:
+    """Ask for one allocation for each member; slices of one instance share a machine, where their network reaches."""
+    if launch.terms is None:
+        raise ValueError("new capacity has a SKU")
+    asking = AllocationContext(
+        launch.tenant_id, launch.project_id, launch.terms, launch.chain, launch.holding, launch.place_seconds
+    )
+    wish, group, called = allocation_request(launch, evaluation), launch.group, [None] * count
+    if group is not None and wish.shape is CapacityShape.GPU_SLICE:
+        require_room(group.group, wish.shape, group.allocations)
+        return request_allocations(context, asking, wish, list(called), group.group.id)
+    members_max = 1 if launch.manifest is None else launch.manifest.compatibility.members_max
+    if not launch.is_new or not together_on_one_node(wish.shape, members_max):
+        return request_allocations(context, asking, wish, list(called), None)
+    name = f"grp-{context.mint(Prefix.ALLOCATION_GROUP)[-12:]}"
+    grouped = create_group(context, asking, AllocationGroupRequest(name, count, True, wish))
+    return Decision(grouped.result.allocations, grouped.writes, grouped.events, grouped.audits)
+
+
+def member_rows(instance: Instance, members: Sequence[Member]) -> Decision[None]:
+    """The rows of new members; the operation that makes them has the audit row."""
+    rows = together(None, *(new_member(instance, each) for each in members))
+    return replace(rows, audits=())
+
+
+def new_row(
+    context: DecisionContext, instance: Instance, kind: OperationKind, request: Mapping[str, Any], seconds: float
+) -> Operation:
+    """An operation that is to be over in so many seconds."""
+    return Operation(
+        id=context.mint(Prefix.OPERATION),
+        tenant_id=instance.tenant_id,
+        project_id=instance.project_id,
+        instance_id=instance.id,
+        kind=kind.value,
+        request=dict(request),
+        deadline_at=context.now + timedelta(seconds=seconds),
+        requested_by=context.actor.id,
+        correlation_id=context.correlation_id,
+        trace_id=context.trace_id,
+        status=OPERATION.initial.value,
+        generation=0,
+        revision=0,
+        created_at=context.now,
+    )
+
+
+def dispatched(
+    context: DecisionContext, launch: LaunchSnapshot, operation: Operation, seated: AssignedMembers
+) -> Operation:
+    """An adapter may take it at once where every place stands; else the worker says when."""
+    if all(each.status == AllocationState.ACTIVE for each in seated.allocations):
+        return replace(operation, dispatched_at=context.now)
+    return replace(operation, deadline_at=operation.deadline_at + timedelta(seconds=launch.place_seconds))
+
+
+def pin_of_version(version: AppVersion, manifest: Manifest) -> VersionPin:
+    """What the version is now, by digests."""
+    return VersionPin(version.id, version.version, version.manifest_digest, dict(manifest.artifacts))
+
+
+def _shapes(launch: LaunchSnapshot, evaluation: Evaluation) -> tuple[ShapeChoice, ...]:
+    """Every SKU on offer in every size, and whether the app fits there; what fits and costs least comes first."""
+    if launch.manifest is None:
+        return ()
+    members = max(evaluation.members, 1)
+    found = []
+    for terms in launch.shelf:
+        regions = tuple(
+            region
+            for region in sorted(terms.regions)
+            if launch.chain.decide(PolicyRequest(region=region, sku=terms.slug)).allowed
+        )
+        for count in sorted(terms.allowed_gpu_counts):
+            kinds = launch.kinds.get(terms.slug, ())
+            offers = [offer_of(terms, kind, (members, count)) for kind in kinds or (None,)]
+            best = best_fit(launch.manifest.compatibility, offers) or fit(launch.manifest.compatibility, offers[0])
+            because = best.because if regions else "no region where it is sold is allowed by policy"
+            price = terms.price_minor_per_gpu_hour * count * members
+            found.append(
+                ShapeChoice(
+                    terms.slug,
+                    terms.shape,
+                    terms.gpu_model,
+                    count,
+                    regions,
+                    best.fits and bool(regions),
+                    because,
+                    best.smallest_change,
+                    price,
+                    terms.currency,
+                    bool(kinds),
+                )
+            )
+    return tuple(
+        sorted(
+            found,
+            key=lambda each: (not each.fits, not each.available, each.price_minor_per_hour, each.sku, each.gpu_count),
+        )
+    )
+
+
+def _prices(launch: LaunchSnapshot, evaluation: Evaluation) -> tuple[LaunchPrice, ...]:
+    totals: dict[str, list[int]] = {}
+    for allocation_id in dict.fromkeys(launch.wish.placement.allocations):
+        if (spot := launch.spots.get(allocation_id)) is not None:
+            each = spot.allocation
+            totals.setdefault(each.currency, [0, 0])[0] += each.price_minor_per_gpu_hour * each.gpu_count
+    if evaluation.is_new_capacity and launch.terms is not None:
+        price = launch.terms.price_minor_per_gpu_hour * evaluation.gpu_count * evaluation.members
+        total = totals.setdefault(launch.terms.currency, [0, 0])
+        total[0] += price
+        total[1] += price
+    return tuple(LaunchPrice(currency, total, added) for currency, (total, added) in sorted(totals.items()))
+
+
+def _policy(launch: LaunchSnapshot, evaluation: Evaluation) -> PolicyAnswer:
+    """The first layer that denies; where none does, the narrowest that says anything."""
+    chain, gpus = launch.chain, launch.holding.gpus
+    requests = [PolicyRequest(app=launch.app.slug)]
+    if evaluation.is_new_capacity and launch.terms is not None:
+        gpus += evaluation.gpu_count * evaluation.members
+        requests += [PolicyRequest(sku=launch.terms.slug, region=region) for region in evaluation.regions]
+    for allocation_id in dict.fromkeys(launch.wish.placement.allocations):
+        if (spot := launch.spots.get(allocation_id)) is not None:
+            requests.append(PolicyRequest(sku=spot.allocation.sku_slug, region=spot.allocation.region))
+    requests.append(PolicyRequest(gpus=gpus))
+    answers = tuple(dict.fromkeys(each for request in requests for each in chain.explain(request)))
+    denied = next((each for each in answers if not each.allowed), None)
+    if denied is not None:
+        return PolicyAnswer(False, denied.layer, denied.reason, answers)
+    said = [each for each in answers if each.reason != "nothing is said"]
+    order = list(Layer)
+    last = max(said, key=lambda each: order.index(each.layer) if each.layer else -1, default=None)
+    if last is None:
+        return PolicyAnswer(True, None, "no layer says anything", answers)
+    return PolicyAnswer(True, last.layer, last.reason, answers)

@@ -1,0 +1,357 @@
+"""Steps of instances, members and operations along their lifecycles, each with its row, its event and its audit row.
+
+Everything that changes one of the three does it through these: so an event is never forgotten, and the data of an
+event always has the same form. What belongs together is joined with `together`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any, Final, TypeVar
+
+from mooring.core.kernel.decision import (
+    AuditRecord,
+    Decision,
+    DecisionContext,
+    EventRecord,
+    Insert,
+    StateChange,
+    Update,
+)
+from mooring.core.kernel.event_types import EventType
+from mooring.core.runtime.instance import INSTANCE, Instance, InstanceState, InstanceTrigger
+from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
+from mooring.core.runtime.operation import OPERATION, Operation, OperationKind, OperationState, OperationTrigger
+
+Result = TypeVar("Result")
+UNWRITTEN: Final = frozenset({"status", "generation"})
+"""What a new row leaves to its lifecycle."""
+
+INSTANCE_EVENT: Final[Mapping[InstanceState, EventType]] = {
+    InstanceState.CREATED: EventType.INSTANCE_REQUESTED,
+    InstanceState.STARTING: EventType.INSTANCE_STARTING,
+    InstanceState.RUNNING: EventType.INSTANCE_RUNNING,
+    InstanceState.FAILED: EventType.INSTANCE_FAILED,
+    InstanceState.STOPPING: EventType.INSTANCE_DELETING,
+    InstanceState.STOPPED: EventType.INSTANCE_DELETED,
+}
+MEMBER_EVENT: Final[Mapping[MemberTrigger, EventType]] = {
+    MemberTrigger.REPORT_READY: EventType.MEMBER_ADDED,
+    MemberTrigger.FINISH_DRAIN: EventType.MEMBER_DRAINED,
+    MemberTrigger.FINISH_TEARDOWN: EventType.MEMBER_REMOVED,
+    MemberTrigger.FAIL: EventType.MEMBER_FAILED,
+}
+"""Steps of members that have an event type of their own; the others are `MEMBER_CHANGED`."""
+
+
+def together(result: Result, *parts: Decision[Any]) -> Decision[Result]:
+    """Several decisions that become true in one statement."""
+    return Decision(
+        result,
+        tuple(write for part in parts for write in part.writes),
+        tuple(event for part in parts for event in part.events),
+        tuple(audit for part in parts for audit in part.audits),
+        all(part.traceless for part in parts if part.writes) and any(part.writes for part in parts),
+    )
+
+
+def new_instance(instance: Instance, action: str = "instance.create") -> Decision[Instance]:
+    """The row of a new instance."""
+    return Decision(
+        instance,
+        (Insert("instance", _row(instance), (INSTANCE,)),),
+        (instance_event(EventType.INSTANCE_REQUESTED, instance),),
+        (_audited(action, instance, after=_told_instance(instance)),),
+    )
+
+
+def new_member(instance: Instance, member: Member, action: str = "member.add") -> Decision[Member]:
+    """The row of a new member; its instance's or its operation's event tells of it."""
+    told = _told_member(member)
+    return Decision(
+        member,
+        (Insert("member", _row(member), (MEMBER,)),),
+        (member_event(EventType.MEMBER_CHANGED, instance.app_slug, member),),
+        (_audited(action, member, after=told),),
+    )
+
+
+def new_operation(instance: Instance, operation: Operation, action: str) -> Decision[Operation]:
+    """The row of a new operation; an action that only reads leaves no audit row and no event."""
+    row = Insert("operation", _row(operation), (OPERATION,))
+    told = {"kind": operation.kind, "instance_id": instance.id, **_attached_told(operation)}
+    events = (operation_event(instance.app_slug, operation), *_attached_events(instance.app_slug, operation))
+    audits = (_audited(action, operation, after=told), *_attached_audits(action, operation))
+    return _traced(Decision(operation, (row,), events, audits))
+
+
+def move_instance(
+    context: DecisionContext, instance: Instance, trigger: InstanceTrigger, action: str, **columns: Any
+) -> Decision[Instance]:
+    """One step of an instance."""
+    edge = INSTANCE.step(InstanceState(instance.status), trigger)
+    after = replace(instance, status=edge.target.value, generation=instance.generation + 1, **columns)
+    audit = _audited(action, after, before={"status": instance.status}, after=_told_instance(after))
+    return Decision(
+        after,
+        (StateChange("instance", after.id, INSTANCE, edge, instance.generation, after.tenant_id, columns),),
+        (instance_event(INSTANCE_EVENT[InstanceState(edge.target)], after),),
+        (audit,),
+    )
+
+
+def change_instance(
+    instance: Instance, action: str, event: EventType | None = EventType.INSTANCE_CHANGED, **columns: Any
+) -> Decision[Instance]:
+    """Columns of an instance that are no step of its lifecycle."""
+    after = replace(instance, revision=instance.revision + 1, **columns)
+    change = Update("instance", after.id, instance.revision, columns, generation_expected=instance.generation)
+    events = () if event is None else (instance_event(event, after),)
+    told = {name: value for name, value in columns.items() if name in _AUDITED}
+    return Decision(after, (change,), events, (_audited(action, after, after=told),))
+
+
+def move_member(
+    context: DecisionContext, app_slug: str, member: Member, trigger: MemberTrigger, told: tuple[str, Mapping[str, Any]]
+) -> Decision[Member]:
+    """One step of a member; `told` is the action of the audit row and the columns that change with it."""
+    action, columns = told
+    edge = MEMBER.step(MemberState(member.status), trigger)
+    after = replace(member, status=edge.target.value, generation=member.generation + 1, **columns)
+    audit = _audited(action, after, before={"status": member.status}, after=_told_member(after))
+    return Decision(
+        after,
+        (StateChange("member", after.id, MEMBER, edge, member.generation, after.tenant_id, dict(columns)),),
+        (member_event(MEMBER_EVENT.get(trigger, EventType.MEMBER_CHANGED), app_slug, after),),
+        (audit,),
+    )
+
+
+def change_member(app_slug: str, member: Member, action: str, **columns: Any) -> Decision[Member]:
+    """Columns of a member that are no step of its lifecycle."""
+    after = replace(member, revision=member.revision + 1, **columns)
+    change = Update("member", after.id, member.revision, columns, generation_expected=member.generation)
+    told = {name: value for name, value in columns.items() if name in _AUDITED}
+    return Decision(
+        after,
+        (change,),
+        (member_event(EventType.MEMBER_CHANGED, app_slug, after),),
+        (_audited(action, after, after=told),),
+    )
+
+
+def move_operation(
+    context: DecisionContext,
+    app_slug: str,
+    operation: Operation,
+    trigger: OperationTrigger,
+    told: tuple[str, Mapping[str, Any]],
+) -> Decision[Operation]:
+    """One step of an operation; what ends it gets its time."""
+    action, columns = told
+    edge = OPERATION.step(OperationState(operation.status), trigger)
+    ended = {"finished_at": context.now} if edge.target in OPERATION.final else {}
+    unblocked = {"blocker": None, "blocker_code": None} if edge.source is OperationState.BLOCKED else {}
+    every = {**unblocked, **ended, **columns}
+    after = replace(operation, status=edge.target.value, generation=operation.generation + 1, **every)
+    audit = _audited(action, after, before={"status": operation.status}, after=_told_operation(after))
+    also = _attached_events(app_slug, after) if after.is_over else ()
+    return _traced(
+        Decision(
+            after,
+            (StateChange("operation", after.id, OPERATION, edge, operation.generation, after.tenant_id, every),),
+            (operation_event(app_slug, after), *also),
+            (audit,),
+        )
+    )
+
+
+def change_operation(app_slug: str, operation: Operation, action: str, **columns: Any) -> Decision[Operation]:
+    """Columns of an operation that are no step of its lifecycle: its steps, its progress, whose turn it is."""
+    after = replace(operation, revision=operation.revision + 1, **columns)
+    change = Update("operation", after.id, operation.revision, columns, generation_expected=operation.generation)
+    told = {name: value for name, value in columns.items() if name in _AUDITED}
+    return _traced(
+        Decision(after, (change,), (operation_event(app_slug, after),), (_audited(action, after, after=told),))
+    )
+
+
+def instance_event(event: EventType, instance: Instance) -> EventRecord:
+    """An event of an instance."""
+    return EventRecord(
+        event,
+        "instance",
+        instance.id,
+        *instance.place,
+        data=_told_instance(instance),
+        app_slug=instance.app_slug,
+        app_instance_id=instance.id,
+    )
+
+
+def member_event(event: EventType, app_slug: str, member: Member) -> EventRecord:
+    """An event of a member."""
+    return EventRecord(
+        event,
+        "member",
+        member.id,
+        *member.place,
+        data=_told_member(member),
+        app_slug=app_slug,
+        app_instance_id=member.instance_id,
+    )
+
+
+def operation_event(app_slug: str, operation: Operation) -> EventRecord:
+    """The event of an operation, which says how far it is."""
+    return EventRecord(
+        EventType.OPERATION_CHANGED,
+        "operation",
+        operation.id,
+        *operation.place,
+        data=_told_operation(operation),
+        app_slug=app_slug,
+        app_instance_id=operation.instance_id,
+    )
+
+
+def _attached_told(operation: Operation) -> dict[str, Any]:
+    """Which attachment an operation is for, as both projects' records name it."""
+    told = operation.attachment
+    return {} if told is None else {"attachment_id": told["id"], "attached_project_id": told["project_id"]}
+
+
+def _attached_events(app_slug: str, operation: Operation) -> tuple[EventRecord, ...]:
+    """What an attached project is told of an action of its own: that it is there, and how it ended."""
+    attached = operation.attachment
+    if attached is None or operation.kind != OperationKind.ACTION:
+        return ()
+    told = {
+        "operation_id": operation.id,
+        "action": operation.request.get("action"),
+        "status": operation.status,
+        "owning_project_id": operation.project_id,
+        "failure_code": operation.failure_code,
+    }
+    return (
+        EventRecord(
+            EventType.ATTACHMENT_ACTION_CHANGED,
+            "attachment",
+            attached["id"],
+            operation.tenant_id,
+            attached["project_id"],
+            data={name: each for name, each in told.items() if each is not None},
+            app_slug=app_slug,
+            app_instance_id=operation.instance_id,
+        ),
+    )
+
+
+def _attached_audits(action: str, operation: Operation) -> tuple[AuditRecord, ...]:
+    """The audit row of an action in the project that asked for it."""
+    attached = operation.attachment
+    if attached is None or operation.kind != OperationKind.ACTION:
+        return ()
+    told = {
+        "operation_id": operation.id,
+        "action": operation.request.get("action"),
+        "instance_id": operation.instance_id,
+        "owning_project_id": operation.project_id,
+    }
+    return (
+        AuditRecord(
+            action,
+            "attachment",
+            attached["id"],
+            operation.tenant_id,
+            attached["project_id"],
+            after=told,
+            app_instance_id=operation.instance_id,
+        ),
+    )
+
+
+_AUDITED: Final = frozenset(
+    {
+        "phase", "dispatched_at", "blocker", "health", "topology", "version", "pin", "previous_pin", "allocation_id",
+        "keep_allocation", "cancel_reason", "deadline_at", "holds", "retry_at",
+    }
+)  # fmt: skip
+"""Columns that an audit row tells; the others are too long, or say nothing to a person."""
+
+
+def _traced(decision: Decision[Operation]) -> Decision[Operation]:
+    """The decision; of an action that only reads, without its event and its audit row."""
+    if not decision.result.read_only:
+        return decision
+    return replace(decision, events=(), audits=(), traceless=True)
+
+
+def _audited(
+    action: str,
+    subject: Instance | Member | Operation,
+    *,
+    before: Mapping[str, Any] | None = None,
+    after: Mapping[str, Any],
+) -> AuditRecord:
+    """The audit row of one of the three, which the timeline of its instance shows."""
+    return AuditRecord(
+        action,
+        type(subject).__name__.lower(),
+        subject.id,
+        *subject.place,
+        before=before,
+        after=after,
+        app_instance_id=subject.id if isinstance(subject, Instance) else subject.instance_id,
+    )
+
+
+def _row(value: Instance | Member | Operation) -> dict[str, Any]:
+    return {name: each for name, each in asdict(value).items() if name not in UNWRITTEN}
+
+
+def _told_instance(instance: Instance) -> dict[str, Any]:
+    told = {
+        "name": instance.name,
+        "status": instance.status,
+        "version": instance.version,
+        "health": instance.health,
+        "failure_code": instance.failure_code,
+        "failure_detail": instance.failure_detail,
+        "teardown_proof": instance.teardown_proof,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _told_member(member: Member) -> dict[str, Any]:
+    told = {
+        "name": member.name,
+        "instance_id": member.instance_id,
+        "component_key": member.component_key,
+        "status": member.status,
+        "health": member.health,
+        "allocation_id": member.allocation_id,
+        "version": member.version,
+        "blocker": member.blocker,
+        "failure_code": member.failure_code,
+        "failure_detail": member.failure_detail,
+    }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def _told_operation(operation: Operation) -> dict[str, Any]:
+    running = next((each["name"] for each in operation.steps if each.get("status") == "running"), None)
+    done = sum(1 for each in operation.steps if each.get("status") in ("done", "skipped"))
+    told = {
+        "kind": operation.kind,
+        "status": operation.status,
+        "phase": operation.phase,
+        "step": running,
+        "steps_done": done,
+        "steps": len(operation.steps),
+        "blocker": operation.blocker,
+        "failure_code": operation.failure_code,
+        "failure_detail": operation.failure_detail,
+        "progress": operation.progress,
+        **_attached_told(operation),
+    }
+    return {name: value for name, value in told.items() if value is not None}

@@ -1,0 +1,488 @@
+"""Launching: everything that stands in the way of an instance, in one fixed order.
+
+Plan and create ask the same function (`judge`): plan tells all of it, create refuses with the first. So a plan never
+promises what a launch then refuses. Adding members and upgrading ask it too, about less: what runs already needs no
+name, and a version that was deprecated since may still grow.
+
+The order is from who may do it at all to how it is spelled: entitlement, promotion, trust, policy, compatibility,
+quota, configuration, topology, modes, name, account, circuit.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from mooring.core.catalog.app import App
+from mooring.core.catalog.app_version import AppVersion
+from mooring.core.catalog.artifact import Artifact
+from mooring.core.catalog.artifact_trust import Trust
+from mooring.core.catalog.channel import Channel, why_not_offered
+from mooring.core.catalog.compatibility import Capacity, CapacityShape, Fact, Offer, fit
+from mooring.core.catalog.entitlement import Entitlement, why_not_entitled
+from mooring.core.catalog.manifest import Manifest, canonical
+from mooring.core.catalog.operating_mode import (
+    DEFAULT_MODE,
+    NOT_OFFERED,
+    ControlPlaneScope,
+    OperatingMode,
+    why_incoherent,
+)
+from mooring.core.catalog.policy import PolicyChain, PolicyRequest
+from mooring.core.catalog.promotion_lifecycle import PromotionState
+from mooring.core.catalog.semver import read_version
+from mooring.core.fleet.allocation import (
+    GROUP_MAX,
+    OPEN_MAX,
+    Allocation,
+    AllocationRequest,
+    AllocationState,
+    ProjectHolding,
+    SkuTerms,
+    gpu_count_of,
+    regions_of,
+)
+from mooring.core.fleet.allocation_group import GroupWithAllocations
+from mooring.core.identity.service_account import ServiceAccount, ServiceAccountState
+from mooring.core.kernel import validation
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.finding import errors_in
+from mooring.core.kernel.form_schema import plain_findings, value_findings
+from mooring.core.runtime.circuit_breaker import CircuitFacts, why_open
+from mooring.core.runtime.launch_estimate import LaunchEstimate
+from mooring.core.runtime.topology import places, read_topology
+
+INSTANCES_MAX: Final = 10_000
+"""Instances of one project that are not stopped."""
+CONFIG_BYTES_MAX: Final = 65_536
+STANDS: Final = frozenset({AllocationState.REQUESTED, AllocationState.PROVISIONING, AllocationState.ACTIVE})
+OPERATOR_KEYS: Final = ("runtime.claim", "runtime.report")
+"""Without these an account can operate nothing."""
+
+
+class EvaluationPurpose(StrEnum):
+    """What the capacity and the version are judged for."""
+
+    LAUNCH = "launch"
+    ADD = "add"
+    UPGRADE = "upgrade"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementSpec:
+    """Where members go: allocations that are there, or capacity to be asked for."""
+
+    allocations: tuple[str, ...] = ()
+    sku: str | None = None
+    shape: CapacityShape | None = None
+    gpu_count: int | None = None
+    region: str | None = None
+    keep_allocations: bool = False
+
+    def plain(self) -> dict[str, Any]:
+        """The wish as it is stored; an add asks for the same where it says nothing."""
+        told = {
+            "allocations": list(self.allocations),
+            "sku": self.sku,
+            "shape": self.shape and self.shape.value,
+            "gpu_count": self.gpu_count,
+            "region": self.region,
+            "keep_allocations": self.keep_allocations,
+        }
+        return {name: value for name, value in told.items() if value}
+
+
+def placement_of(plain: Mapping[str, Any]) -> PlacementSpec:
+    """A stored wish."""
+    shape = plain.get("shape")
+    return PlacementSpec(
+        allocations=tuple(plain.get("allocations", ())),
+        sku=plain.get("sku"),
+        shape=None if shape is None else CapacityShape(shape),
+        gpu_count=plain.get("gpu_count"),
+        region=plain.get("region"),
+        keep_allocations=bool(plain.get("keep_allocations")),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchRequest:
+    """What the caller asks for."""
+
+    app: str
+    name: str
+    version: str | None = None
+    channel: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    topology: Mapping[str, int] = field(default_factory=dict)
+    placement: PlacementSpec = field(default_factory=PlacementSpec)
+    service_account_id: str | None = None
+    operating_mode: str = DEFAULT_MODE[0].value
+    control_plane_scope: str = DEFAULT_MODE[1].value
+    topology_mode: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAllocation:
+    """An allocation that is there, as a launch sees it."""
+
+    allocation: Allocation
+    facts: Mapping[str, Fact] = field(default_factory=dict)
+    taken: bool = False  # it holds members of another instance
+    shared: bool = False  # all of which allow to share it
+
+    def capacity(self, group: GroupWithAllocations | None = None) -> Capacity:
+        """The allocation, as compatibility sees it; one that has no node yet is with its group, or by itself."""
+        where = self.allocation.node_id or self.allocation.id
+        if group is not None and self.allocation.group_id == group.group.id:
+            where = next((each.node_id for each in group.allocations if each.node_id is not None), group.group.id)
+        return Capacity(CapacityShape(self.allocation.shape), self.allocation.gpu_count, where, self.facts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchSnapshot:
+    """All that a launch looks at, as it is at one moment."""
+
+    tenant_id: str
+    project_id: str
+    app: App
+    wish: LaunchRequest
+    now: datetime
+    version: AppVersion | None
+    manifest: Manifest | None
+    entitlement: Entitlement | None
+    policy: PolicyChain  # global, tenant and project
+    artifacts: Sequence[tuple[Artifact, Trust]] = ()
+    spots: Mapping[str, TargetAllocation] = field(
+        default_factory=dict
+    )  # of the allocations that were named, those that are there
+    terms: SkuTerms | None = None  # of the SKU that was named
+    shelf: Sequence[SkuTerms] = ()  # every SKU on offer
+    kinds: Mapping[str, Sequence[Capacity]] = field(default_factory=dict)  # what a SKU can be had on, by its slug
+    holding: ProjectHolding = field(default_factory=lambda: ProjectHolding(0, 0, 0))
+    place_seconds: int = 3_600
+    circuit: CircuitFacts | None = None
+    account: ServiceAccount | None = None  # who would operate it
+    name_taken: bool = False
+    open_instances: int = 0
+    expected: LaunchEstimate = field(default_factory=LaunchEstimate)
+    purpose: EvaluationPurpose = EvaluationPurpose.LAUNCH
+    standing: Sequence[TargetAllocation] = ()  # where members of the instance are already
+    group: GroupWithAllocations | None = None  # the allocations on one machine among which those are
+    adding: int = 0  # how many members are added
+
+    @property
+    def chain(self) -> PolicyChain:
+        """The policy, with what the entitlement narrows behind it."""
+        return self.policy if self.entitlement is None else self.policy.narrowed(*self.entitlement.layer)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this makes an instance."""
+        return self.purpose is EvaluationPurpose.LAUNCH
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """What a launch comes to: all that stands in its way, and what it would be."""
+
+    refusals: tuple[Refusal, ...]
+    topology: dict[str, int]
+    members: int  # to be placed
+    gpu_count: int  # of each new allocation
+    regions: tuple[str, ...]  # where a new allocation may be
+    offer: Offer  # all allocations together; empty where that is not known
+    shape: CapacityShape | None
+
+    @property
+    def is_new_capacity(self) -> bool:
+        """Whether allocations are asked for."""
+        return self.gpu_count > 0
+
+
+def evaluate(launch: LaunchSnapshot) -> Evaluation:
+    """Everything in the way, in the one order, and what it would be."""
+    refused: dict[str, list[Refusal]] = {}
+    topology = _try(refused, "topology", lambda: _topology(launch)) or {}
+    members = (len(places(topology)) or 1) if launch.is_new else launch.adding
+    new = _try(refused, "capacity", lambda: _new_capacity(launch, members))
+    gpu_count, regions = new or (0, ())
+    offer = _offer(launch, members, gpu_count, refused)
+    shapes = {each.shape for each in offer}
+    shape = next(iter(shapes)) if len(shapes) == 1 else None
+    refused |= {
+        "entitlement": list(_entitlement(launch)),
+        "promotion": list(_promotion(launch)),
+        "trust": list(_trust(launch)),
+        "policy": [*list(_policy(launch, offer, gpu_count * members)), *refused.pop("capacity", [])],
+        "compatibility": [*refused.pop("places", []), *list(_compatibility(launch, offer))],
+        "quota": list(_quota(launch, members if gpu_count else 0)),
+        "config": list(_config(launch)),
+        "topology": refused.pop("topology", []),
+        "mode": list(_mode(launch)),
+        "name": list(_name(launch)),
+        "account": list(_account(launch)),
+        "circuit": list(_circuit(launch)),
+    }
+    found: dict[tuple[str, str], Refusal] = {}
+    for name in ORDER:
+        for each in refused[name]:
+            found.setdefault((each.code.value, each.detail), each)
+    return Evaluation(tuple(found.values()), topology, members, gpu_count, tuple(regions), offer, shape)
+
+
+ORDER: Final = (
+    "entitlement", "promotion", "trust", "policy", "compatibility", "quota", "config", "topology", "mode", "name",
+    "account", "circuit",
+)  # fmt: skip
+
+
+def require(evaluation: Evaluation) -> None:
+    """Raise the first thing that stands in the way, with the codes of the others."""
+    if not evaluation.refusals:
+        return
+    first, *rest = evaluation.refusals
+    if not rest:
+        raise first
+    others = [{"code": each.code.value, "detail": each.detail} for each in rest[:20]]
+    raise Refusal(first.code, first.detail, {**first.details, "others": others})
+
+
+def allocation_request(launch: LaunchSnapshot, evaluation: Evaluation) -> AllocationRequest:
+    """What each new allocation is asked for with."""
+    placement, terms = launch.wish.placement, _known(launch.terms)
+    return AllocationRequest(CapacityShape(terms.shape), terms.slug, evaluation.gpu_count, placement.region)
+
+
+def together_on_one_node(shape: CapacityShape, members_max: int) -> bool:
+    """Whether new allocations have to stand on one machine: the network of slices ends there."""
+    return shape is CapacityShape.GPU_SLICE and members_max > 1
+
+
+def offer_of(terms: SkuTerms, kind: Capacity | None, count: tuple[int, int], where: str = "new") -> Offer:
+    """New allocations of a SKU on machines of one kind; `count` is how many, and the GPUs of each."""
+    (members, gpu_count), shape = count, CapacityShape(terms.shape)
+    facts: Mapping[str, Fact] = {"gpu_model": terms.gpu_model} if kind is None else kind.facts
+    one = together_on_one_node(shape, max(members, 2))
+    return tuple(Capacity(shape, gpu_count, where if one else f"{where}-{each}", facts) for each in range(members))
+
+
+def _try(refused: dict[str, list[Refusal]], name: str, ask: Callable[[], Any]) -> Any:
+    try:
+        return ask()
+    except Refusal as refusal:
+        refused[name] = [refusal]
+        return None
+
+
+def _known(value: Any) -> Any:
+    if value is None:
+        raise ValueError("a launch without refusals has it")
+    return value
+
+
+def _topology(launch: LaunchSnapshot) -> dict[str, int]:
+    if launch.manifest is None:
+        return dict(launch.wish.topology)
+    if launch.is_new:
+        return read_topology(launch.manifest, launch.wish.topology)
+    return dict(launch.wish.topology)
+
+
+def _new_capacity(launch: LaunchSnapshot, members: int) -> tuple[int, list[str]] | None:
+    """How many GPUs each new allocation has and where it may be; none where existing ones are meant."""
+    placement = launch.wish.placement
+    if placement.sku is None or not members:
+        return None
+    if launch.terms is None:
+        raise validation.invalid("placement.sku", f"there is no SKU {placement.sku}")
+    shape = placement.shape or CapacityShape(launch.terms.shape)
+    there = 0 if launch.group is None else len(launch.group.allocations)
+    if shape is CapacityShape.GPU_SLICE and members + there > GROUP_MAX:
+        raise validation.invalid("topology", f"at most {GROUP_MAX} slices stand on one machine")
+    wish = AllocationRequest(shape, launch.terms.slug, placement.gpu_count, placement.region)
+    return gpu_count_of(wish, launch.terms), regions_of(wish, launch.terms, launch.chain)
+
+
+def _offer(launch: LaunchSnapshot, members: int, gpu_count: int, refused: dict[str, list[Refusal]]) -> Offer:
+    """All allocations together, and what is wrong with those that were named."""
+    there = tuple(each.capacity(launch.group) for each in launch.standing)
+    placement = launch.wish.placement
+    if placement.sku is not None:
+        if not gpu_count or launch.terms is None:
+            return there
+        kinds = launch.kinds.get(launch.terms.slug, ())
+        # Slices that join others are asked for on the machine of those.
+        where = there[0].node if there and launch.group is not None else "new"
+        offers = [(*there, *offer_of(launch.terms, kind, (members, gpu_count), where)) for kind in kinds or (None,)]
+        if launch.manifest is None:
+            return offers[0]
+        return next((each for each in offers if fit(launch.manifest.compatibility, each).fits), offers[0])
+    refused["places"] = list(_named(launch, members))
+    known = {each.allocation.id for each in launch.standing}
+    fresh = [each for each in dict.fromkeys(placement.allocations) if each in launch.spots and each not in known]
+    return (*there, *(launch.spots[each].capacity(launch.group) for each in fresh))
+
+
+def _named(launch: LaunchSnapshot, members: int) -> Iterator[Refusal]:
+    """What is wrong with the allocations that were named."""
+    placement = launch.wish.placement
+    if not placement.allocations:
+        if members or launch.is_new:
+            yield validation.invalid("placement", "name allocations of the project, or a SKU to ask for new ones")
+        return
+    if len(placement.allocations) > max(members, 1):
+        yield validation.invalid("placement.allocations", f"{members} members take at most {members} allocations")
+    shares = launch.manifest is not None and launch.manifest.compatibility.shares_allocation
+    for number, allocation_id in enumerate(placement.allocations):
+        path, spot = f"placement.allocations[{number}]", launch.spots.get(allocation_id)
+        if spot is None:
+            yield validation.invalid(path, f"the project has no allocation {allocation_id}")
+        elif spot.allocation.status not in STANDS:
+            yield validation.invalid(path, f"the allocation {allocation_id} is {spot.allocation.status}")
+        elif spot.taken and not (shares and spot.shared):
+            yield Refusal(
+                Code.ALLOCATION_IN_USE,
+                f"the allocation {allocation_id} holds members of another instance",
+                {"allocation_id": allocation_id, "path": path},
+            )
+
+
+def _entitlement(launch: LaunchSnapshot) -> Iterator[Refusal]:
+    if launch.version is None or launch.manifest is None:
+        if launch.entitlement is None or not launch.entitlement.enabled:
+            yield Refusal(Code.NOT_ENTITLED, "the project is not entitled to this app", {"reason": "not_entitled"})
+        return
+    version = read_version(launch.version.version)
+    yield from _maybe(why_not_entitled(launch.entitlement, version, launch.manifest.required_actions))
+
+
+def _promotion(launch: LaunchSnapshot) -> Iterator[Refusal]:
+    if launch.version is None or launch.manifest is None:
+        wanted = launch.wish.version or launch.wish.channel or Channel.STABLE
+        yield Refusal(
+            Code.VERSION_NOT_OFFERED,
+            f"no version of {launch.app.slug} is offered to this project as {wanted}",
+            {"app": launch.app.slug, "wanted": str(wanted)},
+        )
+        return
+    if launch.purpose is EvaluationPurpose.ADD and launch.version.promotion != PromotionState.RETIRED:
+        return  # what runs goes on, and may grow
+    yield from _maybe(why_not_offered(launch.version.candidate(), launch.project_id))
+
+
+def _trust(launch: LaunchSnapshot) -> Iterator[Refusal]:
+    if launch.version is None:
+        return
+    known = {artifact.digest for artifact, _ in launch.artifacts}
+    for digest in launch.version.digests:
+        if digest not in known:
+            yield Refusal(Code.ARTIFACT_UNVERIFIED, f"no artifact {digest} is registered", {"digest": digest})
+    for artifact, trust in launch.artifacts:
+        yield from _maybe(trust.refusal(artifact))
+
+
+def _policy(launch: LaunchSnapshot, offer: Offer, new_gpus: int) -> Iterator[Refusal]:
+    chain = launch.chain
+    yield from _maybe(chain.decide(PolicyRequest(app=launch.app.slug)).refusal())
+    for allocation_id in dict.fromkeys(launch.wish.placement.allocations):
+        if (spot := launch.spots.get(allocation_id)) is not None:
+            asked = PolicyRequest(region=spot.allocation.region, sku=spot.allocation.sku_slug)
+            yield from _maybe(chain.decide(asked).refusal())
+    yield from _maybe(chain.decide(PolicyRequest(gpus=launch.holding.gpus + new_gpus)).refusal())
+
+
+def _compatibility(launch: LaunchSnapshot, offer: Offer) -> Iterator[Refusal]:
+    if launch.manifest is not None and offer:
+        yield from _maybe(fit(launch.manifest.compatibility, offer).refusal())
+
+
+def _quota(launch: LaunchSnapshot, allocations: int) -> Iterator[Refusal]:
+    if launch.holding.open + allocations > OPEN_MAX:
+        yield Refusal(Code.LIMIT_REACHED, f"a project has at most {OPEN_MAX} allocations", {"limit": OPEN_MAX})
+    if launch.is_new and launch.open_instances >= INSTANCES_MAX:
+        yield Refusal(Code.LIMIT_REACHED, f"a project has at most {INSTANCES_MAX} instances", {"limit": INSTANCES_MAX})
+
+
+def _config(launch: LaunchSnapshot) -> Iterator[Refusal]:
+    config = dict(launch.wish.config)
+    if unread := plain_findings(config):
+        yield from refusals_of(unread, "config")
+        return
+    if len(canonical(config)) > CONFIG_BYTES_MAX:
+        yield validation.invalid("config", f"at most {CONFIG_BYTES_MAX} bytes")
+        return
+    if launch.manifest is None or launch.purpose is EvaluationPurpose.ADD:
+        return
+    if launch.manifest.config_schema is None:
+        if config:
+            yield validation.invalid("config", "the app takes no configuration")
+        return
+    yield from refusals_of(value_findings(config, launch.manifest.config_schema), "config")
+
+
+def refusals_of(findings: Iterable[Any], path: str) -> Iterator[Refusal]:
+    """What a value does not fulfil of a schema, each with its place in the value."""
+    for each in errors_in(findings):
+        where = path + each.pointer.replace("/", ".")
+        detail = f"{where}: {each.reason}; {each.fix}"
+        yield Refusal(Code.VALIDATION_FAILED, detail, {"path": where, "rule": each.rule})
+
+
+def _mode(launch: LaunchSnapshot) -> Iterator[Refusal]:
+    if not launch.is_new:
+        return
+    mode = (OperatingMode(launch.wish.operating_mode), ControlPlaneScope(launch.wish.control_plane_scope))
+    supported = (DEFAULT_MODE,) if launch.manifest is None else launch.manifest.operating_modes
+    offered = [
+        {"operating_mode": a.value, "control_plane_scope": b.value} for a, b in supported if (a, b) not in NOT_OFFERED
+    ]
+    if (why := why_incoherent(mode)) is not None:
+        yield validation.invalid("control_plane_scope", why)
+    elif mode in NOT_OFFERED:
+        detail = f"{mode[0]} with a control plane of scope {mode[1]} is not offered yet"
+        yield Refusal(Code.MODE_NOT_OFFERED, detail, {"offered": offered})
+    elif launch.manifest is not None and mode not in launch.manifest.operating_modes:
+        detail = f"{launch.app.slug} does not support {mode[0]} with a control plane of scope {mode[1]}"
+        yield Refusal(Code.MODE_NOT_OFFERED, detail, {"offered": offered})
+
+
+def _name(launch: LaunchSnapshot) -> Iterator[Refusal]:
+    if not launch.is_new:
+        return
+    try:
+        validation.slug(launch.wish.name, "name")
+    except Refusal as refusal:
+        yield refusal
+    if launch.name_taken:
+        yield Refusal(
+            Code.NAME_TAKEN, f"the project has an instance with the name {launch.wish.name}", {"path": "name"}
+        )
+
+
+def _account(launch: LaunchSnapshot) -> Iterator[Refusal]:
+    if not launch.is_new:
+        return
+    account, path = launch.account, "service_account_id"
+    if account is None:
+        if launch.wish.service_account_id is not None:
+            yield validation.invalid(path, "the project has no such service account")
+        elif launch.entitlement is not None:
+            yield validation.invalid(path, "the app has no operator account in this project; name a service account")
+        return
+    if account.status != ServiceAccountState.ACTIVE:
+        yield validation.invalid(path, f"the service account {account.name} is {account.status}")
+    missing = [each for each in OPERATOR_KEYS if each not in account.actions]
+    if missing and launch.wish.service_account_id is not None:
+        yield validation.invalid(path, f"the service account {account.name} may not {' nor '.join(missing)}")
+
+
+def _circuit(launch: LaunchSnapshot) -> Iterator[Refusal]:
+    if launch.circuit is not None and launch.purpose is not EvaluationPurpose.ADD:
+        yield from _maybe(why_open(launch.circuit, launch.now))
+
+
+def _maybe(refusal: Refusal | None) -> Iterator[Refusal]:
+    if refusal is not None:
+        yield refusal

@@ -1,0 +1,218 @@
+"""Operation: any asynchronous change, with an identity, steps, a lease, a deadline and an outcome.
+
+An attempt is not a state: a holder that dies leaves the operation where it was, and the next one goes on
+from what was recorded. A blocked operation names its blocker and resumes by itself when the blocker is
+gone. Cancelling asks; what was already past stopping may still succeed or fail, and then that is its
+outcome.
+"""
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final
+
+from mooring.core.kernel.lifecycle import Lifecycle, Transition, Who
+
+
+class OperationState(StrEnum):
+    ACCEPTED = "accepted"
+    RUNNING = "running"
+    BLOCKED = "blocked"
+    CANCELLING = "cancelling"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+class OperationTrigger(StrEnum):
+    START = "start"
+    BLOCK = "block"
+    UNBLOCK = "unblock"
+    CANCEL = "cancel"
+    FINISH_CANCEL = "finish_cancel"
+    SUCCEED = "succeed"
+    FAIL = "fail"
+
+
+S, T = OperationState, OperationTrigger
+
+OPERATION = Lifecycle(
+    name="operation",
+    about="Any asynchronous change: deploy, add, drain, remove, replace, upgrade, rollback, reconcile, "
+    "repair, restart, action, attach, detach, decommission. An attempt is not a state.",
+    states=OperationState,
+    triggers=OperationTrigger,
+    initial=S.ACCEPTED,
+    meaning={
+        S.ACCEPTED: "stored and offered; nobody works on it yet",
+        S.RUNNING: "a holder works on it under a lease",
+        S.BLOCKED: "it waits for something that has a name, and goes on by itself when that is gone",
+        S.CANCELLING: "asked to end early; the holder undoes or finishes what it began",
+        S.SUCCEEDED: "what was asked for is done, with evidence",
+        S.FAILED: "it ended without what was asked for, and says why",
+        S.CANCELLED: "it ended early because somebody asked, and nothing of it goes on",
+    },
+    edges=(
+        Transition(S.ACCEPTED, T.START, S.RUNNING, Who.ADAPTER, "A holder claims the work and begins."),
+        Transition(S.ACCEPTED, T.BLOCK, S.BLOCKED, Who.WORKER, "Something with a name stands in its way."),
+        Transition(S.ACCEPTED, T.FAIL, S.FAILED, Who.WORKER, "The deadline passed before anybody began."),
+        Transition(S.ACCEPTED, T.CANCEL, S.CANCELLING, Who.USER, "A caller no longer wants it, or a stop does."),
+        Transition(S.RUNNING, T.BLOCK, S.BLOCKED, Who.ADAPTER, "Something with a name came in its way."),
+        Transition(S.RUNNING, T.SUCCEED, S.SUCCEEDED, Who.ADAPTER, "The holder observed what was asked for."),
+        Transition(
+            S.RUNNING,
+            T.FAIL,
+            S.FAILED,
+            Who.ADAPTER,
+            "The holder came to an error that trying again does not mend, or the deadline passed.",
+        ),
+        Transition(S.RUNNING, T.CANCEL, S.CANCELLING, Who.USER, "A caller asks it to end early, or a stop does."),
+        Transition(S.BLOCKED, T.UNBLOCK, S.RUNNING, Who.WORKER, "The blocker is gone, so it goes on by itself."),
+        Transition(S.BLOCKED, T.FAIL, S.FAILED, Who.WORKER, "The deadline passed while the blocker stayed."),
+        Transition(S.BLOCKED, T.CANCEL, S.CANCELLING, Who.USER, "A caller does not wait longer, or a stop does."),
+        Transition(
+            S.CANCELLING,
+            T.FINISH_CANCEL,
+            S.CANCELLED,
+            Who.ADAPTER,
+            "Nothing of it goes on; where nobody had begun, the worker says so.",
+        ),
+        Transition(S.CANCELLING, T.SUCCEED, S.SUCCEEDED, Who.ADAPTER, "It was done before the holder heard of it."),
+        Transition(S.CANCELLING, T.FAIL, S.FAILED, Who.ADAPTER, "It came to an error before it had ended early."),
+    ),
+    requires={
+        S.BLOCKED: frozenset({"blocker"}),
+        S.SUCCEEDED: frozenset({"finished_at"}),
+        S.FAILED: frozenset({"finished_at", "failure_code"}),
+        S.CANCELLED: frozenset({"finished_at"}),
+    },
+)
+
+
+class OperationKind(StrEnum):
+    """What is changed."""
+
+    DEPLOY = "deploy"
+    ADD = "add"
+    DRAIN = "drain"
+    REMOVE = "remove"
+    REPLACE = "replace"
+    UPGRADE = "upgrade"
+    ROLLBACK = "rollback"
+    RECONCILE = "reconcile"
+    REPAIR = "repair"
+    RESTART = "restart"
+    ACTION = "action"
+    ATTACH = "attach"
+    DETACH = "detach"
+    DECOMMISSION = "decommission"
+
+
+WHOLE_KINDS: Final = frozenset(
+    {
+        OperationKind.DEPLOY, OperationKind.UPGRADE, OperationKind.ROLLBACK, OperationKind.RECONCILE,
+        OperationKind.REPAIR, OperationKind.RESTART,
+    }
+)  # fmt: skip
+"""Operations of the whole instance, of which one is open at a time."""
+
+MEMBER_KINDS: Final = frozenset({OperationKind.ADD, OperationKind.DRAIN, OperationKind.REMOVE, OperationKind.REPLACE})
+"""Operations of members, of which one is open for each member."""
+
+ATTACHMENT_KINDS: Final = frozenset({OperationKind.ATTACH, OperationKind.DETACH})
+"""Operations of attachments, of which one is open for each attachment."""
+
+TEARDOWN_KINDS: Final = frozenset({OperationKind.REMOVE, OperationKind.REPLACE, OperationKind.DECOMMISSION})
+"""Operations whose second half is the platform's: what the adapter let go of is torn down and looked for."""
+
+
+class Phase(StrEnum):
+    """Whose turn it is."""
+
+    ADAPTER = "adapter"
+    PLATFORM = "platform"
+
+
+class StepState(StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+class OperationFailure(StrEnum):
+    """Why an operation failed, from the most to the least specific; adapters use the same words."""
+
+    BOOTSTRAP_TIMEOUT = "bootstrap_timeout"
+    STEP_TIMEOUT = "step_timeout"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    NO_CAPACITY = "no_capacity"
+    IMAGE_PULL_FAILED = "image_pull_failed"
+    ARTIFACT_REFUSED = "artifact_refused"
+    PERMISSION_DENIED = "permission_denied"
+    CONFIG_REFUSED = "config_refused"
+    RUNTIME_ERROR = "runtime_error"
+    UNHEALTHY = "unhealthy"
+    ADAPTER_UNAVAILABLE = "adapter_unavailable"
+    ADAPTER_ERROR = "adapter_error"
+    NODE_LOST = "node_lost"
+    BELOW_MINIMUM = "below_minimum"
+    NOT_QUIET = "not_quiet"
+    CIRCUIT_OPEN = "circuit_open"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One asynchronous change of an instance."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    instance_id: str
+    kind: str
+    request: dict[str, Any]
+    deadline_at: datetime
+    requested_by: str
+    correlation_id: str
+    trace_id: str
+    status: str
+    generation: int
+    revision: int
+    created_at: datetime
+    phase: str = Phase.ADAPTER.value
+    member_ids: list[str] = field(default_factory=list)
+    target_pin: dict[str, Any] | None = None
+    steps: list[dict[str, Any]] = field(default_factory=list)  # name, status, detail, attempts, started_at, ended_at
+    progress: dict[str, Any] | None = None
+    attempts: int = 0
+    attempt_fence: int | None = None  # under which claim the last attempt began
+    phase_deadline_at: datetime | None = None
+    dispatched_at: datetime | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    blocker: str | None = None
+    blocker_code: str | None = None
+    cancel_reason: str | None = None
+    output: dict[str, Any] | None = None
+    evidence: dict[str, Any] | None = None
+    failure_code: str | None = None
+    failure_detail: str | None = None
+    last_lines: list[str] | None = None
+    read_only: bool = False
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """The tenant and the project."""
+        return self.tenant_id, self.project_id
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more comes of it."""
+        return OperationState(self.status) in OPERATION.final
+
+    @property
+    def attachment(self) -> dict[str, Any] | None:
+        """For which attachment it is, where it is for one: its id, its project, its account's name."""
+        return self.request.get("attachment")

@@ -1,0 +1,1 @@
+"""Registries and other places where artifacts lie."""

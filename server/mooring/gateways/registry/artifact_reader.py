@@ -1,0 +1,286 @@
+"""One reader for every artifact, whatever it is and wherever it lies.
+
+A place is read within the reach of the source that allows it: a tenant's source, and a platform's that does not say
+otherwise, reach the public internet alone; a platform's source that reaches private networks is dialled wherever its
+host is. The platform's own registry is read with tokens that the platform issues to itself, and its repositories
+begin with the place that they belong to, so that nobody registers another's.
+
+There are two ways of reading. A question (is the digest there, what do its manifests say, who signed it) has so long
+and no longer, since somebody waits for the answer. The bytes themselves, which may be hundreds of gigabytes, are read
+by a check: that has as long as bytes come, and ends when none do.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final, TypeVar
+
+from mooring.core.catalog.artifact import ArtifactKind
+from mooring.core.catalog.artifact_location import ArtifactSource, Location, SourceType
+from mooring.core.kernel.address import read_url
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.gateways.registry.blob_source import BlobSource, BlobSourceSettings, read_place
+from mooring.gateways.registry.image_manifest import BlobDescriptor, ImageManifest
+from mooring.gateways.registry.image_smoke import SmokeLimits, SmokeResult, smoke
+from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
+from mooring.gateways.registry.registry_token import RegistryTokenIssuer
+from mooring.gateways.registry.source_refusals import not_found, too_large, too_slow
+from mooring.gateways.registry.source_stream import Dialer, Sink, SourceTimeouts
+from mooring.gateways.signing import cosign
+from mooring.gateways.signing.cosign import CosignVerdict
+from mooring.gateways.signing.cosign_keys import TrustedKey
+from mooring.settings import Settings
+
+IMAGES_MAX: Final = 32
+BLOB_MEDIA_TYPE: Final = "application/octet-stream"
+PLATFORM_NAMESPACE: Final = "platform"
+ATTEMPTS_MIDWAY: Final = 12
+ANSWER_SECONDS_MAX: Final = 30.0
+UNSTATED: Final = frozenset({Code.REGISTRY_AUTH_REFUSED, Code.SOURCE_MALFORMED})
+"""How a source may take the question for a size: an address that was signed for reading answers nothing else."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class HashedBytes:
+    """Bytes that were found at a source, hashed."""
+
+    digest: str
+    size_bytes: int
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatedContent:
+    """What a source says of a digest before its bytes are read."""
+
+    media_type: str
+    size_bytes: int | None
+    is_hashed: bool = False  # the size follows from manifests that were hashed; else the source may say anything
+
+
+class ByteCounter:
+    """How many bytes were read: the sink of a check."""
+
+    def __init__(self) -> None:
+        self.bytes_done = 0
+
+    async def take(self, chunk: bytes) -> None:
+        """Count what came; nothing is kept."""
+        self.bytes_done += len(chunk)
+
+    async def told(self, bytes_done: int) -> None:
+        """Take over what somebody else counted."""
+        self.bytes_done = bytes_done
+
+
+@dataclass(frozen=True, slots=True)
+class OwnRegistry:
+    """The registry that the platform issues tokens for."""
+
+    url: str
+    issuer: RegistryTokenIssuer
+
+    @property
+    def authority(self) -> str:
+        """Its host and port, as they stand in a location."""
+        return read_url(self.url, "registry").authority
+
+
+class ArtifactReader:
+    """Reads artifacts from where they lie."""
+
+    def __init__(self, settings: Settings, public: Dialer, inside: Dialer, own: OwnRegistry | None = None) -> None:
+        self._public = public
+        self._inside = inside
+        self.own = own
+        self._seconds = settings.source_timeout_seconds
+        self._patience = SourceTimeouts(total_seconds=settings.source_timeout_seconds, attempts=2)
+        self._patience_of_checks = SourceTimeouts(
+            total_seconds=settings.check_hours_max * 3_600,
+            answer_seconds=min(ANSWER_SECONDS_MAX, settings.source_timeout_seconds),
+            window_seconds=settings.source_timeout_seconds / 2,
+            attempts=2,
+            attempts_midway=ATTEMPTS_MIDWAY,
+            silence_seconds=settings.source_timeout_seconds,
+        )
+        self._limit_bytes = settings.source_limit_bytes
+        self._blobs = BlobSourceSettings(
+            s3_endpoint=settings.source_bucket_endpoint,
+            huggingface_endpoint=settings.source_huggingface_endpoint,
+            file_directory=settings.source_file_directory,
+            redirect_hosts=frozenset(
+                filter(None, (each.strip() for each in settings.source_redirect_hosts.split(",")))
+            ),
+            limit_bytes=settings.source_limit_bytes,
+            patience=self._patience,
+        )
+
+    def is_own(self, location: Location) -> bool:
+        """Whether the place is in the platform's own registry."""
+        return (
+            self.own is not None
+            and location.source_type is SourceType.OCI
+            and location.rest.partition("/")[0] == self.own.authority
+        )
+
+    async def look(
+        self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None
+    ) -> HashedBytes:
+        """Find the bytes of a digest: an image's manifests, or every byte of a blob; a Refusal when they are not it."""
+        return await self._bounded(
+            self._look(kind, location, digest, (source, self._patience, ByteCounter().take)), location
+        )
+
+    async def state(
+        self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None
+    ) -> StatedContent:
+        """What the source says of a digest; a Refusal when it says that it does not have it."""
+        return await self._bounded(self._state(kind, location, digest, source), location)
+
+    async def read(
+        self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None, tally: ByteCounter
+    ) -> HashedBytes:
+        """As `look`, however many bytes there are, as long as they come."""
+        return await self._look(kind, location, digest, (source, self._patience_of_checks, tally.take))
+
+    async def content(
+        self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None, limit_bytes: int
+    ) -> bytes:
+        """The bytes of a small blob, hashed; a Refusal when they are not it, or more than so many."""
+        kept = bytearray()
+
+        async def keep(chunk: bytes) -> None:
+            if len(kept) + len(chunk) > limit_bytes:
+                raise too_large(_host(location), len(kept) + len(chunk), limit_bytes)
+            kept.extend(chunk)
+
+        await self._bounded(self._look(kind, location, digest, (source, self._patience, keep)), location)
+        return bytes(kept)
+
+    async def signatures(
+        self, location: Location, digest: str, source: ArtifactSource | None, keys: Sequence[TrustedKey], now: datetime
+    ) -> CosignVerdict:
+        """All signatures of a digest beside it in its registry."""
+        client, repository = self._registry(location, source, self._patience)
+        return await self._bounded(cosign.verify(client, repository, digest, keys, now=now), location)
+
+    async def smoke(
+        self, location: Location, digest: str, source: ArtifactSource | None, tally: ByteCounter
+    ) -> SmokeResult:
+        """The smoke check of what lies in a registry, as long as bytes come."""
+        client, repository = self._registry(location, source, self._patience_of_checks)
+        limits = SmokeLimits(total_bytes=self._limit_bytes)
+        return await smoke(client, repository, digest, limits=limits, progress=tally.told)
+
+    async def _state(
+        self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None
+    ) -> StatedContent:
+        if location.source_type is not SourceType.OCI:
+            return await self._state_of_blob(location, source)
+        client, repository = self._registry(location, source, self._patience)
+        try:
+            manifest = await client.manifest(repository, digest)
+        except Refusal as refusal:
+            if kind is not ArtifactKind.BLOB or refusal.code is not Code.ARTIFACT_NOT_FOUND_AT_SOURCE:
+                raise
+            return StatedContent(BLOB_MEDIA_TYPE, (await self._descriptor(client, repository, digest)).size)
+        return StatedContent(manifest.media_type, await self._size(client, repository, manifest), is_hashed=True)
+
+    async def _state_of_blob(self, location: Location, source: ArtifactSource | None) -> StatedContent:
+        try:
+            size = await BlobSource(self._blobs, self._dialer(source)).size(read_place(location.text))
+        except Refusal as refusal:
+            if refusal.code not in UNSTATED or location.source_type is SourceType.FILE:
+                raise
+            return StatedContent(BLOB_MEDIA_TYPE, None)
+        if size is not None and size > self._limit_bytes:
+            raise too_large(_host(location), size, self._limit_bytes)
+        return StatedContent(BLOB_MEDIA_TYPE, size)
+
+    async def _look(
+        self,
+        kind: ArtifactKind,
+        location: Location,
+        digest: str,
+        how: tuple[ArtifactSource | None, SourceTimeouts, Sink],
+    ) -> HashedBytes:
+        source, patience, sink = how
+        if location.source_type is not SourceType.OCI:
+            reader = BlobSource(replace(self._blobs, patience=patience), self._dialer(source))
+            received = await reader.read(read_place(location.text), sink, digest=digest)
+            return HashedBytes(received.digest, received.size_bytes, BLOB_MEDIA_TYPE)
+        client, repository = self._registry(location, source, patience)
+        try:
+            manifest = await client.manifest(repository, digest)
+        except Refusal as refusal:
+            if kind is not ArtifactKind.BLOB or refusal.code is not Code.ARTIFACT_NOT_FOUND_AT_SOURCE:
+                raise
+            received = await client.read_blob(repository, await self._descriptor(client, repository, digest), sink)
+            return HashedBytes(received.digest, received.size_bytes, BLOB_MEDIA_TYPE)
+        if kind is ArtifactKind.BLOB:
+            for part in manifest.layers:
+                await client.read_blob(repository, part, sink)
+        return HashedBytes(manifest.digest, await self._size(client, repository, manifest), manifest.media_type)
+
+    @staticmethod
+    async def _descriptor(client: RegistryClient, repository: str, digest: str) -> BlobDescriptor:
+        """Of a blob that no manifest names."""
+        size = await client.blob_size(repository, digest)
+        if size is None:
+            raise not_found(client.host, digest)
+        return BlobDescriptor(media_type=BLOB_MEDIA_TYPE, digest=digest, size=size)
+
+    async def _size(self, client: RegistryClient, repository: str, manifest: ImageManifest) -> int:
+        """All bytes that a digest stands for, as its manifests state them."""
+        if not manifest.is_index:
+            parts = (*manifest.layers, *(() if manifest.config is None else (manifest.config,)))
+            sizes: list[int] = [part.size for part in parts]
+            return len(manifest.raw) + sum(sizes)
+        if len(manifest.manifests) > IMAGES_MAX:
+            raise Refusal(Code.SOURCE_TOO_LARGE, f"an index of at most {IMAGES_MAX} images is taken")
+        total = len(manifest.raw)
+        for each in manifest.manifests:
+            part = await client.manifest(repository, each.digest)
+            if part.is_index:
+                raise Refusal(Code.SOURCE_MALFORMED, "an index inside of an index is not taken")
+            total += await self._size(client, repository, part)
+        return total
+
+    def _registry(
+        self, location: Location, source: ArtifactSource | None, patience: SourceTimeouts
+    ) -> tuple[RegistryClient, str]:
+        authority, _, repository = location.rest.partition("/")
+        limit = self._limit_bytes
+        if self.own is not None and self.is_own(location):
+            place = RegistryPlace(self.own.url, credentials=self.own.issuer, blob_limit_bytes=limit, patience=patience)
+            return RegistryClient(place, self._inside), repository
+        place = RegistryPlace(f"https://{authority}", blob_limit_bytes=limit, patience=patience)
+        return RegistryClient(place, self._dialer(source)), repository
+
+    def _dialer(self, source: ArtifactSource | None) -> Dialer:
+        private = source is not None and source.tenant_id is None and source.reaches_private
+        return self._inside if private else self._public
+
+    async def _bounded(self, work: Awaitable[T], location: Location) -> T:
+        """The result of the work, which has so long and no longer."""
+        try:
+            async with asyncio.timeout(self._seconds) as limit:
+                return await work
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise too_slow(_host(location), f"it took more than {self._seconds:g} s") from error
+
+
+def _host(location: Location) -> str:
+    """Who is meant in messages."""
+    return location.rest.partition("/")[0] if location.source_type is not SourceType.FILE else "file"
+
+
+def namespace(tenant_id: str | None, project_id: str | None) -> str:
+    """How the repositories of a place begin in the platform's own registry."""
+    if tenant_id is None:
+        return PLATFORM_NAMESPACE
+    return tenant_id if project_id is None else f"{tenant_id}/{project_id}"

@@ -1,0 +1,1 @@
+"""Signatures: cosign for artifacts, Ed25519 for keys and tasks."""

@@ -1,0 +1,48 @@
+"""The platform's side of trust between it and its nodes: signing tasks, and sealing secrets to one node.
+
+A secret is sealed to the node's X25519 key: an ephemeral key, HKDF-SHA256 over the shared secret, AES-256-GCM. What it
+is bound to goes into the derivation and into the associated data, so that it opens nowhere else.
+"""
+
+import secrets as chance
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from mooring.core.fleet.task_envelope import TASK_CONTEXT, SealedSecret, TaskEnvelope, encode
+
+KEY_BYTES: Final = 32
+NONCE_BYTES: Final = 12
+
+
+class TaskSigner:
+    """Signs what nodes are to believe, with the key that is in use."""
+
+    __slots__ = ("_key", "key_id")
+
+    def __init__(self, key_id: str, private_key: bytes) -> None:
+        self.key_id = key_id
+        self._key = Ed25519PrivateKey.from_private_bytes(private_key)
+
+    def __repr__(self) -> str:
+        return f"TaskSigner({self.key_id})"
+
+    def sign(self, payload: bytes, context: bytes = TASK_CONTEXT) -> TaskEnvelope:
+        """The payload with the platform's signature over it, in its context."""
+        return TaskEnvelope(encode(payload), self.key_id, encode(self._key.sign(context + payload)))
+
+
+def seal_to_node(sealing_key: bytes, info: bytes, named: tuple[str, str], secret: bytes) -> SealedSecret:
+    """A secret that only the holder of this node's key can open; `named` are its name and purpose."""
+    ephemeral = X25519PrivateKey.generate()
+    shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(sealing_key))
+    key = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(shared)
+    nonce = chance.token_bytes(NONCE_BYTES)
+    public = ephemeral.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+    name, purpose = named
+    return SealedSecret(name, purpose, public, nonce, AESGCM(key).encrypt(nonce, secret, info))

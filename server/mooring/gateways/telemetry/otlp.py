@@ -1,0 +1,146 @@
+"""Traces by OpenTelemetry, sent to an OTLP/HTTP endpoint in the background.
+
+This module is loaded only when an endpoint is set: the SDK costs time at start and a thread. Spans are made
+by hand. A request's own span bears the ids that its answer, its events and its log lines state, so the SDK
+is told which ids to use instead of inventing some. Whether a trace is sampled is decided by the caller's
+`traceparent`, or by the `OTEL_TRACES_SAMPLER` of the environment where there is none.
+
+A span says what kind of error ended it and never its message: that stands in the log only.
+"""
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar, Token
+from typing import Final, Protocol
+
+from opentelemetry import context as otel_context
+from opentelemetry import trace
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
+from opentelemetry.trace import NonRecordingSpan, Span, SpanContext, SpanKind, StatusCode, TraceFlags
+
+from mooring.gateways.telemetry.log import mask, masked
+
+TRACES_PATH: Final = "/v1/traces"
+Attribute = str | bool | int | float
+
+
+class TraceIds(Protocol):
+    """The ids of a request, in hexadecimal digits."""
+
+    @property
+    def trace_id(self) -> str: ...
+    @property
+    def span_id(self) -> str: ...
+    @property
+    def parent_span_id(self) -> str | None: ...
+    @property
+    def flags(self) -> str: ...
+
+
+_WANTED: Final[ContextVar[tuple[int, int | None] | None]] = ContextVar("mooring_span_ids", default=None)
+
+
+class _Ids(RandomIdGenerator):
+    """Random ids, unless the span that is being started has ids already."""
+
+    def generate_trace_id(self) -> int:
+        wanted = _WANTED.get()
+        return super().generate_trace_id() if wanted is None else wanted[0]
+
+    def generate_span_id(self) -> int:
+        wanted = _WANTED.get()
+        return super().generate_span_id() if wanted is None or wanted[1] is None else wanted[1]
+
+
+class RequestSpan:
+    """The span of one request while it lasts."""
+
+    __slots__ = ("_span", "_token")
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+        self._token: Token[Context] = otel_context.attach(trace.set_span_in_context(span))
+
+    def end(self, name: str, attributes: Mapping[str, object], *, failed: bool) -> None:
+        """The request is answered, and now it is known what it was."""
+        otel_context.detach(self._token)
+        self._span.update_name(name)
+        self._span.set_attributes(_attributes(attributes))
+        if failed:
+            self._span.set_status(StatusCode.ERROR)
+        self._span.end()
+
+
+class OtlpTracing:
+    """Makes spans and sends them."""
+
+    def __init__(self, endpoint: str | None) -> None:
+        """`endpoint` is the collector's address; none: what OpenTelemetry's own variables say."""
+        named = bool(os.environ.get("OTEL_SERVICE_NAME"))
+        resource = Resource.create({} if named else {SERVICE_NAME: "mooring"})
+        self._provider = TracerProvider(resource=resource, id_generator=_Ids(), shutdown_on_exit=False)
+        address = None if endpoint is None else endpoint.rstrip("/").removesuffix(TRACES_PATH) + TRACES_PATH
+        self._provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(endpoint=address)))
+        self._tracer = self._provider.get_tracer("mooring")
+
+    def request(self, traced: TraceIds) -> RequestSpan:
+        """The span of a request begins, with the request's own ids."""
+        trace_id = int(traced.trace_id, 16)
+        parent = Context()
+        if traced.parent_span_id is not None:
+            flags = TraceFlags(int(traced.flags, 16))
+            remote = SpanContext(trace_id, int(traced.parent_span_id, 16), is_remote=True, trace_flags=flags)
+            parent = trace.set_span_in_context(NonRecordingSpan(remote), parent)
+        with _ids(trace_id, int(traced.span_id, 16)):
+            return RequestSpan(self._tracer.start_span("request", parent, SpanKind.SERVER))
+
+    @contextmanager
+    def span(self, name: str, attributes: Mapping[str, object], trace_id: str | None) -> Iterator[None]:
+        """A span within the one under way, or the first one of its own, in the trace of what caused it."""
+        if trace_id is not None and not trace.get_current_span().get_span_context().is_valid:
+            with _ids(int(trace_id, 16), None):
+                span = self._tracer.start_span(name, attributes=_attributes(attributes))
+        else:
+            span = self._tracer.start_span(name, attributes=_attributes(attributes))
+        token = otel_context.attach(trace.set_span_in_context(span))
+        try:
+            yield
+        except BaseException as error:
+            span.set_attribute("error.type", type(error).__qualname__)
+            span.set_status(StatusCode.ERROR)
+            raise
+        finally:
+            otel_context.detach(token)
+            span.end()
+
+    def close(self, timeout_seconds: float) -> None:
+        """Send what is left, for a bounded time."""
+        ending = threading.Thread(target=self._provider.shutdown, daemon=True)
+        ending.start()
+        ending.join(timeout_seconds)
+
+
+@contextmanager
+def _ids(trace_id: int, span_id: int | None) -> Iterator[None]:
+    token = _WANTED.set((trace_id, span_id))
+    try:
+        yield
+    finally:
+        _WANTED.reset(token)
+
+
+def _attributes(attributes: Mapping[str, object]) -> dict[str, Attribute]:
+    """What is known, in a form that a span takes, without secrets."""
+    known = {}
+    for name, value in attributes.items():
+        if value is not None:
+            plain = masked(name, value)
+            known[name] = plain if isinstance(plain, bool | int | float) else mask(str(plain))
+    return known

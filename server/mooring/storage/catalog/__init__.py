@@ -1,0 +1,1 @@
+"""SQL of the catalog wing: what can be launched, and whether it can be trusted."""

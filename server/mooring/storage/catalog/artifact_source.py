@@ -1,0 +1,35 @@
+"""The lists of allowed sources, as they are read."""
+
+from typing import Final
+
+import asyncpg
+
+from mooring.core.catalog.artifact_location import ArtifactSource
+from mooring.storage.kernel.database import Acting, Database
+
+_COLUMNS: Final = "s.id, s.tenant_id, s.name, s.pattern, s.revision, s.created_at, s.reaches_private"
+_SEEN: Final = "(s.tenant_id IS NULL OR s.tenant_id = $1)"
+FIND: Final = f"SELECT {_COLUMNS} FROM artifact_source s WHERE s.tenant_id IS NOT DISTINCT FROM $1 AND s.id = $2"
+LIST: Final = f"SELECT {_COLUMNS} FROM artifact_source s WHERE {_SEEN} AND s.id > $2 ORDER BY s.id LIMIT $3"
+COUNT: Final = "SELECT count(*) FROM artifact_source s WHERE s.tenant_id IS NOT DISTINCT FROM $1"
+
+
+async def find(database: Database, acting: Acting, source_id: str) -> ArtifactSource | None:
+    """One source of exactly this place's list."""
+    row = await database.fetchrow(acting, FIND, acting.tenant_id, source_id)
+    return None if row is None else source_of(row)
+
+
+async def page(database: Database, acting: Acting, after: str, limit: int) -> list[ArtifactSource]:
+    """The next sources that count here: the platform's and the tenant's own."""
+    return [source_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, after, limit)]
+
+
+async def count(database: Database, acting: Acting) -> int:
+    """How many sources this place's own list has."""
+    return int(await database.fetchval(acting, COUNT, acting.tenant_id))
+
+
+def source_of(row: asyncpg.Record) -> ArtifactSource:
+    """The source of a row."""
+    return ArtifactSource(*row)

@@ -1,0 +1,125 @@
+"""The catalog, as it is read: apps in sight that some version is offered of, filtered, searched, page by page.
+
+The database keeps the shelf (`app_word`): of each app on offer every beginning of every word of its card, and terms
+for the app itself and its category. What is asked for is a few terms, and each is one place in one index, where the
+apps stand in the order of pages. One term is a walk from where the last page ended. Several are leaped through: the
+next app of each term is looked up from the furthest that any of them has reached, until all are at the same one. So
+what a page costs depends on what it shows, and not on how many apps and versions there are.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from mooring.core.catalog.app import App
+from mooring.core.catalog.app_version import AppVersion
+from mooring.core.catalog.channel import Candidate
+from mooring.core.catalog.promotion_lifecycle import PromotionState
+from mooring.core.catalog.semver import read_version
+from mooring.storage.catalog.app import COLUMNS, app_of
+from mooring.storage.catalog.app_version import COLUMNS as VERSION_COLUMNS
+from mooring.storage.catalog.app_version import version_of
+from mooring.storage.kernel.database import Acting, Database
+
+WORD_LENGTH_MAX: Final = 100
+"""As much of a word as the shelf has; what is longer is searched by its beginning."""
+SHELF: Final = ""
+"""The term that every app on offer has."""
+CANARIES_MAX: Final = 100
+"""So many canaries ahead of an app's active version are looked at, the newest ones."""
+
+
+def _walk(owner: str) -> str:
+    # Ordered by the owner first, who is but one: PostgreSQL does not take `IS NULL` for a constant, and would sort all
+    # that the platform has.
+    return f"""(SELECT w.app_id FROM app_word w WHERE {owner} AND w.word = ($4::text[])[1] AND w.app_id > $2
+          ORDER BY w.tenant_id, w.app_id LIMIT $3)"""
+
+
+def _leaps(name: str, owner: str) -> str:
+    # Ids have no byte as low as chr(1): an id followed by it comes right after the id. Where to go on is a column of
+    # its own, because under row-level security only a plain comparison of text is looked up in an index.
+    return f"""{name} (reached, hit, onward) AS (
+  SELECT $2::text COLLATE "C", false, $2::text COLLATE "C" || chr(1)
+   UNION ALL
+  SELECT next.high, next.low = next.high, CASE WHEN next.low = next.high THEN next.high || chr(1) ELSE next.high END
+    FROM {name} last, LATERAL (
+         SELECT max(found.app_id) AS high, min(found.app_id) AS low
+           FROM unnest($4::text[]) sought (word)
+           LEFT JOIN LATERAL (
+                SELECT w.app_id FROM app_word w
+                 WHERE {owner} AND w.word = sought.word AND w.app_id >= last.onward
+                 ORDER BY w.tenant_id, w.app_id LIMIT 1) found ON true
+         HAVING count(found.app_id) = cardinality($4::text[])) next)"""
+
+
+_SHARED: Final = "w.tenant_id IS NULL"
+_OWN: Final = "w.tenant_id = $1"
+_FOUND: Final = f"{COLUMNS} FROM found JOIN app a ON a.id = found.app_id ORDER BY a.id"
+WALK: Final = f"""
+WITH found AS (
+  SELECT both_.app_id FROM ({_walk(_SHARED)} UNION ALL {_walk(_OWN)}) both_ ORDER BY both_.app_id LIMIT $3)
+SELECT {_FOUND}"""
+LEAP: Final = f"""
+WITH RECURSIVE {_leaps("shared", _SHARED)},
+{_leaps("own", _OWN)},
+found AS (
+  SELECT both_.app_id FROM (
+    (SELECT reached AS app_id FROM shared WHERE hit LIMIT $3) UNION ALL
+    (SELECT reached FROM own WHERE hit LIMIT $3)) both_ ORDER BY both_.app_id LIMIT $3)
+SELECT {_FOUND}"""
+_CANDIDATE: Final = """v.id, v.version, v.version_order, v.promotion, v.canary_percentage, v.superseded_by
+          FROM app_version v WHERE v.app_id = wanted.id AND v.promotion"""
+CANDIDATES: Final = f"""
+SELECT wanted.id AS app_id, one.id, one.version, one.promotion, one.canary_percentage, one.superseded_by
+  FROM unnest($1::text[]) wanted (id)
+  LEFT JOIN LATERAL (SELECT {_CANDIDATE} = 'active' ORDER BY v.version_order DESC LIMIT 1) newest ON true
+ CROSS JOIN LATERAL (
+       SELECT newest.* WHERE newest.id IS NOT NULL
+       UNION ALL (SELECT {_CANDIDATE} = 'canary' AND v.version_order > coalesce(newest.version_order, '')
+        ORDER BY v.version_order DESC LIMIT $2)
+       UNION ALL (SELECT {_CANDIDATE} = 'deprecated' ORDER BY v.version_order DESC LIMIT 1)) one"""
+VERSIONS: Final = f"SELECT {VERSION_COLUMNS} FROM app_version v WHERE v.id = ANY ($1::text[])"
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogFilter:
+    """What is looked for."""
+
+    words: tuple[str, ...] = ()
+    category: str | None = None
+
+
+async def page(database: Database, acting: Acting, sought: CatalogFilter, after: str, limit: int) -> list[App]:
+    """The next apps that the tenant sees, for the platform its own."""
+    terms = _terms(sought)
+    statement = WALK if len(terms) == 1 else LEAP
+    rows = await database.fetch(acting, statement, acting.tenant_id, after, limit, terms)
+    return [app_of(row) for row in rows]
+
+
+async def candidates(database: Database, acting: Acting, app_ids: list[str]) -> dict[str, list[Candidate]]:
+    """The versions of these apps that a channel may mean, by app.
+
+    That is the newest active one, the canaries ahead of it, and the newest deprecated one: of the older ones none is
+    ever meant, however many there are.
+    """
+    by_app: dict[str, list[Candidate]] = {app_id: [] for app_id in app_ids}
+    rows = await database.fetch(acting, CANDIDATES, app_ids, CANARIES_MAX)
+    for app_id, version_id, version, promotion, percentage, successor in rows:
+        candidate = Candidate(version_id, read_version(version), PromotionState(promotion), percentage, successor)
+        by_app[app_id].append(candidate)
+    return by_app
+
+
+async def versions(database: Database, acting: Acting, version_ids: Iterable[str]) -> dict[str, AppVersion]:
+    """These versions with their manifests, by id."""
+    rows = await database.fetch(acting, VERSIONS, list(version_ids))
+    return {row["id"]: version_of(row) for row in rows}
+
+
+def _terms(sought: CatalogFilter) -> list[str]:
+    terms = [word[:WORD_LENGTH_MAX] for word in sought.words]
+    if sought.category is not None:
+        terms.append(f"category {sought.category}")  # no word has a space
+    return list(dict.fromkeys(terms)) or [SHELF]

@@ -1,0 +1,57 @@
+"""Receipts, as they are read, and the end of a node's chain."""
+
+from typing import Final
+
+from mooring.core.fleet.receipt import Receipt, ReceiptChainLink
+from mooring.storage.kernel.database import PLATFORM, Acting, Database
+
+_COLUMNS: Final = ", ".join(f"r.{name}" for name in Receipt.__slots__)
+FIND: Final = f"SELECT {_COLUMNS} FROM receipt r WHERE r.project_id = $1 AND r.id = $2"
+OF_TASK: Final = f"SELECT {_COLUMNS} FROM receipt r WHERE r.task_id = $1"
+PAGE: Final = f"""
+SELECT {_COLUMNS} FROM receipt r
+ WHERE r.project_id = $1 AND r.id < $2 AND ($4::text IS NULL OR r.allocation_id = $4) ORDER BY r.id DESC LIMIT $3"""
+LAST: Final = "SELECT sequence, digest FROM receipt WHERE node_id = $1 ORDER BY sequence DESC LIMIT 1"
+CHAIN: Final = (
+    "SELECT sequence, digest FROM receipt WHERE node_id = $1 AND sequence BETWEEN $2 AND $3 ORDER BY sequence"
+)
+OWN_IN_CHAIN: Final = f"""
+SELECT {_COLUMNS} FROM receipt r
+ WHERE r.node_id = $1 AND r.sequence BETWEEN $2 AND $3 AND r.project_id = $4 ORDER BY r.sequence"""
+
+
+async def find(database: Database, acting: Acting, project_id: str, receipt_id: str) -> Receipt | None:
+    """One receipt of a project."""
+    row = await database.fetchrow(acting, FIND, project_id, receipt_id)
+    return None if row is None else Receipt(*row)
+
+
+async def of_task(database: Database, acting: Acting, task_id: str) -> Receipt | None:
+    """The receipt that a task ended with."""
+    row = await database.fetchrow(acting, OF_TASK, task_id)
+    return None if row is None else Receipt(*row)
+
+
+async def page(
+    database: Database, acting: Acting, project_id: str, place: tuple[str, int], allocation_id: str | None
+) -> list[Receipt]:
+    """The next older receipts of a project."""
+    return [Receipt(*row) for row in await database.fetch(acting, PAGE, project_id, *place, allocation_id)]
+
+
+async def last_link(database: Database, node_id: str) -> ReceiptChainLink | None:
+    """The end of a node's chain; none before its first receipt."""
+    row = await database.fetchrow(PLATFORM, LAST, node_id)
+    return None if row is None else ReceiptChainLink(*row)
+
+
+async def chain(database: Database, node_id: str, first: int, last: int) -> list[ReceiptChainLink]:
+    """A part of a node's chain by its hashes, whoever's receipts they are of."""
+    return [ReceiptChainLink(*row) for row in await database.fetch(PLATFORM, CHAIN, node_id, first, last)]
+
+
+async def own_in_chain(
+    database: Database, acting: Acting, node_id: str, part: tuple[int, int], project_id: str
+) -> list[Receipt]:
+    """The receipts of a project within a part of a node's chain."""
+    return [Receipt(*row) for row in await database.fetch(acting, OWN_IN_CHAIN, node_id, *part, project_id)]

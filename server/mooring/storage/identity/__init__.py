@@ -1,0 +1,1 @@
+"""SQL of the identity wing: who calls, and what they may do."""

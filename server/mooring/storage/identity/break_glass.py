@@ -1,0 +1,23 @@
+"""Break-glass entries, as they are read: by the platform all of them, by a tenant its own."""
+
+from typing import Final
+
+import asyncpg
+
+from mooring.core.identity.break_glass import BreakGlass
+from mooring.storage.kernel.database import Acting, Database
+
+_COLUMNS: Final = "id, tenant_id, user_id, role, reason, expires_at, created_at"
+LIST: Final = f"""
+SELECT {_COLUMNS} FROM break_glass WHERE ($1::text IS NULL OR tenant_id = $1) AND id > $2 ORDER BY id LIMIT $3"""
+
+
+async def page(database: Database, acting: Acting, after: str, limit: int) -> list[BreakGlass]:
+    """The next entries."""
+    rows = await database.fetch(acting, LIST, acting.tenant_id, after, limit)
+    return [entry_of(row) for row in rows]
+
+
+def entry_of(row: asyncpg.Record) -> BreakGlass:
+    """The entry of a row."""
+    return BreakGlass(*row)

@@ -1,0 +1,40 @@
+"""Memberships, as they are read."""
+
+from typing import Final
+
+import asyncpg
+
+from mooring.core.identity.membership import Membership
+from mooring.storage.kernel.database import Acting, Database
+
+_COLUMNS: Final = "id, tenant_id, project_id, user_id, role, revision, created_at"
+_HERE: Final = "tenant_id IS NOT DISTINCT FROM $1 AND project_id IS NOT DISTINCT FROM $2"
+FIND: Final = f"SELECT {_COLUMNS} FROM membership WHERE {_HERE} AND id = $3"
+LIST: Final = f"SELECT {_COLUMNS} FROM membership WHERE {_HERE} AND id > $3 ORDER BY id LIMIT $4"
+OTHERS: Final = f"SELECT count(*) FROM membership WHERE {_HERE} AND role = $3 AND id <> $4"
+
+
+async def find(database: Database, acting: Acting, project_id: str | None, membership_id: str) -> Membership | None:
+    """One membership of exactly this place."""
+    row = await database.fetchrow(acting, FIND, acting.tenant_id, project_id, membership_id)
+    return None if row is None else membership_of(row)
+
+
+async def page(database: Database, acting: Acting, project_id: str | None, after: str, limit: int) -> list[Membership]:
+    """The next memberships of exactly this place."""
+    rows = await database.fetch(acting, LIST, acting.tenant_id, project_id, after, limit)
+    return [membership_of(row) for row in rows]
+
+
+async def others(database: Database, acting: Acting, membership: Membership) -> int:
+    """How many others hold the same role in the same place."""
+    return int(
+        await database.fetchval(
+            acting, OTHERS, membership.tenant_id, membership.project_id, membership.role, membership.id
+        )
+    )
+
+
+def membership_of(row: asyncpg.Record) -> Membership:
+    """The membership of a row."""
+    return Membership(*row)

@@ -1,0 +1,63 @@
+"""The platform's own keys, as they are read."""
+
+from typing import Final
+
+import asyncpg
+
+from mooring.core.identity.platform_key import PlatformKey
+from mooring.core.kernel.secret import Sealed
+from mooring.storage.kernel.database import PLATFORM, Acting, Database
+
+_COLUMNS: Final = "id, public_key, signed_by, signature, revision, created_at, retired_at"
+CURRENT: Final = "SELECT id FROM platform_key WHERE purpose = $1 AND retired_at IS NULL"
+FIRST: Final = "SELECT id FROM platform_key WHERE purpose = $1 ORDER BY signed_by IS NOT NULL, id LIMIT 1"
+CHAIN: Final = f"SELECT {_COLUMNS} FROM platform_key WHERE purpose = $1"
+
+PAIR: Final = """
+SELECT k.public_key, s.id, s.tenant_id, s.purpose, s.master_key_id, s.wrapped_key, s.ciphertext
+  FROM platform_key k JOIN secret s ON s.id = k.secret_id
+ WHERE k.purpose = $1 AND k.retired_at IS NULL"""
+SIGNING_PAIR: Final = f"""
+SELECT {", ".join(f"k.{column}" for column in _COLUMNS.split(", "))},
+       s.id AS secret_id, s.tenant_id, s.purpose, s.master_key_id, s.wrapped_key, s.ciphertext
+  FROM platform_key k JOIN secret s ON s.id = k.secret_id
+ WHERE k.purpose = $1 AND k.retired_at IS NULL"""
+
+
+async def pair(database: Database, purpose: str) -> tuple[bytes, Sealed] | None:
+    """The key that is in use for a purpose: its public half, and the private one sealed."""
+    row = await database.fetchrow(PLATFORM, PAIR, purpose)
+    return None if row is None else (row[0], Sealed(*row[1:]))
+
+
+async def signing_pair(database: Database, purpose: str) -> tuple[PlatformKey, Sealed] | None:
+    """The key that is in use for a purpose, with its place in the chain, and its private half sealed."""
+    row = await database.fetchrow(PLATFORM, SIGNING_PAIR, purpose)
+    return None if row is None else (PlatformKey(*row[:7]), Sealed(*row[7:]))
+
+
+async def current(database: Database, purpose: str) -> str | None:
+    """The id of the key that is in use for a purpose."""
+    key_id: str | None = await database.fetchval(PLATFORM, CURRENT, purpose)
+    return key_id
+
+
+async def first(database: Database, purpose: str) -> str | None:
+    """The id of the first key that there was for a purpose."""
+    key_id: str | None = await database.fetchval(PLATFORM, FIRST, purpose)
+    return key_id
+
+
+async def chain(database: Database, purpose: str, *, acting: Acting = PLATFORM) -> list[PlatformKey]:
+    """Every key that there was for a purpose, the newest one last."""
+    rows = await database.fetch(acting, CHAIN, purpose)
+    after = {key.signed_by: key for key in (key_of(row) for row in rows)}
+    keys: list[PlatformKey] = []
+    while (following := after.get(keys[-1].id if keys else None)) is not None:
+        keys.append(following)
+    return keys
+
+
+def key_of(row: asyncpg.Record) -> PlatformKey:
+    """The key of a row."""
+    return PlatformKey(*row)

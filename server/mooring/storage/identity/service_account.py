@@ -1,0 +1,148 @@
+"""Service accounts and their keys, as they are read."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import asyncpg
+
+from mooring.core.identity.service_account import ServiceAccount, ServiceAccountKey
+from mooring.storage.kernel.database import PLATFORM, Acting, Database
+
+_COLUMNS: Final = """id, tenant_id, project_id, name, description, actions, status, generation, revision, created_at,
+       disabled_at, deleted_at, app_id"""
+_KEY_COLUMNS: Final = """id, tenant_id, service_account_id, algorithm, public_key, revision, created_at, expires_at,
+       revoked_at"""
+FIND: Final = f"SELECT {_COLUMNS} FROM service_account WHERE project_id = $1 AND id = $2"
+FIND_ANYWHERE: Final = f"SELECT {_COLUMNS} FROM service_account WHERE id = $1"
+LIST: Final = f"""
+SELECT {_COLUMNS} FROM service_account
+ WHERE project_id = $1 AND status <> 'deleted' AND id > $2 ORDER BY id LIMIT $3"""
+COUNT: Final = "SELECT count(*) FROM service_account WHERE project_id = $1 AND status <> 'deleted'"
+KEYS: Final = f"""
+SELECT * FROM (
+  SELECT {_KEY_COLUMNS} FROM service_account_key WHERE service_account_id = $1
+   ORDER BY revoked_at IS NOT NULL, id DESC LIMIT 1000) k
+ ORDER BY id"""
+"""Those that count are always among them: no number of revoked keys hides one."""
+OF_KEY: Final = """
+SELECT a.id, a.project_id, k.id,
+       coalesce((SELECT array_agg(e.app_slug ORDER BY e.app_slug) FROM entitlement e WHERE e.service_account_id = a.id),
+                '{}')
+  FROM service_account_key k JOIN service_account a ON a.id = k.service_account_id
+ WHERE k.public_key = $1 AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > $2)
+   AND a.status = 'active' AND a.id > $3
+ ORDER BY a.id LIMIT $4"""
+OPERATOR_NAMES: Final = """
+SELECT name FROM service_account WHERE project_id = $1 AND name LIKE 'app-%' AND status <> 'deleted'"""
+OPERATES: Final = "SELECT EXISTS (SELECT FROM instance WHERE service_account_id = $1 AND status <> 'stopped')"
+UNKEYED: Final = f"""
+SELECT {", ".join(f"a.{name.strip()}" for name in _COLUMNS.split(","))}
+  FROM service_account a
+ WHERE a.app_id = $1 AND a.status <> 'deleted' AND a.id > $4
+   AND (EXISTS (SELECT FROM service_account_key k
+                 WHERE k.service_account_id = a.id AND k.revoked_at IS NULL AND k.public_key = ANY ($3::bytea[]))
+        OR ($2::bytea IS NOT NULL AND NOT EXISTS (
+             SELECT FROM service_account_key k
+              WHERE k.service_account_id = a.id AND k.revoked_at IS NULL AND k.public_key = $2)))
+ ORDER BY a.id LIMIT $5"""
+IDLE: Final = f"""
+SELECT {", ".join(f"a.{name.strip()}" for name in _COLUMNS.split(","))}
+  FROM service_account a
+ WHERE a.app_id IS NOT NULL AND a.status <> 'deleted'
+   AND NOT EXISTS (SELECT FROM entitlement e WHERE e.service_account_id = a.id)
+   AND NOT EXISTS (SELECT FROM instance i WHERE i.service_account_id = a.id AND i.status <> 'stopped')
+ ORDER BY a.id LIMIT $1"""
+KEYS_OF: Final = (
+    f"SELECT {_KEY_COLUMNS} FROM service_account_key WHERE service_account_id = ANY ($1::text[]) ORDER BY id"
+)
+KEY: Final = f"SELECT {_KEY_COLUMNS} FROM service_account_key WHERE service_account_id = $1 AND id = $2"
+
+
+@dataclass(frozen=True, slots=True)
+class KeyHolder:
+    """An account that a key opens, and the apps that it operates."""
+
+    service_account_id: str
+    project_id: str
+    key_id: str
+    apps: list[str]
+
+
+async def find(database: Database, acting: Acting, project_id: str, account_id: str) -> ServiceAccount | None:
+    """One service account of a project; a deleted one stays readable."""
+    row = await database.fetchrow(acting, FIND, project_id, account_id)
+    return None if row is None else account_of(row)
+
+
+async def find_anywhere(database: Database, account_id: str) -> ServiceAccount | None:
+    """The account that an assertion names, before its project is known."""
+    row = await database.fetchrow(PLATFORM, FIND_ANYWHERE, account_id)
+    return None if row is None else account_of(row)
+
+
+async def page(database: Database, acting: Acting, project_id: str, after: str, limit: int) -> list[ServiceAccount]:
+    """The next service accounts of a project."""
+    return [account_of(row) for row in await database.fetch(acting, LIST, project_id, after, limit)]
+
+
+async def count(database: Database, acting: Acting, project_id: str) -> int:
+    """How many service accounts a project has."""
+    return int(await database.fetchval(acting, COUNT, project_id))
+
+
+async def keys(database: Database, acting: Acting, account_id: str) -> list[ServiceAccountKey]:
+    """The keys of an account: all that count, and the newest of the revoked ones."""
+    return [key_of(row) for row in await database.fetch(acting, KEYS, account_id)]
+
+
+async def of_key(database: Database, public_key: bytes, now: datetime, after: str, limit: int) -> list[KeyHolder]:
+    """The next active accounts that have this key, whoever's they are."""
+    return [KeyHolder(*row) for row in await database.fetch(PLATFORM, OF_KEY, public_key, now, after, limit)]
+
+
+async def operator_names(database: Database, acting: Acting, project_id: str) -> set[str]:
+    """The names of accounts that are called as operator accounts are."""
+    return {row[0] for row in await database.fetch(acting, OPERATOR_NAMES, project_id)}
+
+
+async def operates(database: Database, acting: Acting, account_id: str) -> bool:
+    """Whether an instance that is not stopped is operated by this account."""
+    return bool(await database.fetchval(acting, OPERATES, account_id))
+
+
+async def idle_operators(database: Database, limit: int) -> list[ServiceAccount]:
+    """Operator accounts that nothing needs: their entitlement is taken away, and nothing that they operate runs."""
+    return [account_of(row) for row in await database.fetch(PLATFORM, IDLE, limit)]
+
+
+async def unkeyed(
+    database: Database, acting: Acting, app_id: str, keys: tuple[bytes | None, list[bytes]], window: tuple[str, int]
+) -> list[tuple[ServiceAccount, list[ServiceAccountKey]]]:
+    """The next operator accounts of an app that lack its key, or still have one of the old; each with its keys.
+
+    `keys` is the key that they are to have and those that they are not; `window` the account before, and how many.
+    """
+    new, old = keys
+    found = [account_of(row) for row in await database.fetch(acting, UNKEYED, app_id, new, old, *window)]
+    by_account: dict[str, list[ServiceAccountKey]] = {each.id: [] for each in found}
+    for row in await database.fetch(acting, KEYS_OF, list(by_account)):
+        kept = key_of(row)
+        by_account[kept.service_account_id].append(kept)
+    return [(each, by_account[each.id]) for each in found]
+
+
+async def key(database: Database, acting: Acting, account_id: str, key_id: str) -> ServiceAccountKey | None:
+    """One key of an account."""
+    row = await database.fetchrow(acting, KEY, account_id, key_id)
+    return None if row is None else key_of(row)
+
+
+def account_of(row: asyncpg.Record) -> ServiceAccount:
+    """The service account of a row."""
+    return ServiceAccount(*row)
+
+
+def key_of(row: asyncpg.Record) -> ServiceAccountKey:
+    """The key of a row."""
+    return ServiceAccountKey(*row)

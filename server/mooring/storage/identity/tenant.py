@@ -1,0 +1,28 @@
+"""Tenants, as they are read."""
+
+from typing import Final
+
+import asyncpg
+
+from mooring.core.identity.tenant import Tenant
+from mooring.storage.kernel.database import Acting, Database
+
+_COLUMNS: Final = "id, slug, display_name, revision, created_at"
+FIND: Final = f"SELECT {_COLUMNS} FROM tenant WHERE id = $1"
+LIST: Final = f"SELECT {_COLUMNS} FROM tenant WHERE id > $1 ORDER BY id LIMIT $2"
+
+
+async def find(database: Database, acting: Acting, tenant_id: str) -> Tenant | None:
+    """One tenant."""
+    row = await database.fetchrow(acting, FIND, tenant_id)
+    return None if row is None else tenant_of(row)
+
+
+async def page(database: Database, acting: Acting, after: str, limit: int) -> list[Tenant]:
+    """The next tenants in the order of their ids."""
+    return [tenant_of(row) for row in await database.fetch(acting, LIST, after, limit)]
+
+
+def tenant_of(row: asyncpg.Record) -> Tenant:
+    """The tenant of a row."""
+    return Tenant(*row)

@@ -1,0 +1,85 @@
+"""Tokens: looked up by hash on every request that no cache answers, and listed for their holders."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+import asyncpg
+
+from mooring.core.identity.caller import TokenFacts
+from mooring.core.identity.token import Token
+from mooring.storage.kernel.database import PLATFORM, Acting, Database
+
+_COLUMNS: Final = """id, kind, name, tenant_id, user_id, service_account_id, key_id, break_glass_id, actions, revision,
+       created_at, expires_at, revoked_at, last_used_at, node_id"""
+
+FACTS: Final = """
+SELECT t.id AS token_id, t.kind, t.tenant_id, t.user_id, t.service_account_id, t.break_glass_id,
+       b.role AS break_glass_role, t.actions AS token_actions, t.expires_at,
+       u.disabled_at IS NOT NULL AS user_disabled,
+       a.status AS account_status, a.project_id AS account_project_id, a.actions AS account_actions,
+       (k.id IS NOT NULL AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())) AS key_counts,
+       held.roles, held.role_projects, t.node_id, coalesce(n.status = 'retired', true) AS node_retired
+  FROM token t
+  LEFT JOIN "user" u ON u.id = t.user_id
+  LEFT JOIN service_account a ON a.id = t.service_account_id
+  LEFT JOIN service_account_key k ON k.id = t.key_id
+  LEFT JOIN break_glass b ON b.id = t.break_glass_id
+  LEFT JOIN node n ON n.id = t.node_id
+ CROSS JOIN LATERAL (
+   SELECT coalesce(array_agg(m.role ORDER BY m.id), '{}') AS roles,
+          coalesce(array_agg(m.project_id ORDER BY m.id), '{}') AS role_projects
+     FROM membership m LEFT JOIN project p ON p.id = m.project_id
+    WHERE m.user_id = t.user_id AND p.deleted_at IS NULL) held
+ WHERE t.hash = $1 AND t.revoked_at IS NULL AND t.expires_at > now()
+   AND (u.tokens_from IS NULL OR t.created_at >= u.tokens_from OR (t.id = u.tokens_except AND t.kind = 'session'))"""
+FIND_OWN: Final = f"SELECT {_COLUMNS} FROM token WHERE id = $1 AND (user_id = $2 OR service_account_id = $2)"
+LIST_OWN: Final = f"""
+SELECT {_COLUMNS} FROM token
+ WHERE (user_id = $1 OR service_account_id = $1) AND revoked_at IS NULL AND expires_at > $2 AND id > $3
+ ORDER BY id LIMIT $4"""
+COUNT_PERSONAL: Final = """
+SELECT count(*) FROM token WHERE user_id = $1 AND kind = 'personal' AND revoked_at IS NULL AND expires_at > $2"""
+TOUCH: Final = "UPDATE token SET last_used_at = $2 WHERE id = ANY ($1::text[])"
+
+
+async def facts(database: Database, token_hash: bytes) -> TokenFacts | None:
+    """What a token stands for, or none when it is unknown, expired or revoked."""
+    row = await database.fetchrow(PLATFORM, FACTS, token_hash)
+    return None if row is None else facts_of(row)
+
+
+def facts_of(row: asyncpg.Record) -> TokenFacts:
+    """The facts in a row."""
+    fields = dict(row)
+    projects = fields.pop("role_projects")
+    fields["roles"] = tuple(zip(fields["roles"], projects, strict=True))
+    return TokenFacts(**fields)
+
+
+async def find_own(database: Database, acting: Acting, token_id: str, holder_id: str) -> Token | None:
+    """One of the holder's own tokens."""
+    row = await database.fetchrow(acting, FIND_OWN, token_id, holder_id)
+    return None if row is None else token_of(row)
+
+
+async def list_own(
+    database: Database, acting: Acting, holder_id: str, now: datetime, page: tuple[str, int]
+) -> list[Token]:
+    """The holder's tokens that still count."""
+    return [token_of(row) for row in await database.fetch(acting, LIST_OWN, holder_id, now, *page)]
+
+
+async def count_personal(database: Database, acting: Acting, user_id: str, now: datetime) -> int:
+    """How many personal tokens the user has."""
+    return int(await database.fetchval(acting, COUNT_PERSONAL, user_id, now))
+
+
+async def touch(database: Database, token_ids: Sequence[str], now: datetime) -> None:
+    """Remember when these tokens were last used; called now and then with many, not once a request."""
+    await database.fetchval(PLATFORM, TOUCH, list(token_ids), now)
+
+
+def token_of(row: asyncpg.Record) -> Token:
+    """The token of a row."""
+    return Token(**dict(row))

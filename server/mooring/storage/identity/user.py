@@ -1,0 +1,54 @@
+"""Users, as they are read."""
+
+from typing import Final
+
+import asyncpg
+
+from mooring.core.identity.user import User
+from mooring.storage.kernel.database import PLATFORM, Acting, Database
+
+_COLUMNS: Final = """u.id, u.tenant_id, u.email, u.display_name, u.password_hash, u.one_time_hash,
+       u.one_time_expires_at, u.disabled_at, u.revision, u.created_at, u.tokens_from, u.tokens_except"""
+FIND: Final = f'SELECT {_COLUMNS} FROM "user" u WHERE u.id = $1 AND u.tenant_id IS NOT DISTINCT FROM $2'
+LIST: Final = f"""
+SELECT {_COLUMNS} FROM "user" u WHERE u.tenant_id IS NOT DISTINCT FROM $1 AND u.id > $2 ORDER BY u.id LIMIT $3"""
+SIGN_IN_TENANT: Final = f"""
+SELECT {_COLUMNS} FROM "user" u JOIN tenant t ON t.id = u.tenant_id WHERE t.slug = $1 AND u.email = $2"""
+SIGN_IN_PLATFORM: Final = f'SELECT {_COLUMNS} FROM "user" u WHERE u.tenant_id IS NULL AND u.email = $1'
+ROLES: Final = "SELECT DISTINCT role FROM membership WHERE user_id = $1"
+ANY_PLATFORM_ADMIN: Final = "SELECT EXISTS (SELECT FROM membership WHERE role = 'platform_admin')"
+
+
+async def find(database: Database, acting: Acting, user_id: str) -> User | None:
+    """One user of the tenant (or of the platform) that is asked for."""
+    row = await database.fetchrow(acting, FIND, user_id, acting.tenant_id)
+    return None if row is None else user_of(row)
+
+
+async def page(database: Database, acting: Acting, after: str, limit: int) -> list[User]:
+    """The next users of a tenant, or of the platform."""
+    return [user_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, after, limit)]
+
+
+async def find_for_sign_in(database: Database, tenant_slug: str | None, email: str) -> User | None:
+    """The user whom a sign-in names, before anybody is known to be anybody."""
+    if tenant_slug is None:
+        row = await database.fetchrow(PLATFORM, SIGN_IN_PLATFORM, email)
+    else:
+        row = await database.fetchrow(PLATFORM, SIGN_IN_TENANT, tenant_slug, email)
+    return None if row is None else user_of(row)
+
+
+async def roles(database: Database, acting: Acting, user_id: str) -> list[str]:
+    """The names of the roles that a user holds anywhere."""
+    return [row["role"] for row in await database.fetch(acting, ROLES, user_id)]
+
+
+async def any_platform_admin(database: Database) -> bool:
+    """Whether the platform has an admin yet."""
+    return bool(await database.fetchval(PLATFORM, ANY_PLATFORM_ADMIN))
+
+
+def user_of(row: asyncpg.Record) -> User:
+    """The user of a row."""
+    return User(*row)

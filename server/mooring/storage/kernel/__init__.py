@@ -1,0 +1,1 @@
+"""SQL of the kernel wing: what everything is made of."""

@@ -1,0 +1,1 @@
+"""SQL of the records wing: what happened."""

@@ -1,0 +1,65 @@
+"""The audit trail, newest first.
+
+The platform's own trail holds what belongs to no tenant and what its people did by break-glass; a tenant's holds all
+that happened in it, entries by break-glass included.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import asyncpg
+
+from mooring.core.records.audit import AuditRow
+from mooring.storage.kernel.database import Acting, Database
+
+_COLUMNS: Final = """id, occurred_at, outcome, action, noun, subject_id, tenant_id, project_id, actor_kind, actor_id,
+       token_id, break_glass_id, correlation_id, trace_id, before, after, reason, route, remote_address"""
+_FILTER: Final = """id < $1 AND ($2::text IS NULL OR actor_id = $2) AND ($3::text IS NULL OR action = $3)
+   AND ($4::text IS NULL OR outcome = $4)"""
+_ORDER: Final = "ORDER BY id DESC LIMIT $5"
+_OF_PLATFORM: Final = "(tenant_id IS NULL OR break_glass_id IS NOT NULL OR action = 'break_glass.open')"
+
+LIST_PLATFORM: Final = f"SELECT {_COLUMNS} FROM audit WHERE {_OF_PLATFORM} AND {_FILTER} {_ORDER}"
+LIST_TENANT: Final = f"SELECT {_COLUMNS} FROM audit WHERE tenant_id = $6 AND {_FILTER} {_ORDER}"
+LIST_PROJECT: Final = f"SELECT {_COLUMNS} FROM audit WHERE project_id = $6 AND {_FILTER} {_ORDER}"
+PLATFORM_CORRELATION: Final = (
+    f"SELECT {_COLUMNS} FROM audit WHERE {_OF_PLATFORM} AND correlation_id = $6 AND {_FILTER} {_ORDER}"
+)
+TENANT_CORRELATION: Final = (
+    f"SELECT {_COLUMNS} FROM audit WHERE tenant_id = $6 AND correlation_id = $7 AND {_FILTER} {_ORDER}"
+)
+PROJECT_CORRELATION: Final = (
+    f"SELECT {_COLUMNS} FROM audit WHERE project_id = $6 AND correlation_id = $7 AND {_FILTER} {_ORDER}"
+)
+"""By correlation id with statements of their own: an optional condition would keep the index out of the plan."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditFilter:
+    """Which rows are wanted."""
+
+    correlation_id: str | None = None
+    actor_id: str | None = None
+    action: str | None = None
+    outcome: str | None = None
+
+
+async def page(
+    database: Database, acting: Acting, project_id: str | None, wanted: AuditFilter, place: tuple[str, int]
+) -> list[AuditRow]:
+    """The next older rows of a place; `place` is the id to begin below, and how many."""
+    below, limit = place
+    common = (below, wanted.actor_id, wanted.action, wanted.outcome, limit)
+    by = () if wanted.correlation_id is None else (wanted.correlation_id,)
+    if project_id is not None:
+        rows = await database.fetch(acting, PROJECT_CORRELATION if by else LIST_PROJECT, *common, project_id, *by)
+    elif acting.tenant_id is not None:
+        rows = await database.fetch(acting, TENANT_CORRELATION if by else LIST_TENANT, *common, acting.tenant_id, *by)
+    else:
+        rows = await database.fetch(acting, PLATFORM_CORRELATION if by else LIST_PLATFORM, *common, *by)
+    return [row_of(row) for row in rows]
+
+
+def row_of(row: asyncpg.Record) -> AuditRow:
+    """The audit row of a row."""
+    return AuditRow(*row)

@@ -1,0 +1,205 @@
+"""Deliveries: listed for people, and claimed, renewed and ended for the worker that sends them.
+
+What the worker writes here is its own bookkeeping, one statement at a time. Each statement names the lease that it was
+decided under and changes nothing when another holder has it by now. Only what people should hear of, a dead letter or
+a replay, is a decision and goes through the unit of work.
+
+Claiming looks at one webhook at a time, so that the backlog of one never stands in front of another's. A delivery is
+claimed only when its event is behind the horizon of the stream (see `storage/kernel/event.py`): a receiver may follow
+the stream from the cursor it was sent, and would otherwise miss what was still open before it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+import asyncpg
+
+from mooring.core.kernel.event import Event, StreamPosition
+from mooring.core.records.delivery import Delivery, DeliveryStatus
+from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.kernel.event import EVENT_COLUMNS, SETTLED
+
+_NAMES: Final = (
+    "id", "event_id", "webhook_id", "tenant_id", "project_id", "event_type", "correlation_id", "status", "attempts",
+    "due_at", "lease_token", "leased_until", "last_error", "last_status", "revision", "created_at", "finished_at",
+)  # fmt: skip
+_COLUMNS: Final = ", ".join(f"d.{name}" for name in _NAMES)
+_PLACES: Final = {
+    "platform": "d.tenant_id IS NULL AND d.project_id IS NULL AND $3::text IS NULL AND $4::text IS NULL",
+    "tenant": "d.tenant_id = $3 AND d.project_id IS NULL AND $4::text IS NULL",
+    "project": "d.tenant_id = $3 AND d.project_id = $4",
+}
+_STATUSES: Final[dict[str | None, str]] = {
+    None: "true",
+    **{each.value: f"d.status = '{each}'" for each in DeliveryStatus},
+}
+LISTS: Final = {
+    (place, status): f"""
+SELECT {_COLUMNS} FROM delivery d
+ WHERE {here} AND {stands} AND d.id < $1 AND ($5::text IS NULL OR d.webhook_id = $5)
+ ORDER BY d.id DESC LIMIT $2"""
+    for place, here in _PLACES.items()
+    for status, stands in _STATUSES.items()
+}
+"""One statement for each kind of place and status, so that each can use the index that fits it."""
+
+DEAD: Final = {
+    place: f"""
+SELECT {_COLUMNS} FROM delivery d
+ WHERE {here} AND d.status = 'dead' AND d.id > $1
+   AND EXISTS (SELECT FROM event e WHERE (e.epoch, e.tx, e.seq) = (d.epoch, d.tx, d.seq))
+ ORDER BY d.id LIMIT $2"""
+    for place, here in _PLACES.items()
+}
+FIND: Final = f"""
+SELECT {_COLUMNS} FROM delivery d
+ WHERE d.tenant_id IS NOT DISTINCT FROM $1 AND d.project_id IS NOT DISTINCT FROM $2 AND d.id = $3"""
+EVENT_IS_KEPT: Final = """
+SELECT EXISTS (
+  SELECT FROM delivery d JOIN event e ON (e.epoch, e.tx, e.seq) = (d.epoch, d.tx, d.seq) WHERE d.id = $1)"""
+
+WAITING: Final = """
+WITH RECURSIVE waiting AS (
+  (SELECT d.webhook_id, d.due_at FROM delivery d WHERE d.status = 'queued' ORDER BY d.webhook_id, d.due_at LIMIT 1)
+  UNION ALL
+  SELECT n.webhook_id, n.due_at FROM waiting w CROSS JOIN LATERAL (
+    SELECT d.webhook_id, d.due_at FROM delivery d WHERE d.status = 'queued' AND d.webhook_id > w.webhook_id
+     ORDER BY d.webhook_id, d.due_at LIMIT 1) n)
+SELECT w.webhook_id, w.due_at FROM waiting w JOIN webhook k ON k.id = w.webhook_id AND k.enabled
+ ORDER BY w.due_at LIMIT $1"""
+CLAIM: Final = f"""
+WITH due AS MATERIALIZED (
+  SELECT e.event_id, e.webhook_id FROM delivery e
+   WHERE e.webhook_id = $1 AND e.status = 'queued' AND e.due_at <= $2 AND {SETTLED}
+   ORDER BY e.due_at LIMIT $4 FOR UPDATE SKIP LOCKED),
+taken AS (
+  UPDATE delivery d
+     SET status = 'claimed', attempts = d.attempts + 1, lease_token = d.lease_token + 1, leased_until = $3,
+         revision = d.revision + 1
+    FROM due WHERE d.event_id = due.event_id AND d.webhook_id = due.webhook_id
+  RETURNING d.*)
+SELECT {_COLUMNS}, {EVENT_COLUMNS}
+  FROM taken d LEFT JOIN event e ON (e.epoch, e.tx, e.seq) = (d.epoch, d.tx, d.seq)
+ ORDER BY d.epoch, d.tx, d.seq"""
+DELIVERED: Final = """
+UPDATE delivery SET status = 'delivered', leased_until = NULL, finished_at = $3, last_status = $4, last_error = NULL,
+       revision = revision + 1
+ WHERE id = $1 AND lease_token = $2 AND status = 'claimed' RETURNING true"""
+QUEUE_AGAIN: Final = """
+UPDATE delivery SET status = 'queued', leased_until = NULL, due_at = $3, last_status = $4, last_error = $5,
+       revision = revision + 1
+ WHERE id = $1 AND lease_token = $2 AND status = 'claimed' RETURNING true"""
+HAND_BACK: Final = """
+UPDATE delivery d SET status = 'queued', leased_until = NULL, attempts = d.attempts - 1, revision = d.revision + 1
+  FROM unnest($1::text[], $2::bigint[]) AS held (id, lease_token)
+ WHERE d.id = held.id AND d.lease_token = held.lease_token AND d.status = 'claimed' RETURNING d.id"""
+REAP: Final = """
+UPDATE delivery SET status = 'queued', leased_until = NULL, due_at = $1, revision = revision + 1,
+       last_error = 'the worker that sent it was lost', last_status = NULL
+ WHERE ctid = ANY (ARRAY(SELECT ctid FROM delivery WHERE status = 'claimed' AND leased_until < $1
+                          ORDER BY leased_until LIMIT $2 FOR UPDATE SKIP LOCKED))
+RETURNING id"""
+
+COUNTS: Final = """
+SELECT (SELECT count(*) FROM delivery WHERE status = 'queued') AS queued,
+       (SELECT count(*) FROM delivery WHERE status = 'claimed') AS claimed,
+       (SELECT count(*) FROM delivery WHERE status = 'dead') AS dead"""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedDelivery:
+    """A delivery under a lease, with its event, if that is still kept."""
+
+    delivery: Delivery
+    event: Event | None
+
+
+async def find(database: Database, acting: Acting, project_id: str | None, delivery_id: str) -> Delivery | None:
+    """One delivery of exactly this place."""
+    row = await database.fetchrow(acting, FIND, acting.tenant_id, project_id, delivery_id)
+    return None if row is None else Delivery(*row)
+
+
+async def event_is_kept(database: Database, acting: Acting, delivery_id: str) -> bool:
+    """Whether there still is something to send."""
+    return bool(await database.fetchval(acting, EVENT_IS_KEPT, delivery_id))
+
+
+async def page(
+    database: Database,
+    acting: Acting,
+    project_id: str | None,
+    wanted: tuple[str | None, str | None],
+    place: tuple[str, int],
+) -> list[Delivery]:
+    """The next older deliveries of exactly this place.
+
+    `wanted` is a status and a webhook, each of them optional; `place` the id to begin below, and how many.
+    """
+    status, webhook_id = wanted
+    statement = LISTS[_place(acting, project_id), status]
+    rows = await database.fetch(acting, statement, *place, acting.tenant_id, project_id, webhook_id)
+    return [Delivery(*row) for row in rows]
+
+
+async def dead(database: Database, acting: Acting, project_id: str | None, limit: int) -> list[Delivery]:
+    """The oldest dead letters of exactly this place whose event is still kept."""
+    rows = await database.fetch(acting, DEAD[_place(acting, project_id)], "", limit, acting.tenant_id, project_id)
+    return [Delivery(*row) for row in rows]
+
+
+def _place(acting: Acting, project_id: str | None) -> str:
+    if acting.tenant_id is None:
+        return "platform"
+    return "tenant" if project_id is None else "project"
+
+
+async def counts(database: Database) -> dict[tuple[str, ...], float]:
+    """How many deliveries are not ended, and how many dead, by their status."""
+    row = await database.fetchrow(PLATFORM, COUNTS)
+    return {} if row is None else {(status,): float(count) for status, count in row.items()}
+
+
+async def waiting(database: Database, limit: int) -> list[tuple[str, datetime]]:
+    """The webhooks that have something queued and are not paused, and when the first of it is due."""
+    return [(row[0], row[1]) for row in await database.fetch(PLATFORM, WAITING, limit)]
+
+
+async def claim(
+    database: Database, webhook_id: str, now: datetime, leased_until: datetime, limit: int
+) -> list[ClaimedDelivery]:
+    """Take the next due deliveries of a webhook under a lease."""
+    rows = await database.fetch(PLATFORM, CLAIM, webhook_id, now, leased_until, limit)
+    return [_claimed(row) for row in rows]
+
+
+def _claimed(row: asyncpg.Record) -> ClaimedDelivery:
+    values = tuple(row)
+    size = len(_NAMES)
+    epoch, tx, seq, *rest = values[size:]
+    event = None if rest[0] is None else Event(StreamPosition(epoch, tx, seq), *rest)
+    return ClaimedDelivery(Delivery(*values[:size]), event)
+
+
+async def delivered(database: Database, delivery: Delivery, now: datetime, status: int | None) -> bool:
+    """It arrived; False when the lease was lost meanwhile."""
+    return bool(await database.fetchval(PLATFORM, DELIVERED, delivery.id, delivery.lease_token, now, status))
+
+
+async def queue_again(database: Database, delivery: Delivery, due_at: datetime, status: int | None, error: str) -> bool:
+    """It failed and is due again later; False when the lease was lost meanwhile."""
+    arguments = (delivery.id, delivery.lease_token, due_at, status, error)
+    return bool(await database.fetchval(PLATFORM, QUEUE_AGAIN, *arguments))
+
+
+async def hand_back(database: Database, held: Sequence[Delivery]) -> int:
+    """Give leases back before they run out, as if they had never been taken."""
+    ids, tokens = [each.id for each in held], [each.lease_token for each in held]
+    return len(await database.fetch(PLATFORM, HAND_BACK, ids, tokens))
+
+
+async def reap(database: Database, now: datetime, limit: int) -> int:
+    """Return the deliveries whose holder let the lease run out; the attempt counts, for it may have arrived."""
+    return len(await database.fetch(PLATFORM, REAP, now, limit))

@@ -1,0 +1,153 @@
+"""What is deleted when its time is over, a bounded number of rows at a time.
+
+Any number of janitors may run. Each statement takes a lock of the whole database for as long as it lasts, and deletes
+nothing when another one has it; nothing is decided between two statements, so each may be repeated or left out.
+
+Events go in the order of the stream, and the statement that deletes them moves the horizon: whoever comes with an
+older cursor is told that it has expired. The horizon passes an event that is past its time but still queued for a
+webhook; that event is no longer in the stream, and goes when its deliveries have ended.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from mooring.storage.kernel.database import PLATFORM, Database
+from mooring.storage.kernel.event import SETTLED
+
+LOCK_KEY: Final = 0x4A616E69  # "Jani"
+_ALONE: Final = f"(SELECT pg_try_advisory_xact_lock({LOCK_KEY}))"
+_OPEN_DELIVERY: Final = """
+EXISTS (SELECT FROM delivery d WHERE d.event_id = e.id AND d.status IN ('queued', 'claimed'))"""
+
+EVENTS: Final = f"""
+WITH oldest AS MATERIALIZED (
+  SELECT e.epoch, e.tx, e.seq, e.id, e.occurred_at FROM event_horizon h CROSS JOIN LATERAL (
+    SELECT * FROM event e
+     WHERE (e.epoch, e.tx, e.seq) > (h.epoch, h.tx, h.seq) AND {SETTLED}
+     ORDER BY e.epoch, e.tx, e.seq LIMIT $2) e
+   WHERE {_ALONE}),
+past AS MATERIALIZED (SELECT * FROM oldest WHERE occurred_at < $1),
+gone AS (
+  DELETE FROM event e USING past p
+   WHERE (e.epoch, e.tx, e.seq) = (p.epoch, p.tx, p.seq) AND NOT {_OPEN_DELIVERY} RETURNING 1),
+moved AS (
+  UPDATE event_horizon h SET epoch = l.epoch, tx = l.tx, seq = l.seq
+    FROM (SELECT epoch, tx, seq FROM past ORDER BY epoch DESC, tx DESC, seq DESC LIMIT 1) l
+   WHERE (h.epoch, h.tx, h.seq) < (l.epoch, l.tx, l.seq) RETURNING 1)
+SELECT (SELECT count(*) FROM gone) AS deleted, (SELECT count(*) FROM past) AS looked_at"""
+EVENTS_LEFT_BEHIND: Final = f"""
+WITH past AS MATERIALIZED (
+  SELECT e.epoch, e.tx, e.seq FROM event_horizon h CROSS JOIN LATERAL (
+    SELECT e.epoch, e.tx, e.seq FROM event e
+     WHERE (e.epoch, e.tx, e.seq) <= (h.epoch, h.tx, h.seq) AND e.occurred_at < $1 AND NOT {_OPEN_DELIVERY}
+     ORDER BY e.epoch, e.tx, e.seq LIMIT $2) e
+   WHERE {_ALONE}),
+gone AS (DELETE FROM event e USING past p WHERE (e.epoch, e.tx, e.seq) = (p.epoch, p.tx, p.seq) RETURNING 1)
+SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+
+
+def _old(table: str, condition: str) -> str:
+    """The deletion of the next rows of a table; what somebody else holds is left for the next time."""
+    return f"""
+WITH gone AS (
+  DELETE FROM {table} WHERE ctid = ANY (ARRAY(
+    SELECT ctid FROM {table} WHERE {condition} AND {_ALONE} LIMIT $2 FOR UPDATE SKIP LOCKED)) RETURNING 1)
+SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+
+
+IDEMPOTENCY: Final = _old("idempotency", "created_at < $1")
+SECRETS: Final = _old("secret", "expires_at < $1")
+DELIVERIES: Final = _old("delivery", "finished_at < $1")
+TOKENS_EXPIRED: Final = _old("token", "expires_at < $1")
+TOKENS_REVOKED: Final = _old("token", "revoked_at < $1")
+ASSERTIONS: Final = _old("assertion", "expires_at < $1")
+NODE_ASSERTIONS: Final = _old("node_assertion", "expires_at < $1")
+ENROLMENT_TOKENS: Final = _old("enrolment_token", "expires_at < $1")
+VISITS: Final = _old("visit", "expires_at < $1")
+AUDIT: Final = _old("audit", "id < $3 AND occurred_at < $1")
+TASK_LOGS: Final = f"""
+WITH past AS MATERIALIZED (
+  SELECT l.ctid FROM task_log l JOIN task t ON t.id = l.task_id
+   WHERE l.received_at < $1 AND t.finished_at < $1 AND {_ALONE} LIMIT $2 FOR UPDATE OF l SKIP LOCKED),
+gone AS (DELETE FROM task_log WHERE ctid = ANY (ARRAY(SELECT ctid FROM past)) RETURNING 1)
+SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+TASKS: Final = f"""
+WITH past AS MATERIALIZED (
+  SELECT t.id FROM task t
+   WHERE t.finished_at < $1 AND t.type NOT IN ('sandbox.create', 'sandbox.destroy', 'teardown.verify') AND {_ALONE}
+     AND NOT EXISTS (SELECT FROM member m WHERE m.id = t.member_id AND m.status <> 'removed')
+     AND NOT EXISTS (SELECT FROM operation o WHERE o.id = t.operation_id AND o.finished_at IS NULL)
+     AND NOT EXISTS (SELECT FROM receipt r WHERE r.task_id = t.id)
+   LIMIT $2 FOR UPDATE OF t SKIP LOCKED),
+logs AS (DELETE FROM task_log l USING past p WHERE l.task_id = p.id),
+granted AS (DELETE FROM secret_grant g USING past p WHERE g.task_id = p.id),
+moves AS (DELETE FROM transition m USING past p WHERE m.machine = 'task' AND m.subject_id = p.id),
+gone AS (DELETE FROM task t USING past p WHERE t.id = p.id RETURNING 1)
+SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+"""A task that made or unmade a sandbox, or looked afterwards, is part of a proof and stays."""
+LOG_READS: Final = f"""
+WITH past AS MATERIALIZED (
+  SELECT t.id FROM task t
+   WHERE t.type = 'log.read' AND t.finished_at < $1 AND {_ALONE}
+     AND NOT EXISTS (SELECT FROM operation o WHERE o.id = t.operation_id AND o.finished_at IS NULL)
+   LIMIT $2 FOR UPDATE OF t SKIP LOCKED),
+moves AS (DELETE FROM transition m USING past p WHERE m.machine = 'task' AND m.subject_id = p.id),
+gone AS (DELETE FROM task t USING past p WHERE t.id = p.id RETURNING 1)
+SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+"""What was read of a log may be confidential, and is not kept longer than somebody may ask for it again."""
+READ_ONLY_OPERATIONS: Final = f"""
+WITH past AS MATERIALIZED (
+  SELECT o.id FROM operation o
+   WHERE o.read_only AND o.finished_at < $1 AND {_ALONE} AND NOT EXISTS (SELECT FROM task t WHERE t.operation_id = o.id)
+   LIMIT $2 FOR UPDATE OF o SKIP LOCKED),
+moves AS (DELETE FROM transition m USING past p WHERE m.machine = 'operation' AND m.subject_id = p.id),
+gone AS (DELETE FROM operation o USING past p WHERE o.id = p.id RETURNING 1)
+SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+"""Actions that only read leave nothing behind; one that used tasks goes after them."""
+ARTIFACT_CHECKS: Final = _old(
+    "artifact_check c",
+    """c.finished_at < $1 AND EXISTS (
+      SELECT FROM artifact_check n
+       WHERE n.artifact_id = c.artifact_id AND n.name = c.name AND n.id > c.id AND n.finished_at IS NOT NULL
+         AND (c.passed IS NULL OR n.passed OR (NOT c.passed AND n.passed IS NOT NULL)))""",
+)
+"""The last of its name stays, the last with a result, and the last that passed: staging asks for them."""
+
+STATEMENTS: Final[Mapping[str, str]] = {
+    "idempotency": IDEMPOTENCY,
+    "secret": SECRETS,
+    "delivery": DELIVERIES,
+    "event": EVENTS,
+    "event_left_behind": EVENTS_LEFT_BEHIND,
+    "token_expired": TOKENS_EXPIRED,
+    "token_revoked": TOKENS_REVOKED,
+    "assertion": ASSERTIONS,
+    "node_assertion": NODE_ASSERTIONS,
+    "enrolment_token": ENROLMENT_TOKENS,
+    "visit": VISITS,
+    "audit": AUDIT,
+    "task_log": TASK_LOGS,
+    "task": TASKS,
+    "log_read": LOG_READS,
+    "read_only_operation": READ_ONLY_OPERATIONS,
+    "artifact_check": ARTIFACT_CHECKS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Rows of one kind go when they are older than this."""
+
+    kind: str  # a key of STATEMENTS
+    before: datetime
+    further: tuple[str, ...] = ()  # what the statement asks for beside the time
+
+
+async def delete(database: Database, rule: Rule, limit: int) -> tuple[int, bool]:
+    """Delete the next rows by a rule; returns how many, and whether there may be more."""
+    row = await database.fetchrow(PLATFORM, STATEMENTS[rule.kind], rule.before, limit, *rule.further)
+    if row is None:
+        raise AssertionError("an aggregate always has a row")
+    return row["deleted"], row["looked_at"] >= limit

@@ -1,0 +1,1 @@
+"""SQL of the runtime wing: what is running."""

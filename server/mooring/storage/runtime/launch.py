@@ -1,0 +1,168 @@
+"""What a launch reads: the app by its name, the version that is meant, the places named, and how launches went.
+
+How others' launches went is read for the platform, since a version that fails for three tenants is not the fault of
+one; what comes of it says nothing of whose they were.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import accumulate, pairwise
+from typing import Final
+
+from mooring.core.catalog.app import App
+from mooring.core.catalog.app_version import AppVersion
+from mooring.core.catalog.compatibility import Fact
+from mooring.core.catalog.entitlement import Entitlement
+from mooring.core.fleet.allocation import Allocation, ProjectHolding, SkuTerms
+from mooring.core.fleet.inventory import facts_from
+from mooring.core.identity.service_account import ServiceAccount
+from mooring.core.runtime.circuit_breaker import CircuitFacts, LaunchOutcome
+from mooring.core.runtime.launch import TargetAllocation
+from mooring.core.runtime.launch_estimate import SAMPLES_MAX, MeasuredLaunch
+from mooring.storage.catalog.app import COLUMNS as APP_COLUMNS
+from mooring.storage.catalog.app_version import COLUMNS as VERSION_COLUMNS
+from mooring.storage.catalog.app_version import columns_of, version_of
+from mooring.storage.catalog.entitlement import COLUMNS as ENTITLEMENT_COLUMNS
+from mooring.storage.fleet import allocation as allocations
+from mooring.storage.fleet.allocation import COLUMNS as ALLOCATION_COLUMNS
+from mooring.storage.kernel.database import PLATFORM, Acting, Database
+
+SHELF_MAX: Final = 200
+LOOKED_AT_MAX: Final = 200
+FAILURES_MAX: Final = 200
+ACCOUNT_COLUMNS: Final = columns_of(ServiceAccount, "s")
+_WIDTHS: Final = tuple(
+    accumulate((len(App.__slots__), len(Entitlement.__slots__), len(ServiceAccount.__slots__)), initial=0)
+)
+OPENING: Final = f"""
+SELECT {APP_COLUMNS}, {ENTITLEMENT_COLUMNS}, {ACCOUNT_COLUMNS},
+       coalesce(held.gpus, 0), coalesce(held.allocations, 0), coalesce(held.revision, 0),
+       (SELECT count(*)::int FROM instance i WHERE i.project_id = $2 AND i.status <> 'stopped'),
+       EXISTS (SELECT FROM instance i WHERE i.project_id = $2 AND i.name = $4 AND i.status <> 'stopped')
+  FROM project p
+  LEFT JOIN app a ON (a.tenant_id IS NULL OR a.tenant_id = $1) AND (a.slug = $3 OR a.id = $3)
+  LEFT JOIN entitlement e ON e.project_id = $2 AND e.app_id = a.id
+  LEFT JOIN service_account s ON s.project_id = $2 AND s.id = coalesce($5, e.service_account_id)
+  LEFT JOIN ({allocations.HOLDING.replace("$1", "$2")}) held (gpus, allocations, revision) ON true
+ WHERE p.id = $2 AND p.deleted_at IS NULL"""
+"""All that a launch looks at of which there is but one."""
+VERSION: Final = f"SELECT {VERSION_COLUMNS} FROM app_version v WHERE v.app_id = $1 AND v.version = $2"
+ALLOCATIONS: Final = f"""
+SELECT {ALLOCATION_COLUMNS}, o.shares
+  FROM allocation a
+ CROSS JOIN LATERAL (
+   SELECT bool_and(m.shares) AS shares FROM member m
+    WHERE m.allocation_id = a.id AND m.instance_id <> $3
+      AND NOT EXISTS (SELECT FROM closing_record c WHERE c.member_id = m.id)) o
+ WHERE a.project_id = $1 AND a.id = ANY ($2::text[])"""
+"""Places, each with whether those of others that are in it share it; nothing is said where nobody is."""
+NODES: Final = "SELECT n.id, n.host, n.region, n.inventory FROM node n WHERE n.id = ANY ($1::text[])"
+SHELF: Final = """
+SELECT s.id, s.slug, s.shape, s.gpu_model, s.regions, s.allowed_gpu_counts, s.price_minor_per_gpu_hour, s.currency,
+       s.price_revision, s.status
+  FROM sku s WHERE s.status = 'offered' ORDER BY s.id LIMIT $1"""
+_OF_KIND: Final = """o.kind = 'deploy' AND o.finished_at IS NOT NULL AND o.request ->> 'version_id' = $1
+   AND (o.request ->> 'shape') IS NOT DISTINCT FROM $2 AND o.finished_at > $3"""
+DEPLOYS: Final = f"""
+WITH failed AS MATERIALIZED (
+  SELECT o.tenant_id, o.id, o.finished_at, o.failure_code FROM operation o WHERE {_OF_KIND} AND o.status = 'failed'
+   ORDER BY o.finished_at DESC LIMIT $4)
+SELECT * FROM failed
+UNION ALL
+SELECT good.* FROM (SELECT DISTINCT tenant_id FROM failed) concerned CROSS JOIN LATERAL (
+  SELECT o.tenant_id, o.id, o.finished_at, NULL::text FROM operation o
+   WHERE {_OF_KIND} AND o.status = 'succeeded' AND o.tenant_id = concerned.tenant_id
+   ORDER BY o.finished_at DESC LIMIT 1) good"""
+MEASURED: Final = """
+SELECT coalesce(o.request ->> 'version_id', ''), o.created_at, o.dispatched_at, o.started_at, o.finished_at,
+       CASE WHEN o.tenant_id = $5 THEN o.steps ELSE '[]' END, o.tenant_id = $5
+  FROM (SELECT i.id FROM instance i WHERE i.app_id = $1 ORDER BY i.id DESC LIMIT $2) i
+  JOIN operation o ON o.instance_id = i.id AND o.kind = 'deploy' AND o.status = 'succeeded'
+ ORDER BY (o.request ->> 'version_id' = $3) DESC, o.finished_at DESC LIMIT $4"""
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOpening:
+    """What a launch looks at first: the app, and what its project has."""
+
+    app: App | None
+    entitlement: Entitlement | None
+    account: ServiceAccount | None  # the one that is named, or the app's own operator account in this project
+    holding: ProjectHolding
+    open_instances: int
+    name_taken: bool
+
+
+async def opening(
+    database: Database, acting: Acting, project_id: str, named: str, asked: tuple[str, str | None]
+) -> LaunchOpening | None:
+    """The project with the app of this slug or id that its tenant sees; a slug means one app only.
+
+    `asked` is the name of the instance, and the service account that is to operate it. None: no such project.
+    """
+    row = await database.fetchrow(acting, OPENING, acting.tenant_id, project_id, named, *asked)
+    if row is None:
+        return None
+    values = tuple(row)
+    parts = [values[begin:end] for begin, end in pairwise(_WIDTHS)]
+    app, entitled, account = (None if part[0] is None else part for part in parts)
+    *holding, open_instances, name_taken = values[_WIDTHS[-1] :]
+    return LaunchOpening(
+        None if app is None else App(*app),
+        None if entitled is None else Entitlement(*entitled),
+        None if account is None else ServiceAccount(*account),
+        ProjectHolding(*holding),
+        open_instances,
+        name_taken,
+    )
+
+
+async def version(database: Database, acting: Acting, app_id: str, number: str) -> AppVersion | None:
+    """The version of an app by its number, however far it has come."""
+    row = await database.fetchrow(acting, VERSION, app_id, number)
+    return None if row is None else version_of(row)
+
+
+async def target_allocations(
+    database: Database, acting: Acting, project_id: str, allocation_ids: Sequence[str], instance_id: str = ""
+) -> dict[str, TargetAllocation]:
+    """Those of the allocations that the project has, with their nodes' facts and whether others are in them."""
+    wanted = list(dict.fromkeys(allocation_ids))
+    if not wanted:
+        return {}
+    rows = [tuple(row) for row in await database.fetch(acting, ALLOCATIONS, project_id, wanted, instance_id)]
+    found = [(Allocation(*values), shares) for *values, shares in rows]
+    facts = await _facts(database, [each for each, _ in found])
+    return {
+        each.id: TargetAllocation(each, facts.get(each.node_id or "", {}), shares is not None, bool(shares))
+        for each, shares in found
+    }
+
+
+async def shelf(database: Database, acting: Acting) -> list[SkuTerms]:
+    """Every SKU on offer."""
+    return [SkuTerms(*row) for row in await database.fetch(acting, SHELF, SHELF_MAX)]
+
+
+async def deploys(
+    database: Database, tenant_id: str, version_id: str, shape: str | None, since: datetime
+) -> CircuitFacts:
+    """How launches of this version on this shape went lately, for every tenant."""
+    rows = await database.fetch(PLATFORM, DEPLOYS, version_id, shape, since, FAILURES_MAX)
+    return CircuitFacts(tenant_id, tuple(LaunchOutcome(*row) for row in rows))
+
+
+async def measured(database: Database, tenant_id: str, app_id: str, version_id: str) -> list[MeasuredLaunch]:
+    """The newest launches of an app that succeeded, those of the version first; of others only how long they took."""
+    rows = await database.fetch(PLATFORM, MEASURED, app_id, LOOKED_AT_MAX, version_id, SAMPLES_MAX, tenant_id)
+    return [MeasuredLaunch(*row) for row in rows]
+
+
+async def _facts(database: Database, found: Sequence[Allocation]) -> Mapping[str, Mapping[str, Fact]]:
+    """What the nodes of these allocations are; of a node a tenant learns only whether an app fits there."""
+    node_ids = sorted({each.node_id for each in found if each.node_id is not None})
+    if not node_ids:
+        return {}
+    rows = await database.fetch(PLATFORM, NODES, node_ids)
+    return {node_id: facts_from(host, region, inventory) for node_id, host, region, inventory in rows}

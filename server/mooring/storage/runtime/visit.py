@@ -1,0 +1,63 @@
+"""Visits and the endpoints that they go to, as they are read."""
+
+from dataclasses import fields, replace
+from typing import Final
+
+from mooring.core.fleet.task import Task
+from mooring.core.identity.caller import Caller, caller_of
+from mooring.core.runtime.visit import Visit, VisitEndpoint, endpoint_of
+from mooring.storage.fleet.task import COLUMNS
+from mooring.storage.identity import token as tokens
+from mooring.storage.kernel.database import PLATFORM, Acting, Database
+
+_VISIT: Final = ", ".join(each.name for each in fields(Visit))
+_OPEN: Final = f"""
+SELECT {COLUMNS} FROM task t JOIN allocation a ON a.id = t.allocation_id
+ WHERE t.project_id = $1 AND t.arguments ? 'endpoint' AND t.status = 'succeeded' AND a.status = 'active'
+   AND NOT EXISTS (SELECT FROM closed_owner c WHERE c.owner IN (t.owner, t.allocation_id))
+   AND NOT EXISTS (
+     SELECT FROM task later
+      WHERE later.allocation_id = t.allocation_id AND later.owner = t.owner AND later.id > t.id
+        AND later.type IN ('service.stop', 'container.remove') AND later.status = 'succeeded'
+        AND later.arguments ->> 'name' = t.arguments ->> 'name')"""
+ENDPOINTS: Final = f"{_OPEN} AND t.id > $2 ORDER BY t.id LIMIT $3"
+ENDPOINT: Final = f"{_OPEN} AND t.id = $2"
+BY_TICKET: Final = f"SELECT {_VISIT} FROM visit WHERE ticket_hash = $1 AND expires_at > now()"
+STANDS: Final = """
+SELECT 1 FROM allocation a
+ WHERE a.id = $1 AND a.status = 'active'
+   AND NOT EXISTS (SELECT FROM closed_owner c WHERE c.owner IN ($2, $1))"""
+_COUNTS: Final = "t.hash = $1 AND t.revoked_at IS NULL AND t.expires_at > now()"
+FACTS_BY_ID: Final = tokens.FACTS.replace(_COUNTS, "t.id = $1 AND t.revoked_at IS NULL")
+"""What a visit's token stands for now; its own time may be over, the visit has one of its own."""
+
+
+async def endpoints(database: Database, acting: Acting, project_id: str, after: str, limit: int) -> list[VisitEndpoint]:
+    """The next endpoints of a project that can be reached."""
+    rows = await database.fetch(acting, ENDPOINTS, project_id, after, limit)
+    return [endpoint_of(Task(*row)) for row in rows]
+
+
+async def endpoint(database: Database, acting: Acting, project_id: str, endpoint_id: str) -> VisitEndpoint | None:
+    """One endpoint, if it can still be reached."""
+    row = await database.fetchrow(acting, ENDPOINT, project_id, endpoint_id)
+    return None if row is None else endpoint_of(Task(*row))
+
+
+async def by_ticket(database: Database, ticket_hash: bytes) -> Visit | None:
+    """The visit of a ticket, link or session that has not expired."""
+    row = await database.fetchrow(PLATFORM, BY_TICKET, ticket_hash)
+    return None if row is None else Visit(*row)
+
+
+async def stands(database: Database, visit: Visit) -> bool:
+    """Whether what is visited is still there."""
+    return await database.fetchval(PLATFORM, STANDS, visit.allocation_id, visit.owner) is not None
+
+
+async def holder(database: Database, visit: Visit) -> Caller | None:
+    """Who visits, with what he holds now; none when he no longer counts."""
+    row = await database.fetchrow(PLATFORM, FACTS_BY_ID, visit.token_id)
+    if row is None:
+        return None
+    return caller_of(replace(tokens.facts_of(row), expires_at=visit.expires_at), visit.created_at)

@@ -1,0 +1,70 @@
+"""What `core/runtime/why.py` looks at: the instance as the runtime worker sees it, what ended last, and the tasks that
+matter.
+
+Whether the caller may see the instance is decided before, by a read of his own; the rest is read for the platform,
+since a node belongs to no tenant. A few rows of each kind are enough: a chain names one.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from mooring.core.fleet.task import Task
+from mooring.core.runtime.instance import Instance
+from mooring.core.runtime.why import WhyFacts
+from mooring.storage.fleet.task import COLUMNS as TASK_COLUMNS
+from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.runtime import instance_reconcile
+from mooring.storage.runtime.instance import OPERATION_COLUMNS, operation_of
+
+ROWS_MAX: Final = 50
+NAMED_MAX: Final = 5
+
+ENDED: Final = f"""
+SELECT {OPERATION_COLUMNS} FROM operation o
+ WHERE o.instance_id = $1 AND o.status IN ('succeeded', 'failed', 'cancelled') AND NOT o.read_only
+ ORDER BY o.id DESC LIMIT $2"""
+FAILED: Final = f"""
+SELECT {TASK_COLUMNS} FROM task t
+ WHERE t.instance_id = $1 AND t.status IN ('failed', 'expired') ORDER BY t.id DESC LIMIT $2"""
+OPEN: Final = f"""
+SELECT {TASK_COLUMNS} FROM task t
+ WHERE t.instance_id = $1 AND t.status IN ('queued', 'claimed', 'cancelling') ORDER BY t.id LIMIT $2"""
+
+_NAMED: Final = "project_id = $1 AND id >= $2 AND id < $2 || '~'"
+NAMED: Final = f"""
+(SELECT id AS instance_id, 'instance' AS noun, id FROM instance WHERE {_NAMED} LIMIT $3)
+UNION ALL
+(SELECT id, 'instance', id FROM instance
+  WHERE project_id = $1 AND name = $2 ORDER BY status = 'stopped', id DESC LIMIT 1)
+UNION ALL
+(SELECT instance_id, 'member', id FROM member WHERE {_NAMED} LIMIT $3)
+UNION ALL
+(SELECT instance_id, 'operation', id FROM operation WHERE {_NAMED} LIMIT $3)"""
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainableSubject:
+    """Something that can be explained: an instance, or a member or an operation of one."""
+
+    instance_id: str
+    noun: str
+    id: str
+
+
+async def named(database: Database, acting: Acting, project_id: str, text: str) -> list[ExplainableSubject]:
+    """What an id, the beginning of one, or an instance's name stands for; a few of them, where it is ambiguous."""
+    rows = await database.fetch(acting, NAMED, project_id, text, NAMED_MAX)
+    return [ExplainableSubject(*row) for row in rows]
+
+
+async def facts(database: Database, instance: Instance, now: datetime, circuit: str | None = None) -> WhyFacts | None:
+    """All that explains an instance, its members and its operations; none where it is gone meanwhile."""
+    seen = await instance_reconcile.snapshot(database, now, [instance.id])
+    if not seen:
+        return None
+    asked = (instance.id, ROWS_MAX)
+    ended = [operation_of(row) for row in await database.fetch(PLATFORM, ENDED, *asked)]
+    failed = [Task(*row) for row in await database.fetch(PLATFORM, FAILED, *asked)]
+    opened = [Task(*row) for row in await database.fetch(PLATFORM, OPEN, *asked)]
+    return WhyFacts(seen[0], now, tuple(ended), tuple(failed), tuple(opened), circuit)

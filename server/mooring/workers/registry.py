@@ -1,0 +1,24 @@
+"""Which workers there are."""
+
+from mooring.commands.services import Services
+from mooring.workers.allocation_reconciler import AllocationReconciler
+from mooring.workers.artifact_check import CheckWorker
+from mooring.workers.instance_reconciler import InstanceReconciler
+from mooring.workers.janitor import Janitor
+from mooring.workers.loop import Worker
+from mooring.workers.nodes import NodeWatch
+from mooring.workers.outbox import OutboxRelay
+from mooring.workers.tasks import TaskReaper
+
+
+def roster(services: Services) -> tuple[Worker, ...]:
+    """All workers of a platform."""
+    return (
+        OutboxRelay(services),
+        CheckWorker(services),
+        Janitor(services),
+        AllocationReconciler(services),
+        InstanceReconciler(services),
+        NodeWatch(services),
+        TaskReaper(services),
+    )

@@ -1,0 +1,48 @@
+"""Whom a revocation touches: the instances that hold the digest, and their members."""
+
+from dataclasses import replace
+
+import pytest
+
+from mooring.core.catalog.artifact_hold import take_holds
+from mooring.core.catalog.artifact_promotion import Hold
+from mooring.core.runtime.member import MEMBER, MemberState
+from mooring.storage.kernel.unit_of_work import apply
+from server.tests.api.catalog.test_apps import DIGEST, Shop, shop
+from server.tests.support.lifecycle_rows import context
+from server.tests.support.route_requests import Home
+
+__all__ = ["shop"]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+
+
+async def test_a_revocation_names_every_instance_and_member_that_holds_the_digest(shop: Shop) -> None:
+    artifact_id = await shop.artifact("active")
+    version = await shop.moved(await shop.publish(), "stage", "canary", "activate")
+    bare = Home(shop.world, shop.world.client(), shop.tenant, shop.project_id).ground()
+    ground = replace(
+        bare, app_id=shop.app["id"], version_id=version["id"], account_id=await bare.birth("service_account")
+    )
+    held, other = await ground.birth("instance"), await ground.birth("instance")
+    holds = [Hold(DIGEST, "instance", held, version["id"])]
+    await apply(
+        ground.database, ground.acting, context(), take_holds(context(), (shop.tenant.id, shop.project_id), holds)
+    )
+    touched, untouched = replace(ground, instance_id=held), replace(ground, instance_id=other)
+    standing = await touched.birth("member")
+    await touched.subject("member", MEMBER, MemberState.REMOVED)
+    await untouched.birth("member")
+
+    for place in (shop.place, f"/api/v1/projects/{shop.project_id}"):
+        answer = await shop.client.get(f"{place}/artifacts/{artifact_id}/impact")
+        assert answer.status_code == 200, answer.text
+        seen = answer.json()
+        assert [each["id"] for each in seen["instances"]] == [held]
+        assert (seen["instances"][0]["app_slug"], seen["instances"][0]["version"]) == ("app", "1.0.0")
+        assert [(each["id"], each["instance_id"], each["version"]) for each in seen["members"]] == [
+            (standing, held, "1.0.0")
+        ]
+        assert seen["holds_count"] == 1
+    elsewhere = await shop.world.project(shop.tenant, "elsewhere")
+    seen = (await shop.client.get(f"/api/v1/projects/{elsewhere}/artifacts/{artifact_id}/impact")).json()
+    assert (seen["instances"], seen["members"]) == ([], []), "a project sees its own alone"

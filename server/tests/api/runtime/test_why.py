@@ -1,0 +1,69 @@
+"""Explanations out of the database: what is read is what the core explains."""
+
+import shlex
+from datetime import timedelta
+
+import click
+import pytest
+
+from mooring.core.runtime.next_steps import again
+from mooring.core.runtime.operation import OperationKind
+from mooring.core.runtime.why import why_instance, why_operation
+from mooring.storage.kernel.database import Database
+from mooring.storage.runtime import instance as instances
+from mooring.storage.runtime.why import facts
+from mooring_cli.main import mooring
+from server.tests.core.runtime import test_why
+from server.tests.support.lifecycle_rows import CLOCK, Ground, make_ground
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+
+
+@pytest.fixture
+async def ground(database: Database) -> Ground:
+    return await make_ground(database)
+
+
+async def test_an_instance_is_explained_by_its_open_operation_and_the_adapter_that_is_not_there(ground: Ground) -> None:
+    deadline = CLOCK.now() + timedelta(hours=1)
+    operation_id = await ground.birth(
+        "operation", kind="deploy", deadline_at=deadline, dispatched_at=CLOCK.now(), member_ids=[]
+    )
+    instance = await instances.find(ground.database, ground.acting, ground.project_id, ground.instance_id)
+    assert instance is not None
+    known = await facts(ground.database, instance, CLOCK.now())
+    assert known is not None
+    why = why_instance(known)
+    assert [cause.noun for cause in why.chain] == ["instance", "operation", "adapter"]
+    assert why.chain[1].id == operation_id
+    assert why.chain[2].code == "adapter_unavailable"
+    assert why_operation(known, known.seen.operations[0]).chain == why.chain[1:]
+
+
+async def test_an_instance_that_is_gone_has_no_facts(ground: Ground) -> None:
+    instance = await instances.find(ground.database, ground.acting, ground.project_id, ground.instance_id)
+    assert instance is not None
+    gone = type(instance)(**{name: getattr(instance, name) for name in instance.__slots__} | {"id": "ins_gone"})
+    assert await facts(ground.database, gone, CLOCK.now()) is None
+
+
+def commands() -> set[str]:
+    """Every command that an explanation may name."""
+    at = test_why.instance()
+    found = {again(at, test_why.operation(kind=kind.value)) for kind in OperationKind}
+    found |= {"mooring allocations explain --shape gpu_slice --sku small --gpu-count 1", "mooring receipts get rcp_1"}
+    return found | {"mooring nodes write-off nod_1", "mooring instances stop ins_1", "mooring instances repair ins_1"}
+
+
+@pytest.mark.parametrize("text", sorted(commands()))
+def test_a_command_that_is_told_is_there_and_takes_what_it_is_given(text: str) -> None:
+    words = shlex.split(text)
+    assert words[0] == "mooring"
+    command: click.Command = mooring
+    context = click.Context(mooring, info_name="mooring")
+    rest = words[1:]
+    while isinstance(command, click.Group):
+        found = command.get_command(context, rest[0])
+        assert found is not None, f"{text}: there is no {rest[0]}"
+        command, rest = found, rest[1:]
+    command.make_context(words[-1], rest, parent=context)

@@ -1,0 +1,284 @@
+"""Artifacts end to end by the public API, with Debian's docker-registry as the platform's own."""
+
+import hashlib
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from mooring.core.kernel.errors import Refusal
+from mooring.gateways.egress import EgressClient
+from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
+from mooring.gateways.registry.registry_push import RegistryPusher
+from mooring.gateways.signing.cosign_keys import new_signing_key
+from mooring.gateways.signing.cosign_sign import sign_as_tag
+from mooring.settings import Settings
+from server.tests.conftest import Tenant, World, running_platform
+from server.tests.gateways.registry.conftest import BRIEF
+from server.tests.support.images import image, push
+from server.tests.support.registry_process import RunningRegistry, running_registry
+
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("registry"), pytest.mark.real_part("postgresql")]
+
+WHY = "because the tests say so"
+
+
+@dataclass(frozen=True)
+class Given:
+    """Always the same token."""
+
+    fixed: str
+
+    def token(self, repository: str, actions: Sequence[str]) -> str:
+        return self.fixed
+
+
+@dataclass(frozen=True)
+class Harbour:
+    """A platform with a registry of its own, a tenant and a project."""
+
+    world: World
+    registry: RunningRegistry
+    tenant: Tenant
+    project_id: str
+    files: Path
+    dialer: EgressClient
+
+    @property
+    def client(self) -> httpx.AsyncClient:
+        return self.world.client(self.tenant.token)
+
+    @property
+    def place(self) -> str:
+        return f"/api/v1/tenants/{self.tenant.id}"
+
+    @property
+    def project(self) -> str:
+        return f"/api/v1/projects/{self.project_id}"
+
+    async def ask(self, method: str, path: str, body: object = None, *, token: str | None = None) -> httpx.Response:
+        async with self.world.running.client(token or self.tenant.token) as client:
+            return await client.request(method, path, json=body)
+
+    async def do(self, method: str, path: str, body: object = None, *, token: str | None = None) -> Any:
+        answer = await self.ask(method, path, body, token=token)
+        assert answer.status_code < 300, f"{method} {path}: {answer.text}"
+        return answer.json() if answer.content else None
+
+    async def refused(self, method: str, path: str, body: object = None) -> str:
+        answer = await self.ask(method, path, body)
+        assert answer.status_code >= 400, answer.text
+        return str(answer.json()["code"])
+
+    def pusher(self, credentials: Any) -> RegistryPusher:
+        place = RegistryPlace(
+            self.registry.url, credentials=credentials, token_hosts=frozenset({"127.0.0.1"}), patience=BRIEF
+        )
+        return RegistryPusher(RegistryClient(place, self.dialer))
+
+    async def published(self, name: str = "app", **about: Any) -> tuple[Any, str, RegistryPusher]:
+        """An image pushed by the right that publishing gives: the intent, the digest, and the pusher."""
+        intent = await self.do("POST", f"{self.place}/artifacts/publish", {"name": name})
+        pusher = self.pusher(Given(intent["registry_token"]))
+        return intent, await push(pusher, intent["repository"], image(**about)), pusher
+
+    async def registered(self, name: str = "app") -> tuple[Any, Any, RegistryPusher]:
+        intent, digest, pusher = await self.published(name)
+        body = {"kind": "oci", "location": intent["location"], "digest": digest}
+        return await self.do("POST", f"{self.place}/artifacts", body), intent, pusher
+
+    def move(self, artifact: Any, move: str, **further: object) -> tuple[str, str, dict[str, object]]:
+        return "POST", f"{self.place}/artifacts/{artifact['id']}/promote", {"move": move, "reason": WHY, **further}
+
+
+@pytest.fixture
+async def harbour(settings: Settings, tmp_path: Path, dialer: EgressClient) -> AsyncIterator[Harbour]:
+    files = tmp_path / "files"
+    files.mkdir()
+    settings = replace(settings, promotion_grace_days=0.0, source_file_directory=str(files))
+    async with running_platform(settings) as first:
+        admin = World(first, first.client())
+        token = await admin.sign_in("admin@mooring.local", first.code)
+        about = (await first.client(token).get("/api/v1/platform/registry")).json()
+        await admin.close()
+    directory = tmp_path / "registry"
+    directory.mkdir()
+    (directory / "bundle.pem").write_text(about["certificate"])
+    auth = {
+        "realm": "http://127.0.0.1:9/api/v1/registry/token",
+        "service": about["service"],
+        "issuer": about["issuer"],
+        "rootcertbundle": str(directory / "bundle.pem"),
+    }
+    with ExitStack() as stack:
+        registry = stack.enter_context(running_registry(directory, {"token": auth}))
+        async with running_platform(replace(settings, registry_url=registry.url)) as running:
+            world = World(running, running.client(token))
+            tenant = await world.tenant("acme")
+            yield Harbour(world, registry, tenant, await world.project(tenant, "train"), files, dialer)
+            await world.close()
+
+
+async def test_the_whole_way_from_publishing_to_retirement(harbour: Harbour) -> None:
+    key = new_signing_key()
+    trusted = key.trusted("k")
+    await harbour.do("POST", f"{harbour.place}/signer-keys", {"name": "release", "public_key_pem": trusted.pem})
+    artifact, intent, pusher = await harbour.registered()
+    assert (artifact["promotion"], artifact["visibility"]) == ("draft", "tenant")
+    await sign_as_tag(pusher, intent["repository"], artifact["digest"], key)
+    verified = await harbour.do("POST", f"{harbour.place}/artifacts/{artifact['id']}/verify")
+    assert (verified["trust"], verified["doubts"]) == ("verified", [])
+    evidence = await harbour.do("GET", f"{harbour.place}/artifacts/{artifact['id']}/evidence")
+    assert trusted.fingerprint in {each["key_fingerprint"] for each in evidence["evidence"]}
+    for move, state in (("stage", "staged"), ("canary", "canary"), ("activate", "active")):
+        assert (await harbour.do(*harbour.move(artifact, move)))["promotion"] == state
+    deprecated = await harbour.do(*harbour.move(artifact, "deprecate", no_successor_because="nobody needs it any more"))
+    assert deprecated["promotion"] == "deprecated"
+    assert (await harbour.do(*harbour.move(artifact, "retire")))["promotion"] == "retired"
+    history = (await harbour.do("GET", f"{harbour.place}/artifacts/{artifact['id']}/history"))["items"]
+    told = [(each["before"], each["after"], each["reason"]) for each in history if each["machine"] == "promotion"]
+    assert told[0][:2] == ("", "draft")
+    assert told[1:] == [
+        ("draft", "staged", WHY),
+        ("staged", "canary", WHY),
+        ("canary", "active", WHY),
+        ("active", "deprecated", WHY),
+        ("deprecated", "retired", WHY),
+    ]
+    assert all(each["actor_id"] == harbour.tenant.admin_id for each in history)
+
+
+async def test_moves_that_the_table_does_not_have_are_refused(harbour: Harbour) -> None:
+    artifact, _, _ = await harbour.registered()
+    for move in ("canary", "activate", "rollback", "deprecate", "retire"):
+        assert await harbour.refused(*harbour.move(artifact, move)) == "illegal_transition", move
+    await harbour.do(*harbour.move(artifact, "stage"))
+    await harbour.do(*harbour.move(artifact, "canary"))
+    assert (await harbour.do(*harbour.move(artifact, "rollback")))["promotion"] == "staged"
+    assert (await harbour.do(*harbour.move(artifact, "withdraw")))["promotion"] == "retired"
+
+
+async def test_a_digest_that_is_not_at_its_source_is_not_registered(harbour: Harbour) -> None:
+    intent, _, _ = await harbour.published()
+    body = {"kind": "oci", "location": intent["location"], "digest": f"sha256:{'0' * 64}"}
+    assert await harbour.refused("POST", f"{harbour.place}/artifacts", body) == "artifact_not_found_at_source"
+    elsewhere = body | {"location": f"oci://{harbour.registry.authority}/platform/app"}
+    assert await harbour.refused("POST", f"{harbour.place}/artifacts", elsewhere) == "source_denied"
+    unlisted = body | {"location": "oci://registry.example/team/app"}
+    assert await harbour.refused("POST", f"{harbour.place}/artifacts", unlisted) == "source_denied"
+
+
+async def test_a_tampered_layer_is_not_staged_and_the_failed_check_is_kept(harbour: Harbour) -> None:
+    artifact, _, _ = await harbour.registered()
+    for digest in image().blobs:
+        place = harbour.registry.file_of(digest)
+        place.write_bytes(b"x" * place.stat().st_size)
+    assert await harbour.refused(*harbour.move(artifact, "stage")) == "digest_mismatch"
+    evidence = await harbour.do("GET", f"{harbour.place}/artifacts/{artifact['id']}/evidence")
+    assert [each["passed"] for each in evidence["checks"]] == [False]
+    kept = await harbour.do("GET", f"{harbour.place}/artifacts/{artifact['id']}")
+    assert kept["promotion"] == "draft"
+
+
+async def test_what_is_revoked_is_refused_from_then_on(harbour: Harbour) -> None:
+    artifact, _, _ = await harbour.registered()
+    path = f"{harbour.place}/artifacts/{artifact['id']}"
+    assert (await harbour.do("POST", f"{path}/revoke", {"reason": WHY}))["trust"] == "revoked"
+    assert await harbour.refused(*harbour.move(artifact, "stage")) == "artifact_revoked"
+    assert (await harbour.do("POST", f"{path}/verify"))["trust"] == "revoked"
+    assert await harbour.refused("POST", f"{path}/revoke", {"reason": WHY}) == "illegal_transition"
+
+
+async def test_a_blob_from_the_platforms_directory_is_hashed_whole(harbour: Harbour) -> None:
+    content = b"weights" * 1000
+    (harbour.files / "model.bin").write_bytes(content)
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    body = {"kind": "blob", "location": "file:model.bin", "digest": digest}
+    assert await harbour.refused("POST", f"{harbour.project}/artifacts", body) == "source_denied"
+    mine = {"name": "files", "pattern": "file:*"}
+    assert await harbour.refused("POST", f"{harbour.place}/artifact-sources", mine) == "validation_failed"
+    everywhere = {"name": "all", "pattern": "*"}
+    await harbour.do("POST", f"{harbour.place}/artifact-sources", everywhere)
+    assert await harbour.refused("POST", f"{harbour.project}/artifacts", body) == "source_denied"
+    platform = str(harbour.world.admin.headers["Authorization"]).removeprefix("Bearer ")
+    source = await harbour.do("POST", "/api/v1/platform/artifact-sources", mine, token=platform)
+    wrong = body | {"digest": f"sha256:{'1' * 64}"}
+    assert await harbour.refused("POST", f"{harbour.project}/artifacts", wrong) == "digest_mismatch"
+    made = await harbour.do("POST", f"{harbour.project}/artifacts", body)
+    assert (made["size_bytes"], made["trust"], made["visibility"]) == (len(content), "verified", "project")
+    assert await harbour.refused("POST", f"{harbour.project}/artifacts", body) == "name_taken"
+    await harbour.do("DELETE", f"/api/v1/platform/artifact-sources/{source['id']}", token=platform)
+    seen = await harbour.do("GET", f"{harbour.project}/artifacts/{made['id']}")
+    assert (seen["trust"], [each["code"] for each in seen["doubts"]]) == ("rejected", ["source_denied"])
+    listed = await harbour.do("GET", f"{harbour.project}/artifacts?digest={digest}")
+    assert [each["id"] for each in listed["items"]] == [made["id"]]
+    assert (await harbour.do("GET", f"{harbour.place}/artifacts"))["items"] == []
+
+
+async def test_the_token_endpoint_gives_what_the_caller_may_have(harbour: Harbour) -> None:
+    intent, digest, _ = await harbour.published()
+    other = await harbour.world.tenant("other")
+    scope = f"repository:{intent['repository']}:pull,push"
+    query = {"service": "mooring-registry", "scope": ["repository:platform/tools:pull", scope]}
+
+    async def token(password: str) -> httpx.Response:
+        async with harbour.world.running.client() as client:
+            return await client.get("/api/v1/registry/token", params=query, auth=("anybody", password))
+
+    assert (await token("wrong")).status_code == 401
+    mine = (await token(harbour.tenant.token)).json()
+    reading = RegistryClient(
+        RegistryPlace(harbour.registry.url, credentials=Given(mine["token"]), patience=BRIEF), harbour.dialer
+    )
+    assert (await reading.manifest(intent["repository"], digest)).digest == digest
+    await push(RegistryPusher(reading), intent["repository"], image())
+    theirs = (await token(other.token)).json()
+    stranger = RegistryClient(
+        RegistryPlace(harbour.registry.url, credentials=Given(theirs["token"]), patience=BRIEF), harbour.dialer
+    )
+    with pytest.raises(Refusal, match=r"refused|not accepted"):
+        await stranger.manifest(intent["repository"], digest)
+
+
+async def test_where_a_signature_is_required_each_lack_of_one_has_its_own_code(harbour: Harbour) -> None:
+    await harbour.do("PUT", f"{harbour.place}/policy", {"rules": {"signatures": "images"}, "reason": WHY})
+    artifact, intent, pusher = await harbour.registered()
+    path = f"{harbour.place}/artifacts/{artifact['id']}"
+
+    async def verified() -> tuple[str, list[str]]:
+        seen = await harbour.do("POST", f"{path}/verify")
+        return seen["trust"], [each["code"] for each in seen["doubts"]]
+
+    assert await verified() == ("unverified", ["signature_missing"])
+    assert await harbour.refused(*harbour.move(artifact, "stage")) == "signature_missing"
+    stranger, key = new_signing_key(), new_signing_key()
+    await sign_as_tag(pusher, intent["repository"], artifact["digest"], stranger)
+    assert await verified() == ("unverified", ["signature_key_unknown"])
+    pem = {"name": "release", "public_key_pem": key.trusted("k").pem}
+    trusted = await harbour.do("POST", f"{harbour.place}/signer-keys", pem)
+    await sign_as_tag(pusher, intent["repository"], artifact["digest"], key)
+    assert await verified() == ("verified", [])
+    await harbour.do(*harbour.move(artifact, "stage"))
+    await harbour.do("DELETE", f"{harbour.place}/signer-keys/{trusted['id']}")
+    assert (await harbour.do("GET", path))["trust"] == "unverified"
+    assert await harbour.refused(*harbour.move(artifact, "canary")) == "signature_key_unknown"
+    await harbour.do("POST", f"{harbour.place}/signer-keys", pem)
+    assert (await harbour.do("GET", path))["trust"] == "verified"
+    await harbour.do(*harbour.move(artifact, "canary"))
+
+
+async def test_a_signature_that_was_made_for_another_repository_does_not_count(harbour: Harbour) -> None:
+    await harbour.do("PUT", f"{harbour.place}/policy", {"rules": {"signatures": "images"}, "reason": WHY})
+    key = new_signing_key()
+    pem = {"name": "release", "public_key_pem": key.trusted("k").pem}
+    await harbour.do("POST", f"{harbour.place}/signer-keys", pem)
+    artifact, intent, pusher = await harbour.registered()
+    named = f"{harbour.registry.authority}/elsewhere/app"
+    await sign_as_tag(pusher, intent["repository"], artifact["digest"], key, name=named)
+    seen = await harbour.do("POST", f"{harbour.place}/artifacts/{artifact['id']}/verify")
+    assert (seen["trust"], [each["code"] for each in seen["doubts"]]) == ("rejected", ["signature_replayed"])
+    assert await harbour.refused(*harbour.move(artifact, "stage")) == "signature_replayed"

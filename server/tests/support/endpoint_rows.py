@@ -1,0 +1,73 @@
+"""Rows of what can be visited, written down: an active allocation, an endpoint that was declared in it, a visit."""
+
+import hashlib
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from mooring.core.fleet.allocation import ALLOCATION, AllocationState
+from mooring.core.fleet.task import TASK, TaskState
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.ids import Prefix
+from server.tests.support.lifecycle_rows import CLOCK, Ground, Subject, path
+
+PORT = 8_080
+
+
+@dataclass(frozen=True)
+class Reachable:
+    """An endpoint that can be visited, and where it is."""
+
+    endpoint_id: str
+    allocation_id: str
+    node_id: str
+
+
+async def an_endpoint(ground: Ground, protocol: str = "http", label: str = "web") -> Reachable:
+    """An endpoint of an active allocation; on the ground's node, or on one of its own."""
+    node_id = ground.node_id or await ground.birth("node")
+    standing = replace(ground, node_id=node_id)
+    allocation = await standing.subject("allocation", ALLOCATION, AllocationState.ACTIVE)
+    own = replace(standing, allocation_id=allocation.id)
+    return Reachable(await declared(own, protocol, label), allocation.id, node_id)
+
+
+async def declared(ground: Ground, protocol: str = "http", label: str = "web") -> str:
+    """The task that declared an endpoint in the ground's allocation, when its service was started."""
+    arguments: dict[str, Any] = {
+        "name": label,
+        "argv": ["serve"],
+        "endpoint": {"name": label, "port": PORT, "protocol": protocol},
+    }
+    task_id = await ground.birth(
+        "task", type="service.start", arguments=arguments, owner=f"{ground.allocation_id}/{label}"
+    )
+    subject = Subject("task", TASK, task_id, TASK.initial)
+    for edge in path(TASK, TaskState.SUCCEEDED):
+        subject = await ground.move(subject, edge)
+    return task_id
+
+
+async def a_visit(ground: Ground, endpoint: Reachable, token_id: str, principal_id: str) -> str:
+    """A visit to the endpoint that nobody used yet."""
+    visit_id, now = CLOCK.mint(Prefix.VISIT), CLOCK.now()
+    row = {
+        "id": visit_id,
+        "tenant_id": ground.tenant_id,
+        "project_id": ground.project_id,
+        "allocation_id": endpoint.allocation_id,
+        "node_id": endpoint.node_id,
+        "owner": f"{endpoint.allocation_id}/web",
+        "kind": "connect",
+        "endpoint_id": endpoint.endpoint_id,
+        "port": PORT,
+        "principal_id": principal_id,
+        "token_id": token_id,
+        "ticket_hash": hashlib.sha256(visit_id.encode()).digest(),
+        "correlation_id": "cor_test",
+        "trace_id": "a" * 32,
+        "created_at": now,
+        "expires_at": now + timedelta(hours=1),
+    }
+    await ground.write(Insert("visit", row))
+    return visit_id

@@ -1,0 +1,156 @@
+"""Small images and other artifacts, made in pure Python: tar, gzip and JSON, the same bytes every time."""
+
+import gzip
+import io
+import tarfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from mooring.gateways.registry.image_manifest import (
+    EMPTY_CONFIG,
+    OCI_CONFIG,
+    OCI_EMPTY,
+    OCI_INDEX,
+    OCI_LAYER_GZIP,
+    OCI_MANIFEST,
+    BlobDescriptor,
+    ImageManifest,
+    ImagePlatform,
+    digest_of,
+    read_manifest,
+)
+from mooring.gateways.registry.registry_push import RegistryPusher
+
+PROGRAM = b"\x7fELF of a kind"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer, packed and not."""
+
+    packed: bytes
+    unpacked: bytes
+    media_type: str = OCI_LAYER_GZIP
+
+    @property
+    def descriptor(self) -> BlobDescriptor:
+        return describe(self.packed, self.media_type)
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A manifest, and every blob that it needs by digest."""
+
+    manifest: ImageManifest
+    blobs: Mapping[str, bytes]
+    parts: tuple["Artifact", ...] = ()  # the images of an index
+
+    @property
+    def digest(self) -> str:
+        return self.manifest.digest
+
+
+@dataclass(frozen=True)
+class About:
+    """What an image's config says."""
+
+    entrypoint: Sequence[str] = ("/bin/program",)
+    os: str = "linux"
+    architecture: str = "amd64"
+    further: Mapping[str, Any] = field(default_factory=dict)
+
+
+def describe(content: bytes, media_type: str) -> BlobDescriptor:
+    return BlobDescriptor(media_type=media_type, digest=digest_of(content), size=len(content))
+
+
+def archive(
+    files: Mapping[str, bytes | tuple[bytes, int]],
+    links: Mapping[str, str] | None = None,
+    form: int = tarfile.PAX_FORMAT,
+) -> bytes:
+    """A tar archive: content, or content and mode, by name; links by name."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w", format=form) as tar:
+        for name, given in files.items():
+            content, mode = given if isinstance(given, tuple) else (given, 0o755)
+            entry = tarfile.TarInfo(name)
+            entry.size, entry.mode = len(content), mode
+            tar.addfile(entry, io.BytesIO(content))
+        for name, target in (links or {}).items():
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, target
+            tar.addfile(entry)
+    return made.getvalue()
+
+
+def layer(unpacked: bytes) -> Layer:
+    return Layer(gzip.compress(unpacked, mtime=0), unpacked)
+
+
+def image(layers: Sequence[Layer] | None = None, about: About | None = None) -> Artifact:
+    """An image; without a word about it, one that could be started."""
+    made = list(layers) if layers is not None else [layer(archive({"bin/program": PROGRAM}))]
+    said = about or About()
+    config = msgspec.json.encode(
+        {
+            "os": said.os,
+            "architecture": said.architecture,
+            "config": {"Entrypoint": list(said.entrypoint), **said.further},
+            "rootfs": {"type": "layers", "diff_ids": [digest_of(each.unpacked) for each in made]},
+        }
+    )
+    document = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "config": describe(config, OCI_CONFIG),
+        "layers": [each.descriptor for each in made],
+    }
+    blobs = {digest_of(each.packed): each.packed for each in made} | {digest_of(config): config}
+    return Artifact(read_manifest(msgspec.json.encode(document)), blobs)
+
+
+def index(images: Mapping[str, Artifact]) -> Artifact:
+    """An index of images by `os/architecture`."""
+    entries = []
+    for platform, part in images.items():
+        system, _, architecture = platform.partition("/")
+        entries.append(
+            msgspec.structs.replace(
+                part.manifest.descriptor, platform=ImagePlatform(os=system, architecture=architecture)
+            )
+        )
+    document = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries}
+    return Artifact(read_manifest(msgspec.json.encode(document)), {}, tuple(images.values()))
+
+
+def payload(files: Mapping[str, bytes]) -> Artifact:
+    """Files that are no image, one layer each."""
+    layers = [
+        msgspec.structs.replace(
+            describe(content, "application/octet-stream"), annotations={"org.opencontainers.image.title": name}
+        )
+        for name, content in files.items()
+    ]
+    document = {
+        "schemaVersion": 2,
+        "mediaType": OCI_MANIFEST,
+        "artifactType": "application/vnd.example.weights",
+        "config": describe(EMPTY_CONFIG, OCI_EMPTY),
+        "layers": layers,
+    }
+    blobs = {digest_of(content): content for content in (*files.values(), EMPTY_CONFIG)}
+    return Artifact(read_manifest(msgspec.json.encode(document)), blobs)
+
+
+async def push(pusher: RegistryPusher, repository: str, artifact: Artifact, tag: str | None = None) -> str:
+    """Push all of an artifact; its digest."""
+    for part in artifact.parts:
+        await push(pusher, repository, part)
+    for content in artifact.blobs.values():
+        await pusher.blob(repository, content)
+    await pusher.manifest_bytes(repository, artifact.manifest.raw, tag)
+    return artifact.digest

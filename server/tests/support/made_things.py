@@ -1,0 +1,283 @@
+"""Things that addresses name, written down: nodes, tasks, checks, and an app that can be launched with an instance."""
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from mooring.core.catalog.manifest import manifest_digest
+from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
+from mooring.core.catalog.trust_lifecycle import TRUST
+from mooring.core.fleet.allocation import ALLOCATION, AllocationState
+from mooring.core.fleet.runtime_secret import RuntimeSecretSpec, store_secret
+from mooring.core.kernel.decision import Insert, StateChange
+from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.permissions import Scope
+from mooring.core.runtime.attachment import ATTACHMENT, AttachmentState
+from mooring.core.runtime.instance import INSTANCE, InstanceState
+from mooring.core.runtime.member import MEMBER, MemberState
+from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.kernel.unit_of_work import apply
+from server.tests.support.agents import joined
+from server.tests.support.endpoint_rows import an_endpoint
+from server.tests.support.lifecycle_rows import CLOCK, Ground, Subject, context, machines_of, path
+from server.tests.support.task_rows import a_receipt, a_task
+
+if TYPE_CHECKING:
+    from server.tests.support.route_requests import Home
+
+SECRET: str = "access"
+"""What the secret of every instance is called that opens its app."""
+VALUE: bytes = b"a secret that opens the app"
+DIGEST: str = f"sha256:{'d' * 64}"
+OPERATOR: list[str] = ["runtime.claim", "runtime.report"]
+
+
+async def new_enrolment_token(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more one-time token for a machine."""
+    made = await home.post(Scope.PLATFORM, "/nodes/enrolment-tokens", {})
+    return {"enrolment_token_id": made["id"]}
+
+
+async def new_node(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more node, ready for work."""
+    machine = await joined(home.client, home.world.admin)
+    await machine.report(home.client)
+    return {"node_id": machine.node_id}
+
+
+async def new_task(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more task of the project's, which waits for its agent."""
+    return {"task_id": await a_task(home.ground())}
+
+
+async def new_endpoint(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more endpoint, of a web app in an allocation of its own."""
+    return {"endpoint_id": (await an_endpoint(home.ground())).endpoint_id}
+
+
+async def new_receipt(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more receipt of the project's."""
+    return {"receipt_id": await a_receipt(home.ground())}
+
+
+def manifest_of(slug: str) -> dict[str, Any]:
+    """An app that can be changed in every way, with an action that everybody who launches it may ask for."""
+    return {
+        "manifest_version": 1,
+        "app": slug,
+        "version": "1.0.0",
+        "artifact_kind": "controller",
+        "artifacts": {"main": DIGEST},
+        "runtime_profile": {"image": "main"},
+        "required_actions": OPERATOR,
+        "actions": [
+            {"name": name, "permission": permission, "input_schema": {"type": "object"}}
+            for name, permission in (("look", "instance.read"), ("peek", "attachment.read"))
+        ],
+        "endpoints": [{"name": "login", "protocol": "terminal", "user": "app"}],
+        "components": [{"key": "main", "max_count": 9}],
+        "usage_units": [{"unit": "tokens", "title": "Tokens"}],
+        "lifecycle": {
+            "upgrade": {"strategy": "none"},
+            "rollback": {"supported": False},
+            "delete": {"data": "removed"},
+            "attach": {"supported": True},
+        },
+    }
+
+
+async def launchable(home: "Home") -> dict[str, str]:
+    """An app of the tenant's that the project may launch; once, since it stays."""
+    key = (Scope.PROJECT, "launchable")
+    if key in home.kept:
+        return home.kept[key]
+    ground = home.ground()
+    app_id = await ground.app("launched", "scheduler")
+    slug = str(await ground.database.fetchval(PLATFORM, "SELECT slug FROM app WHERE id = $1", app_id))
+    await an_artifact(ground)
+    plain = manifest_of(slug)
+    columns = {"manifest": plain, "manifest_digest": manifest_digest(plain), "app_slug": slug, "version": "1.0.0"}
+    columns["digests"] = [DIGEST]
+    row = replace(ground, app_id=app_id).row("app_version") | columns
+    await ground.write(Insert("app_version", row, machines_of("app_version")))
+    subject = Subject("app_version", PROMOTION, str(row["id"]), PROMOTION.initial)
+    for edge in path(PROMOTION, PromotionState.ACTIVE):
+        staged = {"staged_digest": row["manifest_digest"]}
+        subject = await ground.move(subject, edge, **(staged if edge.target != "retired" else {}))
+    body = {"app_id": app_id, "reason": "to launch it", "agreed_actions": OPERATOR}
+    await home.post(Scope.PROJECT, "/entitlements", body)
+    account = {"name": f"operates-{slug}", "actions": OPERATOR}
+    made = await home.post(Scope.PROJECT, "/service-accounts", account)
+    sku = {
+        "slug": f"sku-of-{slug}"[:40],
+        "display_name": "A SKU",
+        "shape": "gpu_slice",
+        "gpu_model": "made-up",
+        "regions": ["local"],
+        "allowed_gpu_counts": [1],
+        "price_minor_per_gpu_hour": 100,
+        "currency": "EUR",
+    }
+    await home.post(Scope.PLATFORM, "/skus", sku)
+    known = {"app_id": app_id, "slug": slug, "version_id": subject.id, "account_id": made["id"], "sku": sku["slug"]}
+    home.kept[key] = {name: str(value) for name, value in known.items()}
+    return home.kept[key]
+
+
+async def an_artifact(ground: Ground) -> None:
+    """The artifact of every launchable app, active and verified, and the source that it is from."""
+    there = "SELECT count(*) FROM artifact WHERE digest = $1 AND tenant_id = $2"
+    if await ground.database.fetchval(PLATFORM, there, DIGEST, ground.tenant_id):
+        return
+    row = ground.row("artifact") | {"digest": DIGEST}
+    source = {
+        "id": CLOCK.mint(Prefix.ARTIFACT_SOURCE),
+        "tenant_id": ground.tenant_id,
+        "name": "any",
+        "created_at": CLOCK.now(),
+        "pattern": "oci://registry.example/team/*",
+    }
+    await ground.write(Insert("artifact", row, machines_of("artifact")), Insert("artifact_source", source))
+    verify = next(edge for edge in TRUST.edges if edge.source == "unverified" and edge.target == "verified")
+    await ground.write(StateChange("artifact", str(row["id"]), TRUST, verify, 0, ground.tenant_id))
+    for generation, edge in enumerate(path(PROMOTION, PromotionState.ACTIVE)):
+        await ground.write(StateChange("artifact", str(row["id"]), PROMOTION, edge, generation, ground.tenant_id))
+    seen = {
+        "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE),
+        "tenant_id": ground.tenant_id,
+        "artifact_id": row["id"],
+        "kind": "presence",
+        "digest": DIGEST,
+        "observed_at": CLOCK.now(),
+        "size_bytes": row["size_bytes"],
+    }
+    await ground.write(Insert("artifact_evidence", seen))
+
+
+async def instance_ground(home: "Home") -> Ground:
+    """An instance that runs, where rows of its own are written down."""
+    known = await launchable(home)
+    ground = home.ground()
+    standing = replace(
+        ground,
+        app_id=known["app_id"],
+        version_id=known["version_id"],
+        account_id=known["account_id"],
+        allocation_id=await ground.birth("allocation"),
+    )
+    columns = {"placement": {"sku": known["sku"]}, "app_slug": known["slug"], "app_category": "scheduler"}
+    made = await standing.birth("instance", **columns)
+    subject = Subject("instance", INSTANCE, made, INSTANCE.initial)
+    for edge in path(INSTANCE, InstanceState.RUNNING):
+        subject = await standing.move(subject, edge)
+    return replace(standing, instance_id=made)
+
+
+async def new_instance(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more instance, which runs and has no member."""
+    return {"instance_id": (await instance_ground(home)).instance_id}
+
+
+async def new_subject(home: "Home", scope: Scope) -> dict[str, str]:
+    """Something that is asked about: one more instance."""
+    return {"subject": (await instance_ground(home)).instance_id}
+
+
+async def new_member(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more member, which waits for its adapter, of an instance of its own."""
+    ground = await instance_ground(home)
+    member_id = await ground.birth("member", allocation_id=ground.allocation_id)
+    return {"instance_id": ground.instance_id, "member_id": member_id}
+
+
+async def new_operation(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more operation, which waits for its adapter, of an instance of its own."""
+    ground = await instance_ground(home)
+    return {"instance_id": ground.instance_id, "operation_id": await ground.birth("operation")}
+
+
+async def new_action(home: "Home", scope: Scope) -> dict[str, str]:
+    """An action of one more instance."""
+    return await new_instance(home, scope) | {"action_name": "look"}
+
+
+async def at_terminal(ground: Ground) -> None:
+    """Let the instance have a member that is up, in an allocation that stands: its terminal is there."""
+    placed = replace(ground, node_id=await ground.birth("node"))
+    allocation = await placed.subject("allocation", ALLOCATION, AllocationState.ACTIVE)
+    placed = replace(placed, allocation_id=allocation.id)
+    made = await placed.birth("member", allocation_id=allocation.id)
+    subject = Subject("member", MEMBER, made, MEMBER.initial)
+    for edge in path(MEMBER, MemberState.READY):
+        subject = await placed.move(subject, edge)
+
+
+async def new_terminal(home: "Home") -> str:
+    """One more instance, at whose terminal commands run."""
+    ground = await instance_ground(home)
+    await at_terminal(ground)
+    return ground.instance_id
+
+
+async def new_secret(home: "Home", scope: Scope) -> dict[str, str]:
+    """The secret that opens one more instance."""
+    ground = await instance_ground(home)
+    services = home.world.running.platform.services
+    sealed = services.secrets.seal(
+        VALUE, id=CLOCK.mint(Prefix.SECRET), tenant_id=ground.tenant_id, purpose="runtime_secret"
+    )
+    place = (ground.tenant_id, ground.project_id)
+    wish = RuntimeSecretSpec(*place, SECRET, "app_access", sealed, instance_id=ground.instance_id)
+    await apply(ground.database, ground.acting, context(), store_secret(context(), wish, 0))
+    return {"instance_id": ground.instance_id, "secret_name": SECRET}
+
+
+async def shared_instance(home: "Home") -> dict[str, object]:
+    """One more instance of another project of the tenant, which the tenant's projects attach to."""
+    known = await launchable(home)
+    standing = replace(
+        home.ground(), app_id=known["app_id"], version_id=known["version_id"], account_id=known["account_id"]
+    )
+    return await standing.shared_instance(app_slug=known["slug"], app_category="scheduler")
+
+
+async def new_attachment(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more attachment of the project, which is active."""
+    ground, around = home.ground(), await shared_instance(home)
+    made = await ground.birth("attachment", **around)
+    subject = Subject("attachment", ATTACHMENT, made, ATTACHMENT.initial)
+    await ground.move(subject, path(ATTACHMENT, AttachmentState.ACTIVE)[0])
+    return {"attachment_id": made}
+
+
+async def new_attached_operation(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more operation that is for an attachment of the project."""
+    ground, around = home.ground(), await shared_instance(home)
+    made = await ground.birth("attachment", **around)
+    owner = replace(ground, project_id=str(around["owning_project_id"]), instance_id=str(around["instance_id"]))
+    told = {"id": made, "project_id": ground.project_id, "account_name": "p-train"}
+    return {"attachment_id": made, "operation_id": await owner.birth("operation", request={"attachment": told})}
+
+
+async def new_attached_action(home: "Home", scope: Scope) -> dict[str, str]:
+    """An action of an instance that the project is attached to."""
+    return await new_attachment(home, scope) | {"action_name": "peek"}
+
+
+async def a_shared_instance(home: "Home", scope: Scope) -> object:
+    """The id of an instance that the project may be attached to."""
+    return (await shared_instance(home))["instance_id"]
+
+
+async def an_app(home: "Home", scope: Scope) -> object:
+    """The slug of an app that can be launched."""
+    return (await launchable(home))["slug"]
+
+
+async def a_component(home: "Home", scope: Scope) -> object:
+    """The component of every launchable app."""
+    return "main"
+
+
+async def a_placement(home: "Home", scope: Scope) -> object:
+    """An allocation that waits for a place, and that nobody is in."""
+    return {"allocations": [await home.ground().birth("allocation")]}

@@ -1,0 +1,453 @@
+"""A well-formed request for every route: addresses that name things which exist, and the smallest valid bodies.
+
+What a route's address names is made through the public API by the admin of its place; once for requests that change
+nothing, and anew for each that does. A body has what its schema requires and no more. A route with a parameter or a
+field that is not known here fails with the name of it: say once what a good one is, and every generic test uses it.
+"""
+
+import base64
+import hashlib
+import itertools
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from mooring.api.openapi import document
+from mooring.api.route import Route
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.permissions import Scope
+from mooring.gateways.signing.cosign_keys import new_signing_key
+from mooring.gateways.signing.signatures import new_key_pair
+from mooring.storage.kernel.database import PLATFORM
+from server.tests.conftest import PASSWORD, Tenant, World
+from server.tests.support import adapter_requests, made_things
+from server.tests.support.agents import Machine, joined
+from server.tests.support.lifecycle_rows import Ground, machines_of
+
+RECEIVER: Final = "https://127.0.0.1:1/hook"
+"""A webhook's address at which nobody answers, at once; the tests' platform allows loopback."""
+
+BLOB: Final = b"weights"
+"""What every blob of the tests holds."""
+
+ROLE_OF: Final = {
+    Scope.PLATFORM: "platform_operator",
+    Scope.TENANT: "tenant_admin",
+    Scope.PROJECT: "project_viewer",
+}
+_COUNT: Final = itertools.count(1)
+
+
+def fresh_name(beginning: str) -> str:
+    """A slug that nobody has."""
+    return f"{beginning}-{next(_COUNT)}"
+
+
+def fresh_public_key() -> str:
+    """A public key that nobody has, in base64."""
+    return base64.b64encode(new_key_pair()[1]).decode()
+
+
+@dataclass
+class Home:
+    """A tenant with a project, or the platform itself, and whoever may make things there."""
+
+    world: World
+    client: httpx.AsyncClient  # anybody's: it says with each request for whom it speaks
+    tenant: Tenant
+    project_id: str
+    kept: dict[tuple[Scope, str], dict[str, str]] = field(default_factory=dict)
+    slugs: dict[str, str] = field(default_factory=dict)  # of the apps that were made, the last one last
+    node: Machine | None = None
+    node_secret: str = ""
+
+    async def node_token(self) -> str:
+        """The token of a node that stays."""
+        if self.node is None:
+            self.node = await joined(self.client, self.world.admin)
+        if not self.node_secret:
+            self.node_secret = await self.node.token(self.client)
+        return self.node_secret
+
+    def ground(self) -> Ground:
+        """Where rows of this project are written down."""
+        return Ground(self.world.running.platform.services.database, self.tenant.id, self.project_id)
+
+    def token(self, scope: Scope) -> str:
+        """The token of the admin of this kind of place."""
+        platform = str(self.world.admin.headers["Authorization"]).removeprefix("Bearer ")
+        return platform if scope is Scope.PLATFORM else self.tenant.token
+
+    def place(self, scope: Scope) -> str:
+        """The address of this kind of place."""
+        places = {
+            Scope.PLATFORM: "/api/v1/platform",
+            Scope.TENANT: f"/api/v1/tenants/{self.tenant.id}",
+            Scope.PROJECT: f"/api/v1/projects/{self.project_id}",
+        }
+        return places[scope]
+
+    async def post(self, scope: Scope, path: str, body: object = None, method: str = "POST") -> Any:
+        """Do something as the admin of the place, which must succeed."""
+        headers = {"Authorization": f"Bearer {self.token(scope)}"}
+        sent = None if body is None else json.dumps(body).encode()
+        if sent is not None:
+            headers["Content-Type"] = "application/json"
+        url = self.place(scope) + path if not path.startswith("/api/") else path
+        answer = await self.client.request(method, url, content=sent, headers=headers)
+        assert answer.status_code < 300, f"{method} {url}: {answer.text}"
+        return answer.json() if answer.content else None
+
+    async def ids(self, route: Route, *, fresh: bool) -> dict[str, str]:
+        """The ids that the route's address names."""
+        if route.scope is Scope.RUNTIME:
+            return await adapter_requests.ids_of(self, route)
+        scope = Scope.TENANT if route.scope is Scope.SELF else route.scope
+        named = {"tenant_id": self.tenant.id, "project_id": self.project_id}
+        leaves = [each for each in route.path_parameters if each not in named]
+        if fresh and not leaves and route.method == "DELETE":
+            named["project_id"] = await self.new_project()
+        if leaves:
+            key = (scope, "/".join(leaves) if leaves[0] == "attachment_id" else leaves[-1])
+            if fresh or key not in self.kept:
+                made = await MAKERS[key[1]](self, scope)
+                if fresh:
+                    return named | made
+                self.kept[key] = made
+            named |= self.kept[key]
+        return {name: named[name] for name in route.path_parameters}
+
+    async def new_project(self) -> str:
+        """One more project, empty."""
+        body = {"slug": fresh_name("project"), "display_name": "A project"}
+        return str((await self.post(Scope.TENANT, "/projects", body))["id"])
+
+    async def new_user(self, scope: Scope) -> dict[str, str]:
+        """One more user of the tenant's, or of the platform's."""
+        body = {"email": f"{fresh_name('user')}@home.example", "display_name": "A user"}
+        home = Scope.PLATFORM if scope is Scope.PLATFORM else Scope.TENANT
+        return {"user_id": (await self.post(home, "/users", body))["id"]}
+
+    async def new_person(self, scope: Scope, role: str) -> str:
+        """One more user with a role at this kind of place; the token of a session of his."""
+        email = f"{fresh_name('person')}@home.example"
+        home = Scope.PLATFORM if scope is Scope.PLATFORM else Scope.TENANT
+        made = await self.post(home, "/users", {"email": email, "display_name": "A person"})
+        await self.post(scope, "/memberships", {"user_id": made["id"], "role": role})
+        slug = None if scope is Scope.PLATFORM else self.tenant.slug
+        return await self.world.sign_in(email, made["one_time_code"], slug)
+
+    async def new_membership(self, scope: Scope) -> dict[str, str]:
+        """One more role of somebody's, at exactly this place."""
+        body = {**await self.new_user(scope), "role": ROLE_OF[scope]}
+        return {"membership_id": (await self.post(scope, "/memberships", body))["id"]}
+
+    async def new_account(self, scope: Scope) -> dict[str, str]:
+        """One more service account, which may do nothing."""
+        body = {"name": fresh_name("account"), "actions": []}
+        return {"service_account_id": (await self.post(scope, "/service-accounts", body))["id"]}
+
+    async def new_key(self, scope: Scope) -> dict[str, str]:
+        """One more service account, with a key."""
+        account = await self.new_account(scope)
+        path = f"/service-accounts/{account['service_account_id']}/keys"
+        return account | {"key_id": (await self.post(scope, path, {"public_key": fresh_public_key()}))["id"]}
+
+    async def new_token(self, scope: Scope) -> dict[str, str]:
+        """One more token of the tenant's admin."""
+        made = await self.post(Scope.TENANT, "/api/v1/tokens", {"name": "a token"})
+        return {"token_id": made["id"]}
+
+    async def new_webhook(self, scope: Scope) -> dict[str, str]:
+        """One more webhook; those of before go, since a place has a bounded number."""
+        for each in (await self.post(scope, "/webhooks", method="GET"))["items"]:
+            if each["id"] not in {kept.get("webhook_id") for kept in self.kept.values()}:
+                await self.post(scope, f"/webhooks/{each['id']}", method="DELETE")
+        return {"webhook_id": (await self.post(scope, "/webhooks", {"url": RECEIVER}))["id"]}
+
+    async def new_delivery(self, scope: Scope) -> dict[str, str]:
+        """One more delivery: a webhook, and then something that happens in its place."""
+        webhook = await self.new_webhook(scope)
+        await self.new_membership(scope)
+        found = await self.post(scope, f"/deliveries?webhook_id={webhook['webhook_id']}", method="GET")
+        return webhook | {"delivery_id": found["items"][0]["id"]}
+
+    async def new_app(self, scope: Scope) -> dict[str, str]:
+        """One more app of this place."""
+        body = {"slug": fresh_name("app"), "display_name": "An app", "category": "tool"}
+        made = await self.post(scope, "/apps", body)
+        self.slugs[made["id"]] = made["slug"]
+        return {"app_id": made["id"]}
+
+    async def new_version(self, scope: Scope) -> dict[str, str]:
+        """One more version, a draft, of an app of its own."""
+        app = await self.new_app(scope)
+        manifest = a_manifest(self.slugs[app["app_id"]])
+        made = await self.post(scope, f"/apps/{app['app_id']}/versions", {"manifest": manifest})
+        return app | {"version_id": made["id"]}
+
+    async def new_entitlement(self, scope: Scope) -> dict[str, str]:
+        """One more entitlement of the project's, for an app of its own."""
+        app = await self.new_app(Scope.TENANT)
+        body = {"app_id": app["app_id"], "reason": "to have such a thing"}
+        return {"entitlement_id": (await self.post(Scope.PROJECT, "/entitlements", body))["id"]}
+
+
+def a_manifest(slug: str) -> dict[str, Any]:
+    """A small manifest of the right shape, of this app."""
+    return {
+        "manifest_version": 1,
+        "app": slug,
+        "version": "1.0.0",
+        "artifact_kind": "oci",
+        "artifacts": {"main": f"sha256:{'a' * 64}"},
+        "runtime_profile": {"image": "main"},
+    }
+
+
+async def _new_artifact(home: Home, scope: Scope) -> dict[str, str]:
+    """One more artifact of this place, a draft, written down, from where no source allows anybody to ask."""
+    ground = home.ground()
+    row = ground.row("artifact") | {"location": f"oci://unlisted.example/team/{fresh_name('app')}"}
+    if scope is Scope.PLATFORM:
+        row |= {"tenant_id": None, "visibility": "platform"}
+    if scope is Scope.PROJECT:
+        row |= {"project_id": home.project_id, "visibility": "project"}
+    acting = PLATFORM if scope is Scope.PLATFORM else ground.acting
+    made = Insert("artifact", row, machines_of("artifact"))
+    await ground.write(made, acting=acting)
+    return {"artifact_id": str(row["id"])}
+
+
+async def _new_source(home: Home, scope: Scope) -> dict[str, str]:
+    """One more source on the list of this place."""
+    body = {"name": "any", "pattern": f"oci://{fresh_name('registry')}.example/*"}
+    return {"source_id": (await home.post(scope, "/artifact-sources", body))["id"]}
+
+
+async def _new_signer_key(home: Home, scope: Scope) -> dict[str, str]:
+    """One more trusted key; those of before go, since a place has a bounded number."""
+    kept = {each.get("signer_key_id") for each in home.kept.values()}
+    for each in (await home.post(scope, "/signer-keys?limit=500", method="GET"))["items"]:
+        if each["id"] not in kept and "signer_key.update" in each["allowed_actions"]:
+            await home.post(scope, f"/signer-keys/{each['id']}", method="DELETE")
+    body = {"name": "any", "public_key_pem": fresh_public_pem()}
+    return {"signer_key_id": (await home.post(scope, "/signer-keys", body))["id"]}
+
+
+async def _a_sku(home: Home, scope: Scope) -> object:
+    """A kind of capacity that is sold in one size, so that a request needs no number."""
+    return (await _made_sku(home, 1))["slug"]
+
+
+async def _made_sku(home: Home, *counts: int) -> Any:
+    body = {
+        "slug": fresh_name("sku"),
+        "display_name": "A kind of capacity",
+        "shape": "gpu_slice",
+        "gpu_model": "made-up",
+        "regions": ["local"],
+        "allowed_gpu_counts": counts,
+        "price_minor_per_gpu_hour": 100,
+        "currency": "EUR",
+    }
+    return await home.post(Scope.PLATFORM, "/skus", body)
+
+
+async def _new_allocation(home: Home, scope: Scope) -> dict[str, str]:
+    """One more allocation, which waits for a place."""
+    body = {"shape": "gpu_slice", "sku": await _a_sku(home, scope)}
+    return {"allocation_id": (await home.post(Scope.PROJECT, "/allocations", body))["id"]}
+
+
+async def _new_group(home: Home, scope: Scope) -> dict[str, str]:
+    """One more group with one allocation, which waits for a place."""
+    body = {"name": fresh_name("group"), "shape": "gpu_slice", "sku": await _a_sku(home, scope)}
+    return {"group_id": (await home.post(Scope.PROJECT, "/allocation-groups", body))["id"]}
+
+
+def fresh_public_pem() -> str:
+    """A public key for signatures that nobody has, in PEM form."""
+    return new_signing_key().trusted("").pem
+
+
+async def _new_sku(home: Home, scope: Scope) -> dict[str, str]:
+    """One more kind of capacity."""
+    return {"sku_id": (await _made_sku(home, 1, 2))["id"]}
+
+
+async def _new_check(home: Home, scope: Scope) -> dict[str, str]:
+    """One more artifact with a check that is accepted and due in a far future, so that nobody begins it."""
+    artifact = await _new_artifact(home, scope)
+    ground = home.ground()
+    row = ground.row("artifact_check") | artifact
+    if scope is not Scope.PROJECT:
+        row["project_id"] = None
+    if scope is Scope.PLATFORM:
+        row["tenant_id"] = None
+    acting = PLATFORM if scope is Scope.PLATFORM else ground.acting
+    made = Insert("artifact_check", row, machines_of("artifact_check"))
+    await ground.write(made, acting=acting)
+    return artifact | {"check_id": str(row["id"])}
+
+
+MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
+    "user_id": Home.new_user,
+    "membership_id": Home.new_membership,
+    "service_account_id": Home.new_account,
+    "key_id": Home.new_key,
+    "token_id": Home.new_token,
+    "webhook_id": Home.new_webhook,
+    "artifact_id": _new_artifact,
+    "check_id": _new_check,
+    "source_id": _new_source,
+    "signer_key_id": _new_signer_key,
+    "delivery_id": Home.new_delivery,
+    "allocation_id": _new_allocation,
+    "group_id": _new_group,
+    "app_id": Home.new_app,
+    "entitlement_id": Home.new_entitlement,
+    "version_id": Home.new_version,
+    "enrolment_token_id": made_things.new_enrolment_token,
+    "node_id": made_things.new_node,
+    "sku_id": _new_sku,
+    "task_id": made_things.new_task,
+    "receipt_id": made_things.new_receipt,
+    "endpoint_id": made_things.new_endpoint,
+    "instance_id": made_things.new_instance,
+    "member_id": made_things.new_member,
+    "operation_id": made_things.new_operation,
+    "action_name": made_things.new_action,
+    "secret_name": made_things.new_secret,
+    "attachment_id": made_things.new_attachment,
+    "attachment_id/operation_id": made_things.new_attached_operation,
+    "attachment_id/action_name": made_things.new_attached_action,
+    "subject": made_things.new_subject,
+}
+"""How the thing is made that a parameter of an address names."""
+
+Field = Callable[[Home, Scope], Awaitable[object]]
+
+
+def _always(make: Callable[[], object]) -> Field:
+    async def field_(home: Home, scope: Scope) -> object:
+        return make()
+
+    return field_
+
+
+async def _a_user(home: Home, scope: Scope) -> object:
+    return (await home.new_user(scope))["user_id"]
+
+
+async def _the_role(home: Home, scope: Scope) -> object:
+    return ROLE_OF[scope]
+
+
+async def _the_tenant(home: Home, scope: Scope) -> object:
+    return home.tenant.id
+
+
+async def _an_app(home: Home, scope: Scope) -> object:
+    return (await home.new_app(Scope.TENANT))["app_id"]
+
+
+async def _a_manifest(home: Home, scope: Scope) -> object:
+    """Of the app that was made last: the one that the request's address names."""
+    return a_manifest(list(home.slugs.values())[-1] if home.slugs else "an-app")
+
+
+async def _a_location(home: Home, scope: Scope) -> object:
+    """A new file where the platform reads files; where it reads none, a place that nobody allows."""
+    directory = home.world.running.settings.source_file_directory
+    if not directory:
+        return "file:nowhere"
+    sources = await home.post(Scope.PLATFORM, "/artifact-sources?limit=500", method="GET")
+    if "file:*" not in {each["pattern"] for each in sources["items"]}:
+        await home.post(Scope.PLATFORM, "/artifact-sources", {"name": "files", "pattern": "file:*"})
+    name = fresh_name("file")
+    (Path(directory) / name).write_bytes(BLOB)
+    return f"file:{name}"
+
+
+FIELDS: Final[dict[str, Field]] = {
+    "app": made_things.an_app,
+    "component": made_things.a_component,
+    "instance_id": made_things.a_shared_instance,
+    "placement": made_things.a_placement,
+    "actions": _always(list),
+    "agent_version": _always(lambda: "1.0.0"),
+    "allowed_gpu_counts": _always(lambda: [1]),
+    "cpus": _always(lambda: 4),
+    "currency": _always(lambda: "EUR"),
+    "free": _always(lambda: 0),
+    "gpu_model": _always(lambda: "made-up"),
+    "host": _always(lambda: "simulated"),
+    "may_be_left": _always(lambda: "nothing that matters"),
+    "memory_bytes": _always(lambda: 2**30),
+    "price_minor_per_gpu_hour": _always(lambda: 100),
+    "regions": _always(lambda: ["local"]),
+    "shape": _always(lambda: "gpu_slice"),
+    "sku": _a_sku,
+    "app_id": _an_app,
+    "argv": _always(lambda: ["id", "-u"]),
+    "category": _always(lambda: "tool"),
+    "current_password": _always(lambda: PASSWORD),
+    "digest": _always(lambda: f"sha256:{hashlib.sha256(BLOB).hexdigest()}"),
+    "display_name": _always(lambda: "A name"),
+    "enabled": _always(lambda: False),
+    "email": _always(lambda: f"{fresh_name('somebody')}@home.example"),
+    "manifest": _a_manifest,
+    "move": _always(lambda: "withdraw"),
+    "kind": _always(lambda: "blob"),
+    "location": _a_location,
+    "name": _always(lambda: fresh_name("name")),
+    "new_password": _always(lambda: PASSWORD),
+    "pattern": _always(lambda: f"oci://{fresh_name('registry')}.example/*"),
+    "public_key": _always(fresh_public_key),
+    "public_key_pem": _always(fresh_public_pem),
+    "reason": _always(lambda: "the tenant asked for help"),
+    "reports": _always(list),
+    "role": _the_role,
+    "slug": _always(lambda: fresh_name("slug")),
+    "tenant_id": _the_tenant,
+    "type": _always(lambda: "process.run"),
+    "url": _always(lambda: RECEIVER),
+    "user_id": _a_user,
+}
+"""A good value for each field that some body requires."""
+
+DOCUMENT: Final = document()
+
+
+async def body_of(route: Route, home: Home) -> bytes | None:
+    """The smallest valid body of a request to the route."""
+    if route.scope is Scope.RUNTIME:
+        return await adapter_requests.body_of(home, route)
+    operation = {} if route.hidden else DOCUMENT["paths"][route.path][route.method.lower()]
+    if "requestBody" not in operation:
+        return None
+    ((media_type, content),) = operation["requestBody"]["content"].items()
+    assert media_type == "application/json", f"{route.key}: a body of {media_type}"
+    return json.dumps(await _filled(content["schema"], home, route.scope)).encode()
+
+
+async def _filled(schema: dict[str, Any], home: Home, scope: Scope) -> dict[str, object]:
+    whole = DOCUMENT["components"]["schemas"][schema["$ref"].rpartition("/")[2]] if "$ref" in schema else schema
+    body: dict[str, object] = {}
+    for name in whole.get("required", ()):
+        kind = whole["properties"][name]
+        enums = DOCUMENT["components"]["schemas"]
+        if name not in FIELDS and "$ref" in kind and "enum" not in enums[kind["$ref"].rpartition("/")[2]]:
+            body[name] = await _filled(kind, home, scope)
+        else:
+            body[name] = await FIELDS[name](home, scope)
+    if not body and "display_name" in whole["properties"]:
+        body["display_name"] = fresh_name("name")
+    if not body and "description" in whole["properties"]:
+        body["description"] = fresh_name("description")  # so that a change changes something
+    return body

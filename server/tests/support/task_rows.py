@@ -1,0 +1,130 @@
+"""Rows around a task, written down: a task with output, a receipt, a secret and a grant of it."""
+
+import hashlib
+import json
+import time
+from dataclasses import replace
+
+from mooring.core.kernel.decision import Insert
+from mooring.core.kernel.ids import Prefix
+from mooring.storage.kernel.database import PLATFORM
+from server.tests.support.lifecycle_rows import CLOCK, Ground
+
+KINDS = (
+    "processes", "namespaces", "mounts", "links", "sockets", "ports", "cgroups", "files", "containers", "secrets",
+)  # fmt: skip
+
+
+async def a_task(ground: Ground) -> str:
+    """A task on a node and an allocation of its own, which waits."""
+    return await (await _own_ground(ground)).birth("task")
+
+
+async def a_receipt(ground: Ground) -> str:
+    """The receipt of a teardown, the first of its node's chain."""
+    own = await _own_ground(ground)
+    task_id = await own.birth("task", type="sandbox.destroy", arguments={})
+    body = {
+        "v": 1,
+        "node_id": own.node_id,
+        "sequence": 1,
+        "previous": "0" * 64,
+        "task_id": task_id,
+        "task_type": "sandbox.destroy",
+        "tenant_id": own.tenant_id,
+        "project_id": own.project_id,
+        "allocation_id": own.allocation_id,
+        "owner": own.allocation_id,
+        "host": "simulated",
+        "looked_at": int(time.time()),
+        "looked": dict.fromkeys(KINDS, 0),
+        "not_looked": [],
+        "found": [],
+        "removed": [],
+        "remaining": [],
+        "truncated": False,
+        "clean": True,
+    }
+    signed = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    row = {
+        "id": CLOCK.mint(Prefix.RECEIPT),
+        "tenant_id": own.tenant_id,
+        "project_id": own.project_id,
+        "task_id": task_id,
+        "task_type": "sandbox.destroy",
+        "node_id": own.node_id,
+        "allocation_id": own.allocation_id,
+        "owner": own.allocation_id,
+        "sequence": 1,
+        "previous": "0" * 64,
+        "digest": hashlib.sha256(signed).hexdigest(),
+        "clean": True,
+        "body": signed,
+        "signature": b"s" * 64,
+        "looked_at": CLOCK.now(),
+        "created_at": CLOCK.now(),
+    }
+    await own.write(Insert("receipt", row), acting=PLATFORM)
+    return str(row["id"])
+
+
+async def every_row(ground: Ground) -> None:
+    """A row of all that stands around tasks."""
+    own = await _own_ground(ground)
+    now = CLOCK.now()
+    place: dict[str, object] = {"tenant_id": own.tenant_id, "project_id": own.project_id, "created_at": now}
+    task_id = await own.birth("task", instance_id=ground.instance_id, operation_id=await own.birth("operation"))
+    chunk = {
+        "task_id": task_id,
+        "offset": 0,
+        "tenant_id": own.tenant_id,
+        "project_id": own.project_id,
+        "chunk": b"x",
+        "received_at": now,
+    }
+    await own.write(Insert("task_log", chunk), acting=PLATFORM)
+    for home in ({"allocation_id": own.allocation_id}, {"instance_id": ground.instance_id}):
+        secret_id, kept_id = CLOCK.mint(Prefix.SECRET), CLOCK.mint(Prefix.RUNTIME_SECRET)
+        sealed = {
+            "id": secret_id,
+            "tenant_id": own.tenant_id,
+            "purpose": "runtime_secret",
+            "master_key_id": "k",
+            "wrapped_key": b"w",
+            "ciphertext": b"c",
+            "created_at": now,
+        }
+        named = {"name": f"secret-{len(home)}", "purpose": "artifact_pull"}
+        kept = place | home | named | {"id": kept_id, "secret_id": secret_id}
+        await own.write(Insert("secret", sealed), Insert("runtime_secret", kept))
+        grant = (
+            place
+            | named
+            | {
+                "id": CLOCK.mint(Prefix.SECRET_GRANT),
+                "task_id": task_id,
+                "runtime_secret_id": kept_id,
+                "expires_at": now,
+                "name": f"grant-{kept_id[-8:]}",
+            }
+        )
+        await own.write(Insert("secret_grant", grant))
+    await a_receipt(ground)
+    # The last ones are named by nobody, so that naming them breaks no rule but the one that is tried.
+    await own.birth("operation")
+    await own.birth("instance")
+    unused = {
+        "id": CLOCK.mint(Prefix.SECRET),
+        "tenant_id": own.tenant_id,
+        "purpose": "any",
+        "master_key_id": "k",
+        "wrapped_key": b"w",
+        "ciphertext": b"c",
+        "created_at": now,
+    }
+    await own.write(Insert("secret", unused))
+
+
+async def _own_ground(ground: Ground) -> Ground:
+    """The same project with a node and an allocation that nothing else is on."""
+    return replace(ground, node_id=await ground.birth("node"), allocation_id=await ground.birth("allocation"))
