@@ -60,7 +60,7 @@ def test_it_echoes_until_it_is_cordoned_and_again_when_it_is_wanted(place: Path)
         assert get(f"{address}/echo?text=again") == (200, "again")
 
 
-class Worker(BaseHTTPRequestHandler):
+class WorkerDouble(BaseHTTPRequestHandler):
     """A worker behind a gate, which answers when the test allows it."""
 
     asked, may_answer = threading.Event(), threading.Event()
@@ -79,10 +79,10 @@ class Worker(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def worker() -> Iterator[ThreadingHTTPServer]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Worker) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), WorkerDouble) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
         yield server
-        Worker.may_answer.set()
+        WorkerDouble.may_answer.set()
         server.shutdown()
 
 
@@ -93,10 +93,10 @@ def test_it_is_not_quiet_while_an_answer_is_owed(worker: ThreadingHTTPServer, pl
     with serving(place, "gate") as address:
         caller = threading.Thread(target=lambda: answers.append(get(f"{address}/echo?text=fast")))
         caller.start()
-        assert Worker.asked.wait(WAIT_SECONDS)
+        assert WorkerDouble.asked.wait(WAIT_SECONDS)
         (place / "cordon").write_text("on\n")
         busy = get(f"{address}/quiet")
-        Worker.may_answer.set()
+        WorkerDouble.may_answer.set()
         caller.join()
         assert busy == (503, "1 under way")
         assert answers == [(200, "slow")], "the answer is the worker's"

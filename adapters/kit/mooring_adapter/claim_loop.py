@@ -13,7 +13,7 @@ from typing import Final
 from mooring_adapter.adapter import Adapter
 from mooring_adapter.backoff import RetryBackoff
 from mooring_adapter.instance_controller import InstanceController
-from mooring_adapter.platform_client import ClaimResponse, InstanceClaim, PlatformClient
+from mooring_adapter.platform_client import ClaimResponse, HeldClaim, PlatformClient
 from mooring_sdk import MooringError, UnexpectedAnswer
 
 WAIT_SECONDS: Final = 20.0
@@ -28,7 +28,7 @@ log = logging.getLogger("mooring.adapter")
 class ClaimedInstance:
     """A claim, and the controller that works under it."""
 
-    claim: InstanceClaim
+    claim: HeldClaim
     controller: InstanceController
     work: asyncio.Task[None]
 
@@ -84,7 +84,7 @@ class ClaimLoop:
             if (known := self.claimed.get(instance_id)) is not None:
                 known.controller.wake.set()
 
-    async def _start(self, claim: InstanceClaim) -> None:
+    async def _start(self, claim: HeldClaim) -> None:
         known = self.claimed.get(claim.instance_id)
         if known is not None:
             if claim.fence <= known.claim.fence:
@@ -95,7 +95,7 @@ class ClaimLoop:
         self.claimed[claim.instance_id] = ClaimedInstance(claim, controller, work)
         log.info("claimed the instance", extra={"app_instance_id": claim.instance_id, "fence": claim.fence})
 
-    async def _drop(self, claim: InstanceClaim) -> None:
+    async def _drop(self, claim: HeldClaim) -> None:
         known = self.claimed.get(claim.instance_id)
         if known is None or known.claim.fence > claim.fence:
             return

@@ -17,8 +17,8 @@ from mooring_adapter.adapter import Adapter, Planner
 from mooring_adapter.backoff import RetryBackoff
 from mooring_adapter.instance_view import InstanceView, Operation, read_view
 from mooring_adapter.logs import labels_of, log_labels
-from mooring_adapter.next_actions import NextActions, TaskRequest, cancelling, next_actions
-from mooring_adapter.platform_client import TASKS_MAX, InstanceClaim, PlatformClient
+from mooring_adapter.next_actions import NextActions, PendingTask, cancelling, next_actions
+from mooring_adapter.platform_client import TASKS_MAX, HeldClaim, PlatformClient
 from mooring_adapter.steps import Failure, Finish, MemberObservation, Observation, Plan, Usage
 from mooring_sdk import MooringError
 
@@ -51,7 +51,7 @@ class InstanceController:
         self,
         adapter: Adapter,
         platform: PlatformClient,
-        claim: InstanceClaim,
+        claim: HeldClaim,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self.clock = clock
@@ -201,7 +201,7 @@ class InstanceController:
             for each in usage:
                 await self._report_usage((each,))
 
-    async def _create_tasks(self, operation: Operation | None, tasks: Sequence[TaskRequest]) -> None:
+    async def _create_tasks(self, operation: Operation | None, tasks: Sequence[PendingTask]) -> None:
         """Create many at once, within bounds; the first refusal is raised when all have been tried."""
         outcomes = await asyncio.gather(
             *(self._create_batch(operation, each) for each in task_batches(tasks)), return_exceptions=True
@@ -210,7 +210,7 @@ class InstanceController:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    async def _create_batch(self, operation: Operation | None, tasks: Sequence[TaskRequest]) -> None:
+    async def _create_batch(self, operation: Operation | None, tasks: Sequence[PendingTask]) -> None:
         bodies = [task_body(each) for each in tasks]
         async with self._side_by_side:
             if len(bodies) == 1:
@@ -259,7 +259,7 @@ class InstanceController:
         if observation.usage:
             await self._report_usage(observation.usage)
         known = {each.step for each in view.looks}
-        looks = [TaskRequest(each.step, each) for each in observation.looks if each.step not in known]
+        looks = [PendingTask(each.step, each) for each in observation.looks if each.step not in known]
         try:
             if report := unrecorded_changes(view, observation):
                 await self._ours(self.platform.report(self.claim, report))
@@ -294,15 +294,15 @@ def _log_created(task_id: str, step: str) -> None:
     log.debug("created task %s for %s", task_id, step, extra={"task_id": task_id, "step": step})
 
 
-def task_batches(tasks: Sequence[TaskRequest]) -> list[list[TaskRequest]]:
+def task_batches(tasks: Sequence[PendingTask]) -> list[list[PendingTask]]:
     """The tasks of each request: one member's stay together and in order, because its node does them in that order.
 
     Tasks of one member that do not fit into a request are created in the next round.
     """
-    of_member: dict[str, list[TaskRequest]] = {}
+    of_member: dict[str, list[PendingTask]] = {}
     for each in tasks:
         of_member.setdefault(each.task.member_id, []).append(each)
-    batches: list[list[TaskRequest]] = []
+    batches: list[list[PendingTask]] = []
     for mine in of_member.values():
         if batches and len(batches[-1]) + len(mine) <= TASKS_MAX:
             batches[-1] += mine
@@ -311,7 +311,7 @@ def task_batches(tasks: Sequence[TaskRequest]) -> list[list[TaskRequest]]:
     return batches
 
 
-def task_body(request: TaskRequest) -> dict[str, Any]:
+def task_body(request: PendingTask) -> dict[str, Any]:
     """The JSON body that asks for a task."""
     task = request.task
     body: dict[str, Any] = {

@@ -47,7 +47,7 @@ ENDPOINT_FIELDS: Final = (
 )
 
 
-class StepState(StrEnum):
+class StepProgress(StrEnum):
     PENDING = "pending"
     RUNNING = "running"
     DONE = "done"
@@ -62,11 +62,11 @@ REACHED: Final[Mapping[str, frozenset[str]]] = {
     "ready": frozenset({"ready", "degraded", "draining", "drained", "removing", "removed"}),
 }
 """The states of a new member that it can only have after it was joining, or ready."""
-PAST: Final = frozenset({StepState.DONE, StepState.LEFT_OUT})
+PAST: Final = frozenset({StepProgress.DONE, StepProgress.LEFT_OUT})
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRequest:
+class PendingTask:
     """A task to create, under the name of its attempt."""
 
     name: str
@@ -84,7 +84,7 @@ class NextActions:
     instance: dict[str, Any] = field(default_factory=dict)
     secrets: list[MakeSecret] = field(default_factory=list)
     usage: list[ReportUsage] = field(default_factory=list)
-    tasks: list[TaskRequest] = field(default_factory=list)
+    tasks: list[PendingTask] = field(default_factory=list)
     finish: Finish | None = None
     blocked: Blocked | None = None
     wake_at: datetime | None = None
@@ -140,7 +140,7 @@ class _PlanWalk:
         self.tasks = view.tasks_of(operation)
         self.recorded = {each.name: each.status for each in operation.steps}
         self.members = {each.id: each for each in view.members}
-        self.states: dict[str, StepState] = {}
+        self.states: dict[str, StepProgress] = {}
         self.failed_members: set[str] = set()
         self.failure: Failure | None = None
         self.actions = NextActions(operation)
@@ -169,35 +169,35 @@ class _PlanWalk:
             self._fail(self.failure)
         return self.actions
 
-    def _state(self, step: Step, may_begin: bool) -> StepState:
+    def _state(self, step: Step, may_begin: bool) -> StepProgress:
         if isinstance(step, RunTask):
             return self._task_state(step, may_begin)
         if self.recorded.get(step.step) in ("done", "skipped") or self._is_reached(step):
-            return StepState.DONE
+            return StepProgress.DONE
         if step.of_member in self.failed_members:
-            return StepState.LEFT_OUT
+            return StepProgress.LEFT_OUT
         if not may_begin or self.actions.blocked is not None:
-            return StepState.PENDING
+            return StepProgress.PENDING
         return self._begin(step)
 
-    def _task_state(self, step: RunTask, may_begin: bool) -> StepState:
+    def _task_state(self, step: RunTask, may_begin: bool) -> StepProgress:
         number, name, task = self._attempt(step)
         member = self.members.get(step.member_id)
         if task is not None and task.succeeded:
-            return self._shown(step, StepState.DONE)
+            return self._shown(step, StepProgress.DONE)
         if step.member_id in self.failed_members:
-            return StepState.LEFT_OUT
+            return StepProgress.LEFT_OUT
         if task is not None and not task.is_over and not failures.is_lost(member):
-            return self._shown(step, StepState.RUNNING)
+            return self._shown(step, StepProgress.RUNNING)
         if task is None and not failures.is_lost(member):
             if not may_begin or self.actions.blocked is not None:
-                return StepState.PENDING
-            self.actions.tasks.append(TaskRequest(name, step))
-            return self._shown(step, StepState.RUNNING)
+                return StepProgress.PENDING
+            self.actions.tasks.append(PendingTask(name, step))
+            return self._shown(step, StepProgress.RUNNING)
         failure = self._task_failure(step, task, member)
         if task is not None and number < step.attempts and failures.may_try_again(task) and failure.code != "node_lost":
-            self.actions.tasks.append(TaskRequest(f"{step.step}/{number + 1}", step))
-            return self._shown(step, StepState.RUNNING)
+            self.actions.tasks.append(PendingTask(f"{step.step}/{number + 1}", step))
+            return self._shown(step, StepProgress.RUNNING)
         return self._failed(step, failure, member)
 
     def _attempt(self, step: RunTask) -> tuple[int, str, Task | None]:
@@ -214,19 +214,19 @@ class _PlanWalk:
         name = step.member_id if member is None else member.name or member.id
         return Failure("node_lost", f"{step.step}: the node of {name} is lost")
 
-    def _failed(self, step: RunTask, failure: Failure, member: Member | None) -> StepState:
+    def _failed(self, step: RunTask, failure: Failure, member: Member | None) -> StepProgress:
         if step.on_failure is OnFailure.GO_ON:
-            return self._shown(step, StepState.DONE)
-        self._shown(step, StepState.FAILED, failure.detail)
+            return self._shown(step, StepProgress.DONE)
+        self._shown(step, StepProgress.FAILED, failure.detail)
         if member is not None and member.status in ("joining", "requested") and member.id not in self.actions.members:
             self.actions.members[member.id] = {"id": member.id, "status": "failed", "failure": failure.plain()}
         if step.on_failure is OnFailure.FAIL_MEMBER:
             self.failed_members.add(step.member_id)
-            return StepState.LEFT_OUT
+            return StepProgress.LEFT_OUT
         self.failure = failure
-        return StepState.FAILED
+        return StepProgress.FAILED
 
-    def _begin(self, step: Step) -> StepState:
+    def _begin(self, step: Step) -> StepProgress:
         match step:
             case ReportMember():
                 return self._member(step)
@@ -249,10 +249,10 @@ class _PlanWalk:
                 return self._wait(step)
             case Blocked():
                 self.actions.blocked = step
-                return StepState.PENDING
+                return StepProgress.PENDING
             case Finish():
                 self.actions.finish = self._end(step)
-                return StepState.RUNNING
+                return StepProgress.RUNNING
             case Barrier():
                 pass
         return self._recorded(step)
@@ -266,11 +266,11 @@ class _PlanWalk:
             return member.version == step.version and step.status in (None, member.status)
         return self.operation.kind in ("deploy", "add") and member.status in REACHED.get(step.status or "", ())
 
-    def _recorded(self, step: Step) -> StepState:
+    def _recorded(self, step: Step) -> StepProgress:
         if isinstance(step, ReportMember) and not self.shows_tasks and self._is_shown_by_state(step):
-            return StepState.DONE
+            return StepProgress.DONE
         self.actions.steps[step.step] = {"name": step.step, "status": "done"}
-        return StepState.DONE
+        return StepProgress.DONE
 
     def _end(self, step: Finish) -> Finish:
         """The planned end, or a failure if a member failed and the plan does not tolerate that."""
@@ -291,12 +291,12 @@ class _PlanWalk:
     def _is_shown_by_state(self, step: ReportMember) -> bool:
         return step.version is not None or (self.operation.kind in ("deploy", "add") and step.status in REACHED)
 
-    def _member(self, step: ReportMember) -> StepState:
+    def _member(self, step: ReportMember) -> StepProgress:
         if failures.is_lost(self.members.get(step.member_id)):
             self.failed_members.add(step.member_id)
-            return StepState.LEFT_OUT  # there is nothing to report about a lost node
+            return StepProgress.LEFT_OUT  # there is nothing to report about a lost node
         if step.member_id in self.actions.members:
-            return StepState.PENDING  # a report has one state per member
+            return StepProgress.PENDING  # a report has one state per member
         body = {
             "status": step.status,
             "health": step.health,
@@ -333,13 +333,13 @@ class _PlanWalk:
             {name: value for name, value in endpoint.items() if value is not None},
         ]
 
-    def _wait(self, step: Wait) -> StepState:
+    def _wait(self, step: Wait) -> StepProgress:
         if self.view.now is not None and self.view.now >= step.until:
-            return StepState.DONE  # time never goes back, so there is nothing to record
+            return StepProgress.DONE  # time never goes back, so there is nothing to record
         self.actions.wake_at = step.until if self.actions.wake_at is None else min(self.actions.wake_at, step.until)
-        return StepState.PENDING
+        return StepProgress.PENDING
 
-    def _shown(self, step: RunTask, state: StepState, detail: str | None = None) -> StepState:
+    def _shown(self, step: RunTask, state: StepProgress, detail: str | None = None) -> StepProgress:
         """Show a task among the operation's steps, for people; only if its state is new."""
         if self.shows_tasks and self.recorded.get(step.step) != state.value:
             shown = {"name": step.step, "status": state.value}

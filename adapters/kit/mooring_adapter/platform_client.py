@@ -43,7 +43,7 @@ USAGE_MAX: Final = 500
 TASKS_MAX: Final = 50
 
 
-class AdapterAccount(msgspec.Struct, frozen=True, kw_only=True):
+class KeyAccount(msgspec.Struct, frozen=True, kw_only=True):
     """An account that the adapter's key opens."""
 
     service_account_id: str
@@ -52,7 +52,7 @@ class AdapterAccount(msgspec.Struct, frozen=True, kw_only=True):
     apps: list[str] = []
 
 
-class InstanceClaim(msgspec.Struct, frozen=True):
+class HeldClaim(msgspec.Struct, frozen=True):
     """A claim on an instance; the claim with the highest fence is the valid one."""
 
     instance_id: str
@@ -60,9 +60,9 @@ class InstanceClaim(msgspec.Struct, frozen=True):
 
 
 class ClaimResponse(msgspec.Struct, frozen=True, kw_only=True):
-    claims: list[InstanceClaim] = []
+    claims: list[HeldClaim] = []
     changed: list[str] = []
-    lost: list[InstanceClaim] = []
+    lost: list[HeldClaim] = []
     cursor: str | None = None
     lease_seconds: float = 45.0
 
@@ -93,7 +93,7 @@ class _TaskCreations(msgspec.Struct):
 
 
 class _Accounts(msgspec.Struct):
-    accounts: list[AdapterAccount] = []
+    accounts: list[KeyAccount] = []
     next_after: str | None = None
 
 
@@ -115,13 +115,13 @@ def read_key(content: bytes) -> AdapterKey:
 
 async def accounts_of(
     url: str, key: AdapterKey, settings: ClientSettings, audience: str | None = None
-) -> list[AdapterAccount]:
+) -> list[KeyAccount]:
     """The accounts of all projects that this key opens."""
     known_as = url.rstrip("/") if audience is None else audience.removesuffix(TOKEN_PATH)
     signer = ServiceAccountCredentials(
         KEY_PREFIX + key.public, "adapter", key.private, audience=known_as + ACCOUNTS.path
     )
-    found: list[AdapterAccount] = []
+    found: list[KeyAccount] = []
     async with AsyncClient(url, settings=settings) as client:
         after: str | None = None
         while True:
@@ -141,7 +141,7 @@ class PlatformClient:
         self.holder = holder
 
     async def claim(
-        self, held: Sequence[InstanceClaim], free: int, wait_seconds: float, after: str | None
+        self, held: Sequence[HeldClaim], free: int, wait_seconds: float, after: str | None
     ) -> ClaimResponse:
         """One long poll: it renews what is held, claims what is offered, and returns the news."""
         body: dict[str, Any] = {
@@ -155,18 +155,18 @@ class PlatformClient:
         patience = CallOptions(timeout_seconds=wait_seconds + 15.0, deadline_seconds=wait_seconds + 20.0)
         return await self.client.call(Call(CLAIMS, body=body, options=patience), ClaimResponse)
 
-    async def release(self, held: Sequence[InstanceClaim]) -> None:
+    async def release(self, held: Sequence[HeldClaim]) -> None:
         """Release claims, so that another replica can have them at once."""
         await self.client.execute(Call(RELEASES, body={"holder": self.holder, "held": list(held)}))
 
-    async def read(self, claim: InstanceClaim) -> Mapping[str, Any]:
+    async def read(self, claim: HeldClaim) -> Mapping[str, Any]:
         """Read an instance."""
         path = {"instance_id": claim.instance_id}
         answer: Mapping[str, Any] = await self.client.call(Call(READ, path, {"fence": claim.fence}), dict[str, Any])
         return answer
 
     async def report(
-        self, claim: InstanceClaim, report: Mapping[str, Any], operation: ViewedOperation | None = None
+        self, claim: HeldClaim, report: Mapping[str, Any], operation: ViewedOperation | None = None
     ) -> None:
         """Report what was observed, all or nothing."""
         body = {"fence": claim.fence, **report}
@@ -174,15 +174,13 @@ class PlatformClient:
             body["operation_id"] = operation.id
         await self.client.execute(self._call(REPORTS, claim, body, operation))
 
-    async def finish(self, claim: InstanceClaim, operation: ViewedOperation, end: Mapping[str, Any]) -> None:
+    async def finish(self, claim: HeldClaim, operation: ViewedOperation, end: Mapping[str, Any]) -> None:
         """Report how an operation ended."""
         body = {"fence": claim.fence, **end}
         path = {"instance_id": claim.instance_id, "operation_id": operation.id}
         await self.client.execute(Call(FINISH, path, body=body, options=traced(operation)))
 
-    async def create_task(
-        self, claim: InstanceClaim, operation: ViewedOperation | None, task: Mapping[str, Any]
-    ) -> Task:
+    async def create_task(self, claim: HeldClaim, operation: ViewedOperation | None, task: Mapping[str, Any]) -> Task:
         """Create a task, or find the one that this step already has; without an operation it is a look."""
         body = {"fence": claim.fence, **task}
         if operation is not None:
@@ -191,7 +189,7 @@ class PlatformClient:
         return msgspec.convert(answer, Task, strict=False)
 
     async def create_tasks(
-        self, claim: InstanceClaim, operation: ViewedOperation | None, tasks: Sequence[Mapping[str, Any]]
+        self, claim: HeldClaim, operation: ViewedOperation | None, tasks: Sequence[Mapping[str, Any]]
     ) -> list[TaskCreation]:
         """Create several tasks at once, at most `TASKS_MAX`; each has its own outcome."""
         body: dict[str, Any] = {"fence": claim.fence, "tasks": list(tasks)}
@@ -200,7 +198,7 @@ class PlatformClient:
         answer = await self.client.call(self._call(MANY_TASKS, claim, body, operation), dict[str, Any])
         return msgspec.convert(answer, _TaskCreations, strict=False).tasks
 
-    async def make_secret(self, claim: InstanceClaim, operation: ViewedOperation, secret: MakeSecret) -> None:
+    async def make_secret(self, claim: HeldClaim, operation: ViewedOperation, secret: MakeSecret) -> None:
         """Have a secret stored; its value is never returned."""
         body: dict[str, Any] = {"fence": claim.fence, "name": secret.name, "purpose": secret.purpose}
         if secret.value is not None:
@@ -209,16 +207,14 @@ class PlatformClient:
             body["generate_bytes"] = secret.generate_bytes
         await self.client.execute(self._call(SECRETS, claim, body, operation))
 
-    async def report_usage(self, claim: InstanceClaim, usage: Sequence[Usage]) -> None:
+    async def report_usage(self, claim: HeldClaim, usage: Sequence[Usage]) -> None:
         """Report usage; a record that was reported before is not counted again."""
         for start in range(0, len(usage), USAGE_MAX):
             records = [_usage(each) for each in usage[start : start + USAGE_MAX]]
             await self.client.execute(self._call(USAGE, claim, {"fence": claim.fence, "records": records}, None))
 
     @staticmethod
-    def _call(
-        operation: Operation, claim: InstanceClaim, body: Mapping[str, Any], under: ViewedOperation | None
-    ) -> Call:
+    def _call(operation: Operation, claim: HeldClaim, body: Mapping[str, Any], under: ViewedOperation | None) -> Call:
         return Call(operation, {"instance_id": claim.instance_id}, body=body, options=traced(under))
 
 

@@ -22,7 +22,7 @@ from mooring_adapter.adapter import Adapter
 from mooring_adapter.backoff import RetryBackoff
 from mooring_adapter.claim_loop import ClaimLoop
 from mooring_adapter.logs import LEVELS, configure_logging
-from mooring_adapter.platform_client import AdapterAccount, AdapterKey, PlatformClient, accounts_of, read_key
+from mooring_adapter.platform_client import AdapterKey, KeyAccount, PlatformClient, accounts_of, read_key
 from mooring_sdk import (
     AddressRefusedHere,
     AsyncClient,
@@ -95,15 +95,15 @@ class AdapterProgram:
                 each.cancel()
             await asyncio.gather(*self.loops.values(), return_exceptions=True)
 
-    async def _accounts(self) -> list[AdapterAccount]:
+    async def _accounts(self) -> list[KeyAccount]:
         given = self.options
         if given.service_account_id is not None and given.key_id is not None:
-            return [AdapterAccount(service_account_id=given.service_account_id, key_id=given.key_id)]
+            return [KeyAccount(service_account_id=given.service_account_id, key_id=given.key_id)]
         found = await accounts_of(given.url, self.key, self.settings, given.audience)
         wanted = self.adapter.serves
         return [each for each in found if not wanted or not each.apps or wanted.intersection(each.apps)]
 
-    async def _serve(self, accounts: Sequence[AdapterAccount]) -> None:
+    async def _serve(self, accounts: Sequence[KeyAccount]) -> None:
         known = {each.service_account_id for each in accounts}
         for account_id in [each for each in self.loops if each not in known]:
             self.loops.pop(account_id).cancel()
@@ -115,7 +115,7 @@ class AdapterProgram:
             if running is None or running.done():
                 self.loops[account.service_account_id] = asyncio.create_task(self._claim_for(account))
 
-    async def _claim_for(self, account: AdapterAccount) -> None:
+    async def _claim_for(self, account: KeyAccount) -> None:
         given = self.options
         credentials = ServiceAccountCredentials(
             account.service_account_id, account.key_id, self.key.private, audience=given.audience

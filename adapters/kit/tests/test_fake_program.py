@@ -10,7 +10,7 @@ import pytest
 
 from adapters.kit.tests.test_suite_can_fail import BROKEN_ADAPTER, MANIFEST, PATIENCE_SECONDS
 from mooring_adapter.conformance.fake_nodes import FakeNodes
-from mooring_adapter.conformance.fake_program import FakeProgram, FakeProgramFailed, TaskOutcome, read_answer
+from mooring_adapter.conformance.fake_program import FakeOutcome, FakeProgram, FakeProgramFailed, read_answer
 from mooring_adapter.conformance.fake_records import FakeMember, FakeTask
 from mooring_adapter.conformance.report import BROKEN
 from mooring_adapter.conformance.suite import ProfileRefused, chosen, play, promises, read_profile
@@ -66,7 +66,7 @@ def test_a_stand_in_is_asked_before_the_usual_answer_and_keeps_its_state(nodes: 
 
 
 def test_what_a_scenario_wants_to_go_wrong_comes_before_the_stand_in(nodes: FakeNodes) -> None:
-    nodes.behaviour = lambda task, member: TaskOutcome(failure_code="host_error")
+    nodes.behaviour = lambda task, member: FakeOutcome(failure_code="host_error")
     assert nodes.do(task("process.run", argv=["look"]), MEMBER, "ins_1").failure_code == "host_error"
 
 

@@ -24,7 +24,7 @@ from mooring_adapter import (
     Usage,
 )
 from mooring_adapter.instance_controller import CALM_SECONDS, OLD_VIEWS_MAX, SHOW_SECONDS, InstanceController
-from mooring_adapter.platform_client import InstanceClaim, PlatformClient
+from mooring_adapter.platform_client import HeldClaim, PlatformClient
 from mooring_sdk import MooringError
 
 
@@ -39,10 +39,10 @@ class ViewSequence:
         plain: dict[str, Any] = msgspec.to_builtins(view(member("a", "ready"), under=operation("restart")))
         return plain | {"now": (NOW + timedelta(seconds=seconds)).isoformat()}
 
-    async def read(self, held: InstanceClaim) -> Mapping[str, Any]:
+    async def read(self, held: HeldClaim) -> Mapping[str, Any]:
         return self.views.pop(0)
 
-    async def finish(self, held: InstanceClaim, operation: Operation, report: Mapping[str, Any]) -> None:
+    async def finish(self, held: HeldClaim, operation: Operation, report: Mapping[str, Any]) -> None:
         self.finished += 1
 
 
@@ -52,7 +52,7 @@ def plan(view: InstanceView, operation: Operation) -> Plan:
 
 def controller_for(platform: ViewSequence) -> InstanceController:
     return InstanceController(
-        Adapter(app_slug="app", plan=plan), cast(PlatformClient, platform), InstanceClaim("instance", 1)
+        Adapter(app_slug="app", plan=plan), cast(PlatformClient, platform), HeldClaim("instance", 1)
     )
 
 
@@ -100,14 +100,14 @@ class RecordingPlatform(ViewSequence):
         ]
         self.asked: list[str] = []
 
-    async def make_secret(self, held: InstanceClaim, operation: Operation, body: MakeSecret) -> None:
+    async def make_secret(self, held: HeldClaim, operation: Operation, body: MakeSecret) -> None:
         self.asked.append(f"secret {body.name}")
 
-    async def report(self, held: InstanceClaim, report: Mapping[str, Any], operation: Operation | None = None) -> None:
+    async def report(self, held: HeldClaim, report: Mapping[str, Any], operation: Operation | None = None) -> None:
         begun = ["begin"] if report.get("begin") else []
         self.asked.append(" ".join([*begun, "steps", *(each["name"] for each in report.get("steps", ()))]))
 
-    async def create_task(self, held: InstanceClaim, operation: Operation | None, body: Mapping[str, Any]) -> Task:
+    async def create_task(self, held: HeldClaim, operation: Operation | None, body: Mapping[str, Any]) -> Task:
         self.asked.append(f"task {body['step']}")
         return task(body["step"], "queued")
 
@@ -121,7 +121,7 @@ def secretive(view: InstanceView, operation: Operation) -> Plan:
 async def test_a_secret_is_stored_before_it_is_reported_and_granted_to_a_task() -> None:
     platform = RecordingPlatform(view(member("a", "ready"), under=operation("restart")))
     controller = InstanceController(
-        Adapter(app_slug="app", plan=secretive), cast(PlatformClient, platform), InstanceClaim("instance", 1)
+        Adapter(app_slug="app", plan=secretive), cast(PlatformClient, platform), HeldClaim("instance", 1)
     )
     await controller._round()
     assert platform.asked == ["secret key", "steps key start", "task start"]
@@ -130,10 +130,10 @@ async def test_a_secret_is_stored_before_it_is_reported_and_granted_to_a_task() 
 class Refusing(RecordingPlatform):
     """A platform that refuses secrets."""
 
-    async def make_secret(self, held: InstanceClaim, operation: Operation, body: MakeSecret) -> None:
+    async def make_secret(self, held: HeldClaim, operation: Operation, body: MakeSecret) -> None:
         raise MooringError("there is a secret of this name", code="name_taken", status=409)
 
-    async def finish(self, held: InstanceClaim, operation: Operation, report: Mapping[str, Any]) -> None:
+    async def finish(self, held: HeldClaim, operation: Operation, report: Mapping[str, Any]) -> None:
         self.asked.append(f"finish {report['outcome']}")
 
 
@@ -141,7 +141,7 @@ class Refusing(RecordingPlatform):
 async def test_an_operation_is_begun_before_its_first_secret_so_that_a_refusal_of_it_can_end_it() -> None:
     platform = Refusing(view(member("a", "ready"), under=operation("restart", status="accepted")))
     controller = InstanceController(
-        Adapter(app_slug="app", plan=secretive), cast(PlatformClient, platform), InstanceClaim("instance", 1)
+        Adapter(app_slug="app", plan=secretive), cast(PlatformClient, platform), HeldClaim("instance", 1)
     )
     await controller._round()
     assert platform.asked == ["begin steps", "finish failed"]
@@ -158,7 +158,7 @@ async def test_the_progress_of_tasks_is_reported_a_little_later_or_with_the_next
     half = view(*members, tasks=(task("a"), task("b", "claimed")), under=begun)
     platform = RecordingPlatform(half, half, half, half, half)
     controller = InstanceController(
-        Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), InstanceClaim("instance", 1), lambda: NOW
+        Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), HeldClaim("instance", 1), lambda: NOW
     )
     assert await controller._round() == pytest.approx(SHOW_SECONDS)
     await controller._round()
@@ -169,14 +169,14 @@ async def test_the_progress_of_tasks_is_reported_a_little_later_or_with_the_next
     fresh = view(*members, tasks=(task("a"),), under=operation("restart"))
     platform = RecordingPlatform(fresh, half)
     controller = InstanceController(
-        Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), InstanceClaim("instance", 1), lambda: NOW
+        Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), HeldClaim("instance", 1), lambda: NOW
     )
     await controller._round()
     assert platform.asked == ["task b"]  # it is created at once, and shown as running later
     over = view(*members, tasks=(task("a"), task("b")), under=begun)
     platform = RecordingPlatform(half, over)
     controller = InstanceController(
-        Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), InstanceClaim("instance", 1)
+        Adapter(app_slug="app", plan=two), cast(PlatformClient, platform), HeldClaim("instance", 1)
     )
     await controller._round()
     await controller._round()
@@ -190,7 +190,7 @@ class ConflictingPlatform(ViewSequence):
         super().__init__(10)
         self.stored: list[str] = []
 
-    async def report_usage(self, held: InstanceClaim, usage: Sequence[Usage]) -> None:
+    async def report_usage(self, held: HeldClaim, usage: Sequence[Usage]) -> None:
         if any(each.record_id == "odd" for each in usage):
             raise MooringError("the record odd is stored with another content", code="conflict", retryable=True)
         self.stored += [each.record_id for each in usage]
@@ -208,12 +208,12 @@ async def test_a_record_stored_with_other_content_blocks_neither_the_others_nor_
     platform = ConflictingPlatform()
     reported: list[Mapping[str, Any]] = []
 
-    async def report(held: InstanceClaim, report: Mapping[str, Any], operation: Operation | None = None) -> None:
+    async def report(held: HeldClaim, report: Mapping[str, Any], operation: Operation | None = None) -> None:
         reported.append(report)
 
     platform.report = report  # type: ignore[attr-defined]
     controller = InstanceController(
-        Adapter(app_slug="app", plan=metered), cast(PlatformClient, platform), InstanceClaim("instance", 1)
+        Adapter(app_slug="app", plan=metered), cast(PlatformClient, platform), HeldClaim("instance", 1)
     )
     await controller._round()
     assert platform.stored == ["a", "b"]

@@ -24,7 +24,7 @@ def attach(view: InstanceView, operation: Operation) -> Plan:
     project_id = "" if operation.attachment is None else operation.attachment.project_id
     members = (cluster.controller, *cluster.workers)
     steps: list[Step] = [
-        ask(each, f"users/{each.id}", "users", stdin={"users": uids(cluster, (account, project_id))})
+        ask(each, f"users/{each.id}", "users", stdin={"users": uids(cluster, {account: project_id})})
         for each in members
         if each.status in UP and is_reached(each)
     ]

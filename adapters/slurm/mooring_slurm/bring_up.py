@@ -100,21 +100,22 @@ def gate(cluster: ClusterMembers, member: Member, step: str, **more: Any) -> Run
     return ask(member, step, *words, stdin=given, seconds=GATE_SECONDS, **more)
 
 
-def attached(view: InstanceView) -> list[tuple[str, str]]:
-    """The account names and project ids of the attached projects, the oldest attachment first."""
+def attached(view: InstanceView) -> dict[str, str]:
+    """The project ids of the attached projects by account name, the oldest attachment first."""
     found = sorted(view.attachments, key=lambda each: each.id)
-    return [(each.account_name, each.project_id) for each in found if each.account_name and each.status != "requested"]
+    return {each.account_name: each.project_id for each in found if each.account_name and each.status != "requested"}
 
 
-def uids(cluster: ClusterMembers, *more: tuple[str, str]) -> list[dict[str, Any]]:
+def uids(cluster: ClusterMembers, new: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """The users of every sandbox, with user ids that are the same everywhere and do not change when others come and go.
 
     A project keeps its user id: if it is attached again, it has the same account name, and its user still exists.
+    `new` are accounts that are being attached, with their projects.
     """
     numbered = cluster.config.uids()
     taken = {each["uid"] for each in numbered}
-    for name, identity in dict.fromkeys((*attached(cluster.view), *more)):
-        number = ATTACHED_UID + zlib.crc32(identity.encode()) % ATTACHED_UIDS
+    for name, project_id in {**attached(cluster.view), **(new or {})}.items():
+        number = ATTACHED_UID + zlib.crc32(project_id.encode()) % ATTACHED_UIDS
         while number in taken:
             number += 1
         taken.add(number)

@@ -33,7 +33,7 @@ class SimulatedFailure(Exception):
 
 
 @dataclass(slots=True)
-class SimulatedNode:
+class SimulatedSlurmNode:
     """A node in Slurm."""
 
     name: str
@@ -67,7 +67,7 @@ class SimulatedJob:
 class SimulatedCluster:
     services: set[tuple[str, str]] = field(default_factory=set)  # member, service
     controllers: set[str] = field(default_factory=set)
-    nodes: dict[str, SimulatedNode] = field(default_factory=dict)
+    nodes: dict[str, SimulatedSlurmNode] = field(default_factory=dict)
     jobs: dict[str, SimulatedJob] = field(default_factory=dict)
     accounts: dict[str, bool] = field(default_factory=dict)  # by account: whether it takes jobs
     registering: set[str] = field(default_factory=set)
@@ -105,7 +105,7 @@ class SimulatedCluster:
 
     def _register(self) -> None:
         for name in sorted(self.registering):
-            node = self.nodes.setdefault(name, SimulatedNode(name))
+            node = self.nodes.setdefault(name, SimulatedSlurmNode(name))
             node.responding, node.down = True, False
         self.registering.clear()
         for node in self.nodes.values():
@@ -324,7 +324,7 @@ class SimulatedCluster:
     def _busy(self, name: str) -> list[SimulatedJob]:
         return [each for each in self.jobs.values() if each.node == name and each.state == "RUNNING"]
 
-    def _node(self, options: Mapping[str, str]) -> SimulatedNode:
+    def _node(self, options: Mapping[str, str]) -> SimulatedSlurmNode:
         if options["node"] not in self.nodes:
             raise SimulatedFailure("not_found", f"there is no node {options['node']}")
         return self.nodes[options["node"]]

@@ -14,12 +14,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, cast
 
 from mooring_adapter.conformance.fake_api import ApiRequest, FakeApi
-from mooring_adapter.conformance.fake_program import FakeProgram, TaskOutcome, read_answer, task_message
+from mooring_adapter.conformance.fake_program import FakeOutcome, FakeProgram, read_answer, task_message
 from mooring_adapter.conformance.fake_records import FakeAccount, FakeMember, FakeOperation, FakeTask
 from mooring_adapter.conformance.fake_store import FakeStore
 from mooring_adapter.conformance.platform_rules import RequestRefused
 from mooring_adapter.instance_controller import InstanceController
-from mooring_adapter.platform_client import InstanceClaim, PlatformClient
+from mooring_adapter.platform_client import HeldClaim, PlatformClient
 from mooring_sdk import AsyncClient, Call, MooringError
 from mooring_slurm.adapter import SLURM
 from mooring_slurm.catalog import NEXT_VERSION, manifest_of
@@ -32,11 +32,11 @@ BEGAN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 STOOD: dict[str, bytes] = {}
 
 
-class Killed(BaseException):
+class AdapterKilled(BaseException):
     """The adapter was killed at this request."""
 
 
-class Stuck(AssertionError):
+class RunStuck(AssertionError):
     """Nothing happens any more although the operation is not over."""
 
 
@@ -46,7 +46,7 @@ class InProcess(FakeProgram):
     def __init__(self, slurm: SimulatedSlurm) -> None:
         self.slurm = slurm
 
-    def ask(self, task: FakeTask, member: FakeMember, instance_id: str) -> TaskOutcome | None:
+    def ask(self, task: FakeTask, member: FakeMember, instance_id: str) -> FakeOutcome | None:
         return read_answer(json.dumps(self.slurm.answer(task_message(task, member, instance_id))).encode())
 
 
@@ -64,13 +64,13 @@ class KillableConnection:
 
     async def execute(self, call: Call) -> Any:
         if self.dead:
-            raise Killed
+            raise AdapterKilled
         counts = call.operation.method != "GET"
         self.requests += counts
         is_now = counts and self.requests == self.kill_at
         if is_now and not self.is_done:
             self.dead = True
-            raise Killed
+            raise AdapterKilled
         path = call.operation.path.format(**call.path)
         body = call.body if isinstance(call.body, dict) else {}
         query = {name: str(value) for name, value in call.query.items()}
@@ -82,7 +82,7 @@ class KillableConnection:
             ) from refused
         if is_now:
             self.dead = True
-            raise Killed
+            raise AdapterKilled
         return json.loads(json.dumps(response.body))
 
 
@@ -171,7 +171,7 @@ class SimulatedRun:
         """Run the controller without an operation until a condition holds."""
         platform = PlatformClient(cast(AsyncClient, self._line(None)), "controller")
         controller = InstanceController(
-            SLURM, platform, InstanceClaim(self.instance.id, self.instance.claim.fence), lambda: BEGAN
+            SLURM, platform, HeldClaim(self.instance.id, self.instance.claim.fence), lambda: BEGAN
         )
         for _ in range(ROUNDS_MAX):
             if until():
@@ -179,14 +179,14 @@ class SimulatedRun:
             rest = asyncio.run(controller._round())
             self.store.offset += min(timedelta(seconds=max(rest, 0.1)), LONG)
             self.store.settle()
-        raise Stuck("what was watched for did not come")
+        raise RunStuck("what was watched for did not come")
 
     def until_over(self, operation: FakeOperation, kill_at: int | None = None, *, is_done: bool = False) -> int:
         """Run until the operation is over, killed once on the way; returns the first process's requests."""
         line = self._line(kill_at, is_done=is_done)
         try:
             self._keep(line, operation)
-        except Killed:
+        except AdapterKilled:
             self._keep(self._line(None), operation)
         return line.requests
 
@@ -200,7 +200,7 @@ class SimulatedRun:
     def _keep(self, line: KillableConnection, operation: FakeOperation) -> None:
         platform = PlatformClient(cast(AsyncClient, line), "controller")
         controller = InstanceController(
-            SLURM, platform, InstanceClaim(self.instance.id, self.instance.claim.fence), lambda: BEGAN
+            SLURM, platform, HeldClaim(self.instance.id, self.instance.claim.fence), lambda: BEGAN
         )
         asyncio.run(self._rounds(controller, operation))
 
@@ -215,11 +215,11 @@ class SimulatedRun:
             rest = await controller._round()
             still = still + 1 if self.instance.changed == before else 0
             if still > STILL_MAX:
-                raise Stuck(f"{operation.kind} is {operation.status}: {list(operation.steps.values())}")
+                raise RunStuck(f"{operation.kind} is {operation.status}: {list(operation.steps.values())}")
             if rest > 0:
                 self.store.offset += min(timedelta(seconds=rest), LONG)
                 self.store.settle()
-        raise Stuck(f"{operation.kind} has no end after {ROUNDS_MAX} rounds")
+        raise RunStuck(f"{operation.kind} has no end after {ROUNDS_MAX} rounds")
 
     def end_state(self, operation: FakeOperation) -> dict[str, Any]:
         """What must be the same however often the adapter was killed: the records, Slurm's state, and the tasks."""

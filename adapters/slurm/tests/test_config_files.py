@@ -94,20 +94,20 @@ def test_a_worker_without_gpus_has_no_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("facts", "gpus", "whole", "share"),
+    ("facts", "gpus", "whole", "cpus", "memory_mib"),
     [
-        ({"cpus": 16, "memory_gib": 64, "gpu_count": 8}, 2, False, (4, 14_745)),
-        ({"cpus": 16, "memory_gib": 64, "gpu_count": 8}, 2, True, (16, 58_982)),
-        ({"cpus": 2, "memory_gib": 1, "gpu_count": 8}, 1, False, (1, 115)),
-        ({"cpus": 4, "memory_gib": 8}, 0, False, (4, 7_372)),
-        ({"cpus": 2, "memory_gib": 23, "gpu_count": 16}, 2, False, (2, 2_649)),
-        ({}, 1, False, (1, 921)),
+        ({"cpus": 16, "memory_gib": 64, "gpu_count": 8}, 2, False, 4, 14_745),
+        ({"cpus": 16, "memory_gib": 64, "gpu_count": 8}, 2, True, 16, 58_982),
+        ({"cpus": 2, "memory_gib": 1, "gpu_count": 8}, 1, False, 1, 115),
+        ({"cpus": 4, "memory_gib": 8}, 0, False, 4, 7_372),
+        ({"cpus": 2, "memory_gib": 23, "gpu_count": 16}, 2, False, 2, 2_649),
+        ({}, 1, False, 1, 921),
     ],
 )
 def test_a_worker_offers_its_share_of_the_machine(
-    facts: dict[str, int], gpus: int, whole: bool, share: tuple[int, int]
+    facts: dict[str, int], gpus: int, whole: bool, cpus: int, memory_mib: int
 ) -> None:
-    assert worker_share(facts, gpus, whole) == share
+    assert worker_share(facts, gpus, whole) == (cpus, memory_mib)
 
 
 def test_services_are_started_with_the_members_own_files() -> None:

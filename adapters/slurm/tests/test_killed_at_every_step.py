@@ -7,7 +7,7 @@ import pytest
 from adapters.slurm.tests.simulated_run import SimulatedRun
 from mooring_adapter.conformance.fake_records import FakeOperation
 from mooring_slurm.catalog import VERSION
-from mooring_slurm.simulated_slurm import HOLD, SimulatedNode
+from mooring_slurm.simulated_slurm import HOLD, SimulatedSlurmNode
 
 Play = tuple[SimulatedRun, FakeOperation]
 
@@ -103,7 +103,7 @@ def restart() -> Play:
 def reconcile() -> Play:
     """A node without a member, and a stale drain of the platform."""
     here = SimulatedRun().deployed()
-    here.cluster.nodes["stranger"] = SimulatedNode("stranger")
+    here.cluster.nodes["stranger"] = SimulatedSlurmNode("stranger")
     here.cluster.drain({"node": "c-worker-0", "owner": "member", "reason": "left behind"}, {})
     return here, here.store.change(here.instance, "reconcile", {}, None)
 
@@ -212,7 +212,7 @@ def test_a_node_that_a_forced_remove_left_in_slurm_is_deleted_and_its_job_metere
     with here.store.changing(here.instance):
         here.member(node.removeprefix("c-")).status = "removed"  # by the platform alone, which tells nobody
     here.cluster.forget(node)
-    here.cluster.nodes["admins-own"] = SimulatedNode("admins-own", responding=False)
+    here.cluster.nodes["admins-own"] = SimulatedSlurmNode("admins-own", responding=False)
     here.watch(lambda: node not in here.cluster.nodes)
     here.watch(lambda: [each["node"] for each in here.instance.adapter_detail["drift"]] == ["admins-own"])
     assert here.cluster.jobs[job].state == "NODE_FAIL"

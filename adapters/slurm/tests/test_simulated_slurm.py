@@ -3,7 +3,7 @@
 import subprocess
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -117,42 +117,55 @@ def _alike(sim: Any, actual: Any) -> bool:
 
 
 WHY = {"reason": "why"}
-ASKED: tuple[tuple[str, tuple[str, ...], Answer, dict[str, str], Answer], ...] = (
-    ("look", ("--ended-after", "at:-:0"), {}, {"ended-after": "at:simulated:0"}, {}),
-    ("jobs", (), {}, {}, {}),
-    ("jobs", ("--limit", "1"), {}, {"limit": "1"}, {}),
-    ("job", ("--job", "4"), {}, {"job": "2"}, {}),
-    ("job", ("--job", "99"), {}, {"job": "99"}, {}),
-    ("cancel", ("--job", "4"), {}, {"job": "2"}, {}),
-    ("output", ("--job", "1"), {}, {"job": "1"}, {}),
-    ("drain", ("--node", "hpc-worker-1", "--owner", "member"), {}, {"node": "one", "owner": "member", **WHY}, {}),
-    ("drain", ("--node", "absent"), {}, {"node": "absent", "owner": "member", **WHY}, {}),
-    ("drain", ("--node", "hpc-worker-2", "--owner", "member"), {}, {"node": "two", "owner": "operator", **WHY}, {}),
-    ("resume", ("--node", "hpc-worker-0", "--owner", "member"), {}, {"node": "two", "owner": "member"}, {}),
-    ("resume", ("--node", "hpc-worker-2", "--owner", "member"), {}, {"node": "two", "owner": "operator"}, {}),
-    ("quiet", ("--node", "hpc-worker-4"), {}, {"node": "two"}, {}),
-    ("quiet", ("--node", "hpc-worker-0"), {}, {"node": "one"}, {}),
-    ("delete", ("--node", "absent"), {}, {"node": "absent"}, {}),
-    ("delete", ("--node", "hpc-worker-0"), {}, {"node": "one"}, {}),
-    ("delete", ("--node", "hpc-worker-0", "--gone"), {}, {"node": "one", "gone": ""}, {}),
-    ("await-node", ("--node", "hpc-worker-1"), {}, {"node": "one"}, {}),
-    ("await-node", ("--node", "absent", "--seconds", "0.01"), {}, {"node": "absent"}, {}),
-    ("prove", ("--node", "hpc-worker-1"), {}, {"node": "one"}, {}),
-    ("submit", (), {"key": "k", "script": "#!/bin/sh\n"}, {}, {"key": "k", "script": "#!/bin/sh\n"}),
-    ("gate", (), {"users": [], "accounting": False}, {}, {"users": [], "accounting": False}),
-    ("account-add", (), {"account": "p-one", "user": "root"}, {}, {"account": "p-one", "user": "root"}),
-    ("account-close", (), {"account": "p-one"}, {}, {"account": "p-one"}),
-    ("account-remove", (), {"account": "p-one", "user": "root"}, {}, {"account": "p-one", "user": "root"}),
-    ("users", (), {"users": []}, {}, {"users": []}),
-    ("user-end", (), {"user": "nobody-here"}, {}, {"user": "nobody-here"}),
+
+
+class Compared(NamedTuple):
+    """A verb, and the arguments of the program and of the simulator."""
+
+    verb: str
+    words: tuple[str, ...]
+    given: Answer
+    options: dict[str, str]
+    given_simulated: Answer
+
+
+ASKED: tuple[Compared, ...] = (
+    Compared("look", ("--ended-after", "at:-:0"), {}, {"ended-after": "at:simulated:0"}, {}),
+    Compared("jobs", (), {}, {}, {}),
+    Compared("jobs", ("--limit", "1"), {}, {"limit": "1"}, {}),
+    Compared("job", ("--job", "4"), {}, {"job": "2"}, {}),
+    Compared("job", ("--job", "99"), {}, {"job": "99"}, {}),
+    Compared("cancel", ("--job", "4"), {}, {"job": "2"}, {}),
+    Compared("output", ("--job", "1"), {}, {"job": "1"}, {}),
+    Compared(
+        "drain", ("--node", "hpc-worker-1", "--owner", "member"), {}, {"node": "one", "owner": "member", **WHY}, {}
+    ),
+    Compared("drain", ("--node", "absent"), {}, {"node": "absent", "owner": "member", **WHY}, {}),
+    Compared(
+        "drain", ("--node", "hpc-worker-2", "--owner", "member"), {}, {"node": "two", "owner": "operator", **WHY}, {}
+    ),
+    Compared("resume", ("--node", "hpc-worker-0", "--owner", "member"), {}, {"node": "two", "owner": "member"}, {}),
+    Compared("resume", ("--node", "hpc-worker-2", "--owner", "member"), {}, {"node": "two", "owner": "operator"}, {}),
+    Compared("quiet", ("--node", "hpc-worker-4"), {}, {"node": "two"}, {}),
+    Compared("quiet", ("--node", "hpc-worker-0"), {}, {"node": "one"}, {}),
+    Compared("delete", ("--node", "absent"), {}, {"node": "absent"}, {}),
+    Compared("delete", ("--node", "hpc-worker-0"), {}, {"node": "one"}, {}),
+    Compared("delete", ("--node", "hpc-worker-0", "--gone"), {}, {"node": "one", "gone": ""}, {}),
+    Compared("await-node", ("--node", "hpc-worker-1"), {}, {"node": "one"}, {}),
+    Compared("await-node", ("--node", "absent", "--seconds", "0.01"), {}, {"node": "absent"}, {}),
+    Compared("prove", ("--node", "hpc-worker-1"), {}, {"node": "one"}, {}),
+    Compared("submit", (), {"key": "k", "script": "#!/bin/sh\n"}, {}, {"key": "k", "script": "#!/bin/sh\n"}),
+    Compared("gate", (), {"users": [], "accounting": False}, {}, {"users": [], "accounting": False}),
+    Compared("account-add", (), {"account": "p-one", "user": "root"}, {}, {"account": "p-one", "user": "root"}),
+    Compared("account-close", (), {"account": "p-one"}, {}, {"account": "p-one"}),
+    Compared("account-remove", (), {"account": "p-one", "user": "root"}, {}, {"account": "p-one", "user": "root"}),
+    Compared("users", (), {"users": []}, {}, {"users": []}),
+    Compared("user-end", (), {"user": "nobody-here"}, {}, {"user": "nobody-here"}),
 )
-"""A verb, and the arguments of the program and of the simulator."""
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: " ".join((asked[0], *asked[1])))
-def test_an_answer_has_the_keys_and_the_types_of_the_programs(
-    slurm: SlurmCommands, asked: tuple[str, tuple[str, ...], Answer, dict[str, str], Answer]
-) -> None:
+@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: " ".join((asked.verb, *asked.words)))
+def test_an_answer_has_the_keys_and_the_types_of_the_programs(slurm: SlurmCommands, asked: Compared) -> None:
     verb, words, given, options, given_simulated = asked
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     Path(slurm.below("submits", user)).mkdir(parents=True)
@@ -164,7 +177,7 @@ def test_an_answer_has_the_keys_and_the_types_of_the_programs(
 
 def test_every_verb_of_the_simulator_is_compared_and_every_difference_is_seen() -> None:
     beside = {"database"}  # it waits for a database that there is not here
-    assert {each[0] for each in ASKED} == (set(VERBS) | set(BESIDE)) - beside
+    assert {each.verb for each in ASKED} == (set(VERBS) | set(BESIDE)) - beside
     assert {*VERBS, *BESIDE, "serve-database"} == set(MODULE_OF)
     actual = {"ended_until": "at:x:1", "jobs": [{"id": "1", "started_at": "2026-01-01T00:00:00Z", "gpus": 1}]}
     for wrong in (

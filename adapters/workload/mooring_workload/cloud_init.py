@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import yaml
 
-from mooring_workload.profile import RuntimeProfile, Volume
-from mooring_workload.render import NAME, NotRenderable, Placement, Rendered, render
+from mooring_workload.profile import Volume, WorkloadProfile
+from mooring_workload.render import NAME, MemberPlacement, NotRenderable, Rendered, render
 
 HEAD: Final = "#cloud-config\n"
 DIRECTORY: Final = "/etc/mooring"
 DATA: Final = "/var/lib/mooring"
-PLACE: Final = Placement("machine", "namespace")
+PLACE: Final = MemberPlacement("machine", "namespace")
 REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9.:-]*(/[a-z0-9][a-z0-9._-]*)+")
 ADDRESS: Final = re.compile(r"https://[A-Za-z0-9.:-]+/[A-Za-z0-9._~!$&()*+,;=:@%/?-]*")
 BYTES_MAX: Final = 16_384
@@ -36,9 +36,9 @@ class Sources:
     contents: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def render_user_data(profile: RuntimeProfile, config: Mapping[str, Any], sources: Sources) -> str:
+def render_user_data(profile: WorkloadProfile, config: Mapping[str, Any], sources: Sources) -> str:
     """The user-data of a machine that runs this profile; raises `NotRenderable` if something is missing."""
-    place = PLACE if profile.image is not None else Placement(PLACE.member_id, PLACE.host, has_containers=False)
+    place = PLACE if profile.image is not None else MemberPlacement(PLACE.member_id, PLACE.host, has_containers=False)
     rendered = render(profile, config, place)
     unit = f"mooring-{profile.app}.service"
     files = [
@@ -78,7 +78,7 @@ def _word(word: str) -> str:
     return '"' + plain.replace("%", "%%").replace("$", "$$") + '"'
 
 
-def _artifacts(profile: RuntimeProfile, rendered: Rendered, sources: Sources) -> list[dict[str, Any]]:
+def _artifacts(profile: WorkloadProfile, rendered: Rendered, sources: Sources) -> list[dict[str, Any]]:
     """The files for the artifacts of volumes: written directly, or downloaded and verified by a script."""
     files, lines = [], ["#!/bin/sh", "set -eu"]
     for volume in profile.volumes:
@@ -106,18 +106,18 @@ def _artifacts(profile: RuntimeProfile, rendered: Rendered, sources: Sources) ->
     return files
 
 
-def _script(profile: RuntimeProfile) -> str:
+def _script(profile: WorkloadProfile) -> str:
     return f"/usr/local/libexec/mooring-fetch-{profile.app}"
 
 
-def _on_machine(profile: RuntimeProfile, rendered: Rendered, volume: Volume) -> str:
+def _on_machine(profile: WorkloadProfile, rendered: Rendered, volume: Volume) -> str:
     """A volume's directory on the machine: a service uses the manifest's path, a container gets it mounted."""
     if rendered.runs_as == "service":
         return volume.path.rstrip("/")
     return f"{DATA}/{profile.app}/{volume.name}"
 
 
-def _unit(profile: RuntimeProfile, rendered: Rendered, sources: Sources) -> str:
+def _unit(profile: WorkloadProfile, rendered: Rendered, sources: Sources) -> str:
     fetches = any(each.kind == "artifact" and each.artifact not in sources.contents for each in profile.volumes)
     start = _container(profile, rendered, sources) if rendered.runs_as == "container" else _service(rendered)
     secret = f"{DIRECTORY}/{profile.app}.secrets"
@@ -153,7 +153,7 @@ def _service(rendered: Rendered) -> list[str]:
     return [f"ExecStart={' '.join(_word(each) for each in command)}", *directories]
 
 
-def _container(profile: RuntimeProfile, rendered: Rendered, sources: Sources) -> list[str]:
+def _container(profile: WorkloadProfile, rendered: Rendered, sources: Sources) -> list[str]:
     if sources.repository is None or not REPOSITORY.fullmatch(sources.repository):
         raise NotRenderable("the image's repository is missing: give --repository registry/name, without a tag")
     wanted = rendered.start.arguments

@@ -14,7 +14,7 @@ from mooring_adapter.instance_view import InstanceView, Member, Operation, Task
 from mooring_adapter.steps import Failure, MakeSecret, OnFailure, ReportInstance, ReportMember, RunTask, Step
 from mooring_workload.health import ended_because, failure_of, start_progress
 from mooring_workload.placement import NotPlaced, placement_of
-from mooring_workload.profile import RuntimeProfile
+from mooring_workload.profile import WorkloadProfile
 from mooring_workload.render import NotRenderable, Rendered, TaskTemplate, render, secret_needs
 
 ATTEMPTS: Final = 3
@@ -43,7 +43,7 @@ class Deployment:
 
     view: InstanceView
     operation: Operation
-    profile: RuntimeProfile
+    profile: WorkloadProfile
     tasks: Mapping[str, Task]
     failed: dict[str, Failure] = field(default_factory=dict)
     opened: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -219,7 +219,7 @@ class Deployment:
             yield from self.up(member)
 
 
-def refuse_crowd(view: InstanceView, member: Member, profile: RuntimeProfile) -> None:
+def refuse_crowd(view: InstanceView, member: Member, profile: WorkloadProfile) -> None:
     """Refuse members that share a sandbox: only one of them can listen on a port."""
     allocation = member.allocation
     if allocation is None or not profile.ports or allocation.host == "process":

@@ -27,14 +27,14 @@ class Variable:
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
+class ProfilePort:
     name: str
     port: int
     protocol: str = "tcp"
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
+class ProfileProbe:
     """How the program is probed."""
 
     kind: str
@@ -65,7 +65,7 @@ class Volume:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ProfileEndpoint:
     """Where a running instance is reached."""
 
     name: str
@@ -86,7 +86,7 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeProfile:
+class WorkloadProfile:
     """How the members of one version are started, observed and stopped."""
 
     app: str
@@ -95,11 +95,11 @@ class RuntimeProfile:
     command: tuple[str, ...] = ()
     artifacts: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[Variable, ...] = ()
-    ports: tuple[Port, ...] = ()
+    ports: tuple[ProfilePort, ...] = ()
     resources: Resources = field(default_factory=Resources)
     volumes: tuple[Volume, ...] = ()
-    probes: Mapping[str, Probe] = field(default_factory=dict)
-    endpoints: tuple[Endpoint, ...] = ()
+    probes: Mapping[str, ProfileProbe] = field(default_factory=dict)
+    endpoints: tuple[ProfileEndpoint, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     grace_seconds: int = GRACE_SECONDS
     upgrade_strategy: str = "in_place"
@@ -118,22 +118,22 @@ class RuntimeProfile:
         return tuple(dict.fromkeys(each.from_secret for each in self.environment if each.from_secret is not None))
 
 
-def read_profile(manifest: Plain) -> RuntimeProfile:
+def read_profile(manifest: Plain) -> WorkloadProfile:
     """Read the profile of a manifest."""
     plain = manifest.get("runtime_profile") or {}
     lifecycle = manifest.get("lifecycle") or {}
-    return RuntimeProfile(
+    return WorkloadProfile(
         app=manifest["app"],
         version=manifest["version"],
         image=plain.get("image"),
         command=tuple(plain.get("command", ())),
         artifacts=dict(manifest["artifacts"]),
         environment=_environment(plain.get("env", ()), manifest.get("config_schema") or {}),
-        ports=tuple(_read(Port, each) for each in plain.get("ports", ())),
+        ports=tuple(_read(ProfilePort, each) for each in plain.get("ports", ())),
         resources=_read(Resources, plain.get("resources", {})),
         volumes=tuple(_read(Volume, each) for each in plain.get("volumes", ())),
         probes={name: _probe(each) for name, each in plain.get("probes", {}).items()},
-        endpoints=tuple(_read(Endpoint, each) for each in manifest.get("endpoints", ())),
+        endpoints=tuple(_read(ProfileEndpoint, each) for each in manifest.get("endpoints", ())),
         defaults=_defaults(manifest.get("config_schema") or {}),
         grace_seconds=lifecycle.get("delete", {}).get("graceful_seconds", GRACE_SECONDS),
         upgrade_strategy=lifecycle.get("upgrade", {}).get("strategy", "in_place"),
@@ -151,8 +151,8 @@ def _defaults(schema: Plain) -> dict[str, Any]:
     return {name: each["default"] for name, each in schema.get("properties", {}).items() if "default" in each}
 
 
-def _probe(plain: Plain) -> Probe:
-    read: Probe = _read(Probe, {**plain, "command": tuple(plain.get("command", ()))})
+def _probe(plain: Plain) -> ProfileProbe:
+    read: ProfileProbe = _read(ProfileProbe, {**plain, "command": tuple(plain.get("command", ()))})
     return read
 
 

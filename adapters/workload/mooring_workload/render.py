@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mooring_workload.profile import Endpoint, Port, Probe, RuntimeProfile, Variable, Volume
+from mooring_workload.profile import ProfileEndpoint, ProfilePort, ProfileProbe, Variable, Volume, WorkloadProfile
 
 NAME: Final = "app"
 """The name of the container or service within its owner, the member."""
@@ -42,7 +42,7 @@ class NotRenderable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Placement:
+class MemberPlacement:
     """What the rendering depends on: the member, its host, and whether that runs containers."""
 
     member_id: str
@@ -98,7 +98,7 @@ class Rendered:
         return self.probe is None
 
 
-def render(profile: RuntimeProfile, config: Mapping[str, Any], place: Placement) -> Rendered:
+def render(profile: WorkloadProfile, config: Mapping[str, Any], place: MemberPlacement) -> Rendered:
     """The tasks of one member; raises `NotRenderable` if it cannot run there."""
     runs_as = _runs_as(profile, place)
     ports = {each.name: _port(each, place) for each in profile.ports}
@@ -123,7 +123,7 @@ def render(profile: RuntimeProfile, config: Mapping[str, Any], place: Placement)
     )
 
 
-def _runs_as(profile: RuntimeProfile, place: Placement) -> str:
+def _runs_as(profile: WorkloadProfile, place: MemberPlacement) -> str:
     if profile.image is not None and place.has_containers and place.host != "process":
         return "container"
     programs = [each for each in profile.volumes if each.kind == "artifact"]
@@ -142,7 +142,7 @@ def _is_below(word: str, path: str) -> bool:
     return word == path or word.startswith(f"{path.rstrip('/')}/")
 
 
-def _port(port: Port, place: Placement) -> int:
+def _port(port: ProfilePort, place: MemberPlacement) -> int:
     """The port in the sandbox; on a machine with shared ports, a number that others are unlikely to use."""
     if not place.shares_ports:
         return port.port
@@ -155,7 +155,7 @@ def purpose_of(secret: str) -> str:
     return "app_access" if secret.startswith(ACCESS) else "member_secret"
 
 
-def secret_needs(profile: RuntimeProfile, config: Mapping[str, Any]) -> tuple[SecretNeed, ...]:
+def secret_needs(profile: WorkloadProfile, config: Mapping[str, Any]) -> tuple[SecretNeed, ...]:
     """The secrets of the environment: those that the platform generates, and those of the launcher."""
     made = [SecretNeed(each, purpose_of(each)) for each in profile.secrets]
     given = {kept_as(each): _value(each, config) for each in profile.environment if each.hidden}
@@ -171,8 +171,8 @@ def kept_as(variable: Variable) -> str:
 class _MemberRenderer:
     """Renders the tasks of one member."""
 
-    profile: RuntimeProfile
-    place: Placement
+    profile: WorkloadProfile
+    place: MemberPlacement
     runs_as: str
     ports: Mapping[str, int]
 
@@ -250,7 +250,7 @@ class _MemberRenderer:
             return TaskTemplate("inspect", "container.control", {"name": NAME, "action": "inspect"})
         return TaskTemplate("inspect", "service.inspect", {"name": NAME})
 
-    def probe(self, probe: Probe, name: str, *, many: bool) -> TaskTemplate:
+    def probe(self, probe: ProfileProbe, name: str, *, many: bool) -> TaskTemplate:
         """Probe whether it serves: for some seconds, or once."""
         timing: dict[str, Any] = {"timeout_seconds": probe.timeout_seconds}
         if many:
@@ -325,7 +325,7 @@ def _mount(volume: Volume) -> dict[str, Any]:
     return {"volume": volume.name, "target": volume.path.rstrip("/"), **read_only}
 
 
-def _spoken(endpoint: Endpoint) -> str:
+def _spoken(endpoint: ProfileEndpoint) -> str:
     """The protocol for the relay: HTTP, or bytes for everything else."""
     return "http" if endpoint.protocol == "http" else "tcp"
 

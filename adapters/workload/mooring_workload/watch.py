@@ -13,7 +13,7 @@ from mooring_adapter.steps import MemberObservation, Observation, OnFailure, Run
 from mooring_workload.deployment import QUIET, SERVES
 from mooring_workload.health import ended_because
 from mooring_workload.placement import NotPlaced, placement_of
-from mooring_workload.profile import RuntimeProfile, read_profile
+from mooring_workload.profile import WorkloadProfile, read_profile
 from mooring_workload.render import NotRenderable, Rendered, render
 
 WATCH_SECONDS: Final = 60.0
@@ -45,7 +45,7 @@ def watch(view: InstanceView) -> Observation:
     return Observation(members=tuple(seen), health=_health(view, seen), **more)
 
 
-def _of_version(view: InstanceView, member: Member, profile: RuntimeProfile) -> RuntimeProfile:
+def _of_version(view: InstanceView, member: Member, profile: WorkloadProfile) -> WorkloadProfile:
     """The profile that the member runs: after a partly failed upgrade it may be the target's."""
     target = view.target_manifest
     if member.version != profile.version and target is not None and target.get("version") == member.version:

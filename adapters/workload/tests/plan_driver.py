@@ -66,16 +66,16 @@ class PlanDriver:
             tasks=list(self.tasks.values()),
         )
 
-    def run(self, node: Node = well, crash: tuple[int, str] | None = None) -> "PlanDriver":
-        """Run until the operation is finished or nothing is due; `crash` loses part of one round."""
+    def run(self, node: Node = well, *, crash_round: int | None = None, kept: str = "") -> "PlanDriver":
+        """Run until the operation is finished or nothing is due; a crash in one round keeps only its `kept` part."""
         for number in range(ROUNDS_MAX):
             view = self.view
             found = next_actions(plan(view, self.operation), view, self.operation)
             if found.is_empty or self.finished is not None:
                 break
-            if crash is not None and crash[0] == number:
+            if crash_round == number:
                 self.crashed = True
-                if crash[1] == "report":
+                if kept == "report":
                     found.tasks, found.finish = [], None
                 else:
                     found = replace(found, steps={}, members={}, instance={}, secrets=[], finish=None)

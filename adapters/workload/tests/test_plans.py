@@ -228,7 +228,7 @@ def test_a_crash_in_any_round_leads_to_the_same_end(kind: str, part: str) -> Non
     whole = begun(kind).run(quiet)
     assert whole.finished.outcome == "succeeded"
     for number in range(50):
-        again = begun(kind).run(quiet, crash=(number, part))
+        again = begun(kind).run(quiet, crash_round=number, kept=part)
         assert again.finished.outcome == "succeeded", number
         assert set(again.steps) == set(whole.steps)
         assert again.members == whole.members

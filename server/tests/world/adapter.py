@@ -44,7 +44,7 @@ from mooring_adapter import Adapter
 from mooring_adapter.instance_controller import ClaimLost, InstanceController
 from mooring_adapter.instance_view import Operation as WorldOperation
 from mooring_adapter.instance_view import Task
-from mooring_adapter.platform_client import InstanceClaim, TaskCreation
+from mooring_adapter.platform_client import HeldClaim, TaskCreation
 from mooring_adapter.steps import Usage
 from mooring_sdk import MooringError
 from server.tests.world.ground import Ground
@@ -65,7 +65,7 @@ class SimulatedPlatform:
         self.ended = False  # an operation ended: what comes after it is told by whoever asks for it
         self._turn = asyncio.Lock()
 
-    async def read(self, held: InstanceClaim) -> Mapping[str, Any]:
+    async def read(self, held: HeldClaim) -> Mapping[str, Any]:
         """The world of an instance."""
         whole = await self._asked(commands.whole(self.services, self.acting, self._under(held)))
         self.ended = False
@@ -73,22 +73,20 @@ class SimulatedPlatform:
         plain: Mapping[str, Any] = msgspec.to_builtins(runtime_whole(whole))
         return plain
 
-    async def report(
-        self, held: InstanceClaim, told: Mapping[str, Any], operation: WorldOperation | None = None
-    ) -> None:
+    async def report(self, held: HeldClaim, told: Mapping[str, Any], operation: WorldOperation | None = None) -> None:
         """Tell what was observed."""
         body = msgspec.convert(_with(told, held, operation), MakeReport)
         work: Work[Any] = self._work()
         await self._done(commands.report(work, self._under(held), body.operation_id, report_of(body)))
 
-    async def finish(self, held: InstanceClaim, operation: WorldOperation, told: Mapping[str, Any]) -> None:
+    async def finish(self, held: HeldClaim, operation: WorldOperation, told: Mapping[str, Any]) -> None:
         """Tell how an operation ended."""
         body = msgspec.convert({"fence": held.fence, **told}, FinishOperation)
         work: Work[Any] = self._work()
         await self._done(commands.finish(work, self._under(held), operation.id, ending_of(body)))
         self.ended = True
 
-    async def create_task(self, held: InstanceClaim, operation: WorldOperation | None, wish: Mapping[str, Any]) -> Task:
+    async def create_task(self, held: HeldClaim, operation: WorldOperation | None, wish: Mapping[str, Any]) -> Task:
         """Have a task made."""
         body = msgspec.convert(_with(_carried(wish), held, operation), MakeMemberTask)
         self.awaited += 1
@@ -97,7 +95,7 @@ class SimulatedPlatform:
         return msgspec.json.decode(answer.body, type=Task, strict=False)
 
     async def create_tasks(
-        self, held: InstanceClaim, operation: WorldOperation | None, wishes: Sequence[Mapping[str, Any]]
+        self, held: HeldClaim, operation: WorldOperation | None, wishes: Sequence[Mapping[str, Any]]
     ) -> list[TaskCreation]:
         """Have several tasks made at once."""
         told = {"tasks": [_carried(each) for each in wishes]}
@@ -108,7 +106,7 @@ class SimulatedPlatform:
         answer = await self._done(make_many(work, self._under(held), body.operation_id, asked))
         return msgspec.convert(msgspec.json.decode(answer.body)["tasks"], list[TaskCreation], strict=False)
 
-    async def make_secret(self, held: InstanceClaim, operation: WorldOperation, wish: Any) -> None:
+    async def make_secret(self, held: HeldClaim, operation: WorldOperation, wish: Any) -> None:
         """Have a secret kept."""
         plain = {"fence": held.fence, "name": wish.name, "purpose": wish.purpose, "generate_bytes": wish.generate_bytes}
         body = msgspec.convert(plain, MakeSecret)
@@ -116,7 +114,7 @@ class SimulatedPlatform:
         work: Work[Any] = self._work()
         await self._done(adapter_secret.store(work, self._under(held), wanted))
 
-    async def report_usage(self, held: InstanceClaim, usage: Sequence[Usage]) -> None:
+    async def report_usage(self, held: HeldClaim, usage: Sequence[Usage]) -> None:
         """Tell what was metered."""
         told = [
             UsageReport(
@@ -127,7 +125,7 @@ class SimulatedPlatform:
         work: Work[Any] = self._work()
         await self._done(usage_commands.report_usage(work, self._under(held), told))
 
-    def _under(self, held: InstanceClaim) -> ClaimRef:
+    def _under(self, held: HeldClaim) -> ClaimRef:
         return ClaimRef(self.ground.account_id, self.ground.project_id, held.instance_id, held.fence)
 
     def _work(self, shown: Any = None) -> Work[Any]:
@@ -158,7 +156,7 @@ class SimulatedPlatform:
             ) from refusal
 
 
-def _with(told: Mapping[str, Any], held: InstanceClaim, operation: WorldOperation | None) -> dict[str, Any]:
+def _with(told: Mapping[str, Any], held: HeldClaim, operation: WorldOperation | None) -> dict[str, Any]:
     body = {"fence": held.fence, **told}
     return body if operation is None else {**body, "operation_id": operation.id}
 
@@ -249,7 +247,7 @@ class Replica:
         for lost in given.lost:
             self.keepers.pop(lost.instance_id, None)
         for claim in given.claims:
-            keeper = InstanceController(self.adapter, self.platform, InstanceClaim(claim.instance_id, claim.fence))  # type: ignore[arg-type]
+            keeper = InstanceController(self.adapter, self.platform, HeldClaim(claim.instance_id, claim.fence))  # type: ignore[arg-type]
             keeper._backoff.next_pause = lambda: 0.0  # type: ignore[method-assign]  # time passes only when the world says so
             self.keepers[claim.instance_id] = keeper
         late = self.due_at is not None and self.due_at <= self.polled_at

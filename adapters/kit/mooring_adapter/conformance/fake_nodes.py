@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from mooring_adapter.conformance.fake_program import FakeProgram, FakeProgramFailed, TaskOutcome
+from mooring_adapter.conformance.fake_program import FakeOutcome, FakeProgram, FakeProgramFailed
 from mooring_adapter.conformance.fake_records import OPENING, FakeMember, FakeTask
 
 OBSERVING: Final = frozenset({"probe.tcp", "probe.http", "probe.exec", "process.run", "service.inspect", "log.read"})
@@ -21,7 +21,7 @@ def is_observing(task: FakeTask) -> bool:
     return inspects or task.type in OBSERVING
 
 
-Behaviour = Callable[[FakeTask, FakeMember], TaskOutcome | None]
+Behaviour = Callable[[FakeTask, FakeMember], FakeOutcome | None]
 """Decides a task's outcome, or None for the usual one."""
 
 
@@ -39,30 +39,30 @@ class FakeNodes:
         default_factory=dict
     )  # by component: the most that were down at the same time
 
-    def do(self, task: FakeTask, member: FakeMember, instance_id: str) -> TaskOutcome:
+    def do(self, task: FakeTask, member: FakeMember, instance_id: str) -> FakeOutcome:
         odd = self.behaviour(task, member)
         if odd is not None:
             return odd
         if self.never_quiet and member.status == "draining" and is_observing(task):
-            return TaskOutcome(failure_code="probe_failed", failure_detail="simulated: it still has work", exit_code=1)
+            return FakeOutcome(failure_code="probe_failed", failure_detail="simulated: it still has work", exit_code=1)
         answer = self._ask_program(task, member, instance_id)
         if answer is not None and answer.failure_code is not None:
             return answer
         usual = self._done(task, member)
         return usual if answer is None else answer
 
-    def _ask_program(self, task: FakeTask, member: FakeMember, instance_id: str) -> TaskOutcome | None:
+    def _ask_program(self, task: FakeTask, member: FakeMember, instance_id: str) -> FakeOutcome | None:
         """The fake program's answer; if the program failed, the task fails and the platform records it."""
         if self.fake_program is None:
             return None
         try:
             return self.fake_program.ask(task, member, instance_id)
         except FakeProgramFailed as failed:
-            return TaskOutcome(
+            return FakeOutcome(
                 failure_code="host_error", failure_detail=f"simulated: {failed}", last_lines=(str(failed),)
             )
 
-    def _done(self, task: FakeTask, member: FakeMember) -> TaskOutcome:
+    def _done(self, task: FakeTask, member: FakeMember) -> FakeOutcome:
         """Record what the task starts and stops, and return the usual outcome."""
         name = str(task.arguments.get("name", ""))
         running = self.running.setdefault(member.id, set())
@@ -77,7 +77,7 @@ class FakeNodes:
             running.discard(name)
             if task.arguments.get("kill") == "owner":
                 running.clear()
-            return TaskOutcome(
+            return FakeOutcome(
                 {"stopped": True, "was_running": was_running} if task.type == "service.stop" else {"state": "exited"}
             )
         elif task.type == "container.control" and task.arguments.get("action") in ("start", "restart"):
@@ -86,31 +86,31 @@ class FakeNodes:
             running.discard(name)
         return self._usual(task, name in running)
 
-    def _usual(self, task: FakeTask, runs: bool) -> TaskOutcome:
+    def _usual(self, task: FakeTask, runs: bool) -> FakeOutcome:
         state = "running" if runs else "absent"
         match task.type:
             case "files.write":
-                return TaskOutcome({"written": len(task.arguments.get("files", ()))})
+                return FakeOutcome({"written": len(task.arguments.get("files", ()))})
             case "process.run":
                 argv = task.arguments.get("argv") or [""]
-                return TaskOutcome({"exit_code": 0}, exit_code=0, last_lines=(str(argv[-1]),))
+                return FakeOutcome({"exit_code": 0}, exit_code=0, last_lines=(str(argv[-1]),))
             case "service.start":
-                return TaskOutcome({"state": "running", "pid": 4242, "started_at": 1})
+                return FakeOutcome({"state": "running", "pid": 4242, "started_at": 1})
             case "service.inspect":
-                return TaskOutcome({"state": state, "restarts": 0, "last_lines": []})
+                return FakeOutcome({"state": state, "restarts": 0, "last_lines": []})
             case "log.read":
                 at = {"offset": 0, "next_offset": 0, "size": 0}
-                return TaskOutcome({"content_base64": "", "truncated_before": False, **at})
+                return FakeOutcome({"content_base64": "", "truncated_before": False, **at})
             case "container.launch":
-                return TaskOutcome({"container_id": f"simulated{task.number}", "state": "running"})
+                return FakeOutcome({"container_id": f"simulated{task.number}", "state": "running"})
             case "container.control":
-                return TaskOutcome({"state": state})
+                return FakeOutcome({"state": state})
             case "container.remove":
-                return TaskOutcome({"removed": True})
+                return FakeOutcome({"removed": True})
             case "artifact.fetch":
-                return TaskOutcome({"bytes": 1, "from_cache": False})
+                return FakeOutcome({"bytes": 1, "from_cache": False})
             case _:
-                return TaskOutcome({"latency_milliseconds": 1, "attempts": 1, "observed": "simulated"})
+                return FakeOutcome({"latency_milliseconds": 1, "attempts": 1, "observed": "simulated"})
 
     def forget(self, member_id: str) -> None:
         """Forget everything about a member."""

@@ -30,7 +30,7 @@ class FakeProgramFailed(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class TaskOutcome:
+class FakeOutcome:
     result: dict[str, Any] = field(default_factory=dict)
     failure_code: str | None = None
     failure_detail: str | None = None
@@ -54,7 +54,7 @@ class FakeProgram:
         self._buffer = b""
         self.failure = ""  # why it no longer answers
 
-    def ask(self, task: FakeTask, member: FakeMember, instance_id: str) -> TaskOutcome | None:
+    def ask(self, task: FakeTask, member: FakeMember, instance_id: str) -> FakeOutcome | None:
         """The outcome of a task, None for the usual one. After a failure it is not asked again until `restart`."""
         if self.failure:
             raise FakeProgramFailed(self.failure)
@@ -161,7 +161,7 @@ def task_message(task: FakeTask, member: FakeMember, instance_id: str) -> dict[s
     }
 
 
-def read_answer(line: bytes) -> TaskOutcome | None:
+def read_answer(line: bytes) -> FakeOutcome | None:
     """The outcome in an answer; None for the usual one."""
     try:
         answer = json.loads(line)
@@ -181,7 +181,7 @@ def read_answer(line: bytes) -> TaskOutcome | None:
     for name, value in answer.items():
         if name not in kinds or not isinstance(value, kinds[name]):
             raise FakeProgramFailed(f"answered with {name!r}: {str(value)[:80]}, which is not valid")
-    return TaskOutcome(
+    return FakeOutcome(
         answer.get("result", {}),
         answer.get("failure_code"),
         answer.get("failure_detail"),

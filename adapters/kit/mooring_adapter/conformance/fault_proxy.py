@@ -88,8 +88,8 @@ class FaultProxy:
 
     def start(self) -> str:
         """Listen; returns the URL."""
-        handler = type("Handler", (_Handler,), {"proxy": self})
-        self._server = _Server(("127.0.0.1", 0), handler)
+        handler = type("Handler", (_ProxyHandler,), {"proxy": self})
+        self._server = _ProxyServer(("127.0.0.1", 0), handler)
         threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
@@ -132,7 +132,7 @@ def _record(request: ApiRequest, number: int, status: int, code: str | None) -> 
     )
 
 
-class _Server(ThreadingHTTPServer):
+class _ProxyServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
@@ -140,7 +140,7 @@ class _Server(ThreadingHTTPServer):
         """Ignore broken connections: adapters are killed on purpose."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _ProxyHandler(BaseHTTPRequestHandler):
     proxy: FaultProxy
     protocol_version = "HTTP/1.1"
     timeout = 120

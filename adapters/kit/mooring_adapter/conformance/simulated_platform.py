@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from mooring_adapter.conformance.adapter_process import AdapterProcess
 from mooring_adapter.conformance.fake_api import FakeApi
-from mooring_adapter.conformance.fake_program import FakeProgram, TaskOutcome
+from mooring_adapter.conformance.fake_program import FakeOutcome, FakeProgram
 from mooring_adapter.conformance.fake_records import FakeAccount, FakeInstance, FakeMember, FakeOperation, FakeTask
 from mooring_adapter.conformance.fake_store import FakeStore
 from mooring_adapter.conformance.fault_proxy import FaultProxy, ProxyFaults, RecordedExchange
@@ -249,10 +249,10 @@ class SimulatedPlatform:
             self.store.nodes.holding = lambda task: of(_task(task))
 
     def fail_tasks(self, of: Callable[[TaskStatus], bool], code: str, last_line: str) -> None:
-        def behave(task: FakeTask, member: FakeMember) -> TaskOutcome | None:
+        def behave(task: FakeTask, member: FakeMember) -> FakeOutcome | None:
             if not of(_task(task)):
                 return None
-            return TaskOutcome(failure_code=code, failure_detail=f"simulated: {last_line}", last_lines=(last_line,))
+            return FakeOutcome(failure_code=code, failure_detail=f"simulated: {last_line}", last_lines=(last_line,))
 
         with self.store.changing():
             self.store.nodes.behaviour = behave

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from adapters.slurm.tests.real.real_cluster import Member, RealCluster
+from adapters.slurm.tests.real.real_cluster import RealCluster, RealMember
 
 PATIENCE_SECONDS = 120.0
 GO = "/tmp/go"
@@ -15,7 +15,7 @@ Found = TypeVar("Found")
 class ClusterDriver:
     """The cluster, its members, and the submitted jobs."""
 
-    def __init__(self, cluster: RealCluster, controller: Member) -> None:
+    def __init__(self, cluster: RealCluster, controller: RealMember) -> None:
         self.cluster = cluster
         self.controller = controller
         self.first = cluster.worker_of("hpc-worker-0", "alc_1")

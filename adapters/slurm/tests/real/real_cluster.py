@@ -25,7 +25,7 @@ MEMORY_MIB = 512
 
 
 @dataclass(frozen=True)
-class Member:
+class RealMember:
     """One member in a sandbox; its name is also the name of its node."""
 
     name: str
@@ -70,7 +70,7 @@ class RealCluster:
         devices = tuple(Device(index, simulated=True) for index in range(gpus))
         await self.host.create(replace(spec, pids=2_000, memory_bytes=2 * 1024**3, devices=devices))
 
-    async def files(self, member: Member) -> None:
+    async def files(self, member: RealMember) -> None:
         """The directories and files of a member."""
         home, worker, config = member.home, member.worker, self.config
         wanted = [FileSpec(layout.ROOT, directory=True, mode=0o755)]
@@ -95,18 +95,18 @@ class RealCluster:
         wanted.append(FileSpec(home.slurm_conf, config_files.slurm_conf(self.cluster, home).encode()))
         await self.host.write_files(member.owner, wanted)
 
-    async def start(self, member: Member, daemon: DaemonSpec) -> None:
+    async def start(self, member: RealMember, daemon: DaemonSpec) -> None:
         """One service."""
         process = ProcessSpec(daemon.argv, environment=daemon.environment)
         await self.host.start_service(member.owner, daemon.name, process, Restart("on_failure", 0.2, 50))
 
-    async def stop(self, member: Member, name: str, grace_seconds: float = 10.0) -> bool:
+    async def stop(self, member: RealMember, name: str, grace_seconds: float = 10.0) -> bool:
         """Stop the main process of a service; its children continue."""
         return await self.host.stop_service(member.owner, name, "main", grace_seconds)
 
-    async def controller(self) -> Member:
+    async def controller(self) -> RealMember:
         """Start a controller, up to its gate."""
-        member = Member(CONTROLLER, "alc_1")
+        member = RealMember(CONTROLLER, "alc_1")
         await self.files(member)
         await self.start(member, daemons.munged(member.home))
         if self.config.accounting:
@@ -118,15 +118,15 @@ class RealCluster:
             await self.start(member, daemons.slurmctld(member.home))
         return member
 
-    async def users(self, member: Member) -> None:
+    async def users(self, member: RealMember) -> None:
         """The users of the configuration, in the sandbox of a member."""
         await self.done(member, "users", stdin={"users": self.config.uids()})
 
     async def hammer(self, *argv: str) -> tuple[int, str]:
         """One of Slurm's commands in the controller's sandbox, from a member that is there from the beginning."""
-        return await self.slurm(Member(CONTROLLER, "alc_1"), *argv)
+        return await self.slurm(RealMember(CONTROLLER, "alc_1"), *argv)
 
-    async def gate(self, member: Member) -> dict[str, Any]:
+    async def gate(self, member: RealMember) -> dict[str, Any]:
         """Let the controller accept jobs."""
         code, answer = await self.node(member, "gate", "--seconds", "60", stdin=self.gate_input())
         assert code == 0, answer
@@ -142,11 +142,11 @@ class RealCluster:
             "accounts": [],
         }
 
-    def worker_of(self, name: str, allocation_id: str, gpus: tuple[int, ...] = (0, 1)) -> Member:
+    def worker_of(self, name: str, allocation_id: str, gpus: tuple[int, ...] = (0, 1)) -> RealMember:
         """A worker that does not exist yet."""
-        return Member(name, allocation_id, WorkerResources(name, 2, MEMORY_MIB, gpus))
+        return RealMember(name, allocation_id, WorkerResources(name, 2, MEMORY_MIB, gpus))
 
-    async def worker(self, member: Member) -> Member:
+    async def worker(self, member: RealMember) -> RealMember:
         """Start a worker; the caller waits until it is registered."""
         assert member.worker is not None
         await self.files(member)
@@ -156,7 +156,7 @@ class RealCluster:
         return member
 
     async def node(
-        self, member: Member, *words: str, stdin: object = None, user: str = "root"
+        self, member: RealMember, *words: str, stdin: object = None, user: str = "root"
     ) -> tuple[int, dict[str, Any]]:
         """The node program with a verb: its exit code and its answer."""
         given = b"" if stdin is None else json.dumps(stdin).encode()
@@ -167,18 +167,18 @@ class RealCluster:
                 return code, answer
         raise AssertionError(f"exit {code}: {text}")
 
-    async def done(self, member: Member, *words: str, stdin: object = None, user: str = "root") -> dict[str, Any]:
+    async def done(self, member: RealMember, *words: str, stdin: object = None, user: str = "root") -> dict[str, Any]:
         """The same, which must succeed."""
         code, answer = await self.node(member, *words, stdin=stdin, user=user)
         assert code == 0, answer
         return answer
 
-    async def slurm(self, member: Member, *argv: str, user: str = "app", stdin: bytes = b"") -> tuple[int, str]:
+    async def slurm(self, member: RealMember, *argv: str, user: str = "app", stdin: bytes = b"") -> tuple[int, str]:
         """One of Slurm's own commands, as its users run it."""
         command = ("env", f"SLURM_CONF={member.home.slurm_conf}", *argv)
         return await self.inside(member).run(*command, user=user, stdin=stdin)
 
-    def inside(self, member: Member) -> Inside:
+    def inside(self, member: RealMember) -> Inside:
         """Where programs of a member run."""
         return self._inside.setdefault(member.name, Inside(self.host, member.owner))
 

@@ -181,26 +181,26 @@ async def test_an_array_is_over_when_its_last_task_is_and_names_the_tasks_that_f
     request = {"key": "parts", "script": script, "array": "0,3,5-6%2", "memory_mib": 16, "minutes": 5}
     job_id = (await scene.ask("submit", stdin=request, user="app"))["job_id"]
 
-    async def array_when(*wanted: tuple[str, int]) -> dict[str, Any]:
+    async def array_when(**wanted: int) -> dict[str, Any]:
         async def look() -> dict[str, Any] | None:
             shown: dict[str, Any] = (await scene.ask("job", "--job", job_id))["array"]
-            return shown if shown["states"] == dict(wanted) else None
+            return shown if shown["states"] == wanted else None
 
         return await until(look)
 
-    assert (await array_when(("RUNNING", 2), ("PENDING", 2)))["task_count"] == 4
+    assert (await array_when(RUNNING=2, PENDING=2))["task_count"] == 4
     assert (await scene.ask("job", "--job", f"{job_id}_6"))["job"]["state"] == "PENDING"
     code, answer = await scene.cluster.node(scene.first, "output", "--job", job_id, user="app")
     assert (code, answer["error"]["code"]) == (1, "array")
     await scene.let_go("t3")
-    half = await array_when(("FAILED", 1), ("RUNNING", 2), ("PENDING", 1))
+    half = await array_when(FAILED=1, RUNNING=2, PENDING=1)
     assert (half["over_count"], half["failed"]) == (
         1,
         [{"array": f"{job_id}_3", "state": "FAILED", "exit_code": 3}],
     )
     await scene.ask("cancel", "--job", f"{job_id}_6")  # one that waits
     await scene.let_go("t0", "t5")
-    over = await array_when(("COMPLETED", 1), ("FAILED", 2), ("CANCELLED", 1))
+    over = await array_when(COMPLETED=1, FAILED=2, CANCELLED=1)
     assert over["over_count"] == over["task_count"] == 4
     assert [each["array"].rpartition("_")[2] for each in over["failed"]] == ["3", "5", "6"]
 
