@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection, spoken to byte by byte: order, framing, bounds, and what is no HTTP at all."""
+"""One HTTP/1.1 connection, spoken to byte by byte: order, framing, bounds, and malformed HTTP."""
 
 import asyncio
 import contextlib
@@ -15,6 +15,7 @@ import uvicorn
 from mooring.api import connection as http
 from mooring.api.connection import HttpConnection
 from mooring.api.request_cycle import ANSWER, BODY, BODY_BYTES_WAITING_MAX, RequestCycle
+from tests.support.waiting import turns, until
 
 pytestmark = pytest.mark.anyio
 
@@ -33,7 +34,7 @@ class Line:
         self._writer.write(data)
 
     async def answer(self, *, has_body: bool = True) -> tuple[int, dict[str, str], bytes]:
-        """The next answer: its status, headers and body."""
+        """The next response: its status, headers and body."""
         async with asyncio.timeout(TIMEOUT_SECONDS):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
@@ -94,8 +95,7 @@ async def serve(application: Application, **settings: Any) -> AsyncIterator[Serv
     )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([listening]))
-    while not server.started:  # noqa: ASYNC110  uvicorn has no event for it
-        await asyncio.sleep(0.005)
+    await until(lambda: server.started)
     served = Served(server, listening.getsockname()[1])
     try:
         yield served
@@ -117,7 +117,7 @@ async def read_all(receive: Callable[[], Any]) -> bytes:
 
 
 async def echo(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
-    """Says what it was asked, in one answer."""
+    """Answers with what it was asked."""
     body = await read_all(receive)
     said = {
         "method": scope["method"],
@@ -147,7 +147,7 @@ async def test_requests_on_one_connection_are_answered_one_after_the_other() -> 
             assert json.loads(body)["query"] == f"q={number}"
 
 
-async def test_requests_sent_ahead_are_answered_in_their_order_however_long_each_takes() -> None:
+async def test_pipelined_requests_are_answered_in_their_order_however_long_each_takes() -> None:
     first_may_end = asyncio.Event()
     begun = []
 
@@ -160,8 +160,7 @@ async def test_requests_sent_ahead_are_answered_in_their_order_however_long_each
     async with serve(application) as served:
         line = await served.line()
         line.send(b"".join(request(f"/{number}", "Content-Length: 1", method="POST", body=b"x") for number in range(5)))
-        while not begun:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: begun)
         first_may_end.set()
         paths = [json.loads((await line.answer())[2])["path"] for _ in range(5)]
         assert paths == begun == ["/0", "/1", "/2", "/3", "/4"]
@@ -172,7 +171,7 @@ async def test_a_request_may_arrive_byte_by_byte() -> None:
         line = await served.line()
         for byte in request("/x", "Content-Length: 4", method="POST", body=b"abcd"):
             line.send(bytes([byte]))
-            await asyncio.sleep(0)
+            await turns()
         assert json.loads((await line.answer())[2])["body"] == "abcd"
 
 
@@ -198,8 +197,7 @@ async def test_a_large_body_is_held_back_until_somebody_reads_it() -> None:
         line = await served.line()
         line.send(request("/x", f"Content-Length: {size}", method="POST", body=bytes(size)))
         (held,) = [await _connection_of(served)]
-        while held._reads:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: not held._reads)
         assert len(held._current._body) < 4 * BODY_BYTES_WAITING_MAX  # type: ignore[union-attr]
         may_read.set()
         assert (await line.answer())[2] == str(size).encode()
@@ -218,8 +216,7 @@ async def test_behind_a_large_body_that_was_refused_unread_the_next_request_is_a
         line.send(f"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode())
         line.send(b"x" * (size // 2))
         connection = await _connection_of(served)
-        while connection._reads:  # noqa: ASYNC110  the connection has no event for it
-            await asyncio.sleep(0.005)
+        await until(lambda: not connection._reads)
         held_back.set()
         assert (await line.answer())[0] == 413
         line.send(b"x" * (size // 2) + request("/next"))
@@ -227,9 +224,7 @@ async def test_behind_a_large_body_that_was_refused_unread_the_next_request_is_a
 
 
 async def _connection_of(served: Served) -> HttpConnection:
-    while not served.server.server_state.connections:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    (found,) = served.server.server_state.connections
+    (found,) = await until(lambda: served.server.server_state.connections)
     assert isinstance(found, HttpConnection)
     return found
 
@@ -251,7 +246,7 @@ async def test_a_body_that_came_with_its_head_is_taken_without_waiting() -> None
         assert taken == [(b"ok", None), (None, None)]
 
 
-async def test_whoever_expects_to_be_asked_for_the_body_is_asked() -> None:
+async def test_a_caller_that_expects_100_continue_gets_it_before_the_body_is_read() -> None:
     async with serve(echo) as served:
         line = await served.line()
         line.send(request("/x", "Content-Length: 2", "Expect: 100-continue", method="POST"))
@@ -285,7 +280,7 @@ async def test_a_stream_goes_out_in_chunks_and_the_connection_stays() -> None:
             assert (status, headers["x-kind"], body) == (200, "stream", b"onetwo")
 
 
-async def test_an_older_caller_knows_a_streams_end_by_the_connections() -> None:
+async def test_an_http_1_0_caller_knows_the_end_of_a_stream_by_the_close_of_the_connection() -> None:
     async with serve(streaming) as served:
         line = await served.line()
         line.send(b"GET /x HTTP/1.0\r\nHost: x\r\n\r\n")
@@ -326,7 +321,7 @@ async def test_a_caller_that_hangs_up_is_noticed() -> None:
     ids=["tls", "no-version", "two-lengths", "length-and-chunked", "space-before-colon", "folded", "not-ascii", "http2",
          "bare-line-feeds"],
 )  # fmt: skip
-async def test_what_is_no_request_is_answered_as_a_problem_and_the_connection_closed(sent: bytes) -> None:
+async def test_malformed_http_is_answered_as_a_problem_and_the_connection_closed(sent: bytes) -> None:
     reached = []
 
     async def application(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
@@ -384,10 +379,8 @@ async def test_a_connection_that_falls_silent_after_a_long_request_is_closed_no_
         line = await served.line()
         line.send(request("/x"))
         connection = await _connection_of(served)
-        far = asyncio.get_running_loop().time() + http.HELD_LOOK_SECONDS / 2
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            while connection._next_look < far:  # noqa: ASYNC110  until it was looked at while it waited
-                await asyncio.sleep(0.02)
+        far = asyncio.get_running_loop().time() + http.BUSY_CHECK_SECONDS / 2
+        await until(lambda: connection._next_check_at >= far, what="a check of the connection while it waited")
         held.set()
         assert (await line.answer())[0] == 200
         assert await line.rest() == b""
@@ -399,27 +392,27 @@ async def test_a_connection_is_not_closed_for_a_silence_in_which_the_server_itse
         line.send(request("/x"))
         assert (await line.answer())[0] == 200
         connection = await _connection_of(served)
-        line.send(request("/x"))  # nobody has read it when the time is looked at, a minute too late
+        line.send(request("/x"))  # nobody has read it when the check runs, a minute too late
         connection._silent_since -= 120
-        connection._next_look = connection._loop.time() - 60
-        connection._look_at_the_time()
+        connection._next_check_at = connection._loop.time() - 60
+        connection._check_timeouts()
         assert (await line.answer())[0] == 200
         connection._silent_since -= 120
-        connection._look_at_the_time()  # in time, and the silence is the caller's
+        connection._check_timeouts()  # in time, and the silence is the caller's
         assert await line.rest() == b""
 
 
-async def test_a_long_silence_that_is_allowed_makes_nobody_look_later_at_slow_callers() -> None:
+async def test_a_long_keep_alive_time_does_not_delay_the_check_of_slow_callers() -> None:
     async with serve(echo, timeout_keep_alive=6000) as served:
         line = await served.line()
         line.send(request("/x"))
         assert (await line.answer())[0] == 200
         connection, begun = await _connection_of(served), asyncio.get_running_loop().time()
-        assert connection._next_look <= begun + http.ARRIVAL_SECONDS_MAX
+        assert connection._next_check_at <= begun + http.ARRIVAL_SECONDS_MAX
         connection.pause_writing()
-        assert connection._next_look <= asyncio.get_running_loop().time() + http.UNREAD_LOOK_SECONDS
-        connection._look_at_the_time()
-        assert connection._next_look <= asyncio.get_running_loop().time() + http.ARRIVAL_SECONDS_MAX
+        assert connection._next_check_at <= asyncio.get_running_loop().time() + http.UNREAD_CHECK_SECONDS
+        connection._check_timeouts()
+        assert connection._next_check_at <= asyncio.get_running_loop().time() + http.ARRIVAL_SECONDS_MAX
         connection.resume_writing()
 
 
@@ -434,26 +427,24 @@ async def test_neither_a_request_nor_its_connection_is_left_for_the_garbage_coll
                 assert (await line.answer())[0] == 200
             connection = await _connection_of(served)
             line.close()
-            async with asyncio.timeout(TIMEOUT_SECONDS):
-                while connection in served.server.server_state.connections:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await until(lambda: not served.server.server_state.connections)
             del connection
-            await asyncio.sleep(0)  # the transport lets go of it
+            await turns()  # the transport lets go of it
             assert not [each for each in gc.get_objects() if isinstance(each, RequestCycle | HttpConnection)]
         finally:
             gc.enable()
 
 
-async def test_a_request_that_does_not_come_to_its_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_never_arrives_in_full_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "ARRIVAL_SECONDS_MAX", 0.0)
     async with serve(echo, timeout_keep_alive=0) as served:
         line = await served.line()
         line.send(b"GET /x HTTP/1.1\r\nHost:")
-        with contextlib.suppress(ConnectionResetError):  # the server does not take leave of such a caller
+        with contextlib.suppress(ConnectionResetError):  # the server aborts such a connection
             assert await line.rest() == b""
 
 
-async def test_no_other_protocol_is_spoken_and_the_request_answered_all_the_same() -> None:
+async def test_an_unsupported_upgrade_is_ignored_and_the_request_answered() -> None:
     async with serve(echo) as served:
         line = await served.line()
         line.send(request("/x", "Connection: Upgrade", "Upgrade: websocket") + b"\x81\x05hello")
