@@ -340,7 +340,7 @@ class TaskDispatcher:
         if value is None:
             return None
         info = sealing_info(task.node_id, task.id, grant.purpose, grant.name)
-        return seal_to_node(claimed.sealing_key, info, (grant.name, grant.purpose), value)
+        return seal_to_node(claimed.sealing_key, info, value, name=grant.name, purpose=grant.purpose)
 
     def _value(self, task_id: str, grant: SecretGrant) -> bytes | None:
         if grant.sealed is not None:
