@@ -16,6 +16,7 @@ from typing import Any, Final
 from mooring.commands.catalog.artifact import own_artifact
 from mooring.commands.catalog.artifact_evaluation import trust_context
 from mooring.commands.catalog.artifact_inspection import InspectionResult, fresh_evidence, read_content, read_smoke
+from mooring.commands.kernel.apply import apply_once, apply_with_retry
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.services import Services
@@ -41,11 +42,9 @@ from mooring.gateways.telemetry.instruments import bound, span
 from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.catalog import artifact_check as checks
 from mooring.storage.kernel.database import Acting
-from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 
 BEAT_SECONDS: Final = 1.0
 LOOK_SECONDS: Final = 0.5  # how often a check that another process reads is looked at by whoever waits for it
-CONCLUDE_ATTEMPTS_MAX: Final = 20
 
 log = logging.getLogger("mooring.check")
 
@@ -167,30 +166,28 @@ async def _read(services: Services, check: ArtifactCheck, tally: ByteCounter) ->
 
 async def _conclude(services: Services, check: ArtifactCheck, reading: InspectionResult) -> None:
     """Write down what came of it, decided anew while others change the artifact; nothing once it is no longer held."""
-    for _ in range(CONCLUDE_ATTEMPTS_MAX):
+    context = _context(services, check)
+
+    async def decide() -> Decision[Any] | None:
         present = await checks.find_by_id(services.database, check.id)
         if present is None or present.generation != check.generation:
-            return
-        try:
-            await _apply(services, check, await _concluded(services, present, reading))
-        except StaleWrite:
-            continue
-        return
-    raise Refusal(Code.CONFLICT, f"others were faster {CONCLUDE_ATTEMPTS_MAX} times in a row")
+            return None
+        return await _concluded(services, context, present, reading)
+
+    await apply_with_retry(services, Acting(check.tenant_id), context, decide)
 
 
 async def _concluded(
-    services: Services, check: ArtifactCheck, reading: InspectionResult
-) -> tuple[DecisionContext, Decision[Any]]:
-    context = _context(services, check)
+    services: Services, context: DecisionContext, check: ArtifactCheck, reading: InspectionResult
+) -> Decision[Any]:
     artifact = await _artifact(services, check)
     outcome = reading.outcome
     if artifact.trust == TrustState.REVOKED:
         why = artifact.revocation_reason or "it was withdrawn for ever"
         outcome = CheckOutcome(why, outcome.bytes_done, Refusal(Code.ARTIFACT_REVOKED, why, {"reason": why}))
     elif check.name == CheckName.CONTENT and reading.is_conclusive:
-        return context, await _judged(services, context, (artifact, check), reading)
-    return context, end_check(context, check, outcome)
+        return await _judged(services, context, (artifact, check), reading)
+    return end_check(context, check, outcome)
 
 
 async def _judged(
@@ -228,15 +225,5 @@ async def _try(
     """One step of a check's own, by the platform; none when another was faster."""
     context = replace(system_context(services), correlation_id=check.correlation_id, trace_id=check.trace_id)
     decision = decide(context, check)
-    try:
-        await _apply(services, check, (context, decision))
-    except StaleWrite:
-        return None
-    return decision.result
-
-
-async def _apply(services: Services, check: ArtifactCheck, decided: tuple[DecisionContext, Decision[Any]]) -> None:
-    context, decision = decided
-    await apply(services.database, Acting(check.tenant_id), context, decision)
-    if decision.events:
-        services.hub.notify(event.type for event in decision.events)
+    won = await apply_once(services, Acting(check.tenant_id), context, decision)
+    return decision.result if won else None

@@ -10,6 +10,7 @@ from typing import Any, Final
 from mooring.commands.catalog.artifact import own_artifact, without_checks
 from mooring.commands.catalog.artifact_check import settle
 from mooring.commands.catalog.artifact_evaluation import trust_context
+from mooring.commands.kernel.apply import apply_and_notify
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.catalog.artifact import Artifact
 from mooring.core.catalog.artifact_check import (
@@ -28,7 +29,6 @@ from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, 
 from mooring.core.kernel.decision import Decision
 from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.catalog import artifact_check as checks
-from mooring.storage.kernel.unit_of_work import apply
 
 TOWARDS_PROJECTS: Final = frozenset({PromotionTrigger.STAGE, PromotionTrigger.CANARY, PromotionTrigger.ACTIVATE})
 """The moves after which more may use an artifact: they need that it is trusted now."""
@@ -97,8 +97,7 @@ async def _settled(work: Work[Any], artifact: Artifact, trust: Trust) -> Artifac
     """The artifact with the conclusion that was just drawn stored: versions rely on it."""
     decision = record_trust(work.context, artifact, trust)
     if decision.writes:
-        await apply(work.database, work.acting, work.context, decision, origin=work.origin)
-        work.services.hub.notify(event.type for event in decision.events)
+        await apply_and_notify(work.services, work.acting, work.context, decision, origin=work.origin)
     return decision.result
 
 
@@ -123,7 +122,7 @@ async def _smoked(work: Work[Any], artifact: Artifact, wait_seconds: float) -> A
     if last is None or not last.is_under_way:
         require_room(await checks.count_under_way(work.database, work.acting))
         decision = accept_check(work.context, artifact, CheckName.SMOKE, action="artifact.promote")
-        await apply(work.database, work.acting, work.context, decision, origin=work.origin)
+        await apply_and_notify(work.services, work.acting, work.context, decision, origin=work.origin)
         last = decision.result
     ended = await settle(work.services, last.id, wait_seconds)
     refusal = running(ended) if ended.is_under_way else ended.refusal()

@@ -4,11 +4,11 @@ Each is one decision in one statement under the correlation of whoever asked for
 changed nothing: the row is looked at again.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from mooring.commands.kernel.apply import apply_once
 from mooring.commands.kernel.work import system_context
 from mooring.commands.services import Services
 from mooring.core.fleet.allocation import Allocation
@@ -22,15 +22,12 @@ from mooring.core.fleet.allocation_reconcile import (
 from mooring.core.fleet.placement import Plan
 from mooring.core.fleet.project_network import plan_network, pool_of
 from mooring.core.kernel.decision import Decision, DecisionContext
-from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.errors import Code
 from mooring.storage.fleet import placement
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 
-log = logging.getLogger("mooring.runtime")
-
-LOST: Final = Code.CONFLICT
-"""A node that takes no work any more: an operator was faster."""
+LOST: Final = frozenset({Code.CONFLICT})
+"""How the database refuses an allocation on a node that takes no more work: an operator was faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +76,4 @@ def _context(services: Services, allocation: Allocation) -> DecisionContext:
 
 
 async def _apply(services: Services, context: DecisionContext, decision: Decision[Any]) -> bool:
-    try:
-        await apply(services.database, PLATFORM, context, decision)
-    except StaleWrite:
-        return False
-    except Refusal as refusal:
-        if refusal.code is not LOST:
-            raise
-        log.info("a claim was lost: %s", refusal.detail)
-        return False
-    services.hub.notify(event.type for event in decision.events)
-    return True
+    return await apply_once(services, PLATFORM, context, decision, lost_codes=LOST)

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from mooring.commands.kernel.apply import apply_once
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.services import Services
@@ -24,7 +25,6 @@ from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.storage.fleet import node as nodes
 from mooring.storage.fleet import slot as slots
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 
 BATCH: Final = 200
 
@@ -90,14 +90,11 @@ async def _applied(
         return 0
     context = system_context(services)
     decision = decide(context, seen)
-    try:
-        await apply(services.database, PLATFORM, context, decision)
-    except StaleWrite:
-        if len(seen) == 1:
-            return 0  # it changed a moment ago: the next look sees what became of it
-        return sum([await _applied(services, [each], decide) for each in seen])
-    services.hub.notify(event.type for event in decision.events)
-    return len(seen)
+    if await apply_once(services, PLATFORM, context, decision):
+        return len(seen)
+    if len(seen) == 1:
+        return 0  # it changed a moment ago: the next pass reads it again
+    return sum([await _applied(services, [each], decide) for each in seen])
 
 
 async def _find(work: Work[Any], node_id: str) -> Node:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from mooring.commands.kernel.apply import apply_once, apply_with_retry
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.services import Services
@@ -13,7 +14,6 @@ from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.storage.fleet import task as tasks
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 
 BATCH = 100
 """Tasks that one look moves at the most."""
@@ -56,17 +56,13 @@ async def cancel(work: Work[Task], project_id: str, task_id: str) -> Answered:
 async def offer_again(services: Services, node_id: str, held: Sequence[str]) -> int:
     """Offer again at once what a node claimed and, beginning anew, does not hold; how many."""
     context = system_context(services)
-    while True:
-        seen = await tasks.forsaken(services.database, node_id, held, BATCH)
-        decision = lapse(context, seen, forsaken=True)
-        if not decision.writes:
-            return 0
-        try:
-            await apply(services.database, PLATFORM, context, decision)
-        except StaleWrite:
-            continue  # one of them was moved meanwhile
-        services.hub.notify(event.type for event in decision.events)
-        return len(decision.result)
+
+    async def decide() -> Decision[tuple[Task, ...]] | None:
+        decision = lapse(context, await tasks.forsaken(services.database, node_id, held, BATCH), forsaken=True)
+        return decision if decision.writes else None
+
+    decision = await apply_with_retry(services, PLATFORM, context, decide)
+    return 0 if decision is None else len(decision.result)
 
 
 async def expire_tasks(services: Services) -> int:
@@ -75,9 +71,5 @@ async def expire_tasks(services: Services) -> int:
     decision = lapse(context, await tasks.lapsed(services.database, context.now, BATCH))
     if not decision.writes:
         return 0
-    try:
-        await apply(services.database, PLATFORM, context, decision)
-    except StaleWrite:
-        return BATCH  # somebody else moved one of them
-    services.hub.notify(event.type for event in decision.events)
-    return len(decision.result)
+    won = await apply_once(services, PLATFORM, context, decision)
+    return len(decision.result) if won else BATCH

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
+from mooring.commands.kernel.apply import apply_once
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.services import Services
@@ -24,7 +25,6 @@ from mooring.core.records.delivery import (
 )
 from mooring.gateways.egress import EgressFailed, EgressRequest
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 from mooring.storage.records import delivery as deliveries
 
 
@@ -51,13 +51,7 @@ async def give_up(services: Services, delivery: Delivery, outcome: DeliveryOutco
     """Make a dead letter of it, under the correlation of its event; False when the lease was lost meanwhile."""
     context = system_context(services)
     context = replace(context, correlation_id=delivery.correlation_id, trace_id=trace_id or context.trace_id)
-    decision = bury(context, delivery, outcome)
-    try:
-        await apply(services.database, PLATFORM, context, decision)
-    except StaleWrite:
-        return False
-    services.hub.notify(event.type for event in decision.events)
-    return True
+    return await apply_once(services, PLATFORM, context, bury(context, delivery, outcome))
 
 
 async def replay_one(work: Work[Delivery], place: Place, delivery_id: str) -> Answered:

@@ -9,15 +9,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+from mooring.commands.kernel.apply import apply_once
 from mooring.commands.kernel.work import system_context
 from mooring.commands.services import Services
-from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.errors import Code
 from mooring.core.runtime.instance_reconcile import reconcile
 from mooring.core.runtime.instance_snapshot import InstanceSnapshot, TimeLimits
 from mooring.gateways.telemetry.instruments import bound
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 
 log = logging.getLogger("mooring.instances")
 
@@ -59,16 +59,8 @@ async def step(services: Services, snapshot: InstanceSnapshot) -> bool:
         app_slug=snapshot.instance.app_slug,
         app_instance_id=snapshot.instance.id,
     ):
-        try:
-            await apply(services.database, PLATFORM, context, decision)
-        except StaleWrite:
+        if not await apply_once(services, PLATFORM, context, decision, lost_codes=LOST):
             return False
-        except Refusal as refusal:
-            if refusal.code not in LOST:
-                raise
-            log.info("a step was lost: %s", refusal.detail)
-            return False
-        told = [f"{each.type.value} {each.data.get('status', '')}".strip() for each in decision.events[:5]]
-        log.info("the next step is taken", extra={"instance": snapshot.instance.id, "events": told})
-    services.hub.notify(event.type for event in decision.events)
+        events = [f"{each.type.value} {each.data.get('status', '')}".strip() for each in decision.events[:5]]
+        log.info("took the next step of an instance", extra={"instance": snapshot.instance.id, "events": events})
     return True

@@ -46,10 +46,12 @@ async def claim_tasks(request: RequestContext, body: ClaimTasks) -> ClaimedTasks
 
 @route("POST", "/agent/reports", Scope.NODE, RouteSpec("agent_task", "report", "agent.report", answer=ReportedTasks))
 async def report_tasks(request: RequestContext, body: ReportTasks) -> ReportedTasks:
-    """Tell what came of tasks; each report is answered on its own, in order."""
+    """Report progress, output and results of tasks; each report is answered on its own, in order."""
     request.services.presence.seen(request.caller.actor.id, request.context.now)
-    told = [read_report(each) for each in body.reports]
-    verdicts = await take_reports(request.services, request.tools.logs, (request.context, request.origin), told)
+    received = [read_report(each) for each in body.reports]
+    verdicts = await take_reports(
+        request.services, request.tools.logs, received, context=request.context, origin=request.origin
+    )
     return ReportedTasks(results=[report_verdict(each) for each in verdicts])
 
 
