@@ -11,6 +11,7 @@ from typing import Annotated, Any, Generic, TypeVar
 import msgspec
 
 from mooring.core.kernel.errors import Code, Refusal
+from mooring.storage.kernel.page_window import PageWindow
 
 Item = TypeVar("Item")
 
@@ -48,6 +49,11 @@ def start(query: PageQuery, name: str, first: str = "") -> str:
     if form != "p1" or listed != name or "\0" in after:
         raise Refusal(Code.CURSOR_INVALID, "this cursor is of another list")
     return after
+
+
+def page_window(query: PageQuery, name: str, first: str = "") -> PageWindow:
+    """What to read for this page: one row more than it shows, which says whether another page follows."""
+    return PageWindow(start(query, name, first), query.limit + 1)
 
 
 def page(items: Sequence[Any], query: PageQuery, name: str, view: Callable[[Any], Any]) -> Page[Any]:

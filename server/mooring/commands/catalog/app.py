@@ -8,6 +8,7 @@ from mooring.core.catalog.operator_account import OperatorKeys, rekey_operator
 from mooring.storage.catalog import app as apps
 from mooring.storage.identity import service_account as accounts
 from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.kernel.page_window import PageWindow
 
 BATCH = 200
 """Operator accounts that are read at a time."""
@@ -54,7 +55,9 @@ async def set_key(work: Work[App], app_id: str, public_key: bytes | None, *, kee
         now = await apps.find(work.database, work.acting, app_id)
         if now is None or now.adapter_key != public_key:
             return answered  # somebody set another one since, and goes through the accounts himself
-        listed = await accounts.unkeyed(work.database, PLATFORM, app_id, (public_key, old), (after, BATCH))
+        listed = await accounts.unkeyed(
+            work.database, PLATFORM, app_id, new_key=public_key, old_keys=old, window=PageWindow(after, BATCH)
+        )
         for account, keys in listed:
             decision = rekey_operator(work.context, OperatorKeys(account, keys), public_key, old)
             if decision.writes:

@@ -129,7 +129,9 @@ async def _register_blob(work: Work[EvaluatedArtifact], place: Place, spec: Arti
 
     async def load() -> _Blob:
         measure, source = await _readable(work, place, location)
-        earlier = await artifacts.find_at(work.database, work.acting, place.project_id, (location.text, digest))
+        earlier = await artifacts.find_at(
+            work.database, work.acting, place.project_id, location=location.text, digest=digest
+        )
         if earlier is not None and earlier.promotion == PromotionState.DRAFT and earlier.trust != TrustState.REVOKED:
             last = await checks.last(work.database, work.acting, earlier.id, CheckName.CONTENT)
             if last is not None and last.status != CheckState.SUCCEEDED:

@@ -28,6 +28,7 @@ from mooring.core.catalog.policy_change import layers_of
 from mooring.storage.catalog import app_version as stored_versions
 from mooring.storage.catalog import catalog, entitlement, policy
 from mooring.storage.kernel.database import Acting
+from mooring.storage.kernel.page_window import PageWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,20 +57,20 @@ class ProjectCatalogRow:
 
 
 async def browse(
-    services: Services, acting: Acting, sought: catalog.CatalogFilter, after: str, limit: int
+    services: Services, acting: Acting, sought: catalog.CatalogFilter, window: PageWindow
 ) -> list[CatalogRow]:
     """The next apps in sight, each with its newest version on offer."""
-    apps = await catalog.page(services.database, acting, sought, after, limit)
+    apps = await catalog.page(services.database, acting, sought, window)
     chosen = await _chosen(services, acting, apps, None)
     return [CatalogRow(app, chosen.get(app.id)) for app in apps]
 
 
 async def of_project(
-    services: Services, acting: Acting, project_id: str, sought: catalog.CatalogFilter, where: tuple[str, int]
+    services: Services, acting: Acting, project_id: str, sought: catalog.CatalogFilter, window: PageWindow
 ) -> list[ProjectCatalogRow]:
     """The next apps as this project sees them; `where` is after which one, and how many."""
     database = services.database
-    apps = await catalog.page(database, acting, sought, *where)
+    apps = await catalog.page(database, acting, sought, window)
     chosen = await _chosen(services, acting, apps, project_id)
     entitled = await entitlement.of_apps(database, acting, project_id, [app.id for app in apps])
     chain = PolicyChain(layers_of(await policy.chain(database, acting, project_id)))

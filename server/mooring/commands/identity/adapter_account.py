@@ -16,6 +16,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.gateways.signing.signatures import verifies
 from mooring.storage.identity import service_account as accounts
 from mooring.storage.identity.service_account import KeyHolder
+from mooring.storage.kernel.page_window import PageWindow
 from mooring.storage.kernel.unit_of_work import Origin, record_refusal
 
 HEAD: Final = "key:"
@@ -39,7 +40,7 @@ async def accounts_of_key(
             audited = AuditRecord(ACTION, "service_account", None, None, None, reason=refusal.detail)
             await record_refusal(services.database, context, audited, "refused", origin)
         raise
-    return await accounts.of_key(services.database, key, context.now, after, ACCOUNTS_MAX)
+    return await accounts.of_key(services.database, key, context.now, PageWindow(after, ACCOUNTS_MAX))
 
 
 def _key(subject: str) -> bytes:

@@ -6,6 +6,7 @@ import asyncpg
 
 from mooring.core.catalog.app import App
 from mooring.storage.kernel.database import Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 COLUMNS: Final = """a.id, a.tenant_id, a.slug, a.display_name, a.category, a.description, a.icon, a.revision,
        a.created_at, a.adapter_key, a.adapter_keys_before"""
@@ -27,9 +28,9 @@ async def find_in_sight(database: Database, acting: Acting, app_id: str) -> App 
     return None if row is None else app_of(row)
 
 
-async def page(database: Database, acting: Acting, after: str, limit: int) -> list[App]:
+async def page(database: Database, acting: Acting, window: PageWindow) -> list[App]:
     """The next apps of exactly this place."""
-    return [app_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, after, limit)]
+    return [app_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, window.after, window.limit)]
 
 
 def app_of(row: asyncpg.Record) -> App:

@@ -14,6 +14,7 @@ from mooring.core.catalog.app_version import AppVersion
 from mooring.core.catalog.artifact import Artifact
 from mooring.core.catalog.artifact_promotion import Hold
 from mooring.storage.kernel.database import Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 
 def columns_of(kind: type, alias: str) -> str:
@@ -69,9 +70,9 @@ async def find(database: Database, acting: Acting, app_id: str, version_id: str)
     return None if row is None else version_of(row)
 
 
-async def page(database: Database, acting: Acting, app_id: str, after: str, limit: int) -> list[AppVersion]:
+async def page(database: Database, acting: Acting, app_id: str, window: PageWindow) -> list[AppVersion]:
     """The next versions of an app of exactly this place, in the order in which they were published."""
-    rows = await database.fetch(acting, LIST, acting.tenant_id, app_id, after, limit)
+    rows = await database.fetch(acting, LIST, acting.tenant_id, app_id, window.after, window.limit)
     return [version_of(row) for row in rows]
 
 

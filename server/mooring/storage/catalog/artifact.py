@@ -5,6 +5,7 @@ artifact belongs to.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
@@ -16,6 +17,7 @@ from mooring.core.catalog.artifact_promotion import CheckResult, Hold, VersionUs
 from mooring.core.catalog.artifact_trust import Evidence, EvidenceKind, SignatureFault
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 EVIDENCE_MAX: Final = 200  # the newest of each artifact that are looked at
 HOLDS_MAX: Final = 1_000
@@ -97,6 +99,15 @@ SELECT t.machine, t.generation, t.source, t.trigger, t.target, t.occurred_at, t.
  ORDER BY t.occurred_at, t.machine, t.generation LIMIT $2"""
 
 
+@dataclass(frozen=True, slots=True)
+class ArtifactFilter:
+    """What a list of artifacts shows; a field that is None does not filter."""
+
+    digest: str | None = None
+    promotion: str | None = None
+    kind: str | None = None
+
+
 async def find(database: Database, acting: Acting, project_id: str | None, artifact_id: str) -> Artifact | None:
     """One artifact that this place sees."""
     row = await database.fetchrow(acting, FIND, acting.tenant_id, project_id, artifact_id)
@@ -110,10 +121,10 @@ async def find_own(database: Database, acting: Acting, project_id: str | None, a
 
 
 async def find_at(
-    database: Database, acting: Acting, project_id: str | None, named: tuple[str, str]
+    database: Database, acting: Acting, project_id: str | None, *, location: str, digest: str
 ) -> Artifact | None:
     """The artifact of exactly this place with this location and digest."""
-    row = await database.fetchrow(acting, FIND_AT, acting.tenant_id, project_id, *named)
+    row = await database.fetchrow(acting, FIND_AT, acting.tenant_id, project_id, location, digest)
     return None if row is None else artifact_of(row)
 
 
@@ -129,12 +140,12 @@ async def page(
     database: Database,
     acting: Acting,
     project_id: str | None,
-    wanted: tuple[str | None, str | None, str | None],
-    place: tuple[str, int],
+    wanted: ArtifactFilter,
+    window: PageWindow,
 ) -> list[Artifact]:
-    """The next artifacts that this place sees; `wanted` is a digest, a state of promotion and a kind, or none."""
-    after, limit = place
-    rows = await database.fetch(acting, LIST, acting.tenant_id, project_id, after, limit, *wanted)
+    """The next artifacts that this place sees."""
+    filters = (wanted.digest, wanted.promotion, wanted.kind)
+    rows = await database.fetch(acting, LIST, acting.tenant_id, project_id, window.after, window.limit, *filters)
     return [artifact_of(row) for row in rows]
 
 

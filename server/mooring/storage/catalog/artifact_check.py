@@ -12,6 +12,7 @@ import asyncpg
 
 from mooring.core.catalog.artifact_check import ArtifactCheck
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 CHECKS_LOOKED_AT: Final = 100
 TURNS: Final = 8  # how many of one owner's are looked at, so that a long queue stands in nobody's way
@@ -60,9 +61,9 @@ async def find_by_id(database: Database, check_id: str) -> ArtifactCheck | None:
     return None if row is None else check_of(row)
 
 
-async def page(database: Database, acting: Acting, artifact_id: str, before: str, limit: int) -> list[ArtifactCheck]:
+async def page(database: Database, acting: Acting, artifact_id: str, window: PageWindow) -> list[ArtifactCheck]:
     """The next older checks of an artifact."""
-    return [check_of(row) for row in await database.fetch(acting, LIST, artifact_id, before, limit)]
+    return [check_of(row) for row in await database.fetch(acting, LIST, artifact_id, window.after, window.limit)]
 
 
 async def newest(database: Database, acting: Acting, artifact_ids: Sequence[str]) -> dict[str, ArtifactCheck]:

@@ -6,6 +6,7 @@ import asyncpg
 
 from mooring.core.catalog.artifact_location import ArtifactSource
 from mooring.storage.kernel.database import Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = "s.id, s.tenant_id, s.name, s.pattern, s.revision, s.created_at, s.reaches_private"
 _SEEN: Final = "(s.tenant_id IS NULL OR s.tenant_id = $1)"
@@ -20,9 +21,9 @@ async def find(database: Database, acting: Acting, source_id: str) -> ArtifactSo
     return None if row is None else source_of(row)
 
 
-async def page(database: Database, acting: Acting, after: str, limit: int) -> list[ArtifactSource]:
+async def page(database: Database, acting: Acting, window: PageWindow) -> list[ArtifactSource]:
     """The next sources that count here: the platform's and the tenant's own."""
-    return [source_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, after, limit)]
+    return [source_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, window.after, window.limit)]
 
 
 async def count(database: Database, acting: Acting) -> int:

@@ -20,6 +20,7 @@ from mooring.storage.catalog.app import COLUMNS, app_of
 from mooring.storage.catalog.app_version import COLUMNS as VERSION_COLUMNS
 from mooring.storage.catalog.app_version import version_of
 from mooring.storage.kernel.database import Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 WORD_LENGTH_MAX: Final = 100
 """As much of a word as the shelf has; what is longer is searched by its beginning."""
@@ -90,11 +91,11 @@ class CatalogFilter:
     category: str | None = None
 
 
-async def page(database: Database, acting: Acting, sought: CatalogFilter, after: str, limit: int) -> list[App]:
+async def page(database: Database, acting: Acting, sought: CatalogFilter, window: PageWindow) -> list[App]:
     """The next apps that the tenant sees, for the platform its own."""
     terms = _terms(sought)
     statement = WALK if len(terms) == 1 else LEAP
-    rows = await database.fetch(acting, statement, acting.tenant_id, after, limit, terms)
+    rows = await database.fetch(acting, statement, acting.tenant_id, window.after, window.limit, terms)
     return [app_of(row) for row in rows]
 
 

@@ -6,6 +6,7 @@ import asyncpg
 
 from mooring.core.catalog.entitlement import Entitlement
 from mooring.storage.kernel.database import Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 COLUMNS: Final = """e.id, e.tenant_id, e.project_id, e.app_id, e.app_slug, e.enabled, e.versions, e.rules,
        e.agreed_actions, e.revision, e.created_at, e.updated_at, e.service_account_id"""
@@ -25,9 +26,9 @@ async def find(database: Database, acting: Acting, project_id: str, entitlement_
     return None if row is None else entitlement_of(row)
 
 
-async def page(database: Database, acting: Acting, project_id: str, after: str, limit: int) -> list[Entitlement]:
+async def page(database: Database, acting: Acting, project_id: str, window: PageWindow) -> list[Entitlement]:
     """The next entitlements of this project."""
-    return [entitlement_of(row) for row in await database.fetch(acting, LIST, project_id, after, limit)]
+    return [entitlement_of(row) for row in await database.fetch(acting, LIST, project_id, window.after, window.limit)]
 
 
 async def of_apps(database: Database, acting: Acting, project_id: str, app_ids: list[str]) -> dict[str, Entitlement]:

@@ -6,6 +6,7 @@ import asyncpg
 
 from mooring.core.catalog.artifact_trust import SignerKey
 from mooring.storage.kernel.database import Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = """k.id, k.tenant_id, k.fingerprint, k.removed_at, k.name, k.algorithm, k.public_key, k.revision,
        k.created_at"""
@@ -21,9 +22,9 @@ async def find(database: Database, acting: Acting, key_id: str) -> SignerKey | N
     return None if row is None else key_of(row)
 
 
-async def page(database: Database, acting: Acting, after: str, limit: int) -> list[SignerKey]:
+async def page(database: Database, acting: Acting, window: PageWindow) -> list[SignerKey]:
     """The next keys that count, or counted, here: the platform's and the tenant's own."""
-    return [key_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, after, limit)]
+    return [key_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, window.after, window.limit)]
 
 
 async def count(database: Database, acting: Acting) -> int:

@@ -6,6 +6,7 @@ import asyncpg
 
 from mooring.core.identity.membership import Membership
 from mooring.storage.kernel.database import Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = "id, tenant_id, project_id, user_id, role, revision, created_at"
 _HERE: Final = "tenant_id IS NOT DISTINCT FROM $1 AND project_id IS NOT DISTINCT FROM $2"
@@ -20,9 +21,9 @@ async def find(database: Database, acting: Acting, project_id: str | None, membe
     return None if row is None else membership_of(row)
 
 
-async def page(database: Database, acting: Acting, project_id: str | None, after: str, limit: int) -> list[Membership]:
+async def page(database: Database, acting: Acting, project_id: str | None, window: PageWindow) -> list[Membership]:
     """The next memberships of exactly this place."""
-    rows = await database.fetch(acting, LIST, acting.tenant_id, project_id, after, limit)
+    rows = await database.fetch(acting, LIST, acting.tenant_id, project_id, window.after, window.limit)
     return [membership_of(row) for row in rows]
 
 

@@ -7,6 +7,7 @@ import asyncpg
 
 from mooring.core.identity.project import Project, ProjectContents
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = "id, tenant_id, slug, display_name, revision, created_at, deleted_at"
 FIND: Final = f"SELECT {_COLUMNS} FROM project WHERE id = $1 AND deleted_at IS NULL"
@@ -43,16 +44,14 @@ async def home_of(database: Database, project_id: str, *, deleted_too: bool = Fa
     return home
 
 
-async def page(database: Database, acting: Acting, after: str, limit: int) -> list[Project]:
+async def page(database: Database, acting: Acting, window: PageWindow) -> list[Project]:
     """The next projects of a tenant."""
-    return [project_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, after, limit)]
+    return [project_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, window.after, window.limit)]
 
 
-async def page_of(
-    database: Database, acting: Acting, project_ids: Sequence[str], after: str, limit: int
-) -> list[Project]:
+async def page_of(database: Database, acting: Acting, project_ids: Sequence[str], window: PageWindow) -> list[Project]:
     """The next of these projects."""
-    rows = await database.fetch(acting, LIST_SOME, list(project_ids), after, limit)
+    rows = await database.fetch(acting, LIST_SOME, list(project_ids), window.after, window.limit)
     return [project_of(row) for row in rows]
 
 

@@ -8,6 +8,7 @@ import asyncpg
 
 from mooring.core.identity.service_account import ServiceAccount, ServiceAccountKey
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = """id, tenant_id, project_id, name, description, actions, status, generation, revision, created_at,
        disabled_at, deleted_at, app_id"""
@@ -81,9 +82,9 @@ async def find_anywhere(database: Database, account_id: str) -> ServiceAccount |
     return None if row is None else account_of(row)
 
 
-async def page(database: Database, acting: Acting, project_id: str, after: str, limit: int) -> list[ServiceAccount]:
+async def page(database: Database, acting: Acting, project_id: str, window: PageWindow) -> list[ServiceAccount]:
     """The next service accounts of a project."""
-    return [account_of(row) for row in await database.fetch(acting, LIST, project_id, after, limit)]
+    return [account_of(row) for row in await database.fetch(acting, LIST, project_id, window.after, window.limit)]
 
 
 async def count(database: Database, acting: Acting, project_id: str) -> int:
@@ -96,9 +97,10 @@ async def keys(database: Database, acting: Acting, account_id: str) -> list[Serv
     return [key_of(row) for row in await database.fetch(acting, KEYS, account_id)]
 
 
-async def of_key(database: Database, public_key: bytes, now: datetime, after: str, limit: int) -> list[KeyHolder]:
+async def of_key(database: Database, public_key: bytes, now: datetime, window: PageWindow) -> list[KeyHolder]:
     """The next active accounts that have this key, whoever's they are."""
-    return [KeyHolder(*row) for row in await database.fetch(PLATFORM, OF_KEY, public_key, now, after, limit)]
+    rows = await database.fetch(PLATFORM, OF_KEY, public_key, now, window.after, window.limit)
+    return [KeyHolder(*row) for row in rows]
 
 
 async def operator_names(database: Database, acting: Acting, project_id: str) -> set[str]:
@@ -117,18 +119,21 @@ async def idle_operators(database: Database, limit: int) -> list[ServiceAccount]
 
 
 async def unkeyed(
-    database: Database, acting: Acting, app_id: str, keys: tuple[bytes | None, list[bytes]], window: tuple[str, int]
+    database: Database,
+    acting: Acting,
+    app_id: str,
+    *,
+    new_key: bytes | None,
+    old_keys: list[bytes],
+    window: PageWindow,
 ) -> list[tuple[ServiceAccount, list[ServiceAccountKey]]]:
-    """The next operator accounts of an app that lack its key, or still have one of the old; each with its keys.
-
-    `keys` is the key that they are to have and those that they are not; `window` the account before, and how many.
-    """
-    new, old = keys
-    found = [account_of(row) for row in await database.fetch(acting, UNKEYED, app_id, new, old, *window)]
+    """The next operator accounts of an app that lack `new_key` or still have one of `old_keys`, each with its keys."""
+    rows = await database.fetch(acting, UNKEYED, app_id, new_key, old_keys, window.after, window.limit)
+    found = [account_of(row) for row in rows]
     by_account: dict[str, list[ServiceAccountKey]] = {each.id: [] for each in found}
     for row in await database.fetch(acting, KEYS_OF, list(by_account)):
-        kept = key_of(row)
-        by_account[kept.service_account_id].append(kept)
+        key = key_of(row)
+        by_account[key.service_account_id].append(key)
     return [(each, by_account[each.id]) for each in found]
 
 

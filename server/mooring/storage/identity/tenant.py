@@ -6,6 +6,7 @@ import asyncpg
 
 from mooring.core.identity.tenant import Tenant
 from mooring.storage.kernel.database import Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = "id, slug, display_name, revision, created_at"
 FIND: Final = f"SELECT {_COLUMNS} FROM tenant WHERE id = $1"
@@ -18,9 +19,9 @@ async def find(database: Database, acting: Acting, tenant_id: str) -> Tenant | N
     return None if row is None else tenant_of(row)
 
 
-async def page(database: Database, acting: Acting, after: str, limit: int) -> list[Tenant]:
+async def page(database: Database, acting: Acting, window: PageWindow) -> list[Tenant]:
     """The next tenants in the order of their ids."""
-    return [tenant_of(row) for row in await database.fetch(acting, LIST, after, limit)]
+    return [tenant_of(row) for row in await database.fetch(acting, LIST, window.after, window.limit)]
 
 
 def tenant_of(row: asyncpg.Record) -> Tenant:

@@ -9,6 +9,7 @@ import asyncpg
 from mooring.core.identity.caller import TokenFacts
 from mooring.core.identity.token import Token
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = """id, kind, name, tenant_id, user_id, service_account_id, key_id, break_glass_id, actions, revision,
        created_at, expires_at, revoked_at, last_used_at, node_id"""
@@ -64,10 +65,10 @@ async def find_own(database: Database, acting: Acting, token_id: str, holder_id:
 
 
 async def list_own(
-    database: Database, acting: Acting, holder_id: str, now: datetime, page: tuple[str, int]
+    database: Database, acting: Acting, holder_id: str, now: datetime, window: PageWindow
 ) -> list[Token]:
     """The holder's tokens that still count."""
-    return [token_of(row) for row in await database.fetch(acting, LIST_OWN, holder_id, now, *page)]
+    return [token_of(row) for row in await database.fetch(acting, LIST_OWN, holder_id, now, window.after, window.limit)]
 
 
 async def count_personal(database: Database, acting: Acting, user_id: str, now: datetime) -> int:

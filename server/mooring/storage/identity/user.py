@@ -6,6 +6,7 @@ import asyncpg
 
 from mooring.core.identity.user import User
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = """u.id, u.tenant_id, u.email, u.display_name, u.password_hash, u.one_time_hash,
        u.one_time_expires_at, u.disabled_at, u.revision, u.created_at, u.tokens_from, u.tokens_except"""
@@ -25,9 +26,9 @@ async def find(database: Database, acting: Acting, user_id: str) -> User | None:
     return None if row is None else user_of(row)
 
 
-async def page(database: Database, acting: Acting, after: str, limit: int) -> list[User]:
+async def page(database: Database, acting: Acting, window: PageWindow) -> list[User]:
     """The next users of a tenant, or of the platform."""
-    return [user_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, after, limit)]
+    return [user_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, window.after, window.limit)]
 
 
 async def find_for_sign_in(database: Database, tenant_slug: str | None, email: str) -> User | None:

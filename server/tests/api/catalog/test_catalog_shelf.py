@@ -18,6 +18,7 @@ from mooring.core.kernel.decision import Insert, StateChange, Write
 from mooring.storage.catalog import catalog
 from mooring.storage.catalog.catalog import CatalogFilter
 from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
+from mooring.storage.kernel.page_window import PageWindow
 from mooring.storage.kernel.unit_of_work import apply
 from server.tests.support.lifecycle_rows import Ground, context, make_ground, path, version_columns
 
@@ -110,7 +111,8 @@ async def all_pages(ground: Ground, sought: CatalogFilter, limit: int) -> list[s
     """Every app that is found, page by page."""
     found: list[str] = []
     while True:
-        page = await catalog.page(ground.database, ground.acting, sought, found[-1] if found else "", limit)
+        window = PageWindow(found[-1] if found else "", limit)
+        page = await catalog.page(ground.database, ground.acting, sought, window)
         assert len(page) <= limit
         found += [app.id for app in page]
         if len(page) < limit:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext, encode_json
 from mooring.api.response import Response
 from mooring.api.route import PUBLIC_ACTION, RouteSpec, route, route_in
@@ -68,7 +68,7 @@ def _showing(request: RequestContext) -> Work[AppVersion]:
 @route_in(PLACES, "GET", PATH, RouteSpec("app", "list", "catalog.read", answer=Page[AppView]))
 async def list_apps(request: RequestContext, query: PageQuery) -> Page[AppView]:
     """List the apps of exactly this place; what a project may launch is in its catalog."""
-    rows = await apps.page(request.services.database, request.acting, start(query, "app"), query.limit + 1)
+    rows = await apps.page(request.services.database, request.acting, page_window(query, "app"))
     return page(rows, query, "app", lambda row: app_view(request.caller.authority, row))
 
 
@@ -115,7 +115,7 @@ async def list_versions(request: RequestContext, app_id: str, query: PageQuery) 
     """List the versions of an app in the order in which they were published."""
     database = request.services.database
     require(await apps.find(database, request.acting, app_id), "app")
-    rows = await versions.page(database, request.acting, app_id, start(query, "version"), query.limit + 1)
+    rows = await versions.page(database, request.acting, app_id, page_window(query, "version"))
     return page(rows, query, "version", lambda row: version_view(request.caller.authority, row))
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import msgspec
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext, encode_json
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.catalog.artifact import (
@@ -102,9 +102,13 @@ async def _settled(
 async def list_artifacts(request: RequestContext, query: ArtifactQuery) -> Page[ArtifactView]:
     """List the artifacts that this place sees: the platform's, its tenant's and its own."""
     pages = PageQuery(cursor=query.cursor, limit=query.limit)
-    wanted = (query.digest, query.promotion and query.promotion.value, query.kind and query.kind.value)
-    where = (start(pages, "artifact"), query.limit + 1)
-    rows = await artifacts.page(request.services.database, request.acting, request.place.project_id, wanted, where)
+    wanted = artifacts.ArtifactFilter(
+        digest=query.digest,
+        promotion=query.promotion and query.promotion.value,
+        kind=query.kind and query.kind.value,
+    )
+    window = page_window(pages, "artifact")
+    rows = await artifacts.page(request.services.database, request.acting, request.place.project_id, wanted, window)
     shown = await evaluate_artifacts(request.services, request.acting, request.place.project_id, rows[: query.limit])
     by_id = {each.artifact.id: each for each in shown}
     return page(rows, pages, "artifact", lambda row: artifact_view(request.caller.authority, by_id[row.id]))

@@ -3,7 +3,7 @@
 import time
 from typing import Final
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.routes.catalog.artifact import ONE, PLACES
@@ -35,8 +35,8 @@ async def list_artifact_checks(request: RequestContext, artifact_id: str, query:
     """List the checks of an artifact, newest first: those that are under way and those that ended."""
     services, project_id = request.services, request.place.project_id
     artifact = require(await artifacts.find(services.database, request.acting, project_id, artifact_id), "artifact")
-    before = start(query, "artifact_check", NEWEST)
-    rows = await checks.page(services.database, request.acting, artifact.id, before, query.limit + 1)
+    window = page_window(query, "artifact_check", NEWEST)
+    rows = await checks.page(services.database, request.acting, artifact.id, window)
     return page(rows, query, "artifact_check", lambda row: check_view(request.caller.authority, row))
 
 

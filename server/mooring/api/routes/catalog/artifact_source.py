@@ -1,6 +1,6 @@
 """Endpoints of the lists of allowed sources and of trusted signer keys: the platform's, and each tenant's."""
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.catalog.artifact_source import (
@@ -35,9 +35,7 @@ KEYS = "/signer-keys"
 )
 async def list_artifact_sources(request: RequestContext, query: PageQuery) -> Page[ArtifactSourceView]:
     """List the sources that count here: the platform's and the tenant's own."""
-    rows = await sources.page(
-        request.services.database, request.acting, start(query, "artifact_source"), query.limit + 1
-    )
+    rows = await sources.page(request.services.database, request.acting, page_window(query, "artifact_source"))
     return page(rows, query, "artifact_source", lambda row: source_view(request.caller.authority, row))
 
 
@@ -71,9 +69,7 @@ async def delete_artifact_source(request: RequestContext, source_id: str) -> Ans
 @route_in(READERS, "GET", KEYS, RouteSpec("signer_key", "list", "signer_key.read", answer=Page[SignerKeyView]))
 async def list_signer_keys(request: RequestContext, query: PageQuery) -> Page[SignerKeyView]:
     """List the keys that count or counted here: the platform's and the tenant's own."""
-    rows = await signer_keys.page(
-        request.services.database, request.acting, start(query, "signer_key"), query.limit + 1
-    )
+    rows = await signer_keys.page(request.services.database, request.acting, page_window(query, "signer_key"))
     return page(rows, query, "signer_key", lambda row: key_view(request.caller.authority, row))
 
 

@@ -1,6 +1,6 @@
 """Endpoints of the catalog: what is on offer, and what a project may launch."""
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route
 from mooring.api.schemas.catalog.catalog import CatalogApp, CatalogEntryView, CatalogQuery, line_view, shelf_view
@@ -16,8 +16,8 @@ async def list_catalog(request: RequestContext, query: CatalogQuery) -> Page[Cat
     pages, sought = _asked(query)
     if not _reads(request.caller.authority):
         return Page(items=[])
-    after = start(pages, "catalog")
-    rows = await commands.browse(request.services, request.acting, sought, after, query.limit + 1)
+    window = page_window(pages, "catalog")
+    rows = await commands.browse(request.services, request.acting, sought, window)
     return page(rows, pages, "catalog", shelf_view)
 
 
@@ -30,9 +30,9 @@ async def list_catalog(request: RequestContext, query: CatalogQuery) -> Page[Cat
 async def list_project_catalog(request: RequestContext, query: CatalogQuery) -> Page[CatalogEntryView]:
     """Browse what a project may launch and, for what it may not, everything that hinders it."""
     pages, sought = _asked(query)
-    after = start(pages, "project_catalog")
+    window = page_window(pages, "project_catalog")
     project_id = str(request.place.project_id)
-    rows = await commands.of_project(request.services, request.acting, project_id, sought, (after, query.limit + 1))
+    rows = await commands.of_project(request.services, request.acting, project_id, sought, window)
     return page(rows, pages, "project_catalog", line_view)
 
 

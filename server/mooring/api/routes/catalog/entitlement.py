@@ -4,7 +4,7 @@ They are the platform's business too: what a project may launch is agreed betwee
 platform, so an admin of either switches it on and off, and the tenant's audit trail says who did.
 """
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.catalog.entitlement import (
@@ -44,7 +44,7 @@ def _showing(request: RequestContext) -> Work[EntitlementWithNeeds]:
 async def list_entitlements(request: RequestContext, query: PageQuery) -> Page[EntitlementView]:
     """List what a project was entitled to; what it may launch in the end is in its catalog."""
     database, project_id = request.services.database, str(request.place.project_id)
-    rows = await entitlements.page(database, request.acting, project_id, start(query, "entitlement"), query.limit + 1)
+    rows = await entitlements.page(database, request.acting, project_id, page_window(query, "entitlement"))
     required = await entitlements.required_actions(database, request.acting, [each.app_id for each in rows])
     return page(
         rows,

@@ -3,7 +3,7 @@
 from datetime import timedelta
 from functools import partial
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import PUBLIC_ACTION, RouteSpec, route, route_in
 from mooring.api.schemas.identity.access import (
@@ -135,9 +135,9 @@ async def change_own_password(request: RequestContext, body: ChangePassword) -> 
 @route("GET", "/tokens", Scope.SELF, RouteSpec("token", "list", "token.read", answer=Page[TokenView]))
 async def list_tokens(request: RequestContext, query: PageQuery) -> Page[TokenView]:
     """List the caller's own tokens that still count."""
-    where = (start(query, "token"), query.limit + 1)
+    window = page_window(query, "token")
     rows = await tokens.list_own(
-        request.services.database, request.acting, request.caller.actor.id, request.context.now, where
+        request.services.database, request.acting, request.caller.actor.id, request.context.now, window
     )
     return page(rows, query, "token", token_view)
 
@@ -198,5 +198,5 @@ async def open_break_glass(request: RequestContext, body: OpenBreakGlass) -> Ans
 )
 async def list_break_glass(request: RequestContext, query: PageQuery) -> Page[BreakGlassView]:
     """List who entered which tenant, when and why."""
-    rows = await entries.page(request.services.database, request.acting, start(query, "break_glass"), query.limit + 1)
+    rows = await entries.page(request.services.database, request.acting, page_window(query, "break_glass"))
     return page(rows, query, "break_glass", break_glass_view)

@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.identity.tenancy import CreateMembership, MembershipView, membership_view
@@ -24,10 +24,8 @@ PLACES = (Scope.PLATFORM, Scope.TENANT, Scope.PROJECT)
 )
 async def list_memberships(request: RequestContext, query: PageQuery) -> Page[MembershipView]:
     """List who has which role in exactly this place."""
-    after = start(query, "membership")
-    rows = await memberships.page(
-        request.services.database, request.acting, request.place.project_id, after, query.limit + 1
-    )
+    window = page_window(query, "membership")
+    rows = await memberships.page(request.services.database, request.acting, request.place.project_id, window)
     return page(rows, query, "membership", lambda row: membership_view(request.caller.authority, row))
 
 

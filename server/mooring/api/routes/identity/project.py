@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route
 from mooring.api.schemas.identity.tenancy import CreateProject, ProjectView, Rename, project_view
@@ -20,13 +20,13 @@ from mooring.storage.identity import project as projects
 async def list_projects(request: RequestContext, query: PageQuery) -> Page[ProjectView]:
     """List the projects that the caller may read: all of the tenant for its admins, else those it works in."""
     authority, database = request.caller.authority, request.services.database
-    after = start(query, "project")
+    window = page_window(query, "project")
     rows: list[Project] = []
     if "project.read" in authority.tenant:
-        rows = await projects.page(database, request.acting, after, query.limit + 1)
+        rows = await projects.page(database, request.acting, window)
     elif request.caller.tenant_id is not None:
         readable = [project for project, keys in authority.projects.items() if "project.read" in keys]
-        rows = await projects.page_of(database, request.acting, readable, after, query.limit + 1)
+        rows = await projects.page_of(database, request.acting, readable, window)
     return page(rows, query, "project", lambda row: project_view(authority, row))
 
 

@@ -4,7 +4,7 @@ import base64
 import binascii
 from functools import partial
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.identity.access import (
@@ -36,8 +36,8 @@ NOUN = "service_account"
 async def list_service_accounts(request: RequestContext, query: PageQuery) -> Page[ServiceAccountView]:
     """List a project's service accounts; deleted ones are readable by id only."""
     project_id = str(request.place.project_id)
-    after = start(query, NOUN)
-    rows = await accounts.page(request.services.database, request.acting, project_id, after, query.limit + 1)
+    window = page_window(query, NOUN)
+    rows = await accounts.page(request.services.database, request.acting, project_id, window)
     return page(rows, query, NOUN, lambda row: service_account_view(request.caller.authority, row))
 
 

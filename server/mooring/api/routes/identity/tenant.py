@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route
 from mooring.api.schemas.identity.tenancy import (
@@ -27,7 +27,7 @@ from mooring.storage.identity import tenant as tenants
 @route("GET", "/tenants", Scope.PLATFORM, RouteSpec("tenant", "list", "tenant.read", answer=Page[TenantView]))
 async def list_tenants(request: RequestContext, query: PageQuery) -> Page[TenantView]:
     """List the platform's tenants."""
-    rows = await tenants.page(request.services.database, request.acting, start(query, "tenant"), query.limit + 1)
+    rows = await tenants.page(request.services.database, request.acting, page_window(query, "tenant"))
     return page(rows, query, "tenant", lambda row: tenant_view(request.caller.authority, row))
 
 

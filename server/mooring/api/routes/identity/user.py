@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.identity.tenancy import CreateUser, UserCreated, UserView, user_created, user_view
@@ -22,7 +22,7 @@ HOMES = (Scope.PLATFORM, Scope.TENANT)
 @route_in(HOMES, "GET", "/users", RouteSpec("user", "list", "user.read", answer=Page[UserView]))
 async def list_users(request: RequestContext, query: PageQuery) -> Page[UserView]:
     """List users."""
-    rows = await users.page(request.services.database, request.acting, start(query, "user"), query.limit + 1)
+    rows = await users.page(request.services.database, request.acting, page_window(query, "user"))
     return page(rows, query, "user", lambda row: user_view(request.caller.authority, row))
 
 
