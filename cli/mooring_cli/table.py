@@ -20,13 +20,13 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "get",
-                    "Read a group, its allocations, and the state that follows from theirs",
+                    "Read a group, its allocations, and the state derived from theirs",
                     "Needs the action `allocation.read`.",
                     (Endpoint("get_allocation_group", "project", "project_id", arguments=("group_id",)),),
                 ),
                 Verb(
                     "create",
-                    "Ask for several equal allocations at once",
+                    "Request several equal allocations at once",
                     "With `same_node` they share one machine and its network: they are placed there together, or not at all.\n\nNeeds the action `allocation.create`.",
                     (
                         Endpoint(
@@ -40,15 +40,22 @@ NOUNS: dict[str, Noun] = {
                                 Field(("count",), "integer", False, "How many."),
                                 Field(("same_node",), "boolean", False),
                                 Field(("gpu_count",), "integer", False, "One of the counts that the SKU is sold with."),
-                                Field(("region",), "text", False, "Where it has to be; none: where there is room."),
+                                Field(("region",), "text", False, "Where it must be; without it: where there is room."),
                                 Field(
                                     ("place_within_seconds",),
                                     "integer",
                                     False,
                                     "Seconds in which a place must be found, or it fails.",
                                 ),
-                                Field(("scheduler_type",), "text", False, "A label; kept and not looked at."),
-                                Field(("integration_metadata",), "json", False, "Kept and shown, and not looked at."),
+                                Field(
+                                    ("scheduler_type",), "text", False, "A label; the platform does not interpret it."
+                                ),
+                                Field(
+                                    ("integration_metadata",),
+                                    "json",
+                                    False,
+                                    "Stored and shown; the platform does not interpret it.",
+                                ),
                             ),
                             takes_body=True,
                         ),
@@ -56,7 +63,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "release",
-                    "Give back every allocation of a group that was not given back yet",
+                    "Release every allocation of a group that is not released yet",
                     "Needs the action `allocation.release`.",
                     (Endpoint("release_allocation_group", "project", "project_id", arguments=("group_id",)),),
                 ),
@@ -70,7 +77,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List a project's allocations, the oldest first; those that are over stay readable",
+                    "List a project's allocations, the oldest first, with the released ones",
                     "Needs the action `allocation.read`.",
                     (
                         Endpoint(
@@ -127,7 +134,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "get",
-                    "Read an allocation: where it is, what it waits for, and by what its end is known",
+                    "Read an allocation: where it is, what it waits for, and what proves its end",
                     "Needs the action `allocation.read`.",
                     (
                         Endpoint(
@@ -150,8 +157,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "create",
-                    "Ask for capacity",
-                    "It is placed as soon as there is room, and is charged from the moment its sandbox stands. While there is no room,\n`blocker` says why and what would help; when its time is over it fails with `no_capacity`.\n\nNeeds the action `allocation.create`.",
+                    "Request capacity",
+                    "It is placed as soon as there is room, and charged from the moment its sandbox is ready. While there is no room,\n`blocker` says why and what would help; at its deadline it fails with `no_capacity`.\n\nNeeds the action `allocation.create`.",
                     (
                         Endpoint(
                             "create_allocation",
@@ -161,7 +168,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("shape",), "json", True, "", ("baremetal", "gpu_slice")),
                                 Field(("sku",), "text", True, "Slug or id of a SKU."),
                                 Field(("gpu_count",), "integer", False, "One of the counts that the SKU is sold with."),
-                                Field(("region",), "text", False, "Where it has to be; none: where there is room."),
+                                Field(("region",), "text", False, "Where it must be; without it: where there is room."),
                                 Field(("name",), "text", False, "A name for machines."),
                                 Field(("group_id",), "reference", False),
                                 Field(
@@ -170,8 +177,15 @@ NOUNS: dict[str, Noun] = {
                                     False,
                                     "Seconds in which a place must be found, or it fails.",
                                 ),
-                                Field(("scheduler_type",), "text", False, "A label; kept and not looked at."),
-                                Field(("integration_metadata",), "json", False, "Kept and shown, and not looked at."),
+                                Field(
+                                    ("scheduler_type",), "text", False, "A label; the platform does not interpret it."
+                                ),
+                                Field(
+                                    ("integration_metadata",),
+                                    "json",
+                                    False,
+                                    "Stored and shown; the platform does not interpret it.",
+                                ),
                             ),
                             takes_body=True,
                         ),
@@ -218,7 +232,7 @@ NOUNS: dict[str, Noun] = {
                                 Field(("shape",), "json", True, "", ("baremetal", "gpu_slice")),
                                 Field(("sku",), "text", True, "Slug or id of a SKU."),
                                 Field(("gpu_count",), "integer", False, "One of the counts that the SKU is sold with."),
-                                Field(("region",), "text", False, "Where it has to be; none: where there is room."),
+                                Field(("region",), "text", False, "Where it must be; without it: where there is room."),
                                 Field(("count",), "integer", False, "How many."),
                                 Field(("same_node",), "boolean", False),
                             ),
@@ -228,13 +242,13 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "release",
-                    "Give an allocation back; it is not charged from now on, and is over when its node has looked",
+                    "Release an allocation: charging stops now, and it ends when its node has checked that nothing is left",
                     "Needs the action `allocation.release`.",
                     (Endpoint("release_allocation", "project", "project_id", arguments=("allocation_id",)),),
                 ),
                 Verb(
                     "retry",
-                    "Try a teardown again at once that left something; the platform does so by itself after a pause",
+                    "Retry at once a teardown that left something; the platform retries by itself after a pause",
                     "Needs the action `allocation.release`.",
                     (Endpoint("retry_allocation", "project", "project_id", arguments=("allocation_id",)),),
                 ),
@@ -247,8 +261,8 @@ NOUNS: dict[str, Noun] = {
                     (
                         Verb(
                             "create",
-                            "Have something done in an active allocation: write files, run a program, start a service or a container",
-                            "What it fetches is a digest of an artifact that is registered in sight of the project and proven now. A task is\nnamed by its step; making it again under the same step answers with the first one.\n\nNeeds the action `task.create`.",
+                            "Run a task in an active allocation: write files, run a program, start a service or a container",
+                            "It may fetch only the digest of an artifact that the project can see and that is trusted now. A task is named by its\nstep; creating it again under the same step returns the first one.\n\nNeeds the action `task.create`.",
                             (
                                 Endpoint(
                                     "create_allocation_task",
@@ -257,11 +271,14 @@ NOUNS: dict[str, Noun] = {
                                     arguments=("allocation_id",),
                                     body=(
                                         Field(("type",), "text", True, "A task family, such as `process.run`."),
-                                        Field(("arguments",), "json", False, "By the schema of the family."),
+                                        Field(("arguments",), "json", False, "As the schema of the family says."),
                                         Field(
-                                            ("label",), "text", False, "The owner within the allocation; none: itself."
+                                            ("label",),
+                                            "text",
+                                            False,
+                                            "The owner within the allocation; empty: the allocation itself.",
                                         ),
-                                        Field(("step",), "text", False, "What this task is called; none: a new name."),
+                                        Field(("step",), "text", False, "The name of this task; empty: a new name."),
                                         Field(("lifetime_seconds",), "number", False),
                                     ),
                                     takes_body=True,
@@ -2091,7 +2108,7 @@ NOUNS: dict[str, Noun] = {
                                     ("placement", "region"),
                                     "text",
                                     False,
-                                    "Where it has to be; none: where there is room.",
+                                    "Where it must be; without it: where there is room.",
                                 ),
                                 Field(
                                     ("placement", "keep_allocations"),
@@ -2175,7 +2192,7 @@ NOUNS: dict[str, Noun] = {
                                     ("placement", "region"),
                                     "text",
                                     False,
-                                    "Where it has to be; none: where there is room.",
+                                    "Where it must be; without it: where there is room.",
                                 ),
                                 Field(
                                     ("placement", "keep_allocations"),
@@ -2431,7 +2448,7 @@ NOUNS: dict[str, Noun] = {
                                             ("placement", "region"),
                                             "text",
                                             False,
-                                            "Where it has to be; none: where there is room.",
+                                            "Where it must be; without it: where there is room.",
                                         ),
                                         Field(
                                             ("placement", "keep_allocations"),
@@ -2576,7 +2593,7 @@ NOUNS: dict[str, Noun] = {
                                             ("placement", "region"),
                                             "text",
                                             False,
-                                            "Where it has to be; none: where there is room.",
+                                            "Where it must be; without it: where there is room.",
                                         ),
                                         Field(
                                             ("placement", "keep_allocations"),
@@ -2899,7 +2916,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List nodes, by status, region or whether they are heard of",
+                    "List nodes, by status, region or reachability",
                     "Needs the action `node.read`.",
                     (
                         Endpoint(
@@ -2924,7 +2941,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "get",
-                    "Read a node with its slots, its inventory and its health, and why it takes no work if it takes none",
+                    "Read a node with its slots, its inventory and its health, and why it takes no new allocations, if so",
                     "Needs the action `node.read`.",
                     (
                         Endpoint(
@@ -2953,13 +2970,13 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "resume",
-                    "Put a node that drains, or is drained, back to work",
+                    "Put a draining or drained node back to work",
                     "Needs the action `node.drain`.",
                     (Endpoint("resume_node", "platform", "", arguments=("node_id",)),),
                 ),
                 Verb(
                     "retire",
-                    "Retire a node on which nothing is left, for ever: its key counts no more",
+                    "Retire an empty node for good and revoke its key",
                     "Needs the action `node.retire`.",
                     (
                         Endpoint(
@@ -2974,7 +2991,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "tasks",
-                    "List the tasks of a node, newest first: that they are there and how they stand, not what is in them",
+                    "List the tasks of a node, newest first, without their content",
                     "Needs the action `node.read`.",
                     (
                         Endpoint(
@@ -2997,8 +3014,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "write-off",
-                    "Give up a machine that is lost for ever, with all that it holds",
-                    "The node is retired, its key counts no more, and its slots are never used again. What was on it ends without a\nreceipt, as written off, and says so to its tenants. When the machine comes back it joins anew, and is swept first.\n\nNeeds the action `teardown.write_off`.",
+                    "Give up a machine that is lost for good, with everything on it",
+                    "The node is retired, its key is revoked, and its slots are never used again. Its allocations end without a receipt,\nas written off, which their tenants can see. If the machine comes back it enrols as a new node, and its agent sweeps\nit first.\n\nNeeds the action `teardown.write_off`.",
                     (
                         Endpoint(
                             "write_off_node",
@@ -3022,13 +3039,13 @@ NOUNS: dict[str, Noun] = {
                     (
                         Verb(
                             "list",
-                            "List the tokens by which machines join or joined, never their secrets",
+                            "List enrolment tokens, without their secrets",
                             "Needs the action `node.enrol`.",
                             (Endpoint("list_enrolment_tokens", "platform", "", lists=True, pages=True),),
                         ),
                         Verb(
                             "create",
-                            "Make a token by which one machine may join within fifteen minutes; it is told once",
+                            "Create a token with which one machine may enrol within fifteen minutes; it is shown only once",
                             "Needs the action `node.enrol`.",
                             (
                                 Endpoint(
@@ -3038,10 +3055,7 @@ NOUNS: dict[str, Noun] = {
                                     body=(
                                         Field(("region",), "text", False, "A name for machines."),
                                         Field(
-                                            ("labels",),
-                                            "json",
-                                            False,
-                                            "Names and values for people and for reports; nothing depends on them.",
+                                            ("labels",), "json", False, "Names and values for people and for reports."
                                         ),
                                     ),
                                     takes_body=True,
@@ -3051,7 +3065,7 @@ NOUNS: dict[str, Noun] = {
                         ),
                         Verb(
                             "revoke",
-                            "Revoke a token that nobody joined with",
+                            "Revoke a token that was not used",
                             "Needs the action `node.enrol`.",
                             (
                                 Endpoint(
@@ -3466,8 +3480,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "export",
-                    "Export a receipt with its node's public key and chain, to be verified offline",
-                    "Other receipts of this project in the same part of the chain come with it; of everybody else's only the hash.\n\nNeeds the action `receipt.read`.",
+                    "Export a receipt with its node's public key and chain, for offline verification",
+                    "It includes the project's other receipts in the same part of the chain, and only the hashes of everybody else's.\n\nNeeds the action `receipt.read`.",
                     (Endpoint("export_receipt", "project", "project_id", arguments=("receipt_id",)),),
                 ),
             ),
@@ -3756,7 +3770,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List what is offered, and what it costs",
+                    "List the SKUs with their present prices",
                     "Needs the action `self.read`.",
                     (
                         Endpoint(
@@ -3799,7 +3813,7 @@ NOUNS: dict[str, Noun] = {
                                     ("price_minor_per_gpu_hour",),
                                     "integer",
                                     True,
-                                    "What a GPU costs for an hour, in minor units.",
+                                    "The price of a GPU per hour, in minor units.",
                                 ),
                                 Field(("currency",), "text", True),
                             ),
@@ -3809,8 +3823,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "update",
-                    "Change a SKU, withdraw it, or offer it again; another price is a further line of its history",
-                    "What was promised to an allocation before stays what it was.\n\nNeeds the action `sku.update`.",
+                    "Change a SKU, withdraw it, or offer it again; a new price adds a line to its history",
+                    "Existing allocations keep their price.\n\nNeeds the action `sku.update`.",
                     (
                         Endpoint(
                             "update_sku",
@@ -3825,11 +3839,11 @@ NOUNS: dict[str, Noun] = {
                                     ("price_minor_per_gpu_hour",),
                                     "integer",
                                     False,
-                                    "What a GPU costs for an hour, in minor units.",
+                                    "The price of a GPU per hour, in minor units.",
                                 ),
                                 Field(("currency",), "text", False),
                                 Field(("status",), "json", False, "", ("offered", "withdrawn")),
-                                Field(("reason",), "text", False, "Why; needed where the price changes."),
+                                Field(("reason",), "text", False, "Why; required when the price changes."),
                                 Field(
                                     ("revision",),
                                     "integer",
@@ -3850,7 +3864,7 @@ NOUNS: dict[str, Noun] = {
                     (
                         Verb(
                             "list",
-                            "List what a SKU cost and costs, the newest price last",
+                            "List the price history of a SKU, the newest price last",
                             "Needs the action `self.read`.",
                             (Endpoint("list_sku_prices", "self", "", arguments=("sku_id",), lists=True, pages=True),),
                         ),
@@ -3866,13 +3880,13 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List the keys that sign, or signed, tasks, the newest one last",
+                    "List the present and former task signing keys, the newest one last",
                     "Needs the action `platform_key.read`.",
                     (Endpoint("list_task_signing_keys", "platform", "", lists=True),),
                 ),
                 Verb(
                     "rotate",
-                    "Sign tasks with a new key from now on; nodes believe it by the signature of the last one",
+                    "Sign tasks with a new key from now on; nodes trust it because the last key signed it",
                     "Needs the action `platform_key.rotate`.",
                     (Endpoint("rotate_task_signing_key", "platform", ""),),
                 ),
@@ -3934,13 +3948,13 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "cancel",
-                    "End a task early: at once where nobody has begun it, else its agent is asked",
-                    "What the platform does for an allocation itself is not cancelled: release the allocation instead.\n\nNeeds the action `task.cancel`.",
+                    "Cancel a task: at once if no agent has claimed it, otherwise its agent is asked to stop",
+                    "The platform's own tasks of an allocation cannot be cancelled: release the allocation instead.\n\nNeeds the action `task.cancel`.",
                     (Endpoint("cancel_task", "project", "project_id", arguments=("task_id",)),),
                 ),
                 Verb(
                     "log",
-                    "Read a task's output from an offset; with `wait` it is followed: the answer comes as soon as there is more",
+                    "Read a task's output from an offset; with `wait` the answer comes as soon as there is more",
                     "Needs the action `task.read`.",
                     (
                         Endpoint(
@@ -3949,7 +3963,7 @@ NOUNS: dict[str, Noun] = {
                             "project_id",
                             arguments=("task_id",),
                             query=(
-                                Field(("offset",), "integer", False, "The byte to begin with."),
+                                Field(("offset",), "integer", False, "The byte to start with."),
                                 Field(("wait",), "number", False, "Seconds to wait for more output."),
                             ),
                         ),

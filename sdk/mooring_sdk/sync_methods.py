@@ -178,9 +178,9 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Task:
-        """End a task early: at once where nobody has begun it, else its agent is asked.
+        """Cancel a task: at once if no agent has claimed it, otherwise its agent is asked to stop.
 
-        What the platform does for an allocation itself is not cancelled: release the allocation instead.
+        The platform's own tasks of an allocation cannot be cancelled: release the allocation instead.
 
         Needs the action `task.cancel`.
         """
@@ -325,10 +325,10 @@ class SyncMethods:
         integration_metadata: dict[str, str] | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Allocation:
-        """Ask for capacity.
+        """Request capacity.
 
-        It is placed as soon as there is room, and is charged from the moment its sandbox stands. While there is no room,
-        `blocker` says why and what would help; when its time is over it fails with `no_capacity`.
+        It is placed as soon as there is room, and charged from the moment its sandbox is ready. While there is no room,
+        `blocker` says why and what would help; at its deadline it fails with `no_capacity`.
 
         Needs the action `allocation.create`.
         """
@@ -370,7 +370,7 @@ class SyncMethods:
         integration_metadata: dict[str, str] | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.AllocationGroup:
-        """Ask for several equal allocations at once.
+        """Request several equal allocations at once.
 
         With `same_node` they share one machine and its network: they are placed there together, or not at all.
 
@@ -410,10 +410,10 @@ class SyncMethods:
         lifetime_seconds: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Task:
-        """Have something done in an active allocation: write files, run a program, start a service or a container.
+        """Run a task in an active allocation: write files, run a program, start a service or a container.
 
-        What it fetches is a digest of an artifact that is registered in sight of the project and proven now. A task is
-        named by its step; making it again under the same step answers with the first one.
+        It may fetch only the digest of an artifact that the project can see and that is trusted now. A task is named by its
+        step; creating it again under the same step returns the first one.
 
         Needs the action `task.create`.
         """
@@ -463,7 +463,7 @@ class SyncMethods:
         labels: dict[str, str] | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.EnrolmentTokenCreated:
-        """Make a token by which one machine may join within fifteen minutes; it is told once.
+        """Create a token with which one machine may enrol within fifteen minutes; it is shown only once.
 
         Needs the action `node.enrol`.
 
@@ -1534,8 +1534,8 @@ class SyncMethods:
         """Join as a node, with a one-time token and the proof of a key.
 
         `proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,
-        `signing_key` and `sealing_key` as they are sent, each on a line of its own. The answer may be asked for again with
-        the same keys, so that an agent that crashed meanwhile goes on.
+        `signing_key` and `sealing_key` as they are sent, each on a line of its own. The request may be repeated with the
+        same keys, so that an agent that crashed before it got the answer can continue.
 
         Needs no token.
         """
@@ -1869,9 +1869,9 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.ReceiptBundle:
-        """Export a receipt with its node's public key and chain, to be verified offline.
+        """Export a receipt with its node's public key and chain, for offline verification.
 
-        Other receipts of this project in the same part of the chain come with it; of everybody else's only the hash.
+        It includes the project's other receipts in the same part of the chain, and only the hashes of everybody else's.
 
         Needs the action `receipt.read`.
         """
@@ -1947,7 +1947,7 @@ class SyncMethods:
         changed_from: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Allocation:
-        """Read an allocation: where it is, what it waits for, and by what its end is known.
+        """Read an allocation: where it is, what it waits for, and what proves its end.
 
         Needs the action `allocation.read`.
         """
@@ -1968,7 +1968,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.AllocationGroup:
-        """Read a group, its allocations, and the state that follows from theirs.
+        """Read a group, its allocations, and the state derived from theirs.
 
         Needs the action `allocation.read`.
         """
@@ -2204,7 +2204,7 @@ class SyncMethods:
         changed_from: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.NodeDetail:
-        """Read a node with its slots, its inventory and its health, and why it takes no work if it takes none.
+        """Read a node with its slots, its inventory and its health, and why it takes no new allocations, if so.
 
         Needs the action `node.read`.
         """
@@ -2885,7 +2885,7 @@ class SyncMethods:
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Log:
-        """Read a task's output from an offset; with `wait` it is followed: the answer comes as soon as there is more.
+        """Read a task's output from an offset; with `wait` the answer comes as soon as there is more.
 
         Needs the action `task.read`.
         """
@@ -2904,7 +2904,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> dict[str, Any]:
-        """What a node can be asked to do: the JSON Schemas of every task family's arguments and result.
+        """Read what nodes can do: the JSON Schemas of every task family's arguments and result.
 
         Needs no token.
         """
@@ -3302,7 +3302,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.NodeAllocations:
-        """List the allocations that the platform has on the calling node: what else stands there is a stray.
+        """List the platform's allocations on the calling node; every other sandbox there is a stray.
 
         Needs the action `agent.claim`.
         """
@@ -3313,7 +3313,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.PlatformKeys:
-        """Read the keys that sign tasks, each with the signature of the one before it.
+        """Read the keys that sign tasks, each signed by the one before it.
 
         Needs the action `agent.claim`.
         """
@@ -3366,7 +3366,7 @@ class SyncMethods:
         group_id: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.AllocationPage:
-        """List a project's allocations, the oldest first; those that are over stay readable.
+        """List a project's allocations, the oldest first, with the released ones.
 
         Needs the action `allocation.read`.
         """
@@ -3390,7 +3390,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Allocation, None, None]:
-        """List a project's allocations, the oldest first; those that are over stay readable; all of them, or at the `most` so many, page after page."""
+        """List a project's allocations, the oldest first, with the released ones; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_ALLOCATIONS,
@@ -3665,7 +3665,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.EnrolmentTokenPage:
-        """List the tokens by which machines join or joined, never their secrets.
+        """List enrolment tokens, without their secrets.
 
         Needs the action `node.enrol`.
         """
@@ -3681,7 +3681,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.EnrolmentToken, None, None]:
-        """List the tokens by which machines join or joined, never their secrets; all of them, or at the `most` so many, page after page."""
+        """List enrolment tokens, without their secrets; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_ENROLMENT_TOKENS, {}, {"limit": limit}, options=options),
             models.EnrolmentTokenPage,
@@ -3924,7 +3924,7 @@ class SyncMethods:
         status: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.NodeTaskPage:
-        """List the tasks of a node, newest first: that they are there and how they stand, not what is in them.
+        """List the tasks of a node, newest first, without their content.
 
         Needs the action `node.read`.
         """
@@ -3948,7 +3948,7 @@ class SyncMethods:
         reachable: bool | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.NodePage:
-        """List nodes, by status, region or whether they are heard of.
+        """List nodes, by status, region or reachability.
 
         Needs the action `node.read`.
         """
@@ -3972,7 +3972,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Node, None, None]:
-        """List nodes, by status, region or whether they are heard of; all of them, or at the `most` so many, page after page."""
+        """List nodes, by status, region or reachability; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_NODES,
@@ -4041,7 +4041,7 @@ class SyncMethods:
         status: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.OccupancyPage:
-        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it.
+        """List the allocations on nodes, their owners, and what blocks their release; nothing of their content.
 
         Needs the action `node.read`.
         """
@@ -4064,7 +4064,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Occupancy, None, None]:
-        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it; all of them, or at the `most` so many, page after page."""
+        """List the allocations on nodes, their owners, and what blocks their release; nothing of their content; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_PLATFORM_ALLOCATIONS,
@@ -5149,7 +5149,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.SkuPricePage:
-        """List what a SKU cost and costs, the newest price last.
+        """List the price history of a SKU, the newest price last.
 
         Needs the action `self.read`.
         """
@@ -5166,7 +5166,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.SkuPrice, None, None]:
-        """List what a SKU cost and costs, the newest price last; all of them, or at the `most` so many, page after page."""
+        """List the price history of a SKU, the newest price last; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_SKU_PRICES, {"sku_id": sku_id}, {"limit": limit}, options=options),
             models.SkuPricePage,
@@ -5183,7 +5183,7 @@ class SyncMethods:
         shape: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.SkuPage:
-        """List what is offered, and what it costs.
+        """List the SKUs with their present prices.
 
         Needs the action `self.read`.
         """
@@ -5207,7 +5207,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Sku, None, None]:
-        """List what is offered, and what it costs; all of them, or at the `most` so many, page after page."""
+        """List the SKUs with their present prices; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_SKUS,
@@ -5224,7 +5224,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.PlatformKeyPage:
-        """List the keys that sign, or signed, tasks, the newest one last.
+        """List the present and former task signing keys, the newest one last.
 
         Needs the action `platform_key.read`.
         """
@@ -6521,7 +6521,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Allocation:
-        """Give an allocation back; it is not charged from now on, and is over when its node has looked.
+        """Release an allocation: charging stops now, and it ends when its node has checked that nothing is left.
 
         Needs the action `allocation.release`.
         """
@@ -6542,7 +6542,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.AllocationGroup:
-        """Give back every allocation of a group that was not given back yet.
+        """Release every allocation of a group that is not released yet.
 
         Needs the action `allocation.release`.
         """
@@ -6886,8 +6886,8 @@ class SyncMethods:
     ) -> models.InventoryTaken:
         """Report what the calling node has; the first report makes it ready.
 
-        A report that is like the last one changes nothing. One that differs never frees a slot that somebody has: what does
-        not fit is answered as a finding, and operators read it.
+        A report that equals the last one changes nothing. A different one never frees a slot that an allocation has: such a
+        difference is returned as a finding, for operators.
 
         Needs the action `agent.report`.
         """
@@ -6911,7 +6911,7 @@ class SyncMethods:
         reports: list[dict[str, Any]],
         options: CallOptions = UNCHANGED,
     ) -> models.ReportedTasks:
-        """Tell what came of tasks; each report is answered on its own, in order.
+        """Report progress, output and results of tasks; each report is answered on its own, in order.
 
         Needs the action `agent.report`.
         """
@@ -7022,7 +7022,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Node:
-        """Put a node that drains, or is drained, back to work.
+        """Put a draining or drained node back to work.
 
         Needs the action `node.drain`.
         """
@@ -7035,7 +7035,7 @@ class SyncMethods:
         reason: str,
         options: CallOptions = UNCHANGED,
     ) -> models.Node:
-        """Retire a node on which nothing is left, for ever: its key counts no more.
+        """Retire an empty node for good and revoke its key.
 
         Needs the action `node.retire`.
         """
@@ -7051,7 +7051,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Allocation:
-        """Try a teardown again at once that left something; the platform does so by itself after a pause.
+        """Retry at once a teardown that left something; the platform retries by itself after a pause.
 
         Needs the action `allocation.release`.
         """
@@ -7095,7 +7095,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.EnrolmentToken:
-        """Revoke a token that nobody joined with.
+        """Revoke a token that was not used.
 
         Needs the action `node.enrol`.
         """
@@ -7276,7 +7276,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.PlatformKey:
-        """Sign tasks with a new key from now on; nodes believe it by the signature of the last one.
+        """Sign tasks with a new key from now on; nodes trust it because the last key signed it.
 
         Needs the action `platform_key.rotate`.
         """
@@ -7876,9 +7876,9 @@ class SyncMethods:
         revision: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Sku:
-        """Change a SKU, withdraw it, or offer it again; another price is a further line of its history.
+        """Change a SKU, withdraw it, or offer it again; a new price adds a line to its history.
 
-        What was promised to an allocation before stays what it was.
+        Existing allocations keep their price.
 
         Needs the action `sku.update`.
         """
@@ -8124,10 +8124,11 @@ class SyncMethods:
         may_be_left: str,
         options: CallOptions = UNCHANGED,
     ) -> models.Node:
-        """Give up a machine that is lost for ever, with all that it holds.
+        """Give up a machine that is lost for good, with everything on it.
 
-        The node is retired, its key counts no more, and its slots are never used again. What was on it ends without a
-        receipt, as written off, and says so to its tenants. When the machine comes back it joins anew, and is swept first.
+        The node is retired, its key is revoked, and its slots are never used again. Its allocations end without a receipt,
+        as written off, which their tenants can see. If the machine comes back it enrols as a new node, and its agent sweeps
+        it first.
 
         Needs the action `teardown.write_off`.
         """

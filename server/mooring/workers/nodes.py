@@ -10,7 +10,7 @@ import logging
 import time
 from typing import Final
 
-from mooring.commands.fleet.node import BATCH, finish_drains, mark_heard, mark_silent
+from mooring.commands.fleet.node import BATCH, finish_drains, mark_returned, mark_silent
 from mooring.commands.services import Services
 from mooring.core.kernel.event import Event
 from mooring.workers.loop import is_of_app
@@ -50,7 +50,7 @@ class NodeWatch:
             return left
         listened = self._has_listened(begun)
         drained = await finish_drains(self._services)
-        heard = await mark_heard(self._services, self._silence_seconds)
+        heard = await mark_returned(self._services, self._silence_seconds)
         silent = await mark_silent(self._services, self._silence_seconds) if listened else 0
         if silent:
             log.warning("%d nodes are unreachable: not heard of for %.0f s", silent, self._silence_seconds)

@@ -22,6 +22,7 @@ from mooring.core.fleet.receipt import (
     Receipt,
     ReceiptFault,
     ReceiptRefused,
+    SignedReceipt,
     check_place,
     check_subject,
     read_body,
@@ -53,6 +54,7 @@ from mooring.gateways.signing.signatures import verifies
 from mooring.storage.fleet import node as nodes
 from mooring.storage.fleet import receipt as receipts
 from mooring.storage.fleet import task_report as reports
+from mooring.storage.fleet.task_claim import FencedTask
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.unit_of_work import Origin, record_refusal
 
@@ -97,7 +99,7 @@ class TaskReportHandler:
     # Bookkeeping -----------------------------------------------------------------------------------------------------
 
     async def _progress(self, report: TaskProgressReport) -> TaskReportVerdict:
-        held = (report.task_id, report.fence)
+        held = FencedTask(report.task_id, report.fence)
         if not await reports.progress(self.services.database, held, report.progress, self._lease()):
             return refused(ReportCode.LEASE_LOST, "the lease was lost meanwhile")
         return ACCEPTED
@@ -109,7 +111,7 @@ class TaskReportHandler:
                 return fit
             if not fit.chunk and not fit.truncated:
                 return ACCEPTED  # the platform has all of it already
-            held = (report.task_id, report.fence)
+            held = FencedTask(report.task_id, report.fence)
             if await reports.append(self.services.database, held, fit, self._lease(), self.context.now):
                 self.logs.grew(task.id)
                 await self._reload(task.id)
@@ -159,7 +161,7 @@ class TaskReportHandler:
         again, everything that the node signs later would follow a link that is missing.
         """
         earlier = await receipts.of_task(self.services.database, PLATFORM, task.id) if report.receipt else None
-        if report.receipt is not None and earlier is not None and earlier.body != report.receipt[0]:
+        if report.receipt is not None and earlier is not None and earlier.body != report.receipt.body:
             raise ReceiptRefused(ReceiptFault.FORK, "the task has another receipt already")
         late = not held or task.is_over or task.node_id != self.node_id
         receipt = None
@@ -171,14 +173,13 @@ class TaskReportHandler:
             return add_receipt(self.context, task, receipt)
         return None  # a repeat, or the task was given up: it changes nothing
 
-    async def _receipt(self, task: Task, signed: tuple[bytes, bytes], *, late: bool) -> Receipt:
+    async def _receipt(self, task: Task, signed: SignedReceipt, *, late: bool) -> Receipt:
         """The receipt, once its signature, form, subject and place in the chain are verified."""
         database = self.services.database
-        body, signature = signed
         node = await nodes.find(database, task.node_id)
-        if node is None or not verifies(node.signing_key, signature, RECEIPT_CONTEXT + body):
+        if node is None or not verifies(node.signing_key, signed.signature, RECEIPT_CONTEXT + signed.body):
             raise ReceiptRefused(ReceiptFault.SIGNATURE, f"the key of node {task.node_id} did not sign it")
-        document = read_body(body)
+        document = read_body(signed.body)
         check_subject(document, task)
         check_place(document, await receipts.last_link(database, task.node_id))
         return receipt_of(self.context, task, document, signed, late=late)

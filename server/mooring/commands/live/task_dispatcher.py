@@ -265,7 +265,7 @@ class TaskDispatcher:
 
     async def hand_out(self) -> None:
         """Look once, and hand out what is there for those who wait."""
-        looked = await task_claim.look(self._services.database)
+        looked = await task_claim.read_queue(self._services.database)
         self._queued = set(looked.queued)
         for node_id, held in looked.cancelling.items():
             poll = self._polls.get(node_id)

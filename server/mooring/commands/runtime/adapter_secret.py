@@ -61,7 +61,7 @@ async def store(work: Work[StoredSecret], claimed: ClaimRef, wanted: SecretSpec)
 
     async def load() -> tuple[InstanceClaim, Instance, list[RuntimeSecret]]:
         claim, now = await held(work.database, work.acting, claimed)
-        return claim, now, await runtime_secrets.of_home(work.database, work.acting, project_id, instance.id)
+        return claim, now, await runtime_secrets.of_owner(work.database, work.acting, project_id, instance.id)
 
     def decide(seen: tuple[InstanceClaim, Instance, list[RuntimeSecret]]) -> Decision[StoredSecret]:
         claim, now, there = seen

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mooring.commands.catalog.artifact_evaluation import TrustContext, location_of, trust_context
-from mooring.commands.fleet.task_blob import carried
+from mooring.commands.fleet.task_blob import inline_artifacts
 from mooring.commands.fleet.task_source import trusted_artifacts
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
@@ -105,7 +105,7 @@ async def _ground(
     allocation = None
     if member.allocation_id is not None:
         allocation = (await claims.allocations(database, acting, [member.allocation_id])).get(member.allocation_id)
-    kept = await runtime_secrets.of_home(database, acting, claimed.project_id, instance.id) if request.grants else []
+    kept = await runtime_secrets.of_owner(database, acting, claimed.project_id, instance.id) if request.grants else []
     ground = TaskTarget(instance, member, allocation, operation, {each.name: each for each in kept})
     return _TaskContext(claim, ground, await _earlier(work, ground, request))
 
@@ -133,8 +133,14 @@ class ArtifactEvaluator:
         """The artifact of each of these digests; a Refusal for the first that may not be used."""
         measure, entitled = await self._by()
         if unknown := digests - set(self._trusted):
-            where = (self._instance.project_id, entitled)
-            self._trusted |= await trusted_artifacts(self._work.services, self._work.acting, measure, where, unknown)
+            self._trusted |= await trusted_artifacts(
+                self._work.services,
+                self._work.acting,
+                measure,
+                unknown,
+                project_id=self._instance.project_id,
+                entitlement=entitled,
+            )
         return {each: self._trusted[each] for each in digests}
 
     async def _by(self) -> tuple[TrustContext, Entitlement | None]:
@@ -164,7 +170,7 @@ async def filled(
         filled = replace(plain, arguments=_fetch(services, measure, trusted[named[0].digest], plain.arguments))
         return _opened(services, filled, trusted[named[0].digest])
     by_role = {role: trusted[digest] for role, digest in roles_of(ground).items() if digest in trusted}
-    return await carried(services, acting, plain, by_role)
+    return await inline_artifacts(services, acting, plain, by_role)
 
 
 def _place(services: Services, artifact: Artifact) -> tuple[str, str]:

@@ -100,7 +100,7 @@ async def _grounds(
     members = await claims.members(database, acting, instance.id, sorted({each.member_id for each in wishes}))
     places = await claims.allocations(database, acting, [each.allocation_id or "" for each in members])
     secrets = any(each.grants for each in wishes)
-    kept = await runtime_secrets.of_home(database, acting, claimed.project_id, instance.id) if secrets else []
+    kept = await runtime_secrets.of_owner(database, acting, claimed.project_id, instance.id) if secrets else []
     by_name = {each.name: each for each in kept}
     grounds = {
         each.id: TaskTarget(instance, each, places.get(each.allocation_id or ""), operation, by_name)

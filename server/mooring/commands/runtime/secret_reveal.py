@@ -17,7 +17,7 @@ async def reveal(work: Work[tuple[str, str]], at: InstanceRef, name: str) -> Ans
 
     async def load() -> tuple[RuntimeSecret, Sealed]:
         require(await instance.find(work.database, work.acting, *at.place), "instance")
-        stored = await runtime_secret.of_home(work.database, work.acting, *at.place)
+        stored = await runtime_secret.of_owner(work.database, work.acting, *at.place)
         row = require(next((each for each in stored if each.name == name), None), "secret")
         if row.purpose != SecretPurpose.APP_ACCESS or row.secret_id is None:
             raise Refusal(
