@@ -1647,7 +1647,7 @@ NOUNS: dict[str, Noun] = {
                     (
                         Verb(
                             "list",
-                            "List what the project used of the instance, as its app reported it",
+                            "List the project's usage of the instance, as its app reported it",
                             "Needs the action `usage.read`.",
                             (
                                 Endpoint(
@@ -2763,7 +2763,7 @@ NOUNS: dict[str, Noun] = {
                     (
                         Verb(
                             "list",
-                            "List what the app reported that it used",
+                            "List the usage that the app reported",
                             "Needs the action `usage.read`.",
                             (
                                 Endpoint(
@@ -4219,7 +4219,7 @@ NOUNS: dict[str, Noun] = {
             (
                 Verb(
                     "list",
-                    "List the webhooks of exactly this place",
+                    "List the webhooks of exactly this scope",
                     "Needs the action `webhook.read`.",
                     (
                         Endpoint("list_platform_webhooks", "platform", "", lists=True, pages=True),
@@ -4284,7 +4284,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "create",
-                    "Send the events of this place to an address",
+                    "Send the events of this scope to a URL",
                     "The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same\nIdempotency-Key tells it again.\n\nNeeds the action `webhook.create`.",
                     (
                         Endpoint(
@@ -4302,7 +4302,7 @@ NOUNS: dict[str, Noun] = {
                                     ("event_types",),
                                     "list",
                                     False,
-                                    "Event types, or families such as `identity.*`; none: all.",
+                                    "Event types, or families such as `identity.*`; an empty list means all.",
                                 ),
                                 Field(("description",), "text", False),
                             ),
@@ -4324,7 +4324,7 @@ NOUNS: dict[str, Noun] = {
                                     ("event_types",),
                                     "list",
                                     False,
-                                    "Event types, or families such as `identity.*`; none: all.",
+                                    "Event types, or families such as `identity.*`; an empty list means all.",
                                 ),
                                 Field(("description",), "text", False),
                             ),
@@ -4346,7 +4346,7 @@ NOUNS: dict[str, Noun] = {
                                     ("event_types",),
                                     "list",
                                     False,
-                                    "Event types, or families such as `identity.*`; none: all.",
+                                    "Event types, or families such as `identity.*`; an empty list means all.",
                                 ),
                                 Field(("description",), "text", False),
                             ),
@@ -4357,8 +4357,8 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "update",
-                    "Change a webhook's address, list or description, pause it, or resume it",
-                    "While it is paused nothing is sent, and events that happen meanwhile are not kept for it.\n\nNeeds the action `webhook.update`.",
+                    "Change a webhook's URL, event types or description, pause it, or resume it",
+                    "While it is paused nothing is sent, and events from that time are never delivered to it.\n\nNeeds the action `webhook.update`.",
                     (
                         Endpoint(
                             "update_platform_webhook",
@@ -4376,7 +4376,7 @@ NOUNS: dict[str, Noun] = {
                                     ("event_types",),
                                     "list",
                                     False,
-                                    "Event types, or families such as `identity.*`; none: all.",
+                                    "Event types, or families such as `identity.*`; an empty list means all.",
                                 ),
                                 Field(("description",), "text", False),
                                 Field(("enabled",), "boolean", False),
@@ -4405,7 +4405,7 @@ NOUNS: dict[str, Noun] = {
                                     ("event_types",),
                                     "list",
                                     False,
-                                    "Event types, or families such as `identity.*`; none: all.",
+                                    "Event types, or families such as `identity.*`; an empty list means all.",
                                 ),
                                 Field(("description",), "text", False),
                                 Field(("enabled",), "boolean", False),
@@ -4434,7 +4434,7 @@ NOUNS: dict[str, Noun] = {
                                     ("event_types",),
                                     "list",
                                     False,
-                                    "Event types, or families such as `identity.*`; none: all.",
+                                    "Event types, or families such as `identity.*`; an empty list means all.",
                                 ),
                                 Field(("description",), "text", False),
                                 Field(("enabled",), "boolean", False),
@@ -4451,7 +4451,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "delete",
-                    "Delete a webhook; what it had not delivered is dropped",
+                    "Delete a webhook and its undelivered messages",
                     "Needs the action `webhook.delete`.",
                     (
                         Endpoint("delete_platform_webhook", "platform", "", arguments=("webhook_id",), deletes=True),
@@ -4465,7 +4465,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "rotate-key",
-                    "Give a webhook a new signing key, which is told once",
+                    "Give a webhook a new signing key, which is shown only once",
                     "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
                     (
                         Endpoint(
@@ -4493,7 +4493,7 @@ NOUNS: dict[str, Noun] = {
                 ),
                 Verb(
                     "test",
-                    "Send a signed `ping` to the receiver, once and now, and tell how it went",
+                    "Send a signed `ping` to the receiver now, once, and return the outcome",
                     "Needs the action `webhook.update`.",
                     (
                         Endpoint("test_platform_webhook", "platform", "", arguments=("webhook_id",)),

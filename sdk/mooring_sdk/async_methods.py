@@ -688,7 +688,7 @@ class AsyncMethods:
         description: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
         The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
         Idempotency-Key tells it again.
@@ -763,7 +763,7 @@ class AsyncMethods:
         description: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
         The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
         Idempotency-Key tells it again.
@@ -1036,7 +1036,7 @@ class AsyncMethods:
         description: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
         The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
         Idempotency-Key tells it again.
@@ -1174,7 +1174,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`.
         """
@@ -1219,7 +1219,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`.
         """
@@ -1300,7 +1300,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`.
         """
@@ -3465,7 +3465,7 @@ class AsyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.UsageRecordPage:
-        """List what the project used of the instance, as its app reported it.
+        """List the project's usage of the instance, as its app reported it.
 
         Needs the action `usage.read`.
         """
@@ -3488,7 +3488,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.UsageRecord, None]:
-        """List what the project used of the instance, as its app reported it; all of them, or at the `most` so many, page after page."""
+        """List the project's usage of the instance, as its app reported it; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_ATTACHMENT_USAGE,
@@ -3791,7 +3791,7 @@ class AsyncMethods:
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.TimelinePage:
-        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for.
+        """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested.
 
         Needs the action `event.read`.
         """
@@ -3817,7 +3817,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.TimelineEntry, None]:
-        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for; all of them, or at the `most` so many, page after page."""
+        """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_INSTANCE_TIMELINE,
@@ -4329,7 +4329,7 @@ class AsyncMethods:
         webhook_id: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`.
         """
@@ -4352,7 +4352,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Delivery, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        """List the deliveries of this scope's webhooks, newest first; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_PLATFORM_DELIVERIES,
@@ -4374,7 +4374,7 @@ class AsyncMethods:
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`.
         """
@@ -4404,7 +4404,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Event, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; all of them, or at the `most` so many, page after page."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_PLATFORM_EVENTS,
@@ -4548,7 +4548,7 @@ class AsyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`.
         """
@@ -4564,7 +4564,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Webhook, None]:
-        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        """List the webhooks of exactly this scope; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_PLATFORM_WEBHOOKS, {}, {"limit": limit}, options=options), models.WebhookPage, most
         )
@@ -4819,7 +4819,7 @@ class AsyncMethods:
         webhook_id: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`.
         """
@@ -4843,7 +4843,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Delivery, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        """List the deliveries of this scope's webhooks, newest first; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_PROJECT_DELIVERIES,
@@ -4866,7 +4866,7 @@ class AsyncMethods:
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`.
         """
@@ -4897,7 +4897,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Event, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; all of them, or at the `most` so many, page after page."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_PROJECT_EVENTS,
@@ -4991,7 +4991,7 @@ class AsyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`.
         """
@@ -5013,7 +5013,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Webhook, None]:
-        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        """List the webhooks of exactly this scope; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_PROJECT_WEBHOOKS, {"project_id": project_id}, {"limit": limit}, options=options),
             models.WebhookPage,
@@ -5568,7 +5568,7 @@ class AsyncMethods:
         webhook_id: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`.
         """
@@ -5592,7 +5592,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Delivery, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        """List the deliveries of this scope's webhooks, newest first; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_TENANT_DELIVERIES,
@@ -5615,7 +5615,7 @@ class AsyncMethods:
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`.
         """
@@ -5646,7 +5646,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Event, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; all of them, or at the `most` so many, page after page."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_TENANT_EVENTS,
@@ -5821,7 +5821,7 @@ class AsyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`.
         """
@@ -5843,7 +5843,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.Webhook, None]:
-        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        """List the webhooks of exactly this scope; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_TENANT_WEBHOOKS, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
             models.WebhookPage,
@@ -5887,9 +5887,9 @@ class AsyncMethods:
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.TimelinePage:
-        """Read what happened under a correlation id, or around an instance: events and audit rows in one order.
+        """Read the timeline of a correlation id or an instance: events and audit rows in one order.
 
-        Audit rows are shown to whoever may read the audit trail. `wait` holds on for the first entry.
+        Callers who may read the audit trail also get audit rows. `wait` waits for the first entry.
 
         Needs the action `event.read`.
         """
@@ -5922,7 +5922,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.TimelineEntry, None]:
-        """Read what happened under a correlation id, or around an instance: events and audit rows in one order; all of them, or at the `most` so many, page after page."""
+        """Read the timeline of a correlation id or an instance: events and audit rows in one order; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_TIMELINE,
@@ -5974,7 +5974,7 @@ class AsyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.UsageRecordPage:
-        """List what the app reported that it used.
+        """List the usage that the app reported.
 
         Needs the action `usage.read`.
         """
@@ -5997,7 +5997,7 @@ class AsyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> AsyncGenerator[models.UsageRecord, None]:
-        """List what the app reported that it used; all of them, or at the `most` so many, page after page."""
+        """List the usage that the app reported; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_USAGE_RECORDS,
@@ -6746,7 +6746,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`.
         """
@@ -6760,7 +6760,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`.
         """
@@ -6775,7 +6775,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`.
         """
@@ -6791,7 +6791,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`.
         """
@@ -6811,7 +6811,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`.
         """
@@ -6827,7 +6827,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`.
         """
@@ -7243,7 +7243,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -7263,7 +7263,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -7299,7 +7299,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -7491,7 +7491,7 @@ class AsyncMethods:
     ) -> AsyncGenerator[models.Event, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`.
         """
@@ -7517,7 +7517,7 @@ class AsyncMethods:
     ) -> AsyncGenerator[models.Event, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`.
         """
@@ -7543,7 +7543,7 @@ class AsyncMethods:
     ) -> AsyncGenerator[models.Event, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`.
         """
@@ -7570,8 +7570,8 @@ class AsyncMethods:
     ) -> AsyncGenerator[models.TimelineEntry, None]:
         """Follow a timeline as it is written (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that entry and misses none. The
-        same is there as a WebSocket, at `/timeline/ws`.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that entry without gaps.
+        The same is available as a WebSocket at `/timeline/ws`.
 
         Needs the action `event.read`.
         """
@@ -7592,7 +7592,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`.
         """
@@ -7608,7 +7608,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`.
         """
@@ -7629,7 +7629,7 @@ class AsyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`.
         """
@@ -7734,9 +7734,9 @@ class AsyncMethods:
         revision: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`.
         """
@@ -7821,9 +7821,9 @@ class AsyncMethods:
         revision: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`.
         """
@@ -8004,9 +8004,9 @@ class AsyncMethods:
         revision: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`.
         """

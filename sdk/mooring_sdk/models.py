@@ -358,7 +358,7 @@ class AttachmentState(StrEnum):
 
 
 class Audit(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Who did, or was refused, what."""
+    """Who did what, or was refused."""
 
     id: str
     occurred_at: datetime
@@ -758,7 +758,7 @@ class DeliveryPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class DeliveryStatus(StrEnum):
-    """Where a delivery stands."""
+    """The values of DeliveryStatus."""
 
     CLAIMED = "claimed"
     DEAD = "dead"
@@ -899,7 +899,7 @@ class ErrorReference(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Something that became true."""
+    """Something that happened."""
 
     id: str
     cursor: str
@@ -921,7 +921,7 @@ class Event(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class EventPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Some events in order, and the cursor from which to go on."""
+    """Events in order, and the cursor of the next page."""
 
     items: list[Event]
     next_cursor: str
@@ -2039,7 +2039,7 @@ class RepairScope(StrEnum):
 
 
 class Replayed(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How many dead letters are sent again, and whether there are more: then ask again."""
+    """How many dead letters are sent again, and whether more are left."""
 
     replayed: int
     more: bool
@@ -2147,7 +2147,7 @@ class ReportedTasks(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ReportedUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One interval of use; under its id it is stored once."""
+    """One interval of use; it is stored once under its id."""
 
     record_id: str
     unit: str
@@ -2546,7 +2546,7 @@ class StepState(StrEnum):
 
 
 class StoredUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How many of the records were new; the others were stored before, as they are."""
+    """How many of the records were new; the others were stored already, with the same values."""
 
     stored: int
     repeated: int
@@ -2698,7 +2698,7 @@ class TimelineEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class TimelinePage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Some entries in order, and the cursor from which to go on."""
+    """Entries in order, and the cursor of the next page."""
 
     items: list[TimelineEntry]
     next_cursor: str
@@ -2758,7 +2758,7 @@ class TrustState(StrEnum):
 
 
 class UsageRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What an app reported that it used."""
+    """One interval of use that an app reported."""
 
     id: str
     instance_id: str
@@ -2891,7 +2891,7 @@ class Visibility(StrEnum):
 
 
 class Webhook(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An address that is told of events; its key is not shown."""
+    """A URL that gets events, without its key."""
 
     id: str
     tenant_id: str | None
@@ -2931,7 +2931,7 @@ class WebhookPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class WebhookTested(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What came of one message to the receiver."""
+    """The outcome of one message to the receiver."""
 
     delivered: bool
     status: int | None

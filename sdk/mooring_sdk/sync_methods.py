@@ -688,7 +688,7 @@ class SyncMethods:
         description: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
         The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
         Idempotency-Key tells it again.
@@ -763,7 +763,7 @@ class SyncMethods:
         description: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
         The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
         Idempotency-Key tells it again.
@@ -1036,7 +1036,7 @@ class SyncMethods:
         description: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
         The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
         Idempotency-Key tells it again.
@@ -1170,7 +1170,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`.
         """
@@ -1215,7 +1215,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`.
         """
@@ -1296,7 +1296,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`.
         """
@@ -3457,7 +3457,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.UsageRecordPage:
-        """List what the project used of the instance, as its app reported it.
+        """List the project's usage of the instance, as its app reported it.
 
         Needs the action `usage.read`.
         """
@@ -3480,7 +3480,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.UsageRecord, None, None]:
-        """List what the project used of the instance, as its app reported it; all of them, or at the `most` so many, page after page."""
+        """List the project's usage of the instance, as its app reported it; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_ATTACHMENT_USAGE,
@@ -3783,7 +3783,7 @@ class SyncMethods:
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.TimelinePage:
-        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for.
+        """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested.
 
         Needs the action `event.read`.
         """
@@ -3809,7 +3809,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.TimelineEntry, None, None]:
-        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for; all of them, or at the `most` so many, page after page."""
+        """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_INSTANCE_TIMELINE,
@@ -4321,7 +4321,7 @@ class SyncMethods:
         webhook_id: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`.
         """
@@ -4344,7 +4344,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Delivery, None, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        """List the deliveries of this scope's webhooks, newest first; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_PLATFORM_DELIVERIES,
@@ -4366,7 +4366,7 @@ class SyncMethods:
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`.
         """
@@ -4396,7 +4396,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Event, None, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; all of them, or at the `most` so many, page after page."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_PLATFORM_EVENTS,
@@ -4540,7 +4540,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`.
         """
@@ -4556,7 +4556,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Webhook, None, None]:
-        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        """List the webhooks of exactly this scope; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_PLATFORM_WEBHOOKS, {}, {"limit": limit}, options=options), models.WebhookPage, most
         )
@@ -4811,7 +4811,7 @@ class SyncMethods:
         webhook_id: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`.
         """
@@ -4835,7 +4835,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Delivery, None, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        """List the deliveries of this scope's webhooks, newest first; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_PROJECT_DELIVERIES,
@@ -4858,7 +4858,7 @@ class SyncMethods:
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`.
         """
@@ -4889,7 +4889,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Event, None, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; all of them, or at the `most` so many, page after page."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_PROJECT_EVENTS,
@@ -4983,7 +4983,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`.
         """
@@ -5005,7 +5005,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Webhook, None, None]:
-        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        """List the webhooks of exactly this scope; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_PROJECT_WEBHOOKS, {"project_id": project_id}, {"limit": limit}, options=options),
             models.WebhookPage,
@@ -5560,7 +5560,7 @@ class SyncMethods:
         webhook_id: str | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`.
         """
@@ -5584,7 +5584,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Delivery, None, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; all of them, or at the `most` so many, page after page."""
+        """List the deliveries of this scope's webhooks, newest first; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_TENANT_DELIVERIES,
@@ -5607,7 +5607,7 @@ class SyncMethods:
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`.
         """
@@ -5638,7 +5638,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Event, None, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; all of them, or at the `most` so many, page after page."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_TENANT_EVENTS,
@@ -5813,7 +5813,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`.
         """
@@ -5835,7 +5835,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.Webhook, None, None]:
-        """List the webhooks of exactly this place; all of them, or at the `most` so many, page after page."""
+        """List the webhooks of exactly this scope; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(operations.LIST_TENANT_WEBHOOKS, {"tenant_id": tenant_id}, {"limit": limit}, options=options),
             models.WebhookPage,
@@ -5879,9 +5879,9 @@ class SyncMethods:
         wait: float | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.TimelinePage:
-        """Read what happened under a correlation id, or around an instance: events and audit rows in one order.
+        """Read the timeline of a correlation id or an instance: events and audit rows in one order.
 
-        Audit rows are shown to whoever may read the audit trail. `wait` holds on for the first entry.
+        Callers who may read the audit trail also get audit rows. `wait` waits for the first entry.
 
         Needs the action `event.read`.
         """
@@ -5914,7 +5914,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.TimelineEntry, None, None]:
-        """Read what happened under a correlation id, or around an instance: events and audit rows in one order; all of them, or at the `most` so many, page after page."""
+        """Read the timeline of a correlation id or an instance: events and audit rows in one order; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_TIMELINE,
@@ -5966,7 +5966,7 @@ class SyncMethods:
         limit: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.UsageRecordPage:
-        """List what the app reported that it used.
+        """List the usage that the app reported.
 
         Needs the action `usage.read`.
         """
@@ -5989,7 +5989,7 @@ class SyncMethods:
         most: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> Generator[models.UsageRecord, None, None]:
-        """List what the app reported that it used; all of them, or at the `most` so many, page after page."""
+        """List the usage that the app reported; all of them, or at the `most` so many, page after page."""
         return self.pages(
             Call(
                 operations.LIST_USAGE_RECORDS,
@@ -6738,7 +6738,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`.
         """
@@ -6750,7 +6750,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`.
         """
@@ -6765,7 +6765,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`.
         """
@@ -6781,7 +6781,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`.
         """
@@ -6801,7 +6801,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`.
         """
@@ -6817,7 +6817,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`.
         """
@@ -7233,7 +7233,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -7253,7 +7253,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -7289,7 +7289,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -7481,7 +7481,7 @@ class SyncMethods:
     ) -> Generator[models.Event, None, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`.
         """
@@ -7507,7 +7507,7 @@ class SyncMethods:
     ) -> Generator[models.Event, None, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`.
         """
@@ -7533,7 +7533,7 @@ class SyncMethods:
     ) -> Generator[models.Event, None, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`.
         """
@@ -7560,8 +7560,8 @@ class SyncMethods:
     ) -> Generator[models.TimelineEntry, None, None]:
         """Follow a timeline as it is written (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that entry and misses none. The
-        same is there as a WebSocket, at `/timeline/ws`.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that entry without gaps.
+        The same is available as a WebSocket at `/timeline/ws`.
 
         Needs the action `event.read`.
         """
@@ -7582,7 +7582,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`.
         """
@@ -7598,7 +7598,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`.
         """
@@ -7619,7 +7619,7 @@ class SyncMethods:
         *,
         options: CallOptions = UNCHANGED,
     ) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`.
         """
@@ -7724,9 +7724,9 @@ class SyncMethods:
         revision: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`.
         """
@@ -7811,9 +7811,9 @@ class SyncMethods:
         revision: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`.
         """
@@ -7994,9 +7994,9 @@ class SyncMethods:
         revision: int | None = None,
         options: CallOptions = UNCHANGED,
     ) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`.
         """

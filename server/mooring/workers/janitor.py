@@ -15,7 +15,7 @@ from mooring.commands.services import Services
 from mooring.core.kernel.event import Event
 from mooring.core.kernel.ids import CHANCE_BYTES, Prefix, encode
 from mooring.storage.records import retention
-from mooring.storage.records.retention import Rule
+from mooring.storage.records.retention import RetentionRule
 
 BATCH: Final = 1_000
 ROUND_SECONDS: Final = 10.0
@@ -56,34 +56,34 @@ class Janitor:
     async def close(self) -> None:
         """Nothing is held between two rounds."""
 
-    def rules(self) -> list[Rule]:
+    def rules(self) -> list[RetentionRule]:
         """What goes now, and what is older than what."""
         settings, now = self._services.settings, self._services.clock.now()
         events = now - timedelta(days=settings.event_retention_days)
         tokens = now - timedelta(days=settings.token_retention_days)
         rules = [
-            Rule("idempotency", now - timedelta(hours=settings.idempotency_retention_hours)),
-            Rule("secret", now),
-            Rule("delivery", now - timedelta(days=settings.outbox_retention_days)),
-            Rule("event", events),
-            Rule("event_left_behind", events),
-            Rule("token_expired", tokens),
-            Rule("token_revoked", tokens),
-            Rule("assertion", now - ASSERTIONS_KEPT),
-            Rule("node_assertion", now - ASSERTIONS_KEPT),
-            Rule("enrolment_token", tokens),
-            Rule("visit", tokens),
-            Rule("task_log", now - timedelta(days=settings.task_log_retention_days)),
-            Rule("task", now - timedelta(days=settings.task_retention_days)),
-            Rule("log_read", now - READ_ONLY_KEPT),
-            Rule("read_only_operation", now - READ_ONLY_KEPT),
-            Rule("artifact_check", now - timedelta(days=settings.check_retention_days)),
+            RetentionRule("idempotency", now - timedelta(hours=settings.idempotency_retention_hours)),
+            RetentionRule("secret", now),
+            RetentionRule("delivery", now - timedelta(days=settings.outbox_retention_days)),
+            RetentionRule("event", events),
+            RetentionRule("event_left_behind", events),
+            RetentionRule("token_expired", tokens),
+            RetentionRule("token_revoked", tokens),
+            RetentionRule("assertion", now - ASSERTIONS_KEPT),
+            RetentionRule("node_assertion", now - ASSERTIONS_KEPT),
+            RetentionRule("enrolment_token", tokens),
+            RetentionRule("visit", tokens),
+            RetentionRule("task_log", now - timedelta(days=settings.task_log_retention_days)),
+            RetentionRule("task", now - timedelta(days=settings.task_retention_days)),
+            RetentionRule("log_read", now - READ_ONLY_KEPT),
+            RetentionRule("read_only_operation", now - READ_ONLY_KEPT),
+            RetentionRule("artifact_check", now - timedelta(days=settings.check_retention_days)),
         ]
         if settings.audit_retention_days > 0:
             before = now - timedelta(days=settings.audit_retention_days)
             # Ids are sorted by time, so the primary key finds the oldest rows.
             first_kept = encode(Prefix.AUDIT, max(0, int(before.timestamp() * 1000)), b"\0" * CHANCE_BYTES)
-            rules.append(Rule("audit", before, (first_kept,)))
+            rules.append(RetentionRule("audit", before, (first_kept,)))
         return rules
 
     async def sweep(self) -> bool:
