@@ -44,7 +44,7 @@ from mooring.storage.kernel.hub import EventHub
 from mooring.storage.kernel.migrate import missing
 from mooring.storage.records import delivery as deliveries
 from mooring.workers.loop import WorkerLoop
-from mooring.workers.registry import roster
+from mooring.workers.registry import all_workers
 
 KEEP_SECONDS = 30.0
 HEARD_SECONDS = 5.0
@@ -253,7 +253,7 @@ async def relay(running: Platform) -> AsyncIterator[Relay]:
 @asynccontextmanager
 async def workers(running: Platform, telemetry: Telemetry) -> AsyncIterator[None]:
     """Run every worker; on the way out each finishes its tick and hands its leases back."""
-    loops = [WorkerLoop(worker, telemetry.worker_tick) for worker in roster(running.services)]
+    loops = [WorkerLoop(worker, telemetry.worker_tick) for worker in all_workers(running.services)]
 
     def wake(event: Event) -> None:
         for loop in loops:

@@ -116,7 +116,7 @@ class AllocationReconciler:
 
     async def tick(self) -> float | None:
         """Take every step that is due, then place; returns in how many seconds something is due again, or None."""
-        async with self._pace.look():
+        async with self._pace.turn():
             moved = await self.advance()
             waiting = await self._place_if_due(freed=moved > 0)
             retry = await placement.next_retry(self._services.database)

@@ -49,7 +49,7 @@ class InstanceReconciler:
 
     async def tick(self) -> float | None:
         """Take every step that is due; returns in how many seconds the next deadline is, or None."""
-        async with self._pace.look():
+        async with self._pace.turn():
             await self.advance()
             now = self._services.clock.now()
             moment = await instance_reconcile.next_moment(self._services.database, now, self._limits)

@@ -85,7 +85,7 @@ async def test_a_node_that_dials_too_late_finds_nobody_and_the_viewer_was_told(
         if await database.fetchval(PLATFORM, "SELECT count(*) FROM task WHERE type = 'tunnel.open'"):
             break
     task, *_ = await harbour.agent.claim()
-    assert (task["type"], task["arguments"]["relay"]) == ("tunnel.open", harbour.relay._desk.url)
+    assert (task["type"], task["arguments"]["relay"]) == ("tunnel.open", harbour.relay._tunnels.url)
     assert (await harbour.dial(task["task_id"], await harbour.node_token()))[0] == 404
 
 
@@ -139,7 +139,7 @@ async def test_a_node_that_speaks_otherwise_is_hung_up_on_and_its_viewer_is_told
     while (frame := await viewer.next()) is not None:
         told.append(frame)
     assert told[-1].kind == FAILURE
-    assert json.loads(told[-1].data) == {"code": "tunnel_lost", "detail": "the node hung up"}
+    assert json.loads(told[-1].data) == {"code": "tunnel_lost", "detail": "the node closed the connection"}
     await tunnel.ended.wait()
 
 
@@ -376,9 +376,9 @@ async def test_no_ticket_is_in_any_log_line_and_a_visit_has_its_beginning_and_en
     await harbour.relay.close()  # every connection is at its end
     told = [record for record in caplog.records if record.name == "mooring.relay" and record.levelname == "INFO"]
     assert sorted(record.message for record in told) == [
-        "a session at an endpoint begins",
-        "a visit begins",
-        "a visit ends",
+        "a session at an endpoint started",
+        "a visit started",
+        "a visit ended",
     ]
     for record in told:
         assert record.__dict__["correlation_id"].startswith("cor_")

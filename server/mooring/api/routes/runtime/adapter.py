@@ -115,7 +115,7 @@ async def claim_instances(request: RequestContext, body: ClaimInstances) -> Clai
     """
     settings = request.services.settings
     poll = ClaimPoll(
-        asking=_asking(request, body.holder),
+        requester=_asking(request, body.holder),
         held=held_of(body.held),
         free=body.free,
         wait_seconds=min(body.wait_seconds, settings.wait_seconds_max),
