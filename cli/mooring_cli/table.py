@@ -4285,7 +4285,7 @@ NOUNS: dict[str, Noun] = {
                 Verb(
                     "create",
                     "Send the events of this scope to a URL",
-                    "The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same\nIdempotency-Key tells it again.\n\nNeeds the action `webhook.create`.",
+                    "The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat\nwith the same Idempotency-Key shows it again.\n\nNeeds the action `webhook.create`.",
                     (
                         Endpoint(
                             "create_platform_webhook",

@@ -690,8 +690,8 @@ class SyncMethods:
     ) -> models.WebhookKeyed:
         """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 
@@ -765,8 +765,8 @@ class SyncMethods:
     ) -> models.WebhookKeyed:
         """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 
@@ -1038,8 +1038,8 @@ class SyncMethods:
     ) -> models.WebhookKeyed:
         """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 

@@ -13,7 +13,7 @@ from typing import Final
 import h11
 
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.relay.http import Headers, words_of
+from mooring.relay.http import Headers, list_items
 
 COOKIE: Final = "mooring_endpoint"
 SECURE_COOKIE: Final = f"__Host-{COOKIE}"
@@ -49,7 +49,7 @@ def check(request: h11.Request) -> None:
 def request_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The request's headers without hop-by-hop headers and without the platform's credentials."""
     listed = list(headers)
-    dropped = HOP | RELAY_ONLY | {word.encode("latin-1") for word in words_of(listed, b"connection")}
+    dropped = HOP | RELAY_ONLY | {word.encode("latin-1") for word in list_items(listed, b"connection")}
     kept: Headers = []
     for name, value in listed:
         plain = name.replace(b"_", b"-")  # many apps treat the two as one
@@ -69,7 +69,7 @@ def request_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 def response_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
     """The answer's headers; a cookie of the app is limited to the app's own host."""
     listed = list(headers)
-    dropped = HOP | NOT_FORWARDED | {word.encode("latin-1") for word in words_of(listed, b"connection")}
+    dropped = HOP | NOT_FORWARDED | {word.encode("latin-1") for word in list_items(listed, b"connection")}
     kept: Headers = []
     for name, value in listed:
         if name in dropped:

@@ -107,13 +107,13 @@ def value_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> str | None:
     return found[0].decode("latin-1") if len(found) == 1 else None
 
 
-def words_of(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> set[str]:
+def list_items(headers: Iterable[tuple[bytes, bytes]], name: bytes) -> set[str]:
     """The items of a list header, in lower case."""
     joined = ",".join(value.decode("latin-1") for each, value in headers if each == name)
-    return {word.strip().lower() for word in joined.split(",") if word.strip()}
+    return {item.strip().lower() for item in joined.split(",") if item.strip()}
 
 
 def wants_switch(headers: Iterable[tuple[bytes, bytes]], protocol: str) -> bool:
     """Whether the request asks to switch to this protocol."""
     listed = list(headers)
-    return "upgrade" in words_of(listed, b"connection") and (value_of(listed, b"upgrade") or "").lower() == protocol
+    return "upgrade" in list_items(listed, b"connection") and (value_of(listed, b"upgrade") or "").lower() == protocol

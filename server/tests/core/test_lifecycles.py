@@ -305,5 +305,5 @@ def test_a_lifecycle_is_found_by_its_name() -> None:
 
 
 def test_two_lifecycles_cannot_share_a_name() -> None:
-    with pytest.raises(DuplicateLifecycle, match="two lifecycles are called 'member'"):
+    with pytest.raises(DuplicateLifecycle, match="two lifecycles have the name 'member'"):
         index_by_name((MEMBER, INSTANCE, MEMBER))

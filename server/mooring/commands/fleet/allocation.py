@@ -134,7 +134,7 @@ async def explained(
     together = count if same_node else 1
     requests = [
         PlacementRequest(
-            f"asked-{number}", project_id, CapacityShape(request.shape), requester.terms.gpu_model, gpus, regions
+            f"request-{number}", project_id, CapacityShape(request.shape), requester.terms.gpu_model, gpus, regions
         )
         for number in range(together)
     ]

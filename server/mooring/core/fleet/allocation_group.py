@@ -70,18 +70,18 @@ class AllocationGroupRequest:
 
 def state_of(statuses: Iterable[str]) -> GroupState:
     """The state of the slowest allocation; but failed or releasing as soon as one allocation is."""
-    seen = {AllocationState(each) for each in statuses}
-    if not seen:
+    states = {AllocationState(each) for each in statuses}
+    if not states:
         return GroupState.EMPTY
-    if seen == {AllocationState.RELEASED}:
+    if states == {AllocationState.RELEASED}:
         return GroupState.RELEASED
-    if AllocationState.FAILED in seen:
+    if AllocationState.FAILED in states:
         return GroupState.FAILED
-    if seen & {AllocationState.RELEASING, AllocationState.RELEASE_FAILED, AllocationState.RELEASED}:
+    if states & {AllocationState.RELEASING, AllocationState.RELEASE_FAILED, AllocationState.RELEASED}:
         return GroupState.RELEASING
-    if AllocationState.REQUESTED in seen:
+    if AllocationState.REQUESTED in states:
         return GroupState.REQUESTED
-    return GroupState.PROVISIONING if AllocationState.PROVISIONING in seen else GroupState.ACTIVE
+    return GroupState.PROVISIONING if AllocationState.PROVISIONING in states else GroupState.ACTIVE
 
 
 def create_group(

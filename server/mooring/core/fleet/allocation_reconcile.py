@@ -91,7 +91,7 @@ class AllocationSnapshot:
     node: NodeFacts | None = None
     task: TaskFacts | None = None
     receipt_id: str | None = None  # the receipt of the task
-    clean_receipt_id: str | None = None  # a clean receipt of the whole allocation, whichever task asked for it
+    clean_receipt_id: str | None = None  # a clean receipt of the whole allocation, of any task
     slots: tuple[Slot, ...] = ()
     started: bool = False  # an agent claimed at least one of its tasks
     queued: tuple[Task, ...] = ()  # tasks that no agent has claimed
@@ -412,18 +412,18 @@ def _sandbox_arguments(
     }
 
 
-def _slot(pick: PlacementPick, seen: Any, now: datetime) -> Slot:
+def _slot(pick: PlacementPick, slot: Any, now: datetime) -> Slot:
     return Slot(
-        seen.id,
+        slot.id,
         pick.node_id,
-        seen.index,
-        seen.numa,
-        seen.gpu_model,
-        seen.memory_bytes,
-        seen.simulated,
+        slot.index,
+        slot.numa,
+        slot.gpu_model,
+        slot.memory_bytes,
+        slot.simulated,
         SlotStatus.FREE.value,
         None,
-        seen.revision,
+        slot.revision,
         now,
     )
 

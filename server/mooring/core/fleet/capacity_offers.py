@@ -58,12 +58,12 @@ class ProjectCapacity:
         held = [each.capacity for each in self.held if app.shares_allocation or not each.occupied]
         offers = list(_held_offers(app, held)) if sku is None else []
         # Kinds that differ only in facts the app does not ask about are one offer: a large fleet is a few offers.
-        asked = {need.fact for need in app.needs}
-        seen: dict[tuple[object, ...], PossibleCapacity] = {}
+        asked_facts = {need.fact for need in app.needs}
+        by_facts: dict[tuple[object, ...], PossibleCapacity] = {}
         for each in self.possible:
             if sku is not None and each.sku != sku:
                 continue
-            facts = {name: value for name, value in each.capacity.facts.items() if name in asked}
+            facts = {name: value for name, value in each.capacity.facts.items() if name in asked_facts}
             relevant = replace(each, capacity=replace(each.capacity, facts=facts))
             key = (
                 relevant.capacity.shape,
@@ -71,9 +71,9 @@ class ProjectCapacity:
                 relevant.on_one_node,
                 tuple(sorted(facts.items())),
             )
-            before = seen.get(key)
-            seen[key] = relevant if before is None else replace(relevant, nodes=relevant.nodes + before.nodes)
-        for number, possible in enumerate(seen.values()):
+            before = by_facts.get(key)
+            by_facts[key] = relevant if before is None else replace(relevant, nodes=relevant.nodes + before.nodes)
+        for number, possible in enumerate(by_facts.values()):
             offers += _possible_offers(app, possible, f"possible-{number}")
         return tuple(offers)
 

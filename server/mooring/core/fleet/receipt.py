@@ -169,8 +169,8 @@ def read_body(body: bytes) -> dict[str, Any]:
         raise ReceiptRefused(ReceiptFault.INVALID, f"{findings[0].pointer}: {findings[0].reason}")
     if canonical(document) != body:
         raise ReceiptRefused(ReceiptFault.INVALID, "it is not in its canonical form")
-    looked = set(KINDS) <= document["looked"].keys() and not document.get("not_looked")
-    if document["clean"] and (document["remaining"] or not looked):
+    all_checked = set(KINDS) <= document["looked"].keys() and not document.get("not_looked")
+    if document["clean"] and (document["remaining"] or not all_checked):
         raise ReceiptRefused(ReceiptFault.INVALID, "it says clean, but something remains or was not checked")
     result: dict[str, Any] = document
     return result

@@ -138,7 +138,7 @@ def retry_seconds(attempts: int, chance: float, asked_for: float | None = None) 
 
 
 def is_last(delivery: Delivery, attempts_max: int) -> bool:
-    """Whether the attempt under way is the last one."""
+    """Whether the present attempt is the last one."""
     return delivery.attempts >= attempts_max
 
 

@@ -40,7 +40,7 @@ class NodePresence:
     def __len__(self) -> int:
         return len(self._pending)
 
-    def seen(self, node_id: str, now: datetime, health: Mapping[str, Any] | None = None) -> None:
+    def record(self, node_id: str, now: datetime, health: Mapping[str, Any] | None = None) -> None:
         """Record a heartbeat, with the agent's health if the request had it."""
         if health is None:
             before = self._pending.get(node_id)

@@ -35,7 +35,7 @@ async def claim_tasks(request: RequestContext, body: ClaimTasks) -> ClaimedTasks
     if len(health) > HEALTH_BYTES_MAX or b"\\u0000" in health:
         raise invalid("health", f"at most {HEALTH_BYTES_MAX} bytes, without U+0000")
     node_id = request.caller.actor.id
-    services.presence.seen(node_id, request.context.now, body.health)
+    services.presence.record(node_id, request.context.now, body.health)
     if body.session and request.tools.sessions.get(node_id) != body.session:
         await offer_again(services, node_id, [each.task_id for each in body.running])
         request.tools.sessions[node_id] = body.session
@@ -47,7 +47,7 @@ async def claim_tasks(request: RequestContext, body: ClaimTasks) -> ClaimedTasks
 @route("POST", "/agent/reports", Scope.NODE, RouteSpec("agent_task", "report", "agent.report", answer=ReportedTasks))
 async def report_tasks(request: RequestContext, body: ReportTasks) -> ReportedTasks:
     """Report progress, output and results of tasks; each report is answered on its own, in order."""
-    request.services.presence.seen(request.caller.actor.id, request.context.now)
+    request.services.presence.record(request.caller.actor.id, request.context.now)
     received = [read_report(each) for each in body.reports]
     verdicts = await take_reports(
         request.services, request.tools.logs, received, context=request.context, origin=request.origin

@@ -70,8 +70,8 @@ async def list_webhooks(request: RequestContext, query: PageQuery) -> Page[Webho
 async def create_webhook(request: RequestContext, body: CreateWebhook) -> Answered:
     """Send the events of this scope to a URL.
 
-    The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-    Idempotency-Key tells it again.
+    The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+    with the same Idempotency-Key shows it again.
     """
     spec = WebhookSpec(body.url, tuple(body.event_types), body.description)
     return await commands.create(_work_with_key(request), request.place, spec)
