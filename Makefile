@@ -15,7 +15,7 @@ help:
 	@echo "make check      run every linter"
 	@echo "make format     let ruff put the code in order"
 	@echo "make bench      run the benchmarks"
-	@echo "make lock       resolve the dependencies anew and write requirements*.txt"
+	@echo "make lock       write requirements.txt             (ARGS=--upgrade for new versions)"
 	@echo "make clean      remove everything that the set-up and the tools made"
 
 set-up:
@@ -50,7 +50,7 @@ bench: set-up
 	@.venv/bin/python -m bench $(ARGS)
 
 lock: set-up
-	@.venv/bin/python -m tools.lock
+	@.venv/bin/python -m tools.lock $(ARGS)
 
 clean:
 	@rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis

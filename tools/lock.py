@@ -4,10 +4,14 @@ uv resolves the workspace in a temporary copy of its pyproject.toml files and pr
 requirements, which pip and uv both install. uv's own lock file is not kept, because it names the registry
 that was asked.
 
+Versions that are locked stay as they are, so that a new dependency changes only its own lines. `--upgrade` resolves
+everything to the newest versions that fit.
+
 `--check` asks nobody: it only compares that every dependency of the workspace is in the lock, by name, that
 every package has a hash, and that no line names a place.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -23,12 +27,16 @@ from tools import set_up
 HEAD = "# Written by `make lock`: every third-party package, with its hashes.\n"
 
 
-def resolve(uv: Path, workspace: Path) -> str:
-    """The packages of the whole workspace and of its development group."""
+def resolve(uv: Path, workspace: Path, pins: list[str]) -> str:
+    """The packages of the whole workspace and of its development group; versions that are pinned stay."""
     for part in (set_up.ROOT, *set_up.workspace_parts()):
         target = workspace / part.relative_to(set_up.ROOT)
         target.mkdir(parents=True, exist_ok=True)
         (target / "pyproject.toml").write_bytes((part / "pyproject.toml").read_bytes())
+    root = workspace / "pyproject.toml"
+    document = root.read_text(encoding="utf-8")
+    pinned = f"[tool.uv]\nconstraint-dependencies = {json.dumps(pins)}\n"
+    root.write_text(document.replace("[tool.uv]\n", pinned, 1), encoding="utf-8")
     options = ["--all-packages", "--all-groups", "--no-emit-workspace", "--no-header", "--no-annotate"]
     return _output([str(uv), "export", "--quiet", *options, "--format", "requirements.txt"], workspace)
 
@@ -39,6 +47,11 @@ def resolve_uv(uv: Path, workspace: Path) -> str:
     wanted.write_text("uv\n", encoding="utf-8")
     options = ["--generate-hashes", "--no-header", "--no-annotate", "--python-version", "3.11"]
     return _output([str(uv), "pip", "compile", "--quiet", *options, str(wanted)], workspace)
+
+
+def pins_of(lock: str) -> list[str]:
+    """Each package of a lock with its version."""
+    return [line.split()[0] for line in lock.splitlines() if "==" in line and line[0] not in " #"]
 
 
 def without_host(text: str) -> str:
@@ -53,7 +66,7 @@ def without_host(text: str) -> str:
 def _output(command: list[str], directory: Path) -> str:
     done = subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, text=True, env=os.environ, check=False)
     if done.returncode != 0:
-        raise SystemExit(f"lock: {Path(command[0]).name} {command[1]} failed")
+        raise SystemExit(f"lock: {Path(command[0]).name} {command[1]} failed; with --upgrade no version is kept")
     return done.stdout
 
 
@@ -98,11 +111,13 @@ def main() -> int:
     uv = set_up.uv()
     if uv is None:
         raise SystemExit("lock: uv is needed to resolve the dependencies")
+    is_upgrade = sys.argv[1:] == ["--upgrade"]
+    pins = [] if is_upgrade else pins_of(set_up.LOCK.read_text(encoding="utf-8"))
     with tempfile.TemporaryDirectory() as directory:
-        packages = without_host(resolve(uv, Path(directory)))
-        uv_itself = without_host(resolve_uv(uv, Path(directory)))
+        packages = without_host(resolve(uv, Path(directory), pins))
+        if is_upgrade:
+            set_up.UV_LOCK.write_text(without_host(resolve_uv(uv, Path(directory))), encoding="utf-8")
     set_up.LOCK.write_text(packages, encoding="utf-8")
-    set_up.UV_LOCK.write_text(uv_itself, encoding="utf-8")
     count = sum(not line.startswith((" ", "#")) for line in packages.splitlines())
     print(f"lock: {count} packages", file=sys.stderr)
     return 0

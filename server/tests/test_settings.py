@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mooring.settings import PREFIX, SettingRefused, Settings, default_data_dir, read_settings
+from tests.support.rows import every_row
 
 
 def test_an_empty_environment_gives_the_defaults() -> None:
@@ -35,7 +36,7 @@ def test_what_the_environment_says_is_taken_in_its_form() -> None:
     assert settings.database_url == "postgresql://db/mooring"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("name", "text"),
     [
         ("LISTEN_PORT", "http"),
@@ -60,9 +61,7 @@ def test_a_value_that_is_not_taken_is_refused_by_the_name_of_its_setting(name: s
         read_settings({f"{PREFIX}{name}": text})
 
 
-@pytest.mark.parametrize(
-    "each", [each for each in fields(Settings) if type(each.default) is not str], ids=lambda f: f.name
-)
+@every_row("each", [each for each in fields(Settings) if type(each.default) is not str], ids=lambda f: f.name)
 def test_no_number_is_taken_below_zero_or_without_end(each: Field[object]) -> None:
     for text in ("-1", "nan", "inf", "-inf", "many", "0x10"):
         with pytest.raises(SettingRefused):

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support.rows import every_row
 from tools.demo_telling import DemoFailed, undisturbed
 
 ASKS = [signal.SIGINT, signal.SIGTERM]
@@ -23,7 +24,7 @@ def handlers() -> Iterator[None]:
         signal.signal(number, handler)
 
 
-@pytest.mark.parametrize("number", ASKS)
+@every_row("number", ASKS)
 def test_an_end_that_is_asked_for_meanwhile_comes_when_all_is_removed(number: signal.Signals) -> None:
     done: list[str] = []
     with pytest.raises(KeyboardInterrupt):

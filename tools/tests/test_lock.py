@@ -2,12 +2,13 @@
 
 import pytest
 
-from tools.lock import complaints, without_host
+from tests.support.rows import every_row
+from tools.lock import complaints, pins_of, without_host
 
 ENTRY = "httpx==0.28.1 ; sys_platform == 'linux' \\\n    --hash=sha256:00\n"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "line",
     [
         "--index-url https://registry.example/simple",
@@ -31,3 +32,7 @@ def test_a_package_without_a_hash_is_named() -> None:
 
 def test_a_whole_lock_passes() -> None:
     assert complaints(ENTRY, {"httpx"}) == []
+
+
+def test_the_pins_of_a_lock_are_its_packages_and_versions() -> None:
+    assert pins_of("# Written by `make lock`\n" + ENTRY) == ["httpx==0.28.1"]

@@ -4,13 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
+from tests.support.rows import every_row
 from tools.debian_packages import PackagesMissing
 from tools.real_parts import PARTS, ROOT, RealPart, chosen, prepare
 
 SOME = (RealPart("one", "server/tests/gateways/registry", ("a", "b")), RealPart("other", "tools/tests", ("c",)))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("arguments", "names"),
     [
         ((), ["one", "other"]),

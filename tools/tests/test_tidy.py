@@ -2,8 +2,7 @@
 
 from pathlib import PurePosixPath
 
-import pytest
-
+from tests.support.rows import every_row
 from tools.tidy import FILE_LINES_MAX, FUNCTION_LINES_MAX, ROOT, files, problems
 
 HEAD = '"""What this is."""\n'
@@ -12,7 +11,7 @@ COMMAND = "server/mooring/commands/fleet/node.py"
 LONG_FUNCTION = "def long() -> None:\n" + "    pass\n" * FUNCTION_LINES_MAX
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "code", "complaint"),
     [
         (COMMAND, "x = 1\n" * FILE_LINES_MAX, "the file has 501 lines"),
@@ -53,7 +52,7 @@ def test_a_module_without_a_docstring_is_reported() -> None:
     assert problems(PurePosixPath(COMMAND), "x = 1\n") == [f"{COMMAND}:1: the module has no docstring"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "code"),
     [
         (COMMAND, "def f(a, b, c, d, e, *, g): ...\n"),

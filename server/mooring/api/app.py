@@ -24,8 +24,7 @@ from mooring.api.request_cycle import ANSWER, BODY, GONE, wants_websocket
 from mooring.api.response import Response, StreamingResponse
 from mooring.api.route import Route, RouteTable
 from mooring.api.routes import ROUTES
-from mooring.api.socket import WebSocketResponse
-from mooring.api.websocket import accept
+from mooring.api.socket import WebSocketResponse, accept
 from mooring.commands.kernel.work import Answered, IdempotencyRequest
 from mooring.core.identity.caller import ANONYMOUS, Caller
 from mooring.core.kernel.decision import AuditRecord, DecisionContext, PrincipalKind

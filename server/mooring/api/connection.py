@@ -1,14 +1,14 @@
 """One HTTP/1.1 connection: bytes in, requests to the application, bytes out.
 
-uvicorn runs the server: sockets, signals, the wait for what is under way at a stop. This is the part that it makes
-for each connection, in place of its own, which is more general and cost a read as much as the database did. The bytes
-are parsed by httptools, in its strict mode. An answer that is whole goes out by one write, which the application asks
-for by the extension `mooring.answer`; a stream takes the usual ASGI messages. A body that came with its head is asked
-for by `mooring.body`, without waiting. A request for a WebSocket may be answered by `mooring.switch`.
+uvicorn runs the server: sockets, signals, the drain at a stop. This protocol replaces its own for each connection,
+because that one costs more and lacks bounds that we need (decision 24). httptools parses the bytes, in its strict mode.
+A complete response goes out by one write, which the application asks for by the extension `mooring.answer`; a stream
+takes the usual ASGI messages. A body that came with its head is available by `mooring.body`, without waiting. A request
+for a WebSocket may be answered by `mooring.switch`.
 
 Requests of one connection are answered one after the other, in their order. Everything is bounded: the head of a
-request, how long a request may take to arrive, what waits in memory for a reader or a writer that is slow, and how
-long a connection may be silent.
+request, how long a request may take to arrive, what waits in memory for a slow reader or writer, and how long a
+connection may be silent.
 """
 
 import asyncio
@@ -29,16 +29,16 @@ from mooring.core.kernel.ids import Prefix
 from mooring.gateways.clock import SystemClock
 
 HEAD_BYTES_MAX: Final = 256 * 1024
-"""What is parsed at the most; the application's own limit is lower, and it answers by name."""
+"""The most that is parsed; the application has a lower limit, and refuses with an error code."""
 ARRIVAL_SECONDS_MAX: Final = 60.0
 UNREAD_SECONDS_MAX: Final = 60.0
-"""How long a caller may take nothing of an answer that waits for it in memory."""
-UNREAD_LOOK_SECONDS: Final = 5.0
-"""How often a connection is looked at whose caller has something left to take."""
+"""How long a caller may read nothing of a response that waits for them in memory."""
+UNREAD_CHECK_SECONDS: Final = 5.0
+"""How often a connection is checked whose caller has something left to read."""
 LATE_SECONDS: Final = 0.1
-"""A look that comes so much later than it was to come is one of a process that was held up."""
-HELD_LOOK_SECONDS: Final = 30.0
-"""How often a connection is looked at whose request takes its time, as a long poll does: thousands of them wait."""
+"""A check that runs this much later than planned means that the process itself was held up."""
+BUSY_CHECK_SECONDS: Final = 30.0
+"""How often a connection is checked whose request takes long, as a long poll does: thousands of them wait."""
 EXTENSIONS: Final[dict[str, dict[str, object]]] = {ANSWER: {}, BODY: {}, SWITCH: {}}
 ASGI: Final = {"version": "3.0", "spec_version": "2.3"}
 STATUS_LINE: Final = {each.value: f"HTTP/1.1 {each.value} {each.phrase}\r\n" for each in HTTPStatus}
@@ -70,8 +70,8 @@ class HttpConnection(asyncio.Protocol):
             config.load()
         self._application: Application = config.loaded_app
         self._silence_seconds_max: float = config.timeout_keep_alive
-        self._unread_poll_seconds = min(self._silence_seconds_max, UNREAD_LOOK_SECONDS)
-        self._is_last_look = False
+        self._unread_check_seconds = min(self._silence_seconds_max, UNREAD_CHECK_SECONDS)
+        self._is_last_check = False
         self._state = server_state
         self._loop = _loop or asyncio.get_running_loop()
         self._parser = httptools.HttpRequestParser(self)
@@ -79,19 +79,19 @@ class HttpConnection(asyncio.Protocol):
         self._client: tuple[str, int] | None = None
         self._server: tuple[str, int] | None = None
         self._scheme = "http"
-        self._common: tuple[object, str] = (None, "")  # the headers of every answer, and what they were made from
+        self._common: tuple[object, str] = (None, "")  # the headers of every response, and what they were made from
         self._current: RequestCycle | None = None
-        self._waiting: deque[RequestCycle] = deque()  # requests that were sent before the one before was answered
+        self._waiting: deque[RequestCycle] = deque()  # pipelined requests waiting for the current response
         self._receiving: RequestCycle | None = None  # the one whose body is arriving
         self._switching: RequestCycle | None = None  # the last one, which may speak another protocol from here on
         self._reads = True
         self._drained: asyncio.Future[None] | None = None
         self._closing = False
         self._timer: asyncio.TimerHandle | None = None
-        self._next_look = 0.0
+        self._next_check_at = 0.0
         self._silent_since = 0.0
         self._arriving_since: float | None = None
-        self._unread = 0  # what the caller had not taken at the last look, and since when it took nothing of it
+        self._unread = 0  # bytes unread at the last check, and since when none of them was read
         self._unread_since = 0.0
         self._url, self._head_bytes, self._expects_continue = b"", 0, False
         self._headers: list[tuple[bytes, bytes]] = []
@@ -99,34 +99,32 @@ class HttpConnection(asyncio.Protocol):
     # What the transport calls ---------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection begins."""
         self._transport = cast(asyncio.Transport, transport)
         self._state.connections.add(self)
         self._client = _address(transport.get_extra_info("peername"))
         self._server = _address(transport.get_extra_info("sockname"))
         self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
         self._silent_since = self._unread_since = self._loop.time()
-        self._look_by(self._silent_since, self._silence_seconds_max)
+        self._check_within(self._silent_since, self._silence_seconds_max)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is over: whoever waits for it is told."""
+        """Wake everything that waits for this connection."""
         self._closing = True
         self._state.connections.discard(self)
         self._transport = None
         if self._timer is not None:
             self._timer.cancel()
         self.resume_writing()
-        for exchange in (self._current, *self._waiting):
-            if exchange is not None and not exchange.ended:
-                exchange.disconnected = True
-                exchange.wake()
-                for hook in exchange.gone:
+        for cycle in (self._current, *self._waiting):
+            if cycle is not None and not cycle.ended:
+                cycle.disconnected = True
+                cycle.wake()
+                for hook in cycle.gone:
                     hook()
         self._waiting.clear()
-        del self._parser  # it knows the connection too: so nothing of either waits for the garbage collector
+        del self._parser  # it refers to the connection too, and a cycle would wait for the garbage collector
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came."""
         if self._switching is not None and self._switching.take(data):
             self._pause_reading()
         if self._closing or self._switching is not None:
@@ -136,7 +134,7 @@ class HttpConnection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # It is the last request: answered as it is, unless it names a protocol that is spoken at its address.
+            # It is the last request: answered as usual, unless it asks for a WebSocket and its route has one.
             self._closing = True
             last = self._waiting[-1] if self._waiting else self._current
             if last is not None:
@@ -145,15 +143,14 @@ class HttpConnection(asyncio.Protocol):
                     self._switching = last
                     last.take(data[int(upgrade.args[0]) :])
         except httptools.HttpParserError:
-            self._refuse(Refusal(Code.MALFORMED_REQUEST, "what was sent is not a request of HTTP/1.1"))
+            self._refuse(Refusal(Code.MALFORMED_REQUEST, "this is not an HTTP/1.1 request"))
 
     def pause_writing(self) -> None:
-        """The caller reads more slowly than we write."""
+        """The caller reads more slowly than we write: check whether they read at all."""
         self._drained = self._loop.create_future()
-        self._look_by(self._loop.time(), self._unread_poll_seconds)
+        self._check_within(self._loop.time(), self._unread_check_seconds)
 
     def resume_writing(self) -> None:
-        """There is room again."""
         self._unread_since = self._loop.time()
         if self._drained is not None:
             self._drained.set_result(None)
@@ -162,17 +159,14 @@ class HttpConnection(asyncio.Protocol):
     # What the parser calls ------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         self._url, self._headers = b"", []
         self._head_bytes, self._expects_continue = 0, False
 
     def on_url(self, url: bytes) -> None:
-        """A piece of the address."""
         self._url += url
         self._count(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header."""
         name = name.lower()
         if name == b"expect" and value.lower() == b"100-continue":
             self._expects_continue = True
@@ -180,7 +174,7 @@ class HttpConnection(asyncio.Protocol):
         self._count(len(name) + len(value))
 
     def on_headers_complete(self) -> None:
-        """The head is there: the request can be answered, at once or when it is its turn."""
+        """The head is complete: start the request, or queue it behind the current one."""
         parser = self._parser
         url = self._url
         raw_path, _, query = url.partition(b"?")
@@ -207,23 +201,21 @@ class HttpConnection(asyncio.Protocol):
             "extensions": EXTENSIONS,
         }
         keep_alive = version == "1.1" and parser.should_keep_alive()
-        exchange = RequestCycle(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
-        scope[BODY] = exchange.whole_body
-        scope[GONE] = exchange.gone
-        self._receiving = exchange
+        cycle = RequestCycle(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
+        scope[BODY] = cycle.whole_body
+        scope[GONE] = cycle.gone
+        self._receiving = cycle
         if self._current is None:
-            self._begin(exchange)
+            self._begin(cycle)
         else:
-            self._waiting.append(exchange)
+            self._waiting.append(cycle)
             self._pause_reading()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the body."""
         if self._receiving is not None and self._receiving.take(body):
             self._pause_reading()
 
     def on_message_complete(self) -> None:
-        """All of the request is there."""
         self._arriving_since = None
         if self._receiving is not None:
             self._receiving.arrived = True
@@ -235,7 +227,7 @@ class HttpConnection(asyncio.Protocol):
         if self._head_bytes > HEAD_BYTES_MAX:
             raise OverflowError  # ends the parsing
 
-    # What an exchange calls -----------------------------------------------------------------------------------------
+    # What a request cycle calls --------------------------------------------------------------------------------------
 
     @property
     def is_full(self) -> bool:
@@ -248,12 +240,11 @@ class HttpConnection(asyncio.Protocol):
             await asyncio.shield(self._drained)
 
     def write(self, data: bytes) -> None:
-        """Send bytes."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
-    def read_on(self) -> None:
-        """There is room for more of the request's body."""
+    def resume_reading(self) -> None:
+        """Read on: there is room for more of the request's body."""
         if not self._reads and not self._waiting and self._transport is not None:
             self._reads = True
             if self._arriving_since is not None:
@@ -266,7 +257,7 @@ class HttpConnection(asyncio.Protocol):
             self._transport.pause_reading()
 
     def head(self, status: int, headers: Iterable[tuple[str, str]], *, keep_alive: bool) -> bytes:
-        """The head of an answer. A line break in a header would begin another one: it is refused."""
+        """The head of a response. A line break in a header would begin another one, so it is refused."""
         common = self._common
         if common[0] is not self._state.default_headers:
             made = "".join(f"{name.decode()}: {value.decode()}\r\n" for name, value in self._state.default_headers)
@@ -278,33 +269,33 @@ class HttpConnection(asyncio.Protocol):
         close = "" if keep_alive else "connection: close\r\n"
         return f"{STATUS_LINE[status]}{common[1]}{text}{close}\r\n".encode("latin-1")
 
-    def finished(self, exchange: RequestCycle) -> None:
-        """An exchange is over: the next one, or silence."""
+    def finished(self, cycle: RequestCycle) -> None:
+        """A request is answered: start the next one, or wait for it."""
         self._state.total_requests += 1
-        if exchange.task is not None:
-            self._state.tasks.discard(exchange.task)
+        if cycle.task is not None:
+            self._state.tasks.discard(cycle.task)
         self._current = None
-        exchange.scope, exchange.gone = {}, []  # they know the exchange, and would keep it for the garbage collector
+        cycle.scope, cycle.gone = {}, []  # they refer back to it, and would leave it to the garbage collector
         if self._transport is None:
             return
-        if not exchange.ended or not exchange.keep_alive:
+        if not cycle.ended or not cycle.keep_alive:
             self._close()
             return
         self._silent_since = self._loop.time()
-        self._look_by(self._silent_since, self._silence_seconds_max)
+        self._check_within(self._silent_since, self._silence_seconds_max)
         if self._waiting:
             self._begin(self._waiting.popleft())
-        self.read_on()
+        self.resume_reading()
 
-    def _begin(self, exchange: RequestCycle) -> None:
-        self._current = exchange
-        exchange.task = self._loop.create_task(exchange.run(self._application))
-        self._state.tasks.add(exchange.task)
+    def _begin(self, cycle: RequestCycle) -> None:
+        self._current = cycle
+        cycle.task = self._loop.create_task(cycle.run(self._application))
+        self._state.tasks.add(cycle.task)
 
     # The end --------------------------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """uvicorn: finish what is under way, and take no more."""
+        """Finish the current request and take no more; uvicorn calls it at a stop."""
         if self._current is None:
             self._close()
         else:
@@ -312,11 +303,11 @@ class HttpConnection(asyncio.Protocol):
 
     @property
     def unread_bytes(self) -> int:
-        """How much of what was written the caller has not taken."""
+        """How much of what was written the caller has not read."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def cut_off(self) -> None:
-        """End the connection now, whatever is still to be sent."""
+        """Close the connection now, whatever is still to be sent."""
         if self._transport is not None:
             self._transport.abort()
 
@@ -326,8 +317,8 @@ class HttpConnection(asyncio.Protocol):
             self._transport.close()
 
     def _refuse(self, refusal: Refusal) -> None:
-        """What came is no request: answer that, unless another answer is under way, and close."""
-        log.info("a connection sent something that is not HTTP/1.1")
+        """Answer malformed HTTP, unless another response is under way, and close."""
+        log.info("received malformed HTTP; closing the connection")
         self._closing = True
         if self._current is None:
             self.write(self.refusal(refusal))
@@ -339,53 +330,53 @@ class HttpConnection(asyncio.Protocol):
             self._current.wake()
 
     def refusal(self, refusal: Refusal) -> bytes:
-        """A whole answer that refuses something and closes the connection."""
+        """A complete response that refuses something and closes the connection."""
         correlation_id = SystemClock().mint(Prefix.CORRELATION)
         body = msgspec.json.encode(problem(refusal, correlation_id))
         headers = {"x-correlation-id": correlation_id, "content-type": MEDIA_TYPE, "content-length": str(len(body))}
         return self.head(STATUS[refusal.code], headers.items(), keep_alive=False) + body
 
-    def _look_at_the_time(self) -> None:
-        """End a connection on which nothing happens, or a request that does not come to its end."""
+    def _check_timeouts(self) -> None:
+        """Close a connection that is silent, whose caller does not read, or whose request does not arrive."""
         now = self._loop.time()
-        if now > self._next_look + LATE_SECONDS:  # nobody could take anything from a process that was held up
+        if now > self._next_check_at + LATE_SECONDS:  # nobody could read from a process that was held up
             self._unread_since = now
-        if self._is_unread(now):
+        if self._is_stalled(now):
             self.cut_off()
             return
         is_arriving = self._arriving_since is not None and self._reads
         if is_arriving:
             left = (self._arriving_since or now) + ARRIVAL_SECONDS_MAX - now
         elif self._current is not None:
-            left = HELD_LOOK_SECONDS
+            left = BUSY_CHECK_SECONDS
         else:
             left = self._silent_since + self._silence_seconds_max - now
         if left > 0:
-            self._is_last_look = False
-            self._look_again(now, min(left, self._unread_poll_seconds) if self._unread else left)
-        elif not self._is_last_look:  # the silence may be ours: first read what came while this process did nothing
-            self._is_last_look = True
-            self._look_again(now, LATE_SECONDS)
+            self._is_last_check = False
+            self._schedule_check(now, min(left, self._unread_check_seconds) if self._unread else left)
+        elif not self._is_last_check:  # the silence may be ours: first read what arrived while this process was held up
+            self._is_last_check = True
+            self._schedule_check(now, LATE_SECONDS)
         elif self._transport is not None and is_arriving:
             self._transport.abort()
         else:
-            self._close()  # which waits for the caller to take what was written: so it is looked at again
-            self._look_again(now, self._unread_poll_seconds)
+            self._close()  # which waits for the caller to read what was written, so check again
+            self._schedule_check(now, self._unread_check_seconds)
 
-    def _look_by(self, now: float, seconds: float) -> None:
-        """Look after so long at the latest."""
-        if self._timer is None or self._next_look > now + seconds:
-            self._look_again(now, seconds)
+    def _check_within(self, now: float, seconds: float) -> None:
+        """Check within this time at the latest."""
+        if self._timer is None or self._next_check_at > now + seconds:
+            self._schedule_check(now, seconds)
 
-    def _look_again(self, now: float, seconds: float) -> None:
-        """Look after so long; never so late that a request which begins to arrive meanwhile takes too long."""
+    def _schedule_check(self, now: float, seconds: float) -> None:
+        """Check after this time, but never so late that a request that begins to arrive now takes too long."""
         if self._timer is not None:
             self._timer.cancel()
         seconds = min(seconds, ARRIVAL_SECONDS_MAX)
-        self._next_look, self._timer = now + seconds, self._loop.call_later(seconds, self._look_at_the_time)
+        self._next_check_at, self._timer = now + seconds, self._loop.call_later(seconds, self._check_timeouts)
 
-    def _is_unread(self, now: float) -> bool:
-        """Whether the caller has taken nothing for too long of what was written for it."""
+    def _is_stalled(self, now: float) -> bool:
+        """Whether the caller has read nothing for too long of what was written for them."""
         unread = self.unread_bytes
         if not unread or not self._unread or unread < self._unread:
             self._unread_since = now

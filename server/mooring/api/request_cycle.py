@@ -1,7 +1,7 @@
-"""One request and its answer, on a connection: what the application receives and sends.
+"""One request and its response, on a connection: what the application receives and sends.
 
-An answer is whole, comes in pieces, or switches the connection to another protocol; from then on bytes are handed
-through in both directions, by messages of the type `mooring.bytes`, under the same bounds as everything else.
+A response is complete, comes in pieces, or switches the connection to another protocol; from then on bytes are passed
+on in both directions, by messages of the type `mooring.bytes`, under the same bounds as everything else.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ log = logging.getLogger("mooring.http")
 
 
 class ConnectionView(Protocol):
-    """The connection, as an exchange sees it."""
+    """The connection, as a request cycle sees it."""
 
     @property
     def is_full(self) -> bool:
@@ -38,21 +38,21 @@ class ConnectionView(Protocol):
     def write(self, data: bytes) -> None:
         """Send bytes."""
 
-    def read_on(self) -> None:
-        """There is room for more of the request's body."""
+    def resume_reading(self) -> None:
+        """Read on: there is room for more of the request's body."""
 
     def head(self, status: int, headers: Iterable[tuple[str, str]], *, keep_alive: bool) -> bytes:
-        """The head of an answer."""
+        """The head of a response."""
 
     def refusal(self, refusal: Refusal) -> bytes:
-        """A whole answer that refuses something."""
+        """A complete response that refuses something."""
 
-    def finished(self, exchange: "RequestCycle") -> None:
-        """An exchange is over."""
+    def finished(self, cycle: "RequestCycle") -> None:
+        """A request is answered, or will never be."""
 
 
 class RequestCycle:
-    """One request and its answer."""
+    """One request and its response."""
 
     __slots__ = (
         "_asked", "_at", "_body", "_chunked", "_continue", "_delivered", "_started", "_woken", "arrived", "broken",
@@ -70,33 +70,33 @@ class RequestCycle:
         self.arrived = False
         self.broken = False  # the rest of the body will never arrive
         self.disconnected = self.ended = False
-        self.gone: list[Callable[[], object]] = []  # what hears of it when the caller hangs up
+        self.gone: list[Callable[[], object]] = []  # called when the caller hangs up
         self.keep_alive = keep_alive
         self.scope = scope
-        self.switched = False  # another protocol is spoken: bytes are handed through in both directions
+        self.switched = False  # another protocol: bytes are passed on in both directions
         self.task: asyncio.Task[None] | None = None
 
     async def run(self, application: Application) -> None:
-        """Let the application answer; what it leaves unfinished ends the connection."""
+        """Let the application answer; an unfinished response closes the connection."""
         try:
             await application(self.scope, self.receive, self.send)
         except Exception:
-            log.exception("the application failed where nobody caught it")
+            log.exception("uncaught error in the application; answering 500 if nothing was sent yet")
             if not self._started:
                 self._at.write(self._at.refusal(Refusal(Code.INTERNAL, "Mooring failed; its log says why")))
         finally:
             self._at.finished(self)
 
     def take(self, piece: bytes) -> bool:
-        """A piece of the body came; returns whether too much waits for the application now."""
+        """Store a piece of the body; returns whether too much waits for the application now."""
         if self.ended:
-            return False  # nobody takes it any more: it is read to find the next request behind it
+            return False  # it is read only to reach the next request behind it
         self._body += piece
         self.wake()
         return len(self._body) > BODY_BYTES_WAITING_MAX
 
     def whole_body(self) -> bytes | None:
-        """The body, if all of it is here and nobody has taken a piece of it: then nobody has to wait for it."""
+        """The body, if it has arrived and nobody has read a part of it; then nobody has to wait for it."""
         if not self.arrived or self._asked or self.disconnected:
             return None
         self._asked = self._delivered = True
@@ -109,13 +109,13 @@ class RequestCycle:
             self._woken.set_result(None)
 
     async def receive(self) -> Message:
-        """ASGI: the next piece of the body, and after the last one, that the caller has gone."""
+        """ASGI: the next piece of the body, and after the last one, that the caller hung up."""
         self._asked = True
         if self._continue and not self._started:
             self._continue = False
             self._at.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         while not (self._is_over() or self._body or (self.arrived and not self._delivered and not self.switched)):
-            self._at.read_on()
+            self._at.resume_reading()
             self._woken = asyncio.get_running_loop().create_future()
             await self._woken
         if self._is_over():
@@ -130,7 +130,7 @@ class RequestCycle:
         return self.disconnected or self.ended or self.broken
 
     async def send(self, message: Message) -> None:
-        """ASGI: the answer, whole or in pieces."""
+        """ASGI: the response, complete or in pieces."""
         if self._at.is_full and not self.disconnected:
             await self._at.drained()
         if self.disconnected:
@@ -161,7 +161,7 @@ class RequestCycle:
                 self._chunked = self.scope["method"] != "HEAD"
                 headers.append(("transfer-encoding", "chunked"))
             else:
-                self.keep_alive = False  # an older caller knows the end by the connection's
+                self.keep_alive = False  # an HTTP/1.0 caller knows the end by the close of the connection
         head = self._at.head(status, headers, keep_alive=self.keep_alive)
         self._started = True
         self._at.write(head)

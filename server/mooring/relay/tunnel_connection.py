@@ -198,7 +198,7 @@ class TunnelConnection:
         if frame.kind not in (*BYTES, END, EXIT, *LAST) or (frame.kind == ERRORS and self.ports):
             raise FrameRefused(f"a node must not send {frame.kind!r}")
         if frame.kind in LAST and not stream.answered.done():
-            closed = Refusal(Code.TEMPORARILY_UNAVAILABLE, "nothing answers inside the sandbox")
+            closed = Refusal(Code.TEMPORARILY_UNAVAILABLE, "inside the sandbox: nothing answers there")
             _settle(stream, failure_of(frame) if frame.kind == FAILURE else closed)
             return
         stream.take(frame)

@@ -3,10 +3,9 @@
 import re
 from pathlib import Path
 
-import pytest
-
 from mooring.api.routes import ROUTES
 from mooring.core.kernel.permissions import ROLE_ACTIONS, SERVICE_ACCOUNT_CEILING, Role
+from tests.support.rows import every_row
 
 ROOT = Path(__file__).resolve().parents[3]
 DOCS = ROOT / "docs"
@@ -41,7 +40,7 @@ def row(what: str, action: str) -> str:
     return f"| {what} | `{action}` | {' | '.join([*people, *others, account])} |"
 
 
-@pytest.mark.parametrize(("what", "action"), OPERATIONS)
+@every_row(("what", "action"), OPERATIONS)
 def test_the_table_of_member_operations_is_what_the_permissions_say(what: str, action: str) -> None:
     page = (DOCS / "app-teams" / "member-operations.md").read_text(encoding="utf-8")
     assert row(what, action) in page.splitlines()
@@ -54,7 +53,7 @@ def test_every_action_of_members_stands_in_the_table() -> None:
     assert routed <= told
 
 
-@pytest.mark.parametrize("path", [*PAGES, CHECKLIST, DOCS / "timeline.md"], ids=lambda path: str(path.name))
+@every_row("path", [*PAGES, CHECKLIST, DOCS / "timeline.md"], ids=lambda path: str(path.name))
 def test_what_a_page_points_to_is_there(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", text):

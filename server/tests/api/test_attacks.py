@@ -387,8 +387,8 @@ class SlowCaller:
         now = asyncio.get_running_loop().time()
         self.connection._unread_since = now - http.UNREAD_SECONDS_MAX - 1
         # Either this process was held up all the time, or the look is not late, whatever holds it up.
-        self.connection._next_look = now + http.UNREAD_SECONDS_MAX * (-1 if held_up else 1)
-        self.connection._look_at_the_time()
+        self.connection._next_check_at = now + http.UNREAD_SECONDS_MAX * (-1 if held_up else 1)
+        self.connection._check_timeouts()
 
     async def is_cut_off(self) -> None:
         """It is, once the kernel takes nothing more for it."""
@@ -416,7 +416,7 @@ async def slow_caller(size: int) -> AsyncIterator[SlowCaller]:
         (connection,) = served.server.server_state.connections
         assert isinstance(connection, http.HttpConnection)
         assert connection._transport is not None
-        connection._look_at_the_time()  # from here on it knows how much is owed
+        connection._check_timeouts()  # from here on it knows how much is owed
         assert connection._unread > 0
         yield SlowCaller(reader, connection, connection._transport)
         writer.close()

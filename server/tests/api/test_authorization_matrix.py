@@ -27,6 +27,7 @@ from server.tests.support import adapter_requests
 from server.tests.support.agents import Machine, new_token
 from server.tests.support.route_requests import Home, body_of, fresh_name
 from server.tests.support.service_accounts import Account, assertion, make_account
+from tests.support.rows import every_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -312,7 +313,7 @@ NO_ROW: Final = frozenset({"replay_dead"})
 """Verbs that may find nothing to do, and then leave no row."""
 
 
-@pytest.mark.parametrize("each", GUARDED, ids=[each.name for each in GUARDED])
+@every_row("each", GUARDED, ids=lambda each: each.name, by=lambda each: each.noun)
 async def test_who_gets_through(cast: Cast, each: Route) -> None:
     seen: dict[str, tuple[Access, int, str]] = {}
     run = fresh_name("run")
@@ -350,10 +351,11 @@ def _assert_allowed(each: Route, name: str, got: tuple[int, str], rows: list[Any
         assert rows, f"{name} changed something, and no audit row says so"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "each",
     [each for each in GUARDED if each.scope in (Scope.TENANT, Scope.PROJECT)],
     ids=lambda each: each.name,
+    by=lambda each: each.noun,
 )
 async def test_nobody_gets_through_to_another_tenants_place(cast: Cast, each: Route) -> None:
     run = fresh_name("foreign")
@@ -374,7 +376,7 @@ OWN: Final = (Scope.SELF, Scope.NODE, Scope.RUNTIME)
 LEAVES: Final = [each for each in GUARDED if set(each.path_parameters) - NOBODYS and each.scope not in OWN]
 
 
-@pytest.mark.parametrize("each", LEAVES, ids=[each.name for each in LEAVES])
+@every_row("each", LEAVES, ids=lambda each: each.name, by=lambda each: each.noun)
 async def test_a_foreign_id_below_ones_own_place_is_not_found(cast: Cast, each: Route) -> None:
     """The admin may do this here, and names a thing of another tenant's: there is no such thing here."""
     own = await cast.home.ids(each, fresh=False)
@@ -390,7 +392,7 @@ def _elsewhere(each: Route) -> Scope:
     return Scope.TENANT if each.scope is Scope.PLATFORM else each.scope
 
 
-@pytest.mark.parametrize("each", PUBLIC, ids=[each.name for each in PUBLIC])
+@every_row("each", PUBLIC, ids=lambda each: each.name)
 async def test_what_is_public_asks_for_no_token(cast: Cast, each: Route) -> None:
     for token in (None, "mrgs_" + "x" * 43, cast.tokens["disabled_user"], cast.home.tenant.token):
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -431,11 +433,11 @@ async def test_no_service_account_gets_a_key_that_is_not_for_accounts(cast: Cast
         assert (answer.status_code, answer.json()["code"]) == (403, "grant_exceeds_ceiling"), key
 
 
-async def nothing(call: Any) -> None:
+async def nothing(request: Any) -> None:
     """A handler."""
 
 
-async def silent(call: Any) -> None:
+async def silent(request: Any) -> None:
     pass
 
 

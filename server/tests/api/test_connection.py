@@ -1,4 +1,4 @@
-"""One HTTP/1.1 connection, spoken to byte by byte: order, framing, bounds, and what is no HTTP at all."""
+"""One HTTP/1.1 connection, spoken to byte by byte: order, framing, bounds, and malformed HTTP."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ class Line:
         self._writer.write(data)
 
     async def answer(self, *, has_body: bool = True) -> tuple[int, dict[str, str], bytes]:
-        """The next answer: its status, headers and body."""
+        """The next response: its status, headers and body."""
         async with asyncio.timeout(TIMEOUT_SECONDS):
             head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
             headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
@@ -117,7 +117,7 @@ async def read_all(receive: Callable[[], Any]) -> bytes:
 
 
 async def echo(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
-    """Says what it was asked, in one answer."""
+    """Answers with what it was asked."""
     body = await read_all(receive)
     said = {
         "method": scope["method"],
@@ -147,7 +147,7 @@ async def test_requests_on_one_connection_are_answered_one_after_the_other() -> 
             assert json.loads(body)["query"] == f"q={number}"
 
 
-async def test_requests_sent_ahead_are_answered_in_their_order_however_long_each_takes() -> None:
+async def test_pipelined_requests_are_answered_in_their_order_however_long_each_takes() -> None:
     first_may_end = asyncio.Event()
     begun = []
 
@@ -251,7 +251,7 @@ async def test_a_body_that_came_with_its_head_is_taken_without_waiting() -> None
         assert taken == [(b"ok", None), (None, None)]
 
 
-async def test_whoever_expects_to_be_asked_for_the_body_is_asked() -> None:
+async def test_a_caller_that_expects_100_continue_gets_it_before_the_body_is_read() -> None:
     async with serve(echo) as served:
         line = await served.line()
         line.send(request("/x", "Content-Length: 2", "Expect: 100-continue", method="POST"))
@@ -285,7 +285,7 @@ async def test_a_stream_goes_out_in_chunks_and_the_connection_stays() -> None:
             assert (status, headers["x-kind"], body) == (200, "stream", b"onetwo")
 
 
-async def test_an_older_caller_knows_a_streams_end_by_the_connections() -> None:
+async def test_an_http_1_0_caller_knows_the_end_of_a_stream_by_the_close_of_the_connection() -> None:
     async with serve(streaming) as served:
         line = await served.line()
         line.send(b"GET /x HTTP/1.0\r\nHost: x\r\n\r\n")
@@ -326,7 +326,7 @@ async def test_a_caller_that_hangs_up_is_noticed() -> None:
     ids=["tls", "no-version", "two-lengths", "length-and-chunked", "space-before-colon", "folded", "not-ascii", "http2",
          "bare-line-feeds"],
 )  # fmt: skip
-async def test_what_is_no_request_is_answered_as_a_problem_and_the_connection_closed(sent: bytes) -> None:
+async def test_malformed_http_is_answered_as_a_problem_and_the_connection_closed(sent: bytes) -> None:
     reached = []
 
     async def application(scope: dict[str, Any], receive: Callable[[], Any], send: Callable[[Any], Any]) -> None:
@@ -384,9 +384,9 @@ async def test_a_connection_that_falls_silent_after_a_long_request_is_closed_no_
         line = await served.line()
         line.send(request("/x"))
         connection = await _connection_of(served)
-        far = asyncio.get_running_loop().time() + http.HELD_LOOK_SECONDS / 2
+        far = asyncio.get_running_loop().time() + http.BUSY_CHECK_SECONDS / 2
         async with asyncio.timeout(TIMEOUT_SECONDS):
-            while connection._next_look < far:  # noqa: ASYNC110  until it was looked at while it waited
+            while connection._next_check_at < far:  # noqa: ASYNC110  until it was checked while it waited
                 await asyncio.sleep(0.02)
         held.set()
         assert (await line.answer())[0] == 200
@@ -399,27 +399,27 @@ async def test_a_connection_is_not_closed_for_a_silence_in_which_the_server_itse
         line.send(request("/x"))
         assert (await line.answer())[0] == 200
         connection = await _connection_of(served)
-        line.send(request("/x"))  # nobody has read it when the time is looked at, a minute too late
+        line.send(request("/x"))  # nobody has read it when the check runs, a minute too late
         connection._silent_since -= 120
-        connection._next_look = connection._loop.time() - 60
-        connection._look_at_the_time()
+        connection._next_check_at = connection._loop.time() - 60
+        connection._check_timeouts()
         assert (await line.answer())[0] == 200
         connection._silent_since -= 120
-        connection._look_at_the_time()  # in time, and the silence is the caller's
+        connection._check_timeouts()  # in time, and the silence is the caller's
         assert await line.rest() == b""
 
 
-async def test_a_long_silence_that_is_allowed_makes_nobody_look_later_at_slow_callers() -> None:
+async def test_a_long_keep_alive_time_does_not_delay_the_check_of_slow_callers() -> None:
     async with serve(echo, timeout_keep_alive=6000) as served:
         line = await served.line()
         line.send(request("/x"))
         assert (await line.answer())[0] == 200
         connection, begun = await _connection_of(served), asyncio.get_running_loop().time()
-        assert connection._next_look <= begun + http.ARRIVAL_SECONDS_MAX
+        assert connection._next_check_at <= begun + http.ARRIVAL_SECONDS_MAX
         connection.pause_writing()
-        assert connection._next_look <= asyncio.get_running_loop().time() + http.UNREAD_LOOK_SECONDS
-        connection._look_at_the_time()
-        assert connection._next_look <= asyncio.get_running_loop().time() + http.ARRIVAL_SECONDS_MAX
+        assert connection._next_check_at <= asyncio.get_running_loop().time() + http.UNREAD_CHECK_SECONDS
+        connection._check_timeouts()
+        assert connection._next_check_at <= asyncio.get_running_loop().time() + http.ARRIVAL_SECONDS_MAX
         connection.resume_writing()
 
 
@@ -434,8 +434,9 @@ async def test_neither_a_request_nor_its_connection_is_left_for_the_garbage_coll
                 assert (await line.answer())[0] == 200
             connection = await _connection_of(served)
             line.close()
+            connections: set[Any] = served.server.server_state.connections  # uvicorn's types know its own protocols
             async with asyncio.timeout(TIMEOUT_SECONDS):
-                while connection in served.server.server_state.connections:  # noqa: ASYNC110
+                while connection in connections:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             del connection
             await asyncio.sleep(0)  # the transport lets go of it
@@ -444,16 +445,16 @@ async def test_neither_a_request_nor_its_connection_is_left_for_the_garbage_coll
             gc.enable()
 
 
-async def test_a_request_that_does_not_come_to_its_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_that_never_arrives_in_full_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "ARRIVAL_SECONDS_MAX", 0.0)
     async with serve(echo, timeout_keep_alive=0) as served:
         line = await served.line()
         line.send(b"GET /x HTTP/1.1\r\nHost:")
-        with contextlib.suppress(ConnectionResetError):  # the server does not take leave of such a caller
+        with contextlib.suppress(ConnectionResetError):  # the server aborts such a connection
             assert await line.rest() == b""
 
 
-async def test_no_other_protocol_is_spoken_and_the_request_answered_all_the_same() -> None:
+async def test_an_unsupported_upgrade_is_ignored_and_the_request_answered() -> None:
     async with serve(echo) as served:
         line = await served.line()
         line.send(request("/x", "Connection: Upgrade", "Upgrade: websocket") + b"\x81\x05hello")

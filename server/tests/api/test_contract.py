@@ -41,6 +41,7 @@ from mooring.settings import Settings
 from server.tests.conftest import World, running_platform
 from server.tests.support.postgres import SOAK
 from server.tests.support.route_requests import Home
+from tests.support.rows import every_row
 from tools.generate_openapi import FILE
 
 pytestmark = [pytest.mark.real_part("postgresql")]
@@ -145,15 +146,15 @@ SETTINGS: Final = hypothesis.settings(
     phases=(hypothesis.Phase.explicit, *((hypothesis.Phase.generate,) if SOAK else ())),
 )
 DESCRIBED: Final = sorted(
-    operation["operationId"]
+    (operation["operationId"], operation["tags"][0])
     for methods in json.loads(FILE.read_text())["paths"].values()
     for operation in methods.values()
     if operation["operationId"] not in STREAMS
 )
 
 
-@pytest.mark.parametrize("name", DESCRIBED)
-def test_every_answer_is_documented(name: str, served: Served) -> None:
+@every_row(("name", "noun"), DESCRIBED, by=lambda name, noun: noun)
+def test_every_answer_is_documented(name: str, noun: str, served: Served) -> None:
     """Its cases are made when it runs: all of them, made by each process that only collects, took half a minute."""
     load_all_checks()
     check = build_operation_test(

@@ -22,6 +22,7 @@ from mooring.gateways.telemetry.instruments import PROBES, Telemetry
 from mooring.gateways.telemetry.log import LogOutput
 from mooring.gateways.telemetry.metrics import GAUGES
 from mooring.settings import PREFIX, Settings
+from tests.support.rows import every_row
 from tools import generate_docs
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -36,7 +37,7 @@ def headings(name: str, level: str) -> list[str]:
     return re.findall(rf"^{level} (.+)$", page(name), flags=re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", generate_docs.PAGES)
+@every_row("name", generate_docs.PAGES)
 def test_the_page_is_what_the_tables_say(name: str) -> None:
     assert page(name) == generate_docs.PAGES[name](), "run python -m tools.generate_docs"
 
@@ -148,7 +149,7 @@ def test_the_probes_are_documented() -> None:
         assert f"| `{probe}` |" in page("operability.md")
 
 
-@pytest.mark.parametrize("path", sorted(DOCS.rglob("*.md")), ids=lambda path: str(path.relative_to(DOCS)))
+@every_row("path", sorted(DOCS.rglob("*.md")), ids=lambda path: str(path.relative_to(DOCS)))
 def test_a_page_names_only_errors_and_pages_that_exist(path: Path) -> None:
     text = path.read_text(encoding="utf-8")
 
@@ -157,7 +158,7 @@ def test_a_page_names_only_errors_and_pages_that_exist(path: Path) -> None:
         assert (path.parent / target).exists(), target
 
 
-@pytest.mark.parametrize("name", ["operability.md", "events.md", "errors.md", "authorization.md"])
+@every_row("name", ["operability.md", "events.md", "errors.md", "authorization.md"])
 def test_a_page_about_the_server_names_only_settings_that_exist(name: str) -> None:
     assert set(re.findall(rf"{PREFIX}[A-Z_]+[A-Z]", page(name))) <= SETTINGS
 

@@ -21,6 +21,7 @@ from mooring.api.problem import MEDIA_TYPE, STATUS
 from mooring.api.routes import ROUTES
 from mooring.core.kernel.errors import CATALOGUE, Code
 from mooring.core.kernel.permissions import ACTIONS, Scope
+from tests.support.rows import every_row
 from tools import generate_openapi
 
 ROOT: Final = Path(__file__).resolve().parents[3]
@@ -100,7 +101,7 @@ def test_every_route_that_is_not_hidden_is_an_operation_with_a_name_of_its_own()
     assert all(re.fullmatch(r"[a-z][a-z_]*[a-z]", name) for name in names)
 
 
-@pytest.mark.parametrize(("path", "method", "operation"), list(operations()), ids=_named)
+@every_row(("path", "method", "operation"), list(operations()), ids=_named)
 def test_every_operation_is_whole(path: str, method: str, operation: dict[str, Any]) -> None:
     said = operation["x-mooring"]
     assert re.fullmatch(r"\S.*[^.\s]", operation["summary"])

@@ -12,6 +12,7 @@ from mooring.core.kernel.lifecycle import WHO_MEANING, AnyLifecycle, Who
 from mooring.core.lifecycle_docs import closing_rows, matrix, mermaid, page, states
 from mooring.core.lifecycles import LIFECYCLES
 from mooring.core.runtime.closing_record import ClosingKind, ClosingReason, TeardownProof
+from tests.support.rows import every_row
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "lifecycles.md"
@@ -96,7 +97,7 @@ def test_a_matrix_shows_every_cell() -> None:
     ]
 
 
-@pytest.mark.parametrize("machine", LIFECYCLES, ids=lambda machine: machine.name)
+@every_row("machine", LIFECYCLES, ids=lambda machine: machine.name)
 def test_the_page_explains_every_state_and_every_edge(machine: AnyLifecycle) -> None:
     text = page((machine,))
 

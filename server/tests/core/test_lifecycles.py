@@ -17,6 +17,7 @@ from mooring.core.lifecycle_docs import birth_rows, edge_rows
 from mooring.core.lifecycles import LIFECYCLES, DuplicateLifecycle, UnknownLifecycle, by_name, index_by_name
 from mooring.core.runtime.instance import INSTANCE, InstanceState, InstanceTrigger
 from mooring.core.runtime.member import MEMBER, MemberState
+from tests.support.rows import every_row
 
 TRANSCRIPT: dict[str, str] = {
     "promotion": """
@@ -184,7 +185,7 @@ def transcript_lines(machine: str) -> list[tuple[str, str, str]]:
     return [(source, trigger, target) for source, trigger, target in lines]
 
 
-@pytest.mark.parametrize(("machine", "state", "trigger"), CELLS)
+@every_row(("machine", "state", "trigger"), CELLS, by=lambda machine, *_: machine.name)
 def test_every_cell_is_an_edge_or_a_refusal_that_says_what_is_accepted(
     machine: AnyLifecycle, state: StrEnum, trigger: StrEnum
 ) -> None:

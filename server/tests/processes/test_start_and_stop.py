@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import asyncpg
 import pytest
+from websockets.frames import CloseCode
 
 from server.tests.processes.conftest import execute
 from server.tests.support.http_wire import BROKEN, Caller, stream
@@ -21,6 +22,7 @@ from server.tests.support.server_process import (
     sign_in,
     sign_in_first_admin,
 )
+from server.tests.support.socket_client import connect
 from tools.ports import LOOPBACK, free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -179,6 +181,17 @@ async def test_a_stop_ends_streams_and_waiting_reads_at_once(fleet: Fleet) -> No
         await stop(served)
         assert (await read).expect(200)["id"] == project_id
         await ending  # the server ended it: nothing broke
+
+
+async def test_a_stop_closes_websockets_with_the_code_for_going_away(fleet: Fleet) -> None:
+    served = await fleet.start("serve", **GIVEN_UP)
+    tenant = await make_tenant(served.url, await sign_in_first_admin(served), "acme")
+    async with connect(served.url, f"{tenant.path}/events/ws?cursor=beginning", tenant.token) as line:
+        assert (await anext(line.messages()))["kind"] == "open"
+        ending = asyncio.create_task(line.end())
+        await stop(served)
+        _, (code, _) = await ending
+    assert code == CloseCode.GOING_AWAY
 
 
 def unsent_bytes(url: str) -> int:

@@ -1,4 +1,4 @@
-"""A WebSocket client of the tests' own: it speaks the protocol by hand, so that it can also break it."""
+"""A WebSocket client for tests that writes its frames by hand, so that it can also break the protocol."""
 
 import asyncio
 import base64
@@ -15,7 +15,7 @@ PATIENCE_SECONDS = 120.0
 
 
 class Refused(Exception):
-    """The server answered with something else than a switch of the protocol."""
+    """The server did not switch the protocol."""
 
     def __init__(self, status: int, body: bytes) -> None:
         super().__init__(f"{status}: {body[:500]!r}")
@@ -24,7 +24,7 @@ class Refused(Exception):
 
 
 def masked(opcode: int, payload: bytes = b"", *, final: bool = True, reserved: int = 0) -> bytes:
-    """A frame as a caller sends it."""
+    """A frame as a caller sends it: masked."""
     first = (0x80 if final else 0) | reserved | opcode
     size = len(payload)
     if size < 126:
@@ -56,7 +56,7 @@ class Line:
         await self.send(masked(1, json.dumps(message).encode()))
 
     async def frame(self) -> tuple[int, bytes]:
-        """The next frame of the server's, which is never masked."""
+        """The next frame of the server, which is never masked."""
         first, second = await self.reader.readexactly(2)
         assert not second & 0x80, "a server masks nothing"
         size = second & 0x7F
@@ -86,16 +86,16 @@ class Line:
                 yield message
 
     async def end(self) -> tuple[list[dict[str, Any]], tuple[int, str]]:
-        """All that comes until the server closes, and how it closes."""
+        """All messages until the server closes, and how it closes."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            told = [message async for message in self.messages()]
+            messages = [message async for message in self.messages()]
         assert self.closed is not None
-        return told, self.closed
+        return messages, self.closed
 
 
 @asynccontextmanager
 async def connect(url: str, path: str, token: str | None = None, **headers: str) -> AsyncIterator[Line]:
-    """A WebSocket to this path; leaving cuts it off without a word."""
+    """A WebSocket to this path; leaving aborts the connection."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     named = {
@@ -113,10 +113,10 @@ async def connect(url: str, path: str, token: str | None = None, **headers: str)
         async with asyncio.timeout(PATIENCE_SECONDS):
             head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         status, _, rest = head.partition("\r\n")
-        told = dict(line.lower().split(": ", 1) for line in rest.strip().split("\r\n"))
+        headers_received = dict(line.lower().split(": ", 1) for line in rest.strip().split("\r\n"))
         code = int(status.split(" ")[1])
         if code != 101:
-            raise Refused(code, await reader.readexactly(int(told.get("content-length", 0))))
-        yield Line(reader, writer, told)
+            raise Refused(code, await reader.readexactly(int(headers_received.get("content-length", 0))))
+        yield Line(reader, writer, headers_received)
     finally:
         writer.transport.abort()

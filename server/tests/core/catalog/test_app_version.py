@@ -30,6 +30,7 @@ from mooring.core.kernel.lifecycle import IllegalTransition
 from server.tests.support.catalog_rows import REASON, app, artifact, parts, version
 from server.tests.support.decision_context import NOW, OTHER_TENANT, PROJECT, TENANT, context
 from server.tests.support.manifests import controller, digest, launchable
+from tests.support.rows import every_row
 
 S, T = PromotionState, PromotionTrigger
 
@@ -79,7 +80,7 @@ def test_an_app_is_a_card_with_a_slug_and_a_category() -> None:
     assert decision.audits[0].action == "app.create"
 
 
-@pytest.mark.parametrize("category", ["", "a", "Tool", "two words", "instance", "secret", "app", "tenant", "x" * 41])
+@every_row("category", ["", "a", "Tool", "two words", "instance", "secret", "app", "tenant", "x" * 41])
 def test_a_category_that_would_borrow_keys_is_refused(category: str) -> None:
     with pytest.raises(Refusal) as refused:
         read_category(category)
@@ -87,7 +88,7 @@ def test_a_category_that_would_borrow_keys_is_refused(category: str) -> None:
     assert read_category("scheduler") == "scheduler"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("slug", "card", "path"),
     [
         ("X", AppCard("x"), "slug"),
@@ -172,7 +173,7 @@ def test_the_manifest_of_a_draft_is_replaced_and_its_number_stays() -> None:
     assert refused.value.details == {"path": "manifest.version"}
 
 
-@pytest.mark.parametrize("state", [state for state in S if state is not S.DRAFT])
+@every_row("state", [state for state in S if state is not S.DRAFT])
 def test_a_version_is_immutable_once_staged(state: PromotionState) -> None:
     with pytest.raises(Refusal) as refused:
         replace_manifest(context(), app(), version(state), launchable(), None)
@@ -182,7 +183,7 @@ def test_a_version_is_immutable_once_staged(state: PromotionState) -> None:
 # Moves
 
 
-@pytest.mark.parametrize("edge", PROMOTION.edges, ids=lambda edge: f"{edge.source}-{edge.trigger}")
+@every_row("edge", PROMOTION.edges, ids=lambda edge: f"{edge.source}-{edge.trigger}")
 def test_a_move_is_stored_told_and_audited_with_its_reason(edge: Any) -> None:
     before = standing(edge.source)
     decision = move_version(context(), before, wish(edge.trigger), facts(before))
@@ -205,7 +206,7 @@ def test_a_move_is_stored_told_and_audited_with_its_reason(edge: Any) -> None:
 ILLEGAL = [(state, trigger) for state in S for trigger in T if trigger not in PROMOTION.allowed(state)]
 
 
-@pytest.mark.parametrize(("state", "trigger"), ILLEGAL)
+@every_row(("state", "trigger"), ILLEGAL)
 def test_every_other_move_is_refused(state: PromotionState, trigger: PromotionTrigger) -> None:
     with pytest.raises(IllegalTransition):
         move_version(context(), standing(state), wish(trigger), facts(version()))
@@ -233,8 +234,8 @@ def test_staging_needs_lint_and_smoke_of_this_very_manifest() -> None:
 # Artifacts
 
 
-@pytest.mark.parametrize("edge", PROMOTION.edges, ids=lambda edge: f"{edge.source}-{edge.trigger}")
-@pytest.mark.parametrize("of_artifact", S)
+@every_row("edge", PROMOTION.edges, ids=lambda edge: f"{edge.source}-{edge.trigger}")
+@every_row("of_artifact", S)
 def test_no_move_of_a_version_leaves_its_artifacts_behind(edge: Any, of_artifact: PromotionState) -> None:
     before = standing(edge.source)
     known = facts(before, artifact("b", promotion=of_artifact.value, trust="verified"))
@@ -249,7 +250,7 @@ def test_no_move_of_a_version_leaves_its_artifacts_behind(edge: Any, of_artifact
         assert f"it is {of_artifact}" in refused.detail
 
 
-@pytest.mark.parametrize("trust", TrustState)
+@every_row("trust", TrustState)
 def test_active_needs_artifacts_that_are_verified(trust: TrustState) -> None:
     canary = version(S.CANARY)
     known = facts(canary, artifact("b", trust=trust.value))
@@ -271,7 +272,7 @@ def test_the_trust_of_this_moment_counts_and_not_the_stored_one() -> None:
     assert "the key was removed" in refused.detail
 
 
-@pytest.mark.parametrize(("state", "trigger"), [(S.DRAFT, T.STAGE), (S.STAGED, T.CANARY), (S.CANARY, T.ROLLBACK)])
+@every_row(("state", "trigger"), [(S.DRAFT, T.STAGE), (S.STAGED, T.CANARY), (S.CANARY, T.ROLLBACK)])
 def test_nothing_moves_on_with_a_revoked_artifact(state: PromotionState, trigger: PromotionTrigger) -> None:
     subject = version(state)
     refused = refusal(subject, wish(trigger), facts(subject, artifact("b", trust="revoked")))
@@ -286,7 +287,7 @@ def test_a_version_with_a_revoked_artifact_can_be_deprecated_and_retired() -> No
     assert move_version(context(), old, wish(T.RETIRE), facts(old, revoked)).result.promotion == "retired"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("behind", "said"),
     [
         (None, "no such artifact is registered"),
@@ -342,7 +343,7 @@ def test_the_percentage_of_a_canary_is_changed_with_a_reason() -> None:
 # Deprecating and retiring
 
 
-@pytest.mark.parametrize(
+@every_row(
     "successor",
     [None, version(S.ACTIVE), replace(SUCCESSOR, promotion="canary"), replace(SUCCESSOR, app_id="app_2")],
 )

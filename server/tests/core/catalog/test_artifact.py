@@ -40,6 +40,7 @@ from mooring.core.kernel.ids import Prefix, is_id
 from server.tests.support.catalog_rows import artifact
 from server.tests.support.decision_context import NOW, OTHER_PROJECT, OTHER_TENANT, PROJECT, TENANT, context
 from server.tests.support.manifests import digest
+from tests.support.rows import every_row
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -59,7 +60,7 @@ def test_a_canonical_digest_is_taken(content: bytes) -> None:
     assert algorithm_of(f"sha256:{content.hex()}") == "sha256"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "", "latest", "app:latest", digest("a")[:-1], digest("a") + "0", digest("A"), digest("g"),
@@ -76,7 +77,7 @@ def test_what_is_no_canonical_digest_is_refused(text: str) -> None:
 # Locations
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given_", "source_type", "canonical"),
     [
         ("oci://Registry.Example/team/app", SourceType.OCI, "oci://registry.example/team/app"),
@@ -106,7 +107,7 @@ def test_a_place_has_one_text(given_: str, source_type: SourceType, canonical: s
     assert location.text.endswith(location.rest)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "", "registry.example/app", "ftp://a.example/x", "oci:registry.example/app", "oci://registry.example",
@@ -128,7 +129,7 @@ def test_a_place_in_another_text_is_refused(text: str) -> None:
     assert path_of(refused) == "location"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "*", "oci://*", "file:*", "oci://registry.example/*", "oci://registry.example:5000/team/*", "s3://bucket/*",
@@ -144,7 +145,7 @@ def test_a_pattern_is_made_canonical_as_a_place_is() -> None:
     assert read_pattern("oci://Registry.Example:443/team/*") == "oci://registry.example/team/*"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "oci://registry.example*", "oci://*.example/a", "oci://*/a/*", "oci://registry.example/a*", "**", "",
@@ -189,8 +190,8 @@ def test_a_tenant_uses_the_platforms_sources_and_its_own() -> None:
     assert (platform.tier, ours.tier) == (SourceTier.PLATFORM, SourceTier.TENANT)
 
 
-@pytest.mark.parametrize("kind", ArtifactKind)
-@pytest.mark.parametrize(
+@every_row("kind", ArtifactKind)
+@every_row(
     "location", ["oci://a.example/x", "https://a.example/x", "s3://bucket/x", f"huggingface://o/n@{COMMIT}/x", "file:x"]
 )
 def test_an_image_lies_in_a_registry_and_a_blob_anywhere(kind: ArtifactKind, location: str) -> None:
@@ -212,7 +213,7 @@ def test_a_stated_source_type_is_that_of_the_place() -> None:
 # Visibility
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("visibility", "place", "owner"),
     [
         (Visibility.PLATFORM, (None, None), (None, None)),
@@ -282,7 +283,7 @@ def test_a_registered_artifact_is_a_draft_and_unverified() -> None:
     assert audit.action == "artifact.create"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("changes", "path"),
     [
         ({"digest": "latest"}, "digest"),

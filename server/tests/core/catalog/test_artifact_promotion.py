@@ -25,6 +25,7 @@ from mooring.core.kernel.lifecycle import IllegalTransition
 from server.tests.support.catalog_rows import REASON, artifact
 from server.tests.support.decision_context import NOW, OTHER_TENANT, context
 from server.tests.support.manifests import digest
+from tests.support.rows import every_row
 
 S, T = PromotionState, PromotionTrigger
 
@@ -58,7 +59,7 @@ def refusal(promotion: PromotionState, asked: PromotionRequest, facts: ArtifactF
 # Moves
 
 
-@pytest.mark.parametrize("edge", PROMOTION.edges, ids=lambda edge: f"{edge.source}-{edge.trigger}")
+@every_row("edge", PROMOTION.edges, ids=lambda edge: f"{edge.source}-{edge.trigger}")
 def test_a_move_is_stored_told_and_audited_with_its_reason(edge: Any) -> None:
     before = standing(edge.source)
     decision = move_artifact(context(), before, wish(edge.trigger), ArtifactFacts(checks=[SMOKE]))
@@ -80,7 +81,7 @@ def test_a_move_is_stored_told_and_audited_with_its_reason(edge: Any) -> None:
 ILLEGAL = [(state, trigger) for state in S for trigger in T if trigger not in PROMOTION.allowed(state)]
 
 
-@pytest.mark.parametrize(("state", "trigger"), ILLEGAL)
+@every_row(("state", "trigger"), ILLEGAL)
 def test_every_other_move_is_refused(state: PromotionState, trigger: PromotionTrigger) -> None:
     with pytest.raises(IllegalTransition):
         move_artifact(context(), standing(state), wish(trigger), ArtifactFacts(checks=[SMOKE]))
@@ -94,7 +95,7 @@ def test_every_move_has_a_reason() -> None:
 # Staging
 
 
-@pytest.mark.parametrize(
+@every_row(
     "checks",
     [
         [],
@@ -126,8 +127,8 @@ def test_the_states_that_a_version_bears_are_those_of_the_design() -> None:
     } == NEEDS
 
 
-@pytest.mark.parametrize("edge", PROMOTION.edges, ids=lambda edge: f"{edge.source}-{edge.trigger}")
-@pytest.mark.parametrize("of_version", S)
+@every_row("edge", PROMOTION.edges, ids=lambda edge: f"{edge.source}-{edge.trigger}")
+@every_row("of_version", S)
 def test_no_move_of_an_artifact_leaves_a_version_ahead(edge: Any, of_version: PromotionState) -> None:
     facts = ArtifactFacts(versions=[use(of_version)], checks=[SMOKE])
 
@@ -170,7 +171,7 @@ def test_a_deprecation_says_why_nothing_takes_its_place() -> None:
     assert (after.superseded_by, after.deprecation_reason) == (None, "the app is given up")
 
 
-@pytest.mark.parametrize(
+@every_row(
     "said",
     [
         {"canary_percentage": 1},
@@ -183,7 +184,7 @@ def test_a_deprecation_says_exactly_one_of_both(said: dict[str, Any]) -> None:
     assert refused.code is Code.VALIDATION_FAILED
 
 
-@pytest.mark.parametrize(
+@every_row(
     "successor",
     [
         None,
@@ -219,9 +220,7 @@ def test_retiring_waits_for_the_grace_period() -> None:
             assert early.value.details["ready_at"] == (NOW + timedelta(minutes=1)).isoformat()
 
 
-@pytest.mark.parametrize(
-    ("state", "trigger"), [(S.DEPRECATED, T.RETIRE), (S.STAGED, T.WITHDRAW), (S.DRAFT, T.WITHDRAW)]
-)
+@every_row(("state", "trigger"), [(S.DEPRECATED, T.RETIRE), (S.STAGED, T.WITHDRAW), (S.DRAFT, T.WITHDRAW)])
 def test_nothing_that_is_held_is_retired_by_any_way(state: PromotionState, trigger: PromotionTrigger) -> None:
     holds = [Hold(digest("b"), "instance", f"ins_{number}") for number in range(25)]
     refused = refusal(state, wish(trigger), ArtifactFacts(holds=holds))

@@ -26,6 +26,7 @@ from mooring.core.kernel.lifecycle import IllegalTransition
 from server.tests.support.catalog_rows import REASON, REPOSITORY, artifact
 from server.tests.support.decision_context import NOW, OTHER_TENANT, TENANT, context
 from server.tests.support.manifests import digest
+from tests.support.rows import every_row
 
 ARTIFACT = artifact("b")
 OPEN = PolicyChain(())
@@ -82,7 +83,7 @@ def test_bytes_that_were_seen_at_an_allowed_source_are_verified() -> None:
     assert trust.refusal(ARTIFACT) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("evidence", "state", "code"),
     [
         ([], TrustState.UNVERIFIED, Code.ARTIFACT_UNVERIFIED),
@@ -126,7 +127,7 @@ def test_a_source_that_is_denied_rejects_whatever_was_seen() -> None:
 # Signatures
 
 
-@pytest.mark.parametrize("key", ["f1", "f2"])
+@every_row("key", ["f1", "f2"])
 def test_a_trusted_keys_signature_of_this_digest_for_this_repository_counts(key: str) -> None:
     trust = derive_trust(ARTIFACT, [seen(), signed(key_fingerprint=key)], KEYS, SIGNED)
 
@@ -141,7 +142,7 @@ def test_a_repository_may_be_known_under_further_names() -> None:
     assert derive_trust(ARTIFACT, [seen(), alias], KEYS, SIGNED, known_as=["mirror.example/team/app"]).is_verified
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("signatures", "state", "code"),
     [
         ([], TrustState.UNVERIFIED, Code.SIGNATURE_MISSING),
@@ -228,8 +229,8 @@ def test_revoked_is_final_whatever_the_evidence_says() -> None:
 # Storing the conclusion
 
 
-@pytest.mark.parametrize("stored", TrustState)
-@pytest.mark.parametrize("derived", [TrustState.UNVERIFIED, TrustState.VERIFIED, TrustState.REJECTED])
+@every_row("stored", TrustState)
+@every_row("derived", [TrustState.UNVERIFIED, TrustState.VERIFIED, TrustState.REJECTED])
 def test_the_stored_state_follows_along_the_table_or_stays(stored: TrustState, derived: TrustState) -> None:
     edge = trust_step(stored, Trust(derived))
     expected = {
@@ -274,7 +275,7 @@ def test_better_evidence_clears_the_reason_of_a_rejection() -> None:
     assert (decision.result.trust, decision.result.rejection_reason) == ("verified", None)
 
 
-@pytest.mark.parametrize("stored", [TrustState.UNVERIFIED, TrustState.VERIFIED, TrustState.REJECTED])
+@every_row("stored", [TrustState.UNVERIFIED, TrustState.VERIFIED, TrustState.REJECTED])
 def test_an_artifact_is_revoked_from_every_other_state_with_a_reason(stored: TrustState) -> None:
     before = artifact("b", trust=stored.value, rejection_reason="x" if stored is TrustState.REJECTED else None)
     decision = revoke_artifact(context(), before, REASON)

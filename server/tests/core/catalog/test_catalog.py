@@ -31,6 +31,7 @@ from mooring.core.catalog.trust_lifecycle import TrustState
 from mooring.core.kernel.errors import Code, Refusal
 from server.tests.support.catalog_rows import REASON, app, artifact, version
 from server.tests.support.decision_context import PROJECT, TENANT, context
+from tests.support.rows import every_row
 
 APP = app()
 ACTIVE = version(S.ACTIVE)
@@ -69,7 +70,7 @@ DOUBTFUL = Trust(TrustState.UNVERIFIED, (TrustDoubt(Code.SIGNATURE_MISSING, "the
 DENIED = Trust(TrustState.REJECTED, (TrustDoubt(Code.SOURCE_DENIED, "the tenant policy denies it"),))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("project", "needed", "number", "obstacle", "code", "said"),
     [
         (view(entitlement=None), NEEDED, ACTIVE, Obstacle.NOT_ENTITLED, Code.NOT_ENTITLED, "not entitled"),

@@ -21,6 +21,7 @@ from mooring.core.catalog.channel import (
 from mooring.core.catalog.promotion_lifecycle import PromotionState as S
 from mooring.core.catalog.semver import read_version
 from mooring.core.kernel.errors import Code, Refusal
+from tests.support.rows import every_row
 
 PROJECTS = [f"prj_{number:026d}" for number in range(2_000)]
 
@@ -68,14 +69,12 @@ def test_a_percentage_takes_about_that_share_and_another_version_takes_others() 
     assert len(ten & others) < 50
 
 
-@pytest.mark.parametrize(
-    ("given", "read"), [(10, "10"), ("2.5", "2.5"), (0.01, "0.01"), (100, "100"), (Decimal("33.33"), "33.33")]
-)
+@every_row(("given", "read"), [(10, "10"), ("2.5", "2.5"), (0.01, "0.01"), (100, "100"), (Decimal("33.33"), "33.33")])
 def test_a_percentage_has_two_decimals_at_most(given: Decimal | float | str, read: str) -> None:
     assert check_percentage(given) == Decimal(read)
 
 
-@pytest.mark.parametrize("given", [0, -1, 100.01, "0.001", "ten", "", "NaN", "Infinity", float("nan"), "1e9"])
+@every_row("given", [0, -1, 100.01, "0.001", "ten", "", "NaN", "Infinity", float("nan"), "1e9"])
 def test_what_is_no_percentage_is_refused(given: float | str) -> None:
     with pytest.raises(Refusal) as refused:
         check_percentage(given)
@@ -125,7 +124,7 @@ def test_deprecated_is_refused_for_new_instances_and_names_what_supersedes_it() 
     assert "ver_2 supersedes it" in refusal.detail
 
 
-@pytest.mark.parametrize("promotion", [S.DRAFT, S.STAGED, S.RETIRED])
+@every_row("promotion", [S.DRAFT, S.STAGED, S.RETIRED])
 def test_what_is_offered_to_nobody_is_refused(promotion: S) -> None:
     refusal = why_not_offered(candidate("1.0.0", promotion), "prj_1")
 

@@ -39,6 +39,7 @@ from server.tests.support.manifests import (
     compatibility,
     launchable,
 )
+from tests.support.rows import every_row
 
 BAREMETAL, GPU_SLICE = CapacityShape.BAREMETAL, CapacityShape.GPU_SLICE
 ONE, ONE_NODE, NODES = Topology.ONE_ALLOCATION, Topology.ONE_NODE, Topology.SEVERAL_NODES
@@ -67,9 +68,7 @@ TABLE: list[tuple[str, dict[str, Any], Topology, bool, bool]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("name", "manifest", "topology", "baremetal", "gpu_slice"), TABLE, ids=[row[0] for row in TABLE]
-)
+@every_row(("name", "manifest", "topology", "baremetal", "gpu_slice"), TABLE, ids=[row[0] for row in TABLE])
 def test_the_table_of_the_design_is_reproduced(
     name: str, manifest: dict[str, Any], topology: Topology, baremetal: bool, gpu_slice: bool
 ) -> None:
@@ -79,7 +78,7 @@ def test_the_table_of_the_design_is_reproduced(
     assert fit(app, offer(GPU_SLICE, topology)).fits is gpu_slice, name
 
 
-@pytest.mark.parametrize("manifest", [SLURM, KUBERNETES], ids=["slurm", "kubernetes"])
+@every_row("manifest", [SLURM, KUBERNETES], ids=["slurm", "kubernetes"])
 def test_a_cluster_of_slices_across_nodes_is_blocked_by_its_network(manifest: dict[str, Any]) -> None:
     found = fit(compatibility(manifest), offer(GPU_SLICE, NODES))
 
@@ -96,7 +95,7 @@ def test_topology_follows_from_the_nodes() -> None:
 # The smallest change
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("asked", "given", "change"),
     [
         ({"min_gpu_count": 2}, offer(GPU_SLICE, ONE, 1), "1 more GPU"),
@@ -169,7 +168,7 @@ def test_coming_together_on_the_node_that_has_what_is_needed_is_enough() -> None
 # Needs
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("need", "fact", "met"),
     [
         (Need("f", NeedKind.EQUALS, True), True, True),

@@ -22,6 +22,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.permissions import ACTIONS, Role
 from server.tests.support.decision_context import ACCOUNT, NOW, PROJECT, TENANT, context
+from tests.support.rows import every_row
 
 REASON = "the tests ask for it"
 APP = EntitlementKey(TENANT, PROJECT, "app_1", "web-tool")
@@ -51,7 +52,7 @@ def test_an_entitled_project_may_launch_what_was_agreed_to() -> None:
     assert why_not_entitled(entitlement(versions=">=2.0.0 <3.0.0"), V2, ()) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given", "required", "reason"),
     [
         (None, (), "not_entitled"),
@@ -135,7 +136,7 @@ def test_a_switch_keeps_the_terms() -> None:
     assert audited.before == {**(audited.after or {}), "enabled": False}
 
 
-@pytest.mark.parametrize("kind", [kind for kind in PrincipalKind if kind is not PrincipalKind.USER])
+@every_row("kind", [kind for kind in PrincipalKind if kind is not PrincipalKind.USER])
 def test_only_people_change_entitlements(kind: PrincipalKind) -> None:
     denied = (Code.PERMISSION_DENIED, {"action": "entitlement.update"})
     with pytest.raises(Refusal) as refused:
@@ -155,9 +156,7 @@ def test_the_key_is_held_by_admins_of_tenant_and_platform_and_is_for_people() ->
     assert key.human_only
 
 
-@pytest.mark.parametrize(
-    "key", ["user.create", "entitlement.update", "app.other.go", "app.web-tool2.go", "nothing", "app.web-tool"]
-)
+@every_row("key", ["user.create", "entitlement.update", "app.other.go", "app.web-tool2.go", "nothing", "app.web-tool"])
 def test_nobody_agrees_to_more_than_an_operator_account_may_hold(key: str) -> None:
     with pytest.raises(Refusal) as refused:
         create_entitlement(context(), "ent_1", APP, wish(agreed_actions=("runtime.claim", key)))
@@ -169,7 +168,7 @@ def test_keys_of_the_app_itself_may_be_agreed_to() -> None:
     assert made.agreed_actions == ["app.web-tool.queue.submit"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("changes", "path"),
     [
         ({"overlay": Overlay("1.x")}, "overlay.versions"),

@@ -29,6 +29,7 @@ from mooring.core.catalog.operating_mode import DEFAULT_MODE, ControlPlaneScope,
 from mooring.core.kernel.finding import FINDINGS_MAX, Severity
 from mooring.core.kernel.json_schema import KEYWORDS, UnknownKeyword, findings_of, type_of
 from server.tests.support.manifests import EVERY_APP, Plain, controller, digest, launchable, oci, read
+from tests.support.rows import every_row
 
 PUBLISHED: Plain = dict(MANIFEST_SCHEMA)
 ORACLE = jsonschema_rs.Draft202012Validator(PUBLISHED)
@@ -120,7 +121,7 @@ FULL["compatibility"] = {
 PLACES = [place for place in every_place(FULL) if place]
 
 
-@pytest.mark.parametrize("name", EVERY_APP)
+@every_row("name", EVERY_APP)
 def test_the_manifests_of_the_design_are_taken_by_both(name: str) -> None:
     ORACLE.validate(EVERY_APP[name])
     assert read_manifest(EVERY_APP[name]).findings == ()
@@ -154,7 +155,7 @@ def test_no_json_value_makes_the_reader_fail(value: object) -> None:
     assert reading.findings
 
 
-@pytest.mark.parametrize("name", EVERY_APP)
+@every_row("name", EVERY_APP)
 def test_a_stored_manifest_is_what_the_reader_reads_and_another_one_is_not_taken_for_it(name: str) -> None:
     value = EVERY_APP[name]
     assert stored_manifest(value) == read_manifest(value).manifest
@@ -209,7 +210,7 @@ def test_what_is_left_out_has_the_default_that_the_schema_states() -> None:
         assert getattr(probe, name) == stated[name]["default"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("place", "value", "pointer", "rule", "said"),
     [
         ("/artifacts/head", "nginx:latest", "/artifacts/head", "pattern", "sha256"),
@@ -275,7 +276,7 @@ def test_what_is_too_large_is_refused() -> None:
     assert finding.rule == "too_large"
 
 
-@pytest.mark.parametrize("text", ["a\0b", "\ud800", "x\udfff"])
+@every_row("text", ["a\0b", "\ud800", "x\udfff"])
 def test_a_text_that_no_database_keeps_is_refused(text: str) -> None:
     assert [each.rule for each in read_manifest(oci(release_notes=text)).findings] == ["unstorable"]
     assert [each.rule for each in read_manifest({**oci(), text: 1}).findings] == ["unstorable"]

@@ -5,7 +5,6 @@ import time
 from typing import Any
 
 import jsonschema_rs
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from mooring.core.kernel.form_schema import (
 )
 from mooring.core.kernel.safe_regex import PATTERN_LENGTH_MAX, why_not_taken
 from server.tests.support.manifests import FORM
+from tests.support.rows import every_row
 
 Plain = dict[str, Any]
 
@@ -42,7 +42,7 @@ def test_a_form_with_hints_is_taken_and_is_json_schema() -> None:
     jsonschema_rs.meta.validate({"$defs": {"form": FORM_DEFINITION, "hints": HINTS_DEFINITION}})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("field", "pointer", "rule"),
     [
         ({"type": "string", "minimum": 1}, "/minimum", "form_keyword"),
@@ -79,7 +79,7 @@ def test_a_field_that_cannot_be_meant_is_named(field: Plain, pointer: str, rule:
     assert len(findings) <= 2
 
 
-@pytest.mark.parametrize(("widget", "types"), WIDGETS.items())
+@every_row(("widget", "types"), WIDGETS.items())
 def test_each_widget_shows_the_types_that_it_can(widget: str, types: frozenset[str]) -> None:
     more: dict[str, Plain] = {
         "string": {"enum": ["a"]} if widget != "password" else {"writeOnly": True},
@@ -114,7 +114,7 @@ def test_a_form_is_bounded_in_size_and_depth() -> None:
 # Values
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("value", "wrong"),
     [
         ({"queue": "main"}, []),
@@ -189,7 +189,7 @@ def test_values_are_judged_as_an_independent_validator_does(schema: Plain, value
 # Patterns
 
 
-@pytest.mark.parametrize(
+@every_row(
     "pattern",
     [
         "^$", "^abc$", "^[a-z][a-z0-9-]{1,38}[a-z0-9]$", r"^\d+\.\d+$", "^(main|dev)$", "^(?:v)?[0-9]{1,3}$",
@@ -201,7 +201,7 @@ def test_ordinary_patterns_are_taken(pattern: str) -> None:
     assert why_not_taken(pattern, 200) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("pattern", "why"),
     [
         ("abc", "anchored"), ("^abc", "anchored"), ("abc$", "anchored"), ("^", "anchored"), ("", "anchored"),

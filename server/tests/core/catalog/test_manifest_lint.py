@@ -20,6 +20,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.finding import Severity
 from mooring.core.kernel.permissions import ACTIONS, SERVICE_ACCOUNT_CEILING
 from server.tests.support.manifests import EVERY_APP, FORM, LIFECYCLE, Plain, controller, digest, launchable, oci, read
+from tests.support.rows import every_row
 
 E, W = Severity.ERROR, Severity.WARNING
 
@@ -212,9 +213,7 @@ CASES: list[tuple[Plain, str, str, Severity]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("plain", "pointer", "rule", "severity"), CASES, ids=lambda each: each if isinstance(each, str) else ""
-)
+@every_row(("plain", "pointer", "rule", "severity"), CASES, ids=lambda each: each if isinstance(each, str) else "")
 def test_a_rule_finds_what_it_is_for(plain: Plain, pointer: str, rule: str, severity: Severity) -> None:
     slug = "hello" if rule == "app_other" else plain["app"]
     reading = examine(plain, AppContext(slug))
@@ -235,7 +234,7 @@ def test_every_rule_is_tried_and_says_why_it_exists() -> None:
     assert all(why[0].isupper() and why.endswith(".") for why in RULES.values())
 
 
-@pytest.mark.parametrize("name", EVERY_APP)
+@every_row("name", EVERY_APP)
 def test_good_manifests_have_no_findings(name: str) -> None:
     assert examine(EVERY_APP[name]).findings == ()
 

@@ -21,6 +21,7 @@ from mooring.core.catalog.policy import (
     widenings,
 )
 from mooring.core.kernel.errors import Code, Refusal
+from tests.support.rows import every_row
 
 G, T, P, E = Layer
 
@@ -299,7 +300,7 @@ def test_layers_stand_once_and_in_their_order() -> None:
 # Widening
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("above", "overlay", "field"),
     [
         (PolicyRules(apps=NameRules(deny=("bad",))), PolicyRules(apps=NameRules(allow=("bad",))), "apps"),

@@ -25,6 +25,7 @@ from mooring.core.kernel.decision import Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from server.tests.support.decision_context import NOW, PROJECT, TENANT, context
+from tests.support.rows import every_row
 
 REASON = "the tests ask for it"
 GLOBAL = (Layer.GLOBAL, PolicyRules(apps=NameRules(allow=("a*",)), gpus_max=8))
@@ -51,7 +52,7 @@ def test_lists_are_made_canonical_and_sorted() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("rules", "path"),
     [
         (PolicyRules(sources=NameRules(allow=("registry.example/*",))), "rules.sources.allow.0"),
@@ -147,7 +148,7 @@ def test_other_rules_take_the_place_of_the_old_ones() -> None:
     assert refused.value.code is Code.REVISION_CONFLICT
 
 
-@pytest.mark.parametrize(
+@every_row(
     "rules",
     [PolicyRules(gpus_max=9), PolicyRules(apps=NameRules(allow=("b",))), PolicyRules(apps=NameRules(allow=("*",)))],
 )

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from mooring.core.catalog.semver import VERSION_PATTERN, SemVer, read_range, read_version
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.json_schema import compiled
+from tests.support.rows import every_row
 
 # The order that the specification gives as its example, and some that are easily mistaken.
 IN_ORDER = [
@@ -56,7 +57,7 @@ def test_the_examples_of_the_specification_stand_in_their_order() -> None:
     assert sorted(IN_ORDER, key=lambda text: read_version(text).order) == IN_ORDER
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "", "1", "1.0", "v1.0.0", "1.0.0 ", "1.0.0\n", "01.0.0", "1.00.0", "1.0.0-", "1.0.0-01", "1.0.0-a..b",
@@ -75,7 +76,7 @@ def test_build_metadata_is_refused_with_its_reason() -> None:
         read_version("1.0.0+exp.sha")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "inside", "outside"),
     [
         (">=1.2.0 <2.0.0", ["1.2.0", "1.9.9", "2.0.0-rc.1"], ["1.1.9", "1.2.0-rc.1", "2.0.0"]),
@@ -94,7 +95,7 @@ def test_a_range_takes_what_lies_between_its_bounds(text: str, inside: list[str]
     assert read_range(str(read)) == read
 
 
-@pytest.mark.parametrize("text", ["", " ", "~1.0.0", "^1.0.0", ">=1.0", ">= 1.0.0", "1.x", " ".join([">1.0.0"] * 11)])
+@every_row("text", ["", " ", "~1.0.0", "^1.0.0", ">=1.0", ">= 1.0.0", "1.x", " ".join([">1.0.0"] * 11)])
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(Refusal) as refused:
         read_range(text, "versions")

@@ -33,6 +33,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from server.tests.support.allocation_rows import TERMS, WISH, asking, network, node, pick, requested
 from server.tests.support.decision_context import NOW, PROJECT, TENANT, context
+from tests.support.rows import every_row
 
 HOME = (TENANT, PROJECT)
 HERE = context()
@@ -125,8 +126,8 @@ def test_without_a_maximum_requests_do_not_wait_for_each_other() -> None:
     assert steps(request_allocation(HERE, asking(HOME), WISH)) == ["allocation made"]
 
 
-@pytest.mark.parametrize(
-    ("wish", "path"),
+@every_row(
+    ("request", "path"),
     [
         (replace(WISH, gpu_count=3), "gpu_count"), (replace(WISH, gpu_count=None), "gpu_count"),
         (replace(WISH, region="mars-1"), "region"), (WHOLE, "shape"), (replace(WISH, name="No Slug"), "name"),
@@ -158,7 +159,7 @@ def test_a_project_has_a_bounded_number_of_allocations() -> None:
 # Giving back -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "step", "after"),
     [
         ("requested", "fail", "failed"), ("provisioning", "fail", "failed"), ("active", "release", "releasing"),
@@ -170,7 +171,7 @@ def test_it_can_be_given_back_until_it_is(status: str, step: str, after: str) ->
     assert (steps(decision), decision.result.status) == ([f"allocation: {step}"], after)
 
 
-@pytest.mark.parametrize("status", ["releasing", "released"])
+@every_row("status", ["releasing", "released"])
 def test_it_is_given_back_once(status: str) -> None:
     with pytest.raises(Refusal) as refused:
         release_allocation(HERE, standing(status))
@@ -230,7 +231,7 @@ def test_a_whole_machine_is_all_of_it_with_its_network() -> None:
 # The platform's own steps ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("status", ["requested", "released"])
+@every_row("status", ["requested", "released"])
 def test_there_is_no_step_without_a_place_or_after_the_end(status: str) -> None:
     assert reconcile(HERE, seen(status)) is None
 
@@ -244,7 +245,7 @@ def test_a_sandbox_that_stands_makes_it_active() -> None:
     assert decision.result.activated_at == NOW
 
 
-@pytest.mark.parametrize("status", ["queued", "claimed", "cancelling"])
+@every_row("status", ["queued", "claimed", "cancelling"])
 def test_a_task_that_is_not_over_is_waited_for(status: str) -> None:
     assert reconcile(HERE, seen("provisioning", task=task("sandbox.create", status))) is None
     assert reconcile(HERE, seen("releasing", task=task(status=status))) is None
@@ -261,7 +262,7 @@ def test_an_interrupted_task_is_tried_again_and_then_not() -> None:
     assert steps(reconcile(HERE, often)) == ["allocation: fail"]
 
 
-@pytest.mark.parametrize(("status", "code"), [("expired", "timed_out"), ("cancelled", "cancelled")])
+@every_row(("status", "code"), [("expired", "timed_out"), ("cancelled", "cancelled")])
 def test_a_task_that_did_not_come_to_its_end_is_a_failure(status: str, code: str) -> None:
     decision = reconcile(HERE, seen("provisioning", task=task("sandbox.create", status)))
     assert decision is not None
@@ -315,7 +316,7 @@ def test_a_failed_teardown_waits_for_its_time_or_for_a_late_receipt() -> None:
     assert steps(reconcile(HERE, due)) == ["allocation: release"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "step", "is_lost"),
     [
         ("provisioning", "fail", True), ("active", "release", True), ("failed", "release", False),
@@ -351,7 +352,7 @@ def test_a_blocker_is_said_once_and_taken_back() -> None:
 # Groups ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("statuses", "state"),
     [
         ([], GroupState.EMPTY), (["active", "active"], GroupState.ACTIVE),
@@ -386,7 +387,7 @@ def test_a_whole_machine_does_not_join_those_who_share_one() -> None:
     assert refused.value.code is Code.LIMIT_REACHED
 
 
-@pytest.mark.parametrize("status", ["releasing", "release_failed"])
+@every_row("status", ["releasing", "release_failed"])
 def test_an_allocation_that_is_given_back_waits_for_the_members_in_it(status: str) -> None:
     held = replace(standing("releasing"), blocker=None)
     names = tuple(f"main-{number}" for number in range(7))

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from mooring.core.catalog.compatibility import (
     Capacity,
     CapacityShape,
@@ -22,6 +20,7 @@ from mooring.core.fleet.capacity_offers import (
     ProjectCapacity,
     possible_for,
 )
+from tests.support.rows import every_row
 
 
 def terms(slug: str = "slice", shape: str = "gpu_slice", **other: Any) -> SkuTerms:
@@ -51,7 +50,7 @@ def had(*kinds: MachineKind, skus: tuple[SkuTerms, ...] = (), chain: PolicyChain
 RDMA = Need("rdma", NeedKind.EQUALS, True)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("app", "fits"),
     [
         (Compatibility(min_gpu_count=4), True),

@@ -19,6 +19,7 @@ from mooring.core.kernel.decision import Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from server.tests.support.decision_context import NOW, context
 from server.tests.support.node_rows import NODE_ID, OTHER_NODE, a_node, a_token, as_node, joining
+from tests.support.rows import every_row
 
 FRESH = FreshToken("enr_9", b"h" * 32)
 
@@ -59,7 +60,7 @@ def test_a_machine_joins_where_the_token_says_and_the_tokens_labels_win() -> Non
     assert "status" not in born.row
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("known", "said"),
     [
         (EnrolmentContext(None), "unknown"), (EnrolmentContext(a_token(revoked_at=NOW)), "revoked"),
@@ -82,7 +83,7 @@ def test_who_joined_with_the_token_hears_it_again_even_later() -> None:
     assert (decision.result.id, decision.writes) == (NODE_ID, ())
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("known", "wish"),
     [
         (EnrolmentContext(a_token(), previous=replace(a_node("retired"), id=OTHER_NODE)), joining()),
@@ -95,9 +96,7 @@ def test_a_machine_that_was_a_node_before_is_swept_first(known: EnrolmentContext
     assert node.previous_node_id == (None if known.previous is None else OTHER_NODE)
 
 
-@pytest.mark.parametrize(
-    "labels", [{"UP": "x"}, {"a": "x" * 201}, {"a": "b\x00"}, {f"l{number}": "" for number in range(33)}]
-)
+@every_row("labels", [{"UP": "x"}, {"a": "x" * 201}, {"a": "b\x00"}, {f"l{number}": "" for number in range(33)}])
 def test_labels_are_few_and_short(labels: dict[str, str]) -> None:
     with pytest.raises(Refusal) as refused:
         check_labels(labels)

@@ -11,6 +11,7 @@ from mooring.core.kernel.decision import Insert, Remove, StateChange, Update
 from mooring.core.kernel.errors import Code, Refusal
 from server.tests.support.decision_context import NOW
 from server.tests.support.node_rows import ALLOCATION, GPU, INVENTORY, NODE_ID, a_node, a_slot, as_node
+from tests.support.rows import every_row
 
 
 def test_the_first_report_makes_a_node_ready_and_a_slot_of_each_gpu() -> None:
@@ -28,7 +29,7 @@ def test_the_same_report_in_another_order_is_the_same() -> None:
     assert report_inventory(as_node(), a_node(), slots, again).writes == ()
 
 
-@pytest.mark.parametrize("status", ["ready", "draining", "drained"])
+@every_row("status", ["ready", "draining", "drained"])
 def test_another_report_changes_the_inventory_and_not_the_state(status: str) -> None:
     slots = [a_slot(0), a_slot(1)]
     decision = report_inventory(as_node(), a_node(status), slots, replace(INVENTORY, cpus=32))
@@ -57,7 +58,7 @@ def test_free_slots_follow_the_report() -> None:
     assert made.findings == ()
 
 
-@pytest.mark.parametrize("status", ["claimed", "cleanup_blocked", "quarantined"])
+@every_row("status", ["claimed", "cleanup_blocked", "quarantined"])
 def test_no_report_frees_or_changes_a_slot_that_is_not_free(status: str) -> None:
     slot = a_slot(0, status)
     for gpus, code in (([], "gpu_missing"), ([replace(GPU, model="another")], "gpu_changed")):
@@ -83,7 +84,7 @@ def test_another_host_is_taken_where_nobody_stands() -> None:
     assert (kept.host, [each["code"] for each in kept.findings]) == ("simulated", ["host_changed"])
 
 
-@pytest.mark.parametrize(
+@every_row(
     "wrong",
     [
         {"cpus": -1}, {"memory_bytes": 2**61}, {"agent_version": ""}, {"addresses": ("nowhere",)},

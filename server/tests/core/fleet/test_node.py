@@ -26,12 +26,13 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.lifecycle import IllegalTransition
 from server.tests.support.decision_context import NOW, context
 from server.tests.support.node_rows import ALLOCATION, NODE_ID, a_node, a_slot
+from tests.support.rows import every_row
 
 WHY = "the machine goes back to its vendor"
 LOST = WriteOff("the rack burnt down", "disks with data")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("decide", "source", "target", "change"),
     [
         (drain_node, "ready", "draining", "draining"), (resume_node, "draining", "ready", "resumed"),
@@ -50,7 +51,7 @@ def test_a_move_names_the_generation_that_was_seen_and_tells_what_changed(
     assert decision.audits[0].action == "node.drain"
 
 
-@pytest.mark.parametrize("state", list(NodeState))
+@every_row("state", list(NodeState))
 def test_a_node_takes_the_moves_of_its_lifecycle_and_no_other(state: NodeState) -> None:
     ways: list[tuple[NodeTrigger, Callable[[Node], Decision[Node]]]] = [
         (NodeTrigger.DRAIN, lambda node: drain_node(context(), node)),
@@ -86,7 +87,7 @@ def test_an_empty_node_is_retired_with_all_its_slots() -> None:
     assert decision.audits[0].action == "node.retire"
 
 
-@pytest.mark.parametrize(("slots", "allocations"), [([], [ALLOCATION]), ([a_slot(0, "claimed")], [])])
+@every_row(("slots", "allocations"), [([], [ALLOCATION]), ([a_slot(0, "claimed")], [])])
 def test_a_node_on_which_somebody_stands_is_not_retired(slots: list[object], allocations: list[str]) -> None:
     with pytest.raises(Refusal) as refused:
         retire_node(context(), a_node(), slots, allocations, WHY)  # type: ignore[arg-type]
@@ -108,7 +109,7 @@ def test_a_write_off_quarantines_what_is_held_and_keeps_whose_it_was() -> None:
     assert decision.events[0].data["written_off"] is True
 
 
-@pytest.mark.parametrize("stated", [WriteOff("short", "x"), WriteOff("long enough a reason", " ")])
+@every_row("stated", [WriteOff("short", "x"), WriteOff("long enough a reason", " ")])
 def test_a_write_off_states_its_reason_and_what_may_be_left(stated: WriteOff) -> None:
     with pytest.raises(Refusal) as refused:
         write_off_node(context(), a_node(), [], stated)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mooring.core.catalog.compatibility import CapacityShape, Need, NeedKind
 from mooring.core.fleet.placement import NodeSnapshot, PlacementBoard, PlacementRequest, Plan, SlotSnapshot
 from mooring.core.fleet.placement_explanation import AllowedChoices, explain
+from tests.support.rows import every_row
 
 SLICE, WHOLE = CapacityShape.GPU_SLICE, CapacityShape.BAREMETAL
 
@@ -72,7 +73,7 @@ def test_a_machine_without_gpus_is_taken_whole_and_once() -> None:
     assert board.place([wish]) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     "closed",
     [
         {"refuses": "draining"}, {"exclusive": True}, {"region": "us-1"},

@@ -9,6 +9,7 @@ from mooring.core.fleet.sku import SKUS_MAX, Sku, SkuChange, SkuPriceSpec, SkuSp
 from mooring.core.kernel.decision import Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from server.tests.support.decision_context import USER, context
+from tests.support.rows import every_row
 
 WISH = SkuSpec("slice", "A slice", CapacityShape.GPU_SLICE, "made-up", ("b-1", "a-1"), (4, 1), SkuPriceSpec(250, "EUR"))
 WHY = "power costs more"
@@ -63,8 +64,8 @@ def test_a_change_that_saw_another_revision_is_refused() -> None:
     assert refused.value.code is Code.REVISION_CONFLICT
 
 
-@pytest.mark.parametrize(
-    "wish",
+@every_row(
+    "spec",
     [
         replace(WISH, slug="NO"), replace(WISH, display_name=" "), replace(WISH, gpu_model=""),
         replace(WISH, regions=()), replace(WISH, regions=("UP",)), replace(WISH, allowed_gpu_counts=()),

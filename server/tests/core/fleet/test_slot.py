@@ -16,6 +16,7 @@ from mooring.core.fleet.slot import (
 from mooring.core.kernel.decision import Update
 from mooring.core.kernel.errors import Code, Refusal
 from server.tests.support.node_rows import ALLOCATION, a_slot
+from tests.support.rows import every_row
 
 LEGAL = {
     ("free", "claimed"), ("free", "quarantined"), ("claimed", "free"), ("claimed", "cleanup_blocked"),
@@ -31,8 +32,8 @@ AGAIN = {("cleanup_blocked", "cleanup_blocked"), ("quarantined", "quarantined")}
 """What has happened already is not done again, and is no error."""
 
 
-@pytest.mark.parametrize("source", list(SlotStatus))
-@pytest.mark.parametrize("target", list(SlotStatus))
+@every_row("source", list(SlotStatus))
+@every_row("target", list(SlotStatus))
 def test_every_change_of_a_slot(source: SlotStatus, target: SlotStatus) -> None:
     slot, change = a_slot(0, source.value), WAYS[target]
     if (source, target) in LEGAL:

@@ -23,6 +23,7 @@ from mooring.core.kernel.decision import Insert, StateChange
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.lifecycle import IllegalTransition
 from server.tests.support.lifecycle_rows import context
+from tests.support.rows import every_row
 
 NOW = context()
 WISH = TaskRequest(
@@ -48,7 +49,7 @@ def test_a_wish_becomes_a_row_an_event_and_an_audit_row() -> None:
     assert [each.action for each in made.audits] == ["task.create"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "wrong",
     [
         {"type": "shell.run"},
@@ -69,14 +70,14 @@ def test_what_a_node_would_refuse_is_not_made(wrong: dict[str, Any]) -> None:
     assert refused.value.code is Code.VALIDATION_FAILED
 
 
-@pytest.mark.parametrize("type_", ["sandbox.create", "sandbox.destroy", "teardown.verify"])
+@every_row("type_", ["sandbox.create", "sandbox.destroy", "teardown.verify"])
 def test_only_the_platform_begins_and_ends_sandboxes(type_: str) -> None:
     with pytest.raises(Refusal) as refused:
         make_task(NOW, replace(WISH, type=type_, arguments={}, maker="sa_1"))
     assert refused.value.code is Code.PERMISSION_DENIED
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "outcome", "after"),
     [
         ("claimed", TaskOutcome.SUCCEEDED, "succeeded"),
@@ -96,7 +97,7 @@ def test_a_result_leads_where_the_table_says(status: str, outcome: TaskOutcome, 
     assert [each.type for each in decided.events] == ["nodes.task.finished"]
 
 
-@pytest.mark.parametrize("status", [*sorted(state.value for state in TASK.final), "queued"])
+@every_row("status", [*sorted(state.value for state in TASK.final), "queued"])
 def test_what_nobody_holds_does_not_end_by_a_result(status: str) -> None:
     with pytest.raises(IllegalTransition):
         finish(NOW, a_task(status), TaskEnd(TaskOutcome.SUCCEEDED))

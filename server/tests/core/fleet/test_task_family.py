@@ -7,6 +7,7 @@ import pytest
 from mooring.core.fleet.task_family import FAMILIES, argument_findings, published, result_findings, secret_names
 from mooring.core.fleet.task_schema import ARGV_MAX, FILES_MAX
 from mooring.core.kernel.json_schema import findings_of
+from tests.support.rows import every_row
 from tools import generate_task_schemas
 
 DIGEST = "sha256:" + "a" * 64
@@ -66,27 +67,27 @@ PATHS = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("type_", FAMILIES)
+@every_row("type_", FAMILIES)
 def test_good_arguments_are_taken(type_: str) -> None:
     for arguments in TAKEN[type_]:
         assert argument_findings(FAMILIES[type_], arguments) == (), arguments
 
 
-@pytest.mark.parametrize("type_", FAMILIES)
+@every_row("type_", FAMILIES)
 def test_what_is_not_known_is_refused(type_: str) -> None:
     for arguments in TAKEN[type_]:
         assert argument_findings(FAMILIES[type_], {**arguments, "shell": "rm -rf /"})
     assert result_findings(FAMILIES[type_], {"unheard_of": 1})
 
 
-@pytest.mark.parametrize("path", PATHS)
+@every_row("path", PATHS)
 def test_a_path_that_could_leave_the_sandbox_or_surprise_is_refused(path: str) -> None:
     assert argument_findings(FAMILIES["files.write"], {"files": [{"path": path, "content": ""}]})
     mounted = {"name": "web", "image": IMAGE, "mounts": [{"volume": "data", "target": path}]}
     assert argument_findings(FAMILIES["container.launch"], mounted)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "argv",
     ["true", [], [""], ["true", 1], ["a\x00"], ["x"] * (ARGV_MAX + 1), ["x" * 16_385], ["x" * 16_000] * 20, None],
 )
@@ -95,7 +96,7 @@ def test_a_program_is_a_bounded_list_of_arguments(argv: object) -> None:
         assert argument_findings(FAMILIES[type_], {"argv": argv})
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("type_", "arguments"),
     [
         ("files.write", {"files": []}),

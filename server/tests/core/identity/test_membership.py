@@ -19,6 +19,7 @@ from server.tests.support.decision_context import (
     authority,
     context,
 )
+from tests.support.rows import every_row
 
 PLATFORM = Place(Scope.PLATFORM)
 AT_TENANT = Place(Scope.TENANT, TENANT)
@@ -39,7 +40,7 @@ def membership(role: Role) -> Membership:
     return Membership("mbr_1", place.tenant_id, place.project_id, OTHER_USER, role.value, 0, NOW)
 
 
-@pytest.mark.parametrize(("giver", "role"), list(itertools.product(Role, Role)))
+@every_row(("giver", "role"), list(itertools.product(Role, Role)))
 def test_a_role_is_given_by_whoever_holds_all_of_it_there_and_by_nobody_else(giver: Role, role: Role) -> None:
     place = PLACE_OF[ROLE_SCOPE[role]]
     holds = ROLE_ACTIONS[role] <= HOLDERS[giver].at(place)
@@ -74,7 +75,7 @@ def test_admins_give_every_role_of_their_place() -> None:
         assert (ROLE_SCOPE[giver] is Scope.PLATFORM) == (ROLE_SCOPE[role] is Scope.PLATFORM)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("giver", "place"),
     [
         (HOLDERS[Role.PROJECT_ADMIN], Place(Scope.PROJECT, TENANT, OTHER_PROJECT)),
@@ -91,7 +92,7 @@ def test_what_is_held_elsewhere_or_not_by_this_token_is_not_given(giver: Authori
     assert refused.value.code is Code.GRANT_EXCEEDS_CEILING
 
 
-@pytest.mark.parametrize(("role", "scope"), list(itertools.product(Role, PLACE_OF)))
+@every_row(("role", "scope"), list(itertools.product(Role, PLACE_OF)))
 def test_a_role_is_given_only_in_its_own_kind_of_place(role: Role, scope: Scope) -> None:
     if ROLE_SCOPE[role] is scope:
         return
@@ -119,7 +120,7 @@ def test_a_role_is_taken_by_whoever_could_give_it() -> None:
     assert refused.value.code is Code.GRANT_EXCEEDS_CEILING
 
 
-@pytest.mark.parametrize("role", [Role.PLATFORM_ADMIN, Role.TENANT_ADMIN])
+@every_row("role", [Role.PLATFORM_ADMIN, Role.TENANT_ADMIN])
 def test_the_last_admin_of_the_platform_or_a_tenant_stays(role: Role) -> None:
     with pytest.raises(Refusal) as refused:
         delete_membership(context(), HOLDERS[role], membership(role), 0)

@@ -27,6 +27,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.permissions import ACTIONS, SERVICE_ACCOUNT_CEILING, Authority, Place, Scope, is_app_action
 from server.tests.support.decision_context import ACCOUNT, NOW, OTHER_PROJECT, PROJECT, TENANT, USER, authority, context
+from tests.support.rows import every_row
 
 HERE = Place(Scope.PROJECT, TENANT, PROJECT)
 ADMIN = authority(("project_admin", PROJECT))
@@ -76,7 +77,7 @@ def test_a_list_never_exceeds_the_ceiling_nor_its_giver(wanted: set[str], role: 
         assert given == wanted <= allowed
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("giver", "actions"),
     [
         (ADMIN, ("membership.create",)),  # only people
@@ -100,7 +101,7 @@ def test_whoever_may_launch_an_app_may_let_an_account_use_it() -> None:
     assert decision.result.actions == ["app.trainer.queue.submit"]
 
 
-@pytest.mark.parametrize("key", ["instance.fly", "app.", "app.x", "app.trainer.<b>", "app.trainer.a\n", "*", ""])
+@every_row("key", ["instance.fly", "app.", "app.x", "app.trainer.<b>", "app.trainer.a\n", "*", ""])
 def test_a_key_that_is_none_is_refused(key: str) -> None:
     assert not is_app_action(key)
     with pytest.raises(Refusal) as refused:
@@ -129,7 +130,7 @@ def test_a_project_has_room_for_so_many_accounts() -> None:
     assert (code_of(refused), refused.value.details) == (Code.LIMIT_REACHED, {"limit": ACCOUNTS_MAX})
 
 
-@pytest.mark.parametrize("length", [0, 31, 33, 64])
+@every_row("length", [0, 31, 33, 64])
 def test_a_key_of_the_wrong_size_is_refused(length: int) -> None:
     with pytest.raises(Refusal) as refused:
         create_service_account(context(), ADMIN, HERE, wish(key=b"\x01" * length), 0)
@@ -159,7 +160,7 @@ def test_a_deleted_account_is_gone() -> None:
         assert code_of(refused) is Code.NOT_FOUND
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "trigger", "after", "event"),
     [
         ("active", ServiceAccountTrigger.DISABLE, "disabled", EventType.SERVICE_ACCOUNT_DISABLED),
@@ -184,7 +185,7 @@ def test_an_account_moves_and_the_trail_says_so(
     assert (decision.result.deleted_at is None) == (after != "deleted")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "trigger"),
     [
         ("active", ServiceAccountTrigger.ENABLE),

@@ -22,6 +22,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix, is_id
 from server.tests.support.decision_context import NOW, OTHER_USER, PROJECT, TENANT, USER, context
+from tests.support.rows import every_row
 
 ONE_TIME = OneTime(b"\x01" * 32, NOW + timedelta(days=7))
 TENANT_SEEN = Tenant(TENANT, "acme", "Acme", 3, NOW)
@@ -64,7 +65,7 @@ def test_a_tenant_is_made_with_its_first_admin_who_can_sign_in_once() -> None:
     assert is_id(user.id, Prefix.USER)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("slug", "name", "admin", "path"),
     [
         ("Acme", "Acme", FirstAdmin("a@b", "A"), "slug"),
@@ -154,7 +155,7 @@ def test_the_path_of_a_bad_value_is_that_of_the_request() -> None:
     assert refused.value.details == {"path": "email"}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("before", "change", "written"),
     [
         (USER_SEEN, UserChange.DISABLE, {"disabled_at": NOW}),
@@ -180,7 +181,7 @@ def test_an_admin_changes_a_user(before: User, change: UserChange, written: dict
     assert decision.audits[0].action == "user.update"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("before", "change"),
     [(USER_SEEN, UserChange.ENABLE), (replace(USER_SEEN, disabled_at=NOW - timedelta(1)), UserChange.DISABLE)],
 )
@@ -234,12 +235,12 @@ def test_no_decision_about_a_user_tells_a_hash_or_a_code() -> None:
         assert "\\x01" not in told
 
 
-@pytest.mark.parametrize("length", [12, 200])
+@every_row("length", [12, 200])
 def test_a_password_of_these_lengths_is_taken(length: int) -> None:
     assert check_password_form("x" * length) == "x" * length
 
 
-@pytest.mark.parametrize("length", [0, 11, 201])
+@every_row("length", [0, 11, 201])
 def test_a_password_of_these_lengths_is_refused_without_being_repeated(length: int) -> None:
     with pytest.raises(Refusal) as refused:
         check_password_form("§" * length)

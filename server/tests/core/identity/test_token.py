@@ -49,6 +49,7 @@ from server.tests.support.decision_context import (
     USER,
     context,
 )
+from tests.support.rows import every_row
 
 FRESH = FreshToken("tok_1", b"\x09" * 32)
 DAY = timedelta(days=1)
@@ -120,9 +121,7 @@ def test_every_kind_is_recognized_by_its_beginning() -> None:
     assert all(prefix.startswith("mrg") and prefix.endswith("_") for prefix in TOKEN_PREFIX.values())
 
 
-@pytest.mark.parametrize(
-    "lifetime", [timedelta(0), timedelta(seconds=59), PERSONAL_LIFETIME_MAX + timedelta(seconds=1)]
-)
+@every_row("lifetime", [timedelta(0), timedelta(seconds=59), PERSONAL_LIFETIME_MAX + timedelta(seconds=1)])
 def test_a_personal_token_is_bounded_in_time(lifetime: timedelta) -> None:
     with pytest.raises(Refusal) as refused:
         personal(None, lifetime)
@@ -210,7 +209,7 @@ def test_a_user_without_a_role_still_has_his_own_things() -> None:
     assert found.authority.access("project.read", HERE) is AccessDecision.HIDDEN
 
 
-@pytest.mark.parametrize(
+@every_row(
     "facts",
     [
         replace(OF_A_USER, expires_at=NOW),
@@ -296,7 +295,7 @@ def test_an_entry_counts_in_its_tenant_and_no_longer_on_the_platform() -> None:
     assert found.authority.access("token.create", Place(Scope.SELF)) is AccessDecision.DENIED
 
 
-@pytest.mark.parametrize("role", ROLES)
+@every_row("role", ROLES)
 def test_an_entry_is_told_to_the_tenant_with_its_reason(role: Role) -> None:
     decision = open_break_glass(context(), TENANT, role, "ticket 4711: instance hangs", FRESH)
 
@@ -311,14 +310,14 @@ def test_an_entry_is_told_to_the_tenant_with_its_reason(role: Role) -> None:
     assert audit.tenant_id == TENANT
 
 
-@pytest.mark.parametrize("role", [role for role in Role if role not in ROLES])
+@every_row("role", [role for role in Role if role not in ROLES])
 def test_an_entry_is_to_look_or_to_act_and_nothing_in_between(role: Role) -> None:
     with pytest.raises(Refusal) as refused:
         open_break_glass(context(), TENANT, role, "ticket 4711: instance hangs", FRESH)
     assert refused.value.details == {"path": "role"}
 
 
-@pytest.mark.parametrize("reason", ["", "because", " " * 30])
+@every_row("reason", ["", "because", " " * 30])
 def test_an_entry_without_a_reason_is_refused(reason: str) -> None:
     with pytest.raises(Refusal) as refused:
         open_break_glass(context(), TENANT, Role.PROJECT_VIEWER, reason, FRESH)

@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 
 from mooring.core.kernel.address import Reach, dialled, plain, read_networks, read_url, refused_because
 from mooring.core.kernel.errors import Code, Refusal
+from tests.support.rows import every_row
 
 INTERNET = Reach()
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("address", "kind"),
     [
         ("127.0.0.1", "loopback"),
@@ -67,7 +68,7 @@ def test_only_the_public_internet_is_reached(address: str, kind: str) -> None:
     assert refused_because(ip_address(address), INTERNET) == kind
 
 
-@pytest.mark.parametrize(
+@every_row(
     "address",
     [
         "1.1.1.1", "8.8.8.8", "9.255.255.255", "11.0.0.0", "100.63.255.255", "100.128.0.0", "126.255.255.255",
@@ -117,7 +118,7 @@ def test_what_python_calls_private_is_never_dialled(address: IPv4Address) -> Non
         assert refused_because(address, INTERNET) is not None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "canonical"),
     [
         ("https://example.org", "https://example.org/"),
@@ -137,7 +138,7 @@ def test_an_address_has_one_canonical_form(text: str, canonical: str) -> None:
     assert read_url(target.url) == target
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "", "example.org", "//example.org/", "ftp://example.org/", "file:///etc/passwd", "gopher://example.org/",

@@ -2,14 +2,13 @@
 
 import re
 
-import pytest
-
 from mooring.api.problem import STATUS, problem
 from mooring.core.kernel.errors import CATALOGUE, Code, Refusal
 from mooring.core.kernel.event_types import MEANING, EventType
+from tests.support.rows import every_row
 
 
-@pytest.mark.parametrize("code", Code)
+@every_row("code", Code)
 def test_every_error_says_what_it_means_and_what_to_do(code: Code) -> None:
     entry = CATALOGUE[code]
 
@@ -58,7 +57,7 @@ def test_a_problem_document_says_all_of_it() -> None:
     assert (shown.correlation_id, shown.details) == ("cor_1", {"retry_after_seconds": 3})
 
 
-@pytest.mark.parametrize("type_", EventType)
+@every_row("type_", EventType)
 def test_every_event_is_named_by_family_noun_and_what_became_true(type_: EventType) -> None:
     assert re.fullmatch(r"[a-z_]+\.[a-z_]+\.[a-z_]+", type_.value)
     assert MEANING[type_].endswith(".")

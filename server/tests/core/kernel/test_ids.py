@@ -19,6 +19,7 @@ from mooring.core.kernel.ids import (
     made_at_milliseconds,
     pattern,
 )
+from tests.support.rows import every_row
 
 times = st.integers(0, 2**48 - 1)
 chances = st.binary(min_size=CHANCE_BYTES, max_size=CHANCE_BYTES)
@@ -53,7 +54,7 @@ def test_an_id_looks_as_it_is_documented() -> None:
     assert encode(Prefix.OPERATION, 2**48 - 1, b"\xff" * 10) == "op_7" + "z" * 25
 
 
-@pytest.mark.parametrize(("time", "chance"), [(-1, bytes(10)), (2**48, bytes(10)), (0, bytes(9)), (0, bytes(11))])
+@every_row(("time", "chance"), [(-1, bytes(10)), (2**48, bytes(10)), (0, bytes(9)), (0, bytes(11))])
 def test_time_and_chance_out_of_bounds_make_no_id(time: int, chance: bytes) -> None:
     with pytest.raises(ValueError):
         encode(Prefix.TENANT, time, chance)
@@ -65,7 +66,7 @@ def test_the_check_and_the_published_pattern_agree(text: str) -> None:
     assert is_id(text, Prefix.TENANT) == bool(re.fullmatch(pattern(Prefix.TENANT), text))
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "",
@@ -128,7 +129,7 @@ def test_a_cursor_that_was_touched_is_refused_or_another_whole_one(
     assert outcome in (touched, Code.CURSOR_INVALID)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "plain",
     [
         "",
@@ -154,7 +155,7 @@ def test_a_cursor_that_this_platform_did_not_make_is_refused(plain: str) -> None
     assert refused.value.code is Code.CURSOR_INVALID
 
 
-@pytest.mark.parametrize("text", ["", "=", "é", "\x00", "!!!!", " " + BEGINNING.cursor(), BEGINNING.cursor() + "="])
+@every_row("text", ["", "=", "é", "\x00", "!!!!", " " + BEGINNING.cursor(), BEGINNING.cursor() + "="])
 def test_text_that_is_no_cursor_is_refused(text: str) -> None:
     with pytest.raises(Refusal) as refused:
         read_cursor(text)

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from mooring.core.kernel.lifecycle import AnyLifecycle, BrokenTable, Lifecycle, TableProblem, TableRule, Transition, Who
+from tests.support.rows import every_row
 
 
 class DoorState(StrEnum):
@@ -97,7 +98,7 @@ def test_an_initial_state_of_another_machine_is_refused() -> None:
     assert found[TableRule.STATES_ARE_KNOWN] == ["open in initial is not of DoorState"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("field", "value"),
     [
         ("meaning", {**MEANING, WindowState.BROKEN: "no door"}),
@@ -145,7 +146,7 @@ def test_a_trigger_that_no_edge_uses_is_refused() -> None:
     assert broken_rules(edges=(SHUT, OPEN, away)) == {TableRule.TRIGGERS_ARE_USED: ["brick_up"]}
 
 
-@pytest.mark.parametrize("meaning", [{}, {DoorState.SHUT: "  "}], ids=["absent", "blank"])
+@every_row("meaning", [{}, {DoorState.SHUT: "  "}], ids=["absent", "blank"])
 def test_a_state_without_a_meaning_is_refused(meaning: dict[DoorState, str]) -> None:
     others = {state: text for state, text in MEANING.items() if state is not DoorState.SHUT}
 
@@ -164,7 +165,7 @@ def test_an_edge_that_changes_nothing_is_refused() -> None:
     assert broken_rules(edges=(SHUT, OPEN, BRICK_UP, idle)) == {TableRule.EDGES_CHANGE_THE_STATE: ["open open"]}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("changes", "word"),
     [
         ({"name": "front door"}, "front door"),

@@ -4,7 +4,6 @@ import itertools
 import json
 
 import cedarpy
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from mooring.core.kernel.permissions import (
     on_an_account,
 )
 from server.tests.support.decision_context import OTHER_PROJECT, OTHER_TENANT, PROJECT, TENANT, authority
+from tests.support.rows import every_row
 
 FOREIGN_PROJECT = "prj_foreign"
 PLACES = {
@@ -91,7 +91,7 @@ def test_the_scheduler_family_is_whole() -> None:
     assert {key for key in ACTIONS if key.startswith("scheduler.")} == {f"scheduler.{part}" for part in parts}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("wider", "narrower"),
     [
         (Role.PLATFORM_ADMIN, Role.PLATFORM_OPERATOR),
@@ -130,7 +130,7 @@ def test_every_role_belongs_to_one_kind_of_place() -> None:
 # The decision
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("caller", "action", "place", "access"),
     [
         ("tenant_admin", "project.create", "own tenant", AccessDecision.ALLOWED),
@@ -258,12 +258,12 @@ def test_a_list_counts_for_a_service_account_up_to_its_ceiling_only(listed: set[
     assert listed & SERVICE_ACCOUNT_CEILING <= counted
 
 
-@pytest.mark.parametrize("key", ["app.trainer.start", "app.my-app-2.queue.submit", "app.abc.a.b.c", "app.abc.x-1_y"])
+@every_row("key", ["app.trainer.start", "app.my-app-2.queue.submit", "app.abc.a.b.c", "app.abc.x-1_y"])
 def test_a_key_of_an_app_names_the_app_and_its_action(key: str) -> None:
     assert is_app_action(key)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "key",
     [
         "",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from mooring.core.kernel import validation
 from mooring.core.kernel.errors import Code, Refusal
+from tests.support.rows import every_row
 
 
 def refusal_of(check: Callable[[str], str], text: str) -> Refusal:
@@ -18,12 +19,12 @@ def refusal_of(check: Callable[[str], str], text: str) -> Refusal:
     return refused.value
 
 
-@pytest.mark.parametrize("text", ["abc", "a-b", "a1b", "a" * 40, "team-7", "a--b"])
+@every_row("text", ["abc", "a-b", "a1b", "a" * 40, "team-7", "a--b"])
 def test_a_slug_is_taken_as_it_is(text: str) -> None:
     assert validation.slug(text) == text
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     ["", "ab", "a" * 41, "Abc", "1abc", "-abc", "abc-", "a_c", "a.c", "a c", "abc\n", "\nabc", "äbc", "abc\x00", "a/b"],
 )
@@ -41,14 +42,12 @@ def test_the_check_of_slugs_and_the_published_pattern_agree(text: str) -> None:
     assert taken == bool(re.fullmatch(validation.SLUG_PATTERN, text))
 
 
-@pytest.mark.parametrize(
-    ("text", "kept"), [("x", "x"), ("  Ada Lovelace ", "Ada Lovelace"), ("研究室 🚀", "研究室 🚀")]
-)
+@every_row(("text", "kept"), [("x", "x"), ("  Ada Lovelace ", "Ada Lovelace"), ("研究室 🚀", "研究室 🚀")])
 def test_a_display_name_is_any_printable_line(text: str, kept: str) -> None:
     assert validation.display_name(text) == kept
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     [
         "",
@@ -80,7 +79,7 @@ def test_a_remark_may_be_empty_and_is_bounded() -> None:
     refusal_of(lambda text: validation.remark(text, "description"), "a\tb")
 
 
-@pytest.mark.parametrize("text", ["", "too short", " " * 20, "x" * 1001, "a reason with\na second line"])
+@every_row("text", ["", "too short", " " * 20, "x" * 1001, "a reason with\na second line"])
 def test_a_reason_has_to_say_something(text: str) -> None:
     assert refusal_of(validation.reason, text).details == {"path": "reason"}
 
@@ -89,7 +88,7 @@ def test_a_reason_is_kept_without_the_space_around_it() -> None:
     assert validation.reason("  ticket 4711: tenant asked for help  ") == "ticket 4711: tenant asked for help"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "kept"),
     [("a@b", "a@b"), (" Ada@Example.ORG ", "ada@example.org"), ("ada+x@example.org\n", "ada+x@example.org")],
 )
@@ -97,7 +96,7 @@ def test_an_address_is_kept_in_lower_case(text: str, kept: str) -> None:
     assert validation.email(text) == kept
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text",
     ["", "@", "a@", "@b", "a b@c", "a@b@c", "x" * 65 + "@b", "a@" + "x" * 190, "a\n@b", "a@b\x00", "a@b\u200b"],
 )

@@ -29,6 +29,7 @@ from mooring.core.records.delivery import (
     signature,
 )
 from server.tests.support.decision_context import NOW, PROJECT, TENANT, context, minter
+from tests.support.rows import every_row
 
 MINT = minter()
 EVENT, WEBHOOK = MINT(Prefix.EVENT), MINT(Prefix.WEBHOOK)
@@ -74,9 +75,7 @@ def test_a_receiver_may_ask_for_a_longer_pause_but_not_for_an_endless_one() -> N
     assert retry_seconds(1, 0.5, 1e12) == RETRY_MAX_SECONDS
 
 
-@pytest.mark.parametrize(
-    ("status", "good"), [(200, True), (204, True), (299, True), (199, False), (400, False), (500, False)]
-)
+@every_row(("status", "good"), [(200, True), (204, True), (299, True), (199, False), (400, False), (500, False)])
 def test_only_2xx_is_a_delivery(status: int, good: bool) -> None:
     assert (outcome_of(status, 0.1).error is None) is good
 
@@ -85,14 +84,12 @@ def test_a_redirect_fails_and_says_so() -> None:
     assert "redirects are not followed" in str(outcome_of(307, 0.1).error)
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("30", 30.0), ("", None), ("soon", None), ("-1", None), ("²", None)])
+@every_row(("text", "seconds"), [("30", 30.0), ("", None), ("soon", None), ("-1", None), ("²", None)])
 def test_retry_after_is_taken_as_seconds_or_not_at_all(text: str, seconds: float | None) -> None:
     assert outcome_of(503, 0.1, text).retry_after_seconds == seconds
 
 
-@pytest.mark.parametrize(
-    "text", ["", ".", EVENT, WEBHOOK, f"{WEBHOOK}.{EVENT}", f"{EVENT}.{WEBHOOK}.x", f"{EVENT}.whk_1"]
-)
+@every_row("text", ["", ".", EVENT, WEBHOOK, f"{WEBHOOK}.{EVENT}", f"{EVENT}.{WEBHOOK}.x", f"{EVENT}.whk_1"])
 def test_an_id_of_another_form_is_none_of_a_delivery(text: str) -> None:
     assert is_delivery_id(CLAIMED.id)
     assert not is_delivery_id(text)

@@ -3,11 +3,10 @@
 from datetime import UTC, datetime
 from typing import Any
 
-import pytest
-
 from mooring.core.kernel.event import StreamPosition
 from mooring.core.kernel.event_types import EventType
 from mooring.core.records.timeline import AUDIT, TimelineRow, text_of
+from tests.support.rows import every_row
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -30,7 +29,7 @@ def entry(kind: str, event: str, /, **data: Any) -> TimelineRow:
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("told", "text"),
     [
         (entry("instance", EventType.INSTANCE_RUNNING, name="web", status="running"), "instance web is running"),

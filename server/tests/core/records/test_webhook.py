@@ -21,6 +21,7 @@ from mooring.core.records.webhook import (
     update_webhook,
 )
 from server.tests.support.decision_context import NOW, PROJECT, TENANT, context
+from tests.support.rows import every_row
 
 URL = "https://receiver.example/hooks/s3cret-path"
 NEW = NewWebhookKey("whsec_new", Sealed("sec_new", TENANT, "webhook_key", "mk_1", b"w", b"c"))
@@ -96,12 +97,12 @@ def test_a_webhook_goes_by_the_revision_that_was_seen() -> None:
     assert delete_webhook(context(), SEEN).writes == (Remove("webhook", "whk_1", 4),)
 
 
-@pytest.mark.parametrize("text", ["identity.*", "identity.project.*", "identity.project.created", "contract.*"])
+@every_row("text", ["identity.*", "identity.project.*", "identity.project.created", "contract.*"])
 def test_whole_types_and_families_are_taken(text: str) -> None:
     assert check_event_types([text]) == [text]
 
 
-@pytest.mark.parametrize(
+@every_row(
     "text", ["*", "identity", "identity.", "ident*", "identity.pro*", "no.such.type", "no.*", "contract.delivery.dead"]
 )
 def test_what_nothing_would_ever_be_delivered_for_is_refused(text: str) -> None:

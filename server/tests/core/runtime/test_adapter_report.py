@@ -25,6 +25,7 @@ from mooring.core.runtime.member import MEMBER, MemberState
 from mooring.core.runtime.operation import OperationFailure, OperationKind, StepState
 from server.tests.support.decision_context import context
 from server.tests.support.runtime_rows import ACCOUNT, NEXT, instance, member, operation, seen
+from tests.support.rows import every_row
 
 FAILURE = FailureReport(OperationFailure.RUNTIME_ERROR, "it ended")
 STEP = StepReport("pull", StepState.RUNNING)
@@ -50,9 +51,7 @@ def test_what_is_written_is_guarded_by_the_fence_and_what_is_not_is_not() -> Non
     assert (again.writes, again.events, again.audits) == ((), (), ())
 
 
-@pytest.mark.parametrize(
-    "claim", [InstanceClaim("ins_1", ACCOUNT, None, 3), InstanceClaim("ins_1", ACCOUNT, "holder", 4)]
-)
+@every_row("claim", [InstanceClaim("ins_1", ACCOUNT, None, 3), InstanceClaim("ins_1", ACCOUNT, "holder", 4)])
 def test_a_fence_that_is_not_the_newest_or_that_nobody_holds_is_refused(claim: InstanceClaim) -> None:
     with pytest.raises(Refusal) as refused:
         require_fence(claim, 3)
@@ -79,7 +78,7 @@ def test_steps_before_the_beginning_are_refused() -> None:
     assert refused.value.code is Code.ILLEGAL_TRANSITION
 
 
-@pytest.mark.parametrize("columns", [{"status": "succeeded"}, {"phase": "platform"}, {"dispatched_at": None}])
+@every_row("columns", [{"status": "succeeded"}, {"phase": "platform"}, {"dispatched_at": None}])
 def test_nothing_is_reported_on_an_operation_that_is_not_the_adapters_turn(columns: dict[str, Any]) -> None:
     during = replace(operation(OperationKind.REMOVE), **columns)
     with pytest.raises(Refusal) as refused:
@@ -105,7 +104,7 @@ def test_an_operation_that_is_cancelled_is_not_blocked_any_more() -> None:
 CELLS = [(state, wanted) for state in MemberState for wanted in ReportableState]
 
 
-@pytest.mark.parametrize(("state", "wanted"), CELLS)
+@every_row(("state", "wanted"), CELLS)
 def test_a_member_goes_where_the_lifecycle_lets_it_and_nowhere_else(
     state: MemberState, wanted: ReportableState
 ) -> None:
@@ -178,7 +177,7 @@ def test_a_report_belongs_to_the_correlation_of_what_it_is_about() -> None:
     assert under(context(), seen(during=during)).correlation_id == "cor_of_the_add"
 
 
-@pytest.mark.parametrize("detail", [{"a": "x" * 20_000}, {"a": "\0"}])
+@every_row("detail", [{"a": "x" * 20_000}, {"a": "\0"}])
 def test_an_adapters_own_words_have_their_bounds(detail: dict[str, Any]) -> None:
     with pytest.raises(Refusal) as refused:
         take_report(context(), seen(), AdapterReport(instance=InstanceReport(detail=detail)))

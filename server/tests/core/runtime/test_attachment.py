@@ -30,6 +30,7 @@ from server.tests.support.runtime_rows import manifest as pinned
 from server.tests.support.runtime_rows import seen as seen_rows
 from server.tests.support.sample_decisions.attachments import attached, neighbour, shared
 from server.tests.support.sample_decisions.instances import BOUNDS
+from tests.support.rows import every_row
 
 HERE = context()
 TOLD = {"id": "att_1", "project_id": "prj_other", "account_name": "p-other"}
@@ -57,7 +58,7 @@ def of_attachment(decision: Decision[Any]) -> list[Write]:
     return [each for each in decision.writes if not isinstance(each, Insert) and each.noun == "attachment"]
 
 
-@pytest.mark.parametrize("slug", ["research", "root", "a" * 40, "ends-in-a-hyphen-where-it-is-cut-off-xy", "abc"])
+@every_row("slug", ["research", "root", "a" * 40, "ends-in-a-hyphen-where-it-is-cut-off-xy", "abc"])
 def test_an_account_is_named_after_its_project_within_its_bounds(slug: str) -> None:
     plain = account_name(slug, "prj_1", ())
     assert re.fullmatch(ACCOUNT_NAME_PATTERN, plain)
@@ -152,7 +153,7 @@ ENDS = {
 BEFORE = {"attach": "requested", "detach": "detaching"}
 
 
-@pytest.mark.parametrize(("kind", "outcome"), ENDS)
+@every_row(("kind", "outcome"), ENDS)
 def test_an_attachment_follows_what_its_adapter_says(kind: str, outcome: str) -> None:
     ending = {"succeeded": DONE, "failed": FAILED, "cancelled": CANCELLED}[outcome]
     status = "cancelling" if outcome == "cancelled" else "running"
@@ -179,7 +180,7 @@ def staged(status: str, state: str, kind: str, outcome: str) -> Theatre:
     return made
 
 
-@pytest.mark.parametrize(("kind", "outcome"), ENDS)
+@every_row(("kind", "outcome"), ENDS)
 def test_an_attachment_follows_an_operation_that_ended_without_an_adapter(kind: str, outcome: str) -> None:
     made = staged("running", BEFORE[kind], kind, outcome)
     made.settle()
@@ -206,7 +207,7 @@ def test_a_detach_that_failed_is_done_again_after_a_pause_that_grows() -> None:
     assert pauses == [timedelta(seconds=30), timedelta(seconds=60), timedelta(seconds=120)]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("state", "outcome", "held"),
     list(itertools.product(sorted(LIVE), ["running", "failed", "succeeded"], [True, False])),
 )

@@ -30,6 +30,7 @@ from mooring.core.runtime.closing_record import (
     why_not_stopped,
 )
 from mooring.core.runtime.instance import INSTANCE, InstanceState
+from tests.support.rows import every_row
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 WRITE_OFF_FIELDS = {
@@ -92,12 +93,12 @@ def test_removed_is_refused_by_name_without_the_members_own_record() -> None:
     assert why_not_removed("a", [nothing_started("a")]) is None
 
 
-@pytest.mark.parametrize("state", [state for state in InstanceState if state is not InstanceState.STOPPED])
+@every_row("state", [state for state in InstanceState if state is not InstanceState.STOPPED])
 def test_a_state_that_needs_no_records_is_not_refused_for_want_of_them(state: InstanceState) -> None:
     assert why_not_reached(INSTANCE, state, ["a"], []) is None
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("records", "proof"),
     [
         ([receipt("a"), receipt("b")], TeardownProof.RECEIPTS),
@@ -132,7 +133,7 @@ def test_a_receipt_closes_nothing_while_the_node_still_finds_something() -> None
     assert why_no_receipt("a", []) is None
 
 
-@pytest.mark.parametrize("state", TaskState)
+@every_row("state", TaskState)
 def test_nothing_was_started_only_where_no_task_was_ever_claimed(state: TaskState) -> None:
     possible_without_claim = {TaskState.QUEUED, TaskState.CANCELLED, TaskState.EXPIRED}
 
@@ -156,7 +157,7 @@ def test_the_queued_tasks_of_a_member_that_never_started_are_cancelled() -> None
     assert tasks_to_cancel(tasks) == ("t1", "t3")
 
 
-@pytest.mark.parametrize("state", NodeState)
+@every_row("state", NodeState)
 def test_a_member_is_written_off_only_with_a_retired_node(state: NodeState) -> None:
     refused = why_no_write_off("a", "nod_1", state)
 
@@ -168,7 +169,7 @@ def test_a_member_is_written_off_only_with_a_retired_node(state: NodeState) -> N
         assert f"node nod_1 of member a is {state}" in refused.detail
 
 
-@pytest.mark.parametrize("name", WRITE_OFF_FIELDS)
+@every_row("name", WRITE_OFF_FIELDS)
 def test_a_write_off_states_node_person_reason_and_what_may_be_left(name: str) -> None:
     others = {key: value for key, value in WRITE_OFF_FIELDS.items() if key != name}
 
@@ -185,7 +186,7 @@ def test_a_receipt_record_names_its_receipt_and_nothing_else() -> None:
         ClosingRecord(member_id="a", kind=ClosingKind.RECEIPT, recorded_at=NOON, receipt_id="r", reason="none")
 
 
-@pytest.mark.parametrize("name", ["receipt_id", *WRITE_OFF_FIELDS])
+@every_row("name", ["receipt_id", *WRITE_OFF_FIELDS])
 def test_where_nothing_started_there_is_nothing_to_state(name: str) -> None:
     with pytest.raises(IncompleteRecord, match=f"kind nothing_started cannot state {name}"):
         ClosingRecord(member_id="a", kind=ClosingKind.NOTHING_STARTED, recorded_at=NOON, **{name: "x"})

@@ -25,6 +25,7 @@ from server.tests.support.catalog_rows import version
 from server.tests.support.decision_context import ACCOUNT, NOW, PROJECT, TENANT, authority, context
 from server.tests.support.manifests import launchable
 from server.tests.support.sample_decisions.instances import BOUNDS, adding, facts, manifest, running
+from tests.support.rows import every_row
 
 PLACE = Place(Scope.PROJECT, TENANT, PROJECT)
 
@@ -240,7 +241,7 @@ def test_a_replacement_joins_first_only_where_there_may_be_one_more() -> None:
     assert not takes_over(seen, replace(seen.members[1], allocation_id="alc_new"), "active", told)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("asked", "config", "seconds"),
     [(None, {}, 300), (None, {"patience": 900}, 900), (60, {"patience": 900}, 60), (None, {"patience": "long"}, 300)],
 )

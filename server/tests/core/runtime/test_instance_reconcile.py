@@ -26,6 +26,7 @@ from server.tests.support.instance_rows import (
     operation,
     theatre,
 )
+from tests.support.rows import every_row
 
 HELD = ClaimWatch("adapter-1", NOW + timedelta(days=30), NOW)
 NOBODY = ClaimWatch(None, None, None)
@@ -71,9 +72,9 @@ def play(made: Theatre, *, clean: bool = True) -> None:
     pytest.fail("time does not bring it to an end")
 
 
-@pytest.mark.parametrize("node", [REACHABLE, UNREACHABLE, RETIRED], ids=["reachable", "unreachable", "retired"])
-@pytest.mark.parametrize("watch", [HELD, NOBODY], ids=["held", "nobody"])
-@pytest.mark.parametrize("status", ["accepted", "running", "blocked", "cancelling"])
+@every_row("node", [REACHABLE, UNREACHABLE, RETIRED], ids=["reachable", "unreachable", "retired"])
+@every_row("watch", [HELD, NOBODY], ids=["held", "nobody"])
+@every_row("status", ["accepted", "running", "blocked", "cancelling"])
 @pytest.mark.parametrize(
     ("kind", "phase"),
     [(kind, "adapter") for kind in OperationKind] + [(kind, "platform") for kind in sorted(TEARDOWN_KINDS)],
@@ -107,7 +108,7 @@ def test_nothing_waits_without_a_bound(
     assert reconcile(made.context(), LIMITS, made.seen()) is None
 
 
-@pytest.mark.parametrize("kind", sorted(WHOLE_KINDS | {OperationKind.ADD, OperationKind.DRAIN, OperationKind.ACTION}))
+@every_row("kind", sorted(WHOLE_KINDS | {OperationKind.ADD, OperationKind.DRAIN, OperationKind.ACTION}))
 def test_who_is_late_fails_by_name(kind: OperationKind) -> None:
     made = begun(kind, "running", "adapter", HELD, REACHABLE)
     made.now = NOW + timedelta(hours=1)
@@ -119,7 +120,7 @@ def test_who_is_late_fails_by_name(kind: OperationKind) -> None:
     assert (made.instance.status == "failed") is (kind == "deploy")
 
 
-@pytest.mark.parametrize("kind", sorted(WHOLE_KINDS | {OperationKind.ADD, OperationKind.DRAIN, OperationKind.ACTION}))
+@every_row("kind", sorted(WHOLE_KINDS | {OperationKind.ADD, OperationKind.DRAIN, OperationKind.ACTION}))
 def test_what_nobody_takes_says_when_an_adapter_was_last_seen(kind: OperationKind) -> None:
     seen_at = NOW - timedelta(days=2)
     for watch, said in ((NOBODY, "never"), (ClaimWatch(None, None, seen_at), seen_at.isoformat(timespec="seconds"))):
@@ -147,7 +148,7 @@ def test_a_step_that_takes_too_long_fails_by_its_name() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "blocker", "seconds", "expected"),
     [
         ("active", None, 0, ("running", None, None)),
@@ -157,7 +158,7 @@ def test_a_step_that_takes_too_long_fails_by_its_name() -> None:
         ("provisioning", "node x is silent", 0, ("blocked", "no_capacity", "no capacity: node x is silent")),
     ],
 )
-@pytest.mark.parametrize("kind", ["deploy", "add"])
+@every_row("kind", ["deploy", "add"])
 def test_an_operation_is_offered_when_its_allocations_stand(
     kind: str, status: str, blocker: str | None, seconds: int, expected: tuple[str, str | None, str | None]
 ) -> None:
@@ -203,7 +204,7 @@ def test_a_launch_that_waited_for_capacity_meets_the_open_circuit_when_it_would_
     assert (made.operations["op_deploy"].failure_code, made.instance.status) == ("circuit_open", "failed")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("code", "expected"), [("no_capacity", "no_capacity"), ("host_error", "no_capacity"), ("node_lost", "node_lost")]
 )
 def test_an_allocation_that_fails_takes_the_launch_along(code: str, expected: str) -> None:
@@ -239,7 +240,7 @@ def test_a_teardown_that_left_something_is_tried_again_with_growing_pauses() -> 
     assert made.instance.status == "stopped"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("claimed", "code", "at_once"), [(False, None, True), (True, "interrupted", True), (True, "host_error", False)]
 )
 def test_a_teardown_that_nobody_took_or_that_was_interrupted_is_made_again_at_once(
@@ -265,7 +266,7 @@ def test_a_late_receipt_ends_what_waits_for_its_next_try() -> None:
     assert made.instance.status == "stopped"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("owns", "keeps", "shared", "released"),
     [(True, False, False, True), (False, False, False, False), (True, True, False, False), (True, False, True, False)],
 )
@@ -332,7 +333,7 @@ def test_a_replacement_whose_new_member_is_not_ready_in_time_takes_nothing_away(
     assert [each.status for each in made.members.values()] == ["draining", "failed"]
 
 
-@pytest.mark.parametrize(("minimum", "state"), [(1, "running"), (2, "failed")])
+@every_row(("minimum", "state"), [(1, "running"), (2, "failed")])
 def test_a_lost_machine_fails_its_members_and_the_instance_below_its_minimum(minimum: int, state: str) -> None:
     made = theatre(members=2, watch=HELD, started={"mem_0", "mem_1"}, minimum={"main": minimum})
     made.nodes["nod_2"] = replace(RETIRED, id="nod_2")
@@ -352,7 +353,7 @@ def test_a_lost_machine_fails_its_members_and_the_instance_below_its_minimum(min
         assert {key: row["kind"] for key, row in made.closings.items()} == {"mem_0": "receipt", "mem_1": "write_off"}
 
 
-@pytest.mark.parametrize("status", ["releasing", "release_failed"])
+@every_row("status", ["releasing", "release_failed"])
 def test_an_allocation_that_is_given_back_lets_its_member_go_first(status: str) -> None:
     made = theatre(members=2, watch=HELD, started={"mem_0", "mem_1"})
     made.allocations["alc_1"] = allocation(1, status)
@@ -377,7 +378,7 @@ def test_who_is_busy_with_a_member_is_asked_to_end_before_it_is_removed() -> Non
     assert made.members["mem_1"].status == "removed"
 
 
-@pytest.mark.parametrize(("others", "status"), [(False, "cancelling"), (True, "running")])
+@every_row(("others", "status"), [(False, "cancelling"), (True, "running")])
 def test_an_add_that_brings_others_too_is_waited_for_and_not_cancelled(others: bool, status: str) -> None:
     add = operation("add", "running", member_ids=["mem_1", "mem_2"] if others else ["mem_1"])
     made = theatre(add, members=3, watch=HELD, started={"mem_0", "mem_1", "mem_2"})
@@ -403,7 +404,7 @@ def test_an_allocation_that_was_left_to_others_goes_with_the_last_of_them() -> N
         assert len(moved) == released
 
 
-@pytest.mark.parametrize(("status", "code"), [("failed", "image_pull_failed"), ("cancelled", "cancelled")])
+@every_row(("status", "code"), [("failed", "image_pull_failed"), ("cancelled", "cancelled")])
 def test_members_to_come_of_which_nobody_takes_care_have_failed(status: str, code: str) -> None:
     made = theatre(members=2, watch=HELD, started={"mem_0"})
     made.members["mem_1"] = member(1, "joining", health="unknown")

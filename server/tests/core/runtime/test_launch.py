@@ -21,6 +21,7 @@ from mooring.core.runtime.launch_estimate import Basis, MeasuredLaunch, expect
 from server.tests.support.decision_context import NOW, OTHER_TENANT, TENANT, context
 from server.tests.support.launch_rows import account, entitlement, launch, standing, wished
 from server.tests.support.manifests import digest
+from tests.support.rows import every_row
 
 CASES: Final = 500
 SEED: Final = 20_261
@@ -143,7 +144,7 @@ def layer(**rules: Any) -> PolicyChain:
     return PolicyChain(((Layer.TENANT, PolicyRules(**rules)),))
 
 
-@pytest.mark.parametrize("name", BLOCKERS)
+@every_row("name", BLOCKERS)
 def test_each_thing_in_the_way_has_its_own_code(name: str) -> None:
     change, code = BLOCKERS[name]
     assert codes(launch()) == []

@@ -26,6 +26,7 @@ from mooring.core.runtime.member_log import (
 )
 from server.tests.core.runtime.test_why import BEFORE, allocation, member, task
 from server.tests.support.lifecycle_rows import context
+from tests.support.rows import every_row
 
 WEB = MemberProgram("web", "service")
 KNOWN = KnownPrograms((WEB,), {"web": ("it broke",)})
@@ -93,7 +94,7 @@ def test_a_read_of_an_adapters_is_told_as_its_other_tasks_are() -> None:
     assert finish(context(), replace(own, status="claimed"), TaskEnd(TaskOutcome.SUCCEEDED, result={})).events
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("ground", "code"),
     [
         (replace(GROUND, member=member(status="removed")), Code.CONFLICT),
@@ -113,7 +114,7 @@ def test_who_cannot_be_asked_is_not_asked_and_the_last_lines_are_told(ground: Lo
     assert refused.value.details["last_lines"] == ["it broke"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("columns", "code"),
     [
         ({"status": "queued"}, Code.TEMPORARILY_UNAVAILABLE),

@@ -16,6 +16,7 @@ from server.tests.core.runtime.test_adapter_report import changes, moves
 from server.tests.support.decision_context import context
 from server.tests.support.manifests import digest
 from server.tests.support.runtime_rows import NEXT, NOW, PIN, PLACE, instance, manifest, member, operation, seen
+from tests.support.rows import every_row
 
 DONE = OperationEnd(FinishOutcome.SUCCEEDED)
 FAILED = OperationEnd(FinishOutcome.FAILED, failure=FailureReport(OperationFailure.NOT_QUIET, "busy", ("last",)))
@@ -110,8 +111,8 @@ def test_only_drained_counts_and_a_drain_that_fails_leaves_its_members_draining(
     ]
 
 
-@pytest.mark.parametrize("ending", [DONE, FAILED])
-@pytest.mark.parametrize("kind", [K.REMOVE, K.REPLACE, K.DECOMMISSION])
+@every_row("ending", [DONE, FAILED])
+@every_row("kind", [K.REMOVE, K.REPLACE, K.DECOMMISSION])
 def test_what_tears_down_goes_over_to_the_platform(kind: OperationKind, ending: OperationEnd) -> None:
     decision = ended(kind, ending, member(status="drained"))
     if ending is DONE or kind is K.DECOMMISSION:
@@ -154,7 +155,7 @@ def test_a_rollback_moves_the_pin_back_and_from_a_half_made_upgrade_stays_where_
     assert (changes(half)["pin"], changes(half)["previous_pin"]) == (PIN, NEXT)
 
 
-@pytest.mark.parametrize("kind", list(K))
+@every_row("kind", list(K))
 def test_the_same_end_again_writes_nothing_and_another_is_refused(kind: OperationKind) -> None:
     for ending, status in ((DONE, "succeeded"), (FAILED, "failed"), (CANCELLED, "cancelled")):
         assert ended(kind, ending, status=status).writes == ()

@@ -11,6 +11,7 @@ from mooring.core.runtime.terminal import Terminal, choose
 from server.tests.support.decision_context import context
 from server.tests.support.made_things import manifest_of
 from server.tests.support.runtime_rows import instance, member, seen
+from tests.support.rows import every_row
 
 LOGIN: dict[str, Any] = {"name": "login", "member_id": "mem_head", "protocol": "terminal", "user": "ada"}
 WEB: dict[str, Any] = {"name": "web", "member_id": "mem_head", "protocol": "http", "port": 80}
@@ -44,7 +45,7 @@ def test_one_that_the_manifest_declares_is_at_the_first_member_that_is_up() -> N
     assert refused.value.code is Code.CONFLICT
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("endpoints", "name", "code"),
     [
         ([WEB], None, Code.CONFLICT),
@@ -62,7 +63,7 @@ def test_what_is_no_terminal_is_refused_with_what_there_is(
     assert refused.value.code is code
 
 
-@pytest.mark.parametrize(
+@every_row(
     "wrong",
     [
         {**LOGIN, "user": "root"},

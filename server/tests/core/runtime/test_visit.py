@@ -31,9 +31,10 @@ from server.tests.support.sample_decisions.visits import (
     as_somebody,
     standing,
 )
+from tests.support.rows import every_row
 
 
-@pytest.mark.parametrize(("kind", "lifetime"), [("connect", CONNECT_LIFETIME), ("browse", LINK_LIFETIME)])
+@every_row(("kind", "lifetime"), [("connect", CONNECT_LIFETIME), ("browse", LINK_LIFETIME)])
 def test_a_visit_to_an_endpoint_names_its_port_and_is_bounded(kind: str, lifetime: object) -> None:
     now = as_somebody(context())
     decision = visit_endpoint(now, an_endpoint(now), VisitKind(kind), HASH)
@@ -75,7 +76,7 @@ def test_a_browser_is_for_pages_alone() -> None:
     assert refused.value.code is Code.CONFLICT
 
 
-@pytest.mark.parametrize("user", ["root", "0", "00", "0:0", "000:7", ""])
+@every_row("user", ["root", "0", "00", "0:0", "000:7", ""])
 def test_no_command_runs_as_root(user: str) -> None:
     now = as_somebody(context())
     with pytest.raises(Refusal) as refused:
@@ -83,7 +84,7 @@ def test_no_command_runs_as_root(user: str) -> None:
     assert refused.value.code is Code.VALIDATION_FAILED
 
 
-@pytest.mark.parametrize("argv", [(), ("",), ("a\x00b",), ("x" * (ARGUMENTS_BYTES_MAX + 1),)])
+@every_row("argv", [(), ("",), ("a\x00b",), ("x" * (ARGUMENTS_BYTES_MAX + 1),)])
 def test_a_command_has_a_program_and_bounded_arguments(argv: tuple[str, ...]) -> None:
     now = as_somebody(context())
     with pytest.raises(Refusal) as refused:

@@ -5,8 +5,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import pytest
-
 from mooring.core.fleet.allocation import Allocation, AllocationState, FailureReason
 from mooring.core.fleet.task import Task
 from mooring.core.fleet.task_family import FailureCode
@@ -24,6 +22,7 @@ from mooring.core.runtime.next_steps import (
 )
 from mooring.core.runtime.operation import Operation, OperationFailure, OperationKind, OperationState
 from mooring.core.runtime.why import Why, WhyFacts, why_instance, why_member, why_operation
+from tests.support.rows import every_row
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BEFORE = NOW - timedelta(minutes=10)
@@ -283,7 +282,7 @@ def test_an_open_circuit_stands_beside_the_failure() -> None:
 # Every name has its line --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", list(OperationFailure))
+@every_row("code", list(OperationFailure))
 def test_each_failure_of_an_operation_gives_a_next_step(code: OperationFailure) -> None:
     failed = operation(status="failed", failure_code=code.value, finished_at=NOW)
     why = why_operation(facts(ended=(failed,)), failed)
@@ -294,8 +293,8 @@ def test_each_failure_of_an_operation_gives_a_next_step(code: OperationFailure) 
     assert why_member(facts(members=[MemberSnapshot(of_member, allocation())]), of_member).next.what
 
 
-@pytest.mark.parametrize("code", list(FailureCode))
-@pytest.mark.parametrize("vague", sorted(VAGUE))
+@every_row("code", list(FailureCode))
+@every_row("vague", sorted(VAGUE))
 def test_each_failure_of_a_task_gives_a_next_step(code: FailureCode, vague: OperationFailure) -> None:
     failed = operation(status="failed", failure_code=vague.value, finished_at=NOW)
     why = why_operation(facts(ended=(failed,), failed=(task(failure_code=code.value),)), failed)
@@ -307,7 +306,7 @@ def test_each_failure_of_a_task_gives_a_next_step(code: FailureCode, vague: Oper
     assert why.next.who is not Unblocker.NOBODY
 
 
-@pytest.mark.parametrize("code", [*FailureReason, *FailureCode])
+@every_row("code", [*FailureReason, *FailureCode])
 def test_each_failure_of_an_allocation_gives_a_next_step(code: str) -> None:
     assert next_of_allocation(code).what
     dead = allocation(status="failed", failure_code=code, failure_detail="why", failed_at=NOW)
@@ -317,8 +316,8 @@ def test_each_failure_of_an_allocation_gives_a_next_step(code: str) -> None:
     assert why.next.who is not Unblocker.NOBODY
 
 
-@pytest.mark.parametrize("state", list(AllocationState))
-@pytest.mark.parametrize("blocker", [None, "something that has a name"])
+@every_row("state", list(AllocationState))
+@every_row("blocker", [None, "something that has a name"])
 def test_each_state_of_an_allocation_with_and_without_a_blocker_explains_a_wait(
     state: AllocationState, blocker: str | None
 ) -> None:
@@ -329,15 +328,15 @@ def test_each_state_of_an_allocation_with_and_without_a_blocker_explains_a_wait(
         assert why.chain[-1].noun == "allocation"
 
 
-@pytest.mark.parametrize("code", list(NEXT_OF_BLOCKER))
+@every_row("code", list(NEXT_OF_BLOCKER))
 def test_each_blocker_of_the_platform_gives_a_next_step(code: str) -> None:
     blocked = operation(status="blocked", dispatched_at=BEFORE, blocker="…", blocker_code=code)
     assert why_operation(facts(operations=[blocked]), blocked).next == NEXT_OF_BLOCKER[code]
 
 
-@pytest.mark.parametrize("kind", list(OperationKind))
-@pytest.mark.parametrize("state", list(OperationState))
-@pytest.mark.parametrize("phase", ["adapter", "platform"])
+@every_row("kind", list(OperationKind))
+@every_row("state", list(OperationState))
+@every_row("phase", ["adapter", "platform"])
 def test_every_operation_in_every_state_is_explained(kind: OperationKind, state: OperationState, phase: str) -> None:
     each = operation(kind=kind.value, status=state.value, phase=phase, failure_code="runtime_error", blocker="…")
     for watch in (HELD, ClaimWatch()):
@@ -347,7 +346,7 @@ def test_every_operation_in_every_state_is_explained(kind: OperationKind, state:
     assert again(instance(), each).startswith("mooring ")
 
 
-@pytest.mark.parametrize("state", list(MemberState))
+@every_row("state", list(MemberState))
 def test_every_member_in_every_state_is_explained(state: MemberState) -> None:
     each = replace(member(), status=state.value, failure_code="runtime_error")
     for node in (None, NodeStanding("nod_1", "ready", BEFORE), NodeStanding("nod_1", "retired")):

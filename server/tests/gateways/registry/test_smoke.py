@@ -24,6 +24,7 @@ from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring.gateways.registry.simulated_registry import SimulatedRegistry
 from mooring.gateways.registry.source_stream import ReceivedBody, Sink
 from server.tests.support.images import PROGRAM, About, Artifact, Layer, archive, image, index, layer, payload, push
+from tests.support.rows import every_row
 
 pytestmark = pytest.mark.anyio
 REPOSITORY = "team/app"
@@ -262,7 +263,7 @@ async def test_a_config_that_cannot_be_read_fails() -> None:
         assert failures(await smoke(registry, REPOSITORY, manifest.digest)) == [("config", None)]
 
 
-@pytest.mark.parametrize("step", [1, 7, 512, 100_000])
+@every_row("step", [1, 7, 512, 100_000])
 def test_an_archive_is_understood_in_whatever_pieces_it_comes(step: int) -> None:
     names = {f"{'long/' * 60}{number}": PROGRAM for number in range(3)} | {"bin/ümlaut": PROGRAM, "empty": b""}
     for form in (tarfile.PAX_FORMAT, tarfile.GNU_FORMAT):

@@ -13,6 +13,7 @@ import pytest
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.gateways.egress import EgressRequest, OpenEgressAnswer
 from mooring.gateways.registry.source_stream import BodyRequest, SourceReader, SourceTimeouts
+from tests.support.rows import every_row
 
 PATIENCE: Final = SourceTimeouts(window_seconds=30.0, window_bytes=1_000, silence_seconds=60.0, attempts=1)
 Gap = tuple[float, int]  # so long nothing comes, and then so many bytes
@@ -75,7 +76,7 @@ def ended(gaps: Sequence[Gap], patience: SourceTimeouts = PATIENCE) -> tuple[Cod
         return runner.run(read())
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("gaps", "code", "seconds"),
     [
         ([(1.0, 1)] * 60, Code.SOURCE_TOO_SLOW, 30.0),

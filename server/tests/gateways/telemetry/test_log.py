@@ -19,6 +19,7 @@ from mooring.core.kernel.decision import Actor, PrincipalKind
 from mooring.core.kernel.permissions import Authority, Place, Scope
 from mooring.gateways.telemetry.instruments import Telemetry, bound, configure_logging
 from mooring.gateways.telemetry.log import MASK, LogOutput, is_sensitive, mask
+from tests.support.rows import every_row
 
 BODY = "01m7gkb3xcnvwxkmhw0gsmppk2"
 TENANT, PROJECT, USER, TOKEN = f"ten_{BODY}", f"prj_{BODY}", f"usr_{BODY}", f"tok_{BODY}"
@@ -371,7 +372,7 @@ def test_a_field_that_speaks_of_a_secret_loses_its_value(name: str, telemetry: T
     assert (line[name], line["nested"][name]) == (MASK, MASK)
 
 
-@pytest.mark.parametrize(
+@every_row(
     "name",
     [
         "token_id",

@@ -20,6 +20,7 @@ from mooring.core.kernel.permissions import Authority, Place, Scope
 from mooring.gateways.telemetry.instruments import Telemetry, bound, span, wants_traces
 from mooring.gateways.telemetry.log import MASK, LogOutput
 from mooring.gateways.telemetry.otlp import OtlpTracing
+from tests.support.rows import every_row
 
 BODY = "01m7gkb3xcnvwxkmhw0gsmppk2"
 TRACE, SPAN, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331", "00f067aa0ba902b7"
@@ -196,7 +197,7 @@ def test_the_variables_of_opentelemetry_are_honoured(receiver: Receiver, monkeyp
     assert attributes(list(resource.attributes))["service.name"] == "mooring-east"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("endpoint", "environment", "wanted"),
     [
         ("", {}, False),

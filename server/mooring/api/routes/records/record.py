@@ -16,8 +16,7 @@ from mooring.api.schemas.records.record import (
     audit_view,
     event_view,
 )
-from mooring.api.socket import WebSocketResponse
-from mooring.api.websocket import accept
+from mooring.api.socket import WebSocketResponse, accept
 from mooring.commands.kernel.lookup import require
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope

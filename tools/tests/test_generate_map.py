@@ -1,0 +1,34 @@
+"""The map of the server is what its source says, and no change of state is missing from it."""
+
+from pathlib import Path
+
+import pytest
+
+from mooring.api.routes import ROUTES
+from tools import generate_map
+
+
+def test_the_map_is_what_the_source_says() -> None:
+    assert generate_map.PAGE.read_text(encoding="utf-8") == generate_map.page(), "run python -m tools.generate_map"
+
+
+def test_every_route_that_changes_something_is_on_the_map() -> None:
+    page = generate_map.page()
+    missing = [route.key for route in ROUTES if route.mutates and f":{route.handler.__name__}`" not in page]
+    assert not missing
+
+
+def test_the_map_leads_from_a_drain_to_its_decision_and_its_tables() -> None:
+    (row,) = [line for line in generate_map.page().splitlines() if line.startswith("| **member drain**")]
+    assert "`commands/runtime/member.py:drain`" in row
+    assert "`core/runtime/member_change.py:drain_member`" in row
+    assert "`member`, `operation`" in row
+
+
+def test_a_page_that_differs_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "map.md"
+    assert generate_map.main([], path) == 0
+    assert generate_map.main(["--check"], path) == 0
+    path.write_text("# Map\n", encoding="utf-8")
+    assert generate_map.main(["--check"], path) == 1
+    assert "map.md (stored)" in capsys.readouterr().err
