@@ -166,7 +166,6 @@ class Settings:
 
     @property
     def data_path(self) -> Path:
-        """The directory of the embedded database."""
         return Path(self.data_dir) if self.data_dir else default_data_dir()
 
     @property

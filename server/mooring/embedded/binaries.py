@@ -33,8 +33,6 @@ VERSION_SECONDS_MAX = 20.0
 
 @dataclass(frozen=True)
 class Installation:
-    """One set of PostgreSQL programs."""
-
     root: Path
     version: str
     is_wheel: bool
@@ -62,7 +60,6 @@ def candidates() -> Iterator[tuple[Path, bool]]:
 
 
 def installations() -> Iterator[Installation]:
-    """Every usable installation, best first."""
     for root, is_wheel in candidates():
         if (root / "bin" / "initdb").is_file() and (version := read_version(root / "bin" / "postgres")):
             installation = Installation(root, version, is_wheel)

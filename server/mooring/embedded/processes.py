@@ -91,7 +91,6 @@ class ProgramLaunch:
     death_signal: signal.Signals = signal.SIGTERM
 
     def command(self) -> list[str]:
-        """The command line, through the launcher."""
         numbers = (self.account.uid, self.account.gid, os.getpid(), int(self.death_signal))
         interpreter = [sys.executable, "-I", "-S", str(LAUNCHER)]
         return [*interpreter, *map(str, numbers), str(self.directory), str(self.program), *self.arguments]

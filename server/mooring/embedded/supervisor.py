@@ -86,7 +86,6 @@ class EmbeddedPostgres:
 
     @property
     def log_directory(self) -> Path:
-        """Where the server's own log files are."""
         return self._layout.log
 
     async def start(self) -> str:

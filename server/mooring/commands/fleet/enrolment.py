@@ -50,8 +50,6 @@ async def create_token(work: Work[EnrolmentToken], secret: str, region: str, lab
 
 
 async def revoke_token(work: Work[EnrolmentToken], token_id: str) -> Answered:
-    """Revoke a one-time token that was not used."""
-
     async def load() -> EnrolmentToken:
         return require(await tokens.find(work.database, work.acting, token_id), "enrolment token")
 

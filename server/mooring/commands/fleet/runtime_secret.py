@@ -50,8 +50,6 @@ async def store(work: Work[RuntimeSecret], owner: SecretOwner, value: bytes, *, 
 
 
 async def destroy(work: Work[tuple[RuntimeSecret, ...]], owner: SecretOwner) -> Answered:
-    """Destroy every secret of an instance or an allocation."""
-
     async def load() -> list[RuntimeSecret]:
         return await runtime_secrets.of_owner(work.database, work.acting, owner.project_id, owner.id)
 

@@ -17,7 +17,7 @@ from mooring.core.records.delivery import (
     DeliveryMessage,
     DeliveryOutcome,
     Replayed,
-    bury,
+    mark_dead,
     message_headers,
     outcome_of,
     replay,
@@ -51,7 +51,7 @@ async def give_up(services: Services, delivery: Delivery, outcome: DeliveryOutco
     """Make it a dead letter, under the correlation id of its event; False when the lease was lost meanwhile."""
     context = system_context(services)
     context = replace(context, correlation_id=delivery.correlation_id, trace_id=trace_id or context.trace_id)
-    return await apply_once(services, PLATFORM, context, bury(context, delivery, outcome))
+    return await apply_once(services, PLATFORM, context, mark_dead(context, delivery, outcome))
 
 
 async def replay_one(work: Work[Delivery], place: Place, delivery_id: str) -> Answered:

@@ -61,8 +61,6 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """One NUMA node of the machine."""
-
     index: int
     cpus: int
     memory_bytes: int

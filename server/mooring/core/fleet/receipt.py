@@ -32,8 +32,6 @@ DEPTH_MAX: Final = 4
 
 
 class ReceiptFault(StrEnum):
-    """Why a receipt is refused."""
-
     MISSING = "receipt_missing"
     INVALID = "receipt_invalid"
     SIGNATURE = "receipt_signature"

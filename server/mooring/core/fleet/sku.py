@@ -72,8 +72,6 @@ class SkuPrice:
 
 @dataclass(frozen=True, slots=True)
 class SkuPriceSpec:
-    """The price of a GPU for an hour."""
-
     minor_per_gpu_hour: int
     currency: str
 

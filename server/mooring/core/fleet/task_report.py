@@ -24,8 +24,6 @@ STRAYS_MAX: Final = 100
 
 
 class ReportCode(StrEnum):
-    """Why a report is refused."""
-
     LEASE_LOST = "lease_lost"
     NOT_FOUND = "not_found"
     VALIDATION_FAILED = "validation_failed"
@@ -54,8 +52,6 @@ ACCEPTED: Final = TaskReportVerdict(True)
 
 @dataclass(frozen=True, slots=True)
 class TaskProgressReport:
-    """The progress of a running task."""
-
     task_id: str
     fence: int
     progress: Mapping[str, Any]
@@ -83,8 +79,6 @@ class TaskResultReport:
 
 @dataclass(frozen=True, slots=True)
 class TaskRejected:
-    """A task that the agent rejected."""
-
     task_id: str | None
     reason: RefusalReason
     detail: str
@@ -99,8 +93,6 @@ class TaskStrayReport:
 
 @dataclass(frozen=True, slots=True)
 class MalformedReport:
-    """A malformed report."""
-
     detail: str
 
 

@@ -38,8 +38,6 @@ class UsageReport:
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """A stored interval."""
-
     id: str
     tenant_id: str
     project_id: str

@@ -42,8 +42,6 @@ class DeliveryStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One event on its way to one webhook."""
-
     id: str
     event_id: str
     webhook_id: str
@@ -138,11 +136,10 @@ def retry_seconds(attempts: int, chance: float, asked_for: float | None = None) 
 
 
 def is_last(delivery: Delivery, attempts_max: int) -> bool:
-    """Whether the present attempt is the last one."""
     return delivery.attempts >= attempts_max
 
 
-def bury(context: DecisionContext, delivery: Delivery, outcome: DeliveryOutcome) -> Decision[Delivery]:
+def mark_dead(context: DecisionContext, delivery: Delivery, outcome: DeliveryOutcome) -> Decision[Delivery]:
     """Make a dead letter after the last attempt failed; an event says so."""
     after = replace(
         delivery,

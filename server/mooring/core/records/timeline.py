@@ -18,8 +18,6 @@ AUDIT: Final = "audit"
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """One line of the timeline."""
-
     position: StreamPosition
     id: str
     kind: str

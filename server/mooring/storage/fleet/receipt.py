@@ -54,5 +54,4 @@ async def chain(database: Database, node_id: str, first: int, last: int) -> list
 async def own_in_chain(
     database: Database, acting: Acting, node_id: str, project_id: str, *, first: int, last: int
 ) -> list[Receipt]:
-    """The receipts of a project within a part of a node's chain."""
     return [Receipt(*row) for row in await database.fetch(acting, OWN_IN_CHAIN, node_id, first, last, project_id)]

@@ -59,7 +59,7 @@ class TimelineSelection:
     audit: bool = True
 
     def statement(self) -> tuple[str, tuple[str, ...]]:
-        """The statement, and its further arguments."""
+        """The statement, and its arguments after the position and the limit."""
         if self.app_instance_id is not None and self.correlation_id is not None:
             both = (self.project_id, self.app_instance_id, self.correlation_id)
             return (OF_BOTH if self.audit else OF_BOTH_WITHOUT_AUDIT), both

@@ -48,7 +48,6 @@ async def page(database: Database, acting: Acting, project_id: str | None, windo
 
 
 async def count(database: Database, acting: Acting, project_id: str | None) -> int:
-    """How many webhooks this scope has."""
     return int(await database.fetchval(acting, COUNT, acting.tenant_id, project_id))
 
 
