@@ -141,7 +141,7 @@ def _access(path: Path, action: Callable[P, T], *args: P.args, **kwargs: P.kwarg
     try:
         return action(*args, **kwargs)
     except FileExistsError as error:
-        raise DataDirectoryUnusable(path, "it exists and is not a directory") from error
+        raise DataDirectoryUnusable(path, "something that is not a directory is in the way") from error
     except OSError as error:
         raise DataDirectoryUnusable(path, error.strerror or str(error)) from error
 

@@ -38,9 +38,8 @@ class TunnelRegistry:
         self._services = services
         self._awaited: dict[str, AwaitedNode] = {}
         self._open: dict[Key, TunnelConnection] = {}
-        self._locks: WeakValueDictionary[Key, asyncio.Lock] = (
-            WeakValueDictionary()
-        )  # one per tunnel that is being requested
+        # One lock per tunnel that is being requested, so that two visits do not request the same one.
+        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
     async def stream_to(self, visit: Visit) -> TunnelStream:
         """A stream to the port that a visit is for."""

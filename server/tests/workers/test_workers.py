@@ -65,7 +65,7 @@ async def test_a_look_that_comes_to_an_error_is_followed_by_a_pause_too() -> Non
     pace = WakePace(600.0)
     for _ in range(QUICK_PASSES):
         with pytest.raises(LookupError):
-            async with pace.look():
+            async with pace.turn():
                 raise LookupError
     assert pace.wait_seconds(time.monotonic()) > 500
 
