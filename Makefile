@@ -1,5 +1,5 @@
 # Every target sets up what it needs by itself; the second time that takes a moment.
-.PHONY: help demo up test test-core soak check format bench lock set-up clean
+.PHONY: help demo up test test-system test-core soak check format bench lock set-up clean
 
 ARGS ?=
 export PYTHON
@@ -9,9 +9,11 @@ unexport PYTHONDONTWRITEBYTECODE
 help:
 	@echo "make demo       start Mooring on a database of its own and show what it does"
 	@echo "make up         start Mooring and stay"
-	@echo "make test       run all tests        (ARGS='-k word' to choose)"
+	@echo "make test       run the tests that need no child server and no kernel feature, 6 minutes on two cores"
+	@echo "                (ARGS='-k word' chooses; a path runs all of its tests, whatever their gate)"
+	@echo "make test-system  run the others: servers that are killed, sandboxes, whole systems, 12 minutes"
 	@echo "make test-core  run the tests of the core, which need no database"
-	@echo "make soak       run the tests that have a long form in it: ten times as much, some minutes"
+	@echo "make soak       run the tests that have a long form in it, with a random seed that is printed"
 	@echo "make check      run every linter"
 	@echo "make format     let ruff put the code in order"
 	@echo "make bench      run the benchmarks"
@@ -30,12 +32,16 @@ up: set-up
 test: set-up
 	@.venv/bin/python -m tools.test $(ARGS)
 
+test-system: set-up
+	@.venv/bin/python -m tools.test --gate system $(ARGS)
+
 # The core's tests use no fixture and no plugin that knows the server: not loading them is half of the time.
 test-core: set-up
 	@.venv/bin/python -m tools.test server/tests/core --noconftest -p no:schemathesis $(ARGS)
 
 soak: set-up
 	@MOORING_SOAK=1 .venv/bin/python -m tools.test server/tests/processes/test_catalog_storm.py \
+		server/tests/processes/test_kill_the_server.py \
 		server/tests/processes/test_artifact_checks.py tests/e2e/test_catalog_walk.py server/tests/world/test_world.py \
 		tests/e2e/test_conformance.py tests/e2e/slurm/test_adapter_dies.py server/tests/api/test_contract.py $(ARGS)
 
@@ -53,5 +59,5 @@ lock: set-up
 	@.venv/bin/python -m tools.lock $(ARGS)
 
 clean:
-	@rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis
+	@rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis .test-output
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -25,16 +25,16 @@ import uvloop
 from bench import meters
 from bench.load import HEAD_END, LENGTH, LoadFailed
 from bench.statements import Alone, alone
-from mooring_agent.verify import Believer, Refused
-from mooring_agent.wire import Claimed, Reported, Task, decode
+from mooring_agent.control_plane.messages import ClaimResponse, ReportResponse, Task, decode
+from mooring_agent.tasks.verifier import TaskRefused, TaskVerifier
 
 SHARED_CONNECTIONS = 64
 MAKING_CONNECTIONS = 64  # so many that no request waits for another one on our side
 PROBES_PER_SECOND = 10
 PATIENCE_SECONDS = 60.0
 FREE = 64
-_CLAIMED = msgspec.json.Decoder(Claimed)
-_REPORTED = msgspec.json.Decoder(Reported)
+_CLAIMED = msgspec.json.Decoder(ClaimResponse)
+_REPORTED = msgspec.json.Decoder(ReportResponse)
 TRANSACTIONS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current_database()"
 
 
@@ -193,7 +193,7 @@ class Agent(Answers):
     def __init__(self, crew: "Crew", node_id: str, token: str) -> None:
         super().__init__(crew.counts)
         self._crew = crew
-        self._believer = Believer(node_id, crew.counts.audience, crew.counts.believers)
+        self._believer = TaskVerifier(node_id, crew.counts.audience, crew.counts.believers)
         self._token = token
         self._running: list[Task] = []
 
@@ -227,8 +227,8 @@ class Agent(Answers):
         counts.polls += 1
         for envelope in _CLAIMED.decode(body).tasks:
             try:
-                task = self._believer.believe(envelope, time.time())
-            except Refused as refused:
+                task = self._believer.verify(envelope, time.time())
+            except TaskRefused as refused:
                 counts.fail(f"a task was not believed: {refused}")
                 return
             counts.latencies_ms.append((time.perf_counter() - counts.intents[task.correlation_id]) * 1000)

@@ -28,8 +28,8 @@ from bench.agent_load import Agent, Crew, Lane
 from bench.load import LoadFailed
 from bench.stand import Stand, stand
 from mooring.core.identity.platform_key import encoded
-from mooring_agent.verify import Refused
-from mooring_agent.wire import Claimed, Task
+from mooring_agent.control_plane.messages import ClaimResponse, Task
+from mooring_agent.tasks.verifier import TaskRefused
 
 CONNECTIONS = 8
 MEMBERS = 200
@@ -40,7 +40,7 @@ POLL_SECONDS = 25.0
 LANES = 16
 OVER = "succeeded,failed,cancelled"
 ROOT = Path(__file__).resolve().parents[1]
-_CLAIMED = msgspec.json.Decoder(Claimed)
+_CLAIMED = msgspec.json.Decoder(ClaimResponse)
 _RESULTS: dict[str, dict[str, Any]] = {
     "files.write": {"written": 1},
     "service.start": {"state": "running", "pid": 1, "started_at": 1},
@@ -89,8 +89,8 @@ class Doer(Agent):
         for envelope in _CLAIMED.decode(body).tasks:
             begun = time.perf_counter()
             try:
-                task = self._believer.believe(envelope, time.time())
-            except Refused as refused:
+                task = self._believer.verify(envelope, time.time())
+            except TaskRefused as refused:
                 self.counts.fail(f"a task was not believed: {refused}")
                 return
             self.counts.claims.add((task.task_id, task.fence))

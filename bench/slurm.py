@@ -28,7 +28,7 @@ from mooring_agent.hosts.contract import (
     Network,
     Owner,
     ProcessSpec,
-    Restart,
+    RestartPolicy,
     SandboxSpec,
 )
 from mooring_agent.hosts.namespace import NamespaceHost
@@ -122,7 +122,7 @@ class ByHand:
 
     async def end(self) -> None:
         """Destroy it."""
-        for allocation_id in self.host.places.allocations():
+        for allocation_id in self.host.store.allocations():
             look = await self.host.destroy(allocation_id)
             if not look.clean:
                 raise RuntimeError(f"by hand: {look.remaining}")
@@ -170,7 +170,7 @@ class ByHand:
 
     async def _start(self, owner: Owner, daemon: daemons.Daemon) -> None:
         process = ProcessSpec(daemon.argv, daemon.environment)
-        await self.host.start_service(owner, daemon.name, process, Restart("on_failure"))
+        await self.host.start_service(owner, daemon.name, process, RestartPolicy("on_failure"))
 
 
 def measure(effort: Effort) -> Slurm:

@@ -1,11 +1,11 @@
-"""Stands in for a developer's own tools, where there are none: makes a small image, pushes and signs it.
+"""Stands in for a developer's own tools: builds a small image, pushes and signs it.
 
     mooring artifacts publish --name hello -o json > intent.json
     python -m tools.demo_push intent.json --key release
 
-The intent is what `publish` answered; its token goes to the registry and nowhere else. The digest is printed. With
-`--key NAME` the image is also signed as cosign would, with the key in `NAME.key`, which is made together with
-`NAME.pub` where it does not exist. With `--pushed DIGEST` nothing is pushed: what lies there already is signed.
+The intent is the answer of `publish`; its token is only sent to the registry. The digest is printed. With `--key
+NAME` the image is also signed as cosign would do it, with the key in `NAME.key`, which is generated together with
+`NAME.pub` if it does not exist. With `--pushed DIGEST` nothing is pushed: the existing image is signed.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from tools.demo_registry import push, pushing, small_image
 
 
 def signing_key(name: str) -> SigningKey:
-    """The key of this name, made if there is none yet; its private half is readable by its owner alone."""
+    """The key with this name, generated if there is none; only its owner can read it."""
     private, public = Path(f"{name}.key"), Path(f"{name}.pub")
     if not private.exists():
         made = new_signing_key()
@@ -35,11 +35,11 @@ def signing_key(name: str) -> SigningKey:
 
 
 def main(arguments: list[str]) -> int:
-    """Push and sign; the exit code."""
+    """Push and sign; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.demo_push", description="Push a small image, and sign it.")
-    parser.add_argument("intent", type=Path, help="what `mooring artifacts publish -o json` said")
-    parser.add_argument("--key", help="sign with the key in KEY.key, made with KEY.pub if it is not there")
-    parser.add_argument("--pushed", metavar="DIGEST", help="what was pushed by another tool: sign that")
+    parser.add_argument("intent", type=Path, help="the output of `mooring artifacts publish -o json`")
+    parser.add_argument("--key", help="sign with the key in KEY.key, generated with KEY.pub if it does not exist")
+    parser.add_argument("--pushed", metavar="DIGEST", help="sign this digest, pushed by another tool")
     given = parser.parse_args(arguments)
     intent = msgspec.json.decode(given.intent.read_bytes(), type=models.Publish)
     image = small_image()

@@ -1,7 +1,7 @@
-"""What the demo needs beside Mooring: a registry on loopback, and a developer's hands that make, push and sign.
+"""A registry on loopback for the demo, and the developer's tools: build, push and sign.
 
-The registry is Debian's docker-registry with a configuration of the demo's own, on a port that nobody uses, with its
-data in the demo's directory. It takes only tokens that Mooring signs. It is ended with the demo, however that ends.
+The registry is Debian's docker-registry with its own configuration, on a free port, with its data in the demo's
+directory. It accepts only tokens that Mooring signs. It ends with the demo.
 """
 
 import gzip
@@ -41,7 +41,7 @@ class RegistryFailed(Exception):
 
 
 def registry_program() -> tuple[str | None, str]:
-    """The registry's program, installed first where that is possible; else none, and why not."""
+    """The path of the registry program, installed first if possible; otherwise none and the reason."""
     reason = ""
     if shutil.which(PROGRAM) is None and os.geteuid() == 0:
         try:
@@ -54,7 +54,7 @@ def registry_program() -> tuple[str | None, str]:
 
 @contextmanager
 def running_registry(program: str, directory: Path, address: str, auth: dict[str, str]) -> Iterator[None]:
-    """A registry that trusts what `auth` says, at this address; ended and forgotten afterwards."""
+    """Run a registry that trusts `auth`, at this address; stopped and deleted afterwards."""
     directory.mkdir()
     bundle, config, log = directory / "bundle.pem", directory / "config.yml", directory / "log"
     bundle.write_text(auth["certificate"], encoding="utf-8")
@@ -67,9 +67,9 @@ def running_registry(program: str, directory: Path, address: str, auth: dict[str
         "auth": {"token": token},
     }
     config.write_bytes(msgspec.json.encode(settings))  # JSON is YAML
-    # A demo that is killed takes its registry along.
-    keeper = shutil.which("setpriv")
-    begin = [keeper, "--pdeathsig", "KILL"] if keeper else []
+    # If the demo is killed, its registry ends too.
+    setpriv = shutil.which("setpriv")
+    begin = [setpriv, "--pdeathsig", "KILL"] if setpriv else []
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*begin, program, "serve", str(config)],
@@ -95,20 +95,19 @@ def _wait_until_it_listens(process: "subprocess.Popen[bytes]", log: Path) -> Non
 
 
 @dataclass(frozen=True)
-class Image:
-    """An image: its manifest, and the blobs that it names."""
+class DemoImage:
+    """An image: its manifest and its blobs."""
 
     manifest: bytes
     blobs: tuple[bytes, ...]
 
     @property
     def digest(self) -> str:
-        """By which it is known."""
         return digest_of(self.manifest)
 
 
-def small_image() -> Image:
-    """An image with one program in one layer, made of nothing but tar, gzip and JSON."""
+def small_image() -> DemoImage:
+    """An image with one program in one layer, made with tar, gzip and JSON."""
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w") as tar:
         entry = tarfile.TarInfo("bin/hello")
@@ -128,32 +127,32 @@ def small_image() -> Image:
         "config": {"mediaType": OCI_CONFIG, "digest": digest_of(config), "size": len(config)},
         "layers": [{"mediaType": OCI_LAYER_GZIP, "digest": digest_of(layer), "size": len(layer)}],
     }
-    return Image(msgspec.json.encode(manifest), (layer, config))
+    return DemoImage(msgspec.json.encode(manifest), (layer, config))
 
 
 @dataclass(frozen=True)
-class Given:
-    """The one token that publishing gave."""
+class PublishToken:
+    """The token that publishing returned."""
 
     fixed: str
 
     def token(self, repository: str, actions: Sequence[str]) -> str:
-        """The same for whatever the registry asks; it counts for one repository alone."""
+        """The same for every challenge; it is valid for one repository."""
         return self.fixed
 
 
 async def pushing(intent: models.Publish, send: Callable[[RegistryPusher], Awaitable[Result]]) -> Result:
-    """Do something at the registry with the right that publishing gave."""
+    """Do something at the registry with the token of `publish`."""
     dialer = EgressClient(Reach(allowed=read_networks("127.0.0.0/8")))
     try:
-        place = RegistryPlace(f"http://{intent.registry}", credentials=Given(intent.registry_token))
+        place = RegistryPlace(f"http://{intent.registry}", credentials=PublishToken(intent.registry_token))
         return await send(RegistryPusher(RegistryClient(place, dialer)))
     finally:
         await dialer.close()
 
 
-async def push(intent: models.Publish, image: Image) -> None:
-    """Push an image, as any of a developer's tools would."""
+async def push(intent: models.Publish, image: DemoImage) -> None:
+    """Push an image, as any developer's tool would."""
 
     async def send(pusher: RegistryPusher) -> None:
         for content in image.blobs:

@@ -1,9 +1,9 @@
-"""Slurm's part of the demo: a cluster of real Slurm in sandboxes of this machine, from its launch to its last receipt.
+"""Slurm in the demo: a cluster of real Slurm in sandboxes of this machine, from its launch to its last receipt.
 
-Debian's own slurmctld, slurmd and munged run in the project's allocations, operated by an adapter that the demo starts
-as anybody would; the GPUs are simulated, scheduled and kept apart, and compute nothing. A job goes over two workers by
-`srun`, a third worker comes, is drained while a job runs there, and goes. What is printed was seen, mostly as Slurm
-itself says it.
+Debian's own slurmctld, slurmd and munged run in the project's allocations, operated by an adapter that the demo
+starts; the GPUs are simulated: they are scheduled and separated, but compute nothing. A job runs on two workers with
+`srun`, a third worker joins, is drained while a job runs there, and is removed. The output is what was observed,
+mostly Slurm's own.
 """
 
 import os
@@ -18,9 +18,9 @@ from mooring_adapter.bundle import key_at
 from mooring_sdk import models
 from mooring_slurm.bundle import write_version
 from tools.debian_packages import PackagesMissing, install
-from tools.demo_apps import LOOK_SECONDS, WAIT_SECONDS_MAX, Stage, adapter, done, install_app, launched, over
+from tools.demo_apps import LOOK_SECONDS, WAIT_SECONDS_MAX, DemoStage, adapter, done, install_app, launched, over
 from tools.demo_nodes import SKU, do
-from tools.demo_telling import DemoFailed, heading, tell
+from tools.demo_output import DemoFailed, heading, show_fact
 
 APP: Final = "slurm"
 CLUSTER: Final = "hpc"
@@ -32,16 +32,16 @@ END: Final = "ended by itself"
 JOB: Final = f"""#!/bin/sh
 #SBATCH --nodelist={{node}}
 echo "begun on $SLURMD_NODENAME with GPU $CUDA_VISIBLE_DEVICES"
-sleep 2  # Slurm tells times in seconds: shorter jobs may have used nothing
+sleep 2  # Slurm counts in seconds: a shorter job may show no usage
 while [ ! -e {GO} ]; do sleep 0.1; done
 echo {END}
 """
 
 
 def slurm_is_missing() -> str:
-    """Why no cluster of Slurm can stand here, after its packages were installed where that is possible; or nothing."""
+    """Why Slurm cannot run here, after its packages were installed if possible; empty if it can."""
     if os.geteuid() != 0:
-        return "sandboxes in which Slurm's daemons run need root"
+        return "Slurm's sandboxes need root"
     reason = ""
     if _missing():
         try:
@@ -57,15 +57,15 @@ def _missing() -> list[str]:
     return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
-def show_slurm(stage: Stage) -> None:
+def show_slurm(stage: DemoStage) -> None:
     """The whole life of a cluster; afterwards each of its members has a receipt."""
     heading("A cluster of real Slurm, with simulated GPUs")
     version = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, timeout=30, check=True).stdout
-    tell("Slurm", f"{version.strip()}, this machine's own programs, in sandboxes")
-    install_app(stage, write_version(stage.apps, key_at(stage.berth.directory / f"{APP}.key")))
+    show_fact("Slurm", f"{version.strip()}, this machine's own programs, in sandboxes")
+    install_app(stage, write_version(stage.apps, key_at(stage.work.directory / f"{APP}.key")))
     with (
-        adapter(stage.url, stage.berth.directory, APP),
-        launched(stage.berth, APP, CLUSTER, {"controller": 1, "worker": 2}) as instance,
+        adapter(stage.url, stage.work.directory, APP),
+        launched(stage.work, APP, CLUSTER, {"controller": 1, "worker": 2}) as instance,
     ):
         life = ClusterLife(stage, instance)
         life.run_on_both()
@@ -76,30 +76,30 @@ def show_slurm(stage: Stage) -> None:
 
 
 class ClusterLife:
-    """What is done with a cluster that runs, and what Slurm says of it."""
+    """The steps of the demo with a running cluster, and what Slurm says about it."""
 
-    def __init__(self, stage: Stage, instance: models.Instance) -> None:
-        self.stage, self.berth = stage, stage.berth
-        self.client, self.project_id = stage.berth.client, stage.berth.project.id
+    def __init__(self, stage: DemoStage, instance: models.Instance) -> None:
+        self.stage, self.work = stage, stage.work
+        self.client, self.project_id = stage.work.client, stage.work.project.id
         self.id, self.name = instance.id, instance.name
         self.known = {each.name for each in self.members()}
 
     def run_on_both(self) -> None:
-        """A job over both workers, by Slurm's own command, as the tenant's user."""
+        """A job on both workers, with Slurm's own command, as the tenant's user."""
         boxes = {str(self._allocation(each).name): each.name for each in self.workers()}
         lines = self._connect("srun", "-N2", "hostname")
-        tell("mooring connect", f"{self.name} -- srun -N2 hostname")
+        show_fact("mooring connect", f"{self.name} -- srun -N2 hostname")
         for line in lines:
-            tell("it says", f"{line}, the sandbox of {boxes.get(line, 'nobody')}")
+            show_fact("it says", f"{line}, the sandbox of {boxes.get(line, 'nobody')}")
         if sorted(lines) != sorted(boxes):
             raise DemoFailed(f"srun ran on {lines}, and the workers are on {boxes}")
 
     def grow(self) -> models.Member:
-        """A third worker, in an allocation of its own."""
+        """A third worker, in its own allocation."""
         before = {each.id for each in self.workers()}
         where = models.Placement(sku=SKU, gpu_count=1)
         added = self.client.add_members(self.project_id, self.id, component="worker", count=1, placement=where)
-        done(self.berth, self.id, added, "a third worker")
+        done(self.work, self.id, added, "a third worker")
         (third,) = (each for each in self.workers() if each.id not in before)
         self.known.add(third.name)
         return third
@@ -109,74 +109,72 @@ class ClusterLife:
         script = JOB.format(node=worker.name)
         job = str(self._act("queue.submit", script=script, name="long", gpus=1, key="demo")["job_id"])
         self._until_it_runs(worker, job)
-        tell("a job", f"{job} runs on {worker.name}, with one GPU")
+        show_fact("a job", f"{job} runs on {worker.name}, with one GPU")
         asked = self.client.drain_member(
             self.project_id, self.id, worker.id, timeout_seconds=DRAIN_SECONDS, reason="the demo shows it"
         )
         self._see_it_wait(worker, asked, job)
         self._let_go(worker)
-        done(self.berth, self.id, asked, "drained")
+        done(self.work, self.id, asked, "drained")
         self._see_it_drained(worker, job)
 
     def remove(self, worker: models.Member) -> None:
-        """Its node goes from Slurm, its sandbox from the machine."""
-        done(self.berth, self.id, self.client.remove_member(self.project_id, self.id, worker.id), "removed")
+        """Its node is removed from Slurm, its sandbox from the machine."""
+        done(self.work, self.id, self.client.remove_member(self.project_id, self.id, worker.id), "removed")
         nodes = sorted(self._ask("sinfo -h -N -o %N"))
-        tell("Slurm's nodes", ", ".join(nodes))
+        show_fact("Slurm's nodes", ", ".join(nodes))
         if nodes != sorted(each.name for each in self.workers()) or worker.name in nodes:
             raise DemoFailed(f"{worker.name} was removed, and Slurm has {', '.join(nodes)}")
 
     def show_the_end(self) -> None:
-        """Each member that there ever was is proven gone, and what its jobs used is told."""
+        """Every member is proven gone, and the usage of its jobs is shown."""
         records = list(self.client.iter_closing_records(self.project_id, self.id))
         proven = {each.member_name for each in records if each.receipt}
         if proven != self.known:
             raise DemoFailed(f"receipts are there of {sorted(proven)}, and members were {sorted(self.known)}")
-        tell("receipts", f"{len(proven)}, one of each member that the cluster ever had")
+        show_fact("receipts", f"{len(proven)}, one of each member that the cluster ever had")
         used = list(self.client.iter_usage_records(self.project_id, self.id))
         hours = {unit: [each for each in used if each.unit == unit] for unit in ("job_hours", "gpu_hours")}
         if not all(hours.values()) or not all(each.covered_by_allocation for each in used):
-            raise DemoFailed(f"the jobs' hours are not told: {used}")
+            raise DemoFailed(f"the jobs' hours are missing: {used}")
         for unit, found in hours.items():
-            tell(unit.replace("_", "-"), f"{_told(found)}; the allocation pays for it already")
+            show_fact(unit.replace("_", "-"), f"{_summed(found)}; the allocation pays for it already")
 
-    # What is seen ----------------------------------------------------------------------------------------------------
+    # Observations ----------------------------------------------------------------------------------------------------
 
     def members(self) -> Sequence[models.Member]:
-        """Those that are there."""
         found = self.client.iter_members(self.project_id, self.id)
         return [each for each in found if each.status != "removed"]
 
     def workers(self) -> Sequence[models.Member]:
-        """The workers that are there."""
         return [each for each in self.members() if each.component_key == "worker"]
 
     def _see_it_wait(self, worker: models.Member, asked: models.Operation, job: str) -> None:
         deadline, seen = time.monotonic() + WAIT_SECONDS_MAX, asked
         while not any(each.name.startswith("quiet/") for each in seen.steps):
             if time.monotonic() > deadline or seen.finished_at is not None:
-                raise DemoFailed(f"the drain does not look for jobs: it is {seen.status}, {seen.failure_detail}")
+                raise DemoFailed(f"the drain does not see the job: it is {seen.status}, {seen.failure_detail}")
             seen = self.client.get_operation(self.project_id, self.id, asked.id, wait=5, changed_from=seen.etag)
         node, reason, held = self._look(worker, job)
         now = self.client.get_operation(self.project_id, self.id, asked.id)
-        tell("the drain waits", f"it is {now.status}: Slurm has {worker.name} {node}, held by job {held}")
-        tell("its owner", f"is in the reason: {reason}")
+        show_fact("the drain waits", f"it is {now.status}: Slurm has {worker.name} {node}, held by job {held}")
+        show_fact("its owner", f"is in the reason: {reason}")
         if (node, held, now.status) != ("draining", f"{job} long of app RUNNING", "running"):
             raise DemoFailed(f"the drain does not wait for job {job}: {now.status} {now.failure_detail}")
 
     def _let_go(self, worker: models.Member) -> None:
         asked = {"argv": ["touch", GO], "user": "app", "directory": "/tmp"}
-        do(self.berth, self._allocation(worker), "process.run", asked)
+        do(self.work, self._allocation(worker), "process.run", asked)
 
     def _see_it_drained(self, worker: models.Member, job: str) -> None:
         node, _, seen = self._look(worker, job)
         wrote = str(self._act("queue.output", job_id=job, stream="out", offset=0)["text"]).splitlines()
-        tell("Slurm has", f"{worker.name} {node}, job {seen}")
-        tell("the job wrote", "; ".join(wrote))
+        show_fact("Slurm has", f"{worker.name} {node}, job {seen}")
+        show_fact("the job wrote", "; ".join(wrote))
         if (node, seen) != ("drained", f"{job} long of app COMPLETED"):
             raise DemoFailed(f"{worker.name} is not drained, or job {job} did not end by itself")
         if wrote != [f"begun on {worker.name} with GPU 0", END]:
-            raise DemoFailed(f"job {job} had no GPU, or was elsewhere")
+            raise DemoFailed(f"job {job} had no GPU, or ran on another node")
 
     def _until_it_runs(self, worker: models.Member, job: str) -> None:
         deadline = time.monotonic() + WAIT_SECONDS_MAX
@@ -186,24 +184,24 @@ class ClusterLife:
             time.sleep(LOOK_SECONDS)
 
     def _look(self, worker: models.Member, job: str) -> tuple[str, str, str]:
-        """How Slurm itself sees a node, with the reason, and a job."""
+        """The state of a node, with the reason, and of a job, from Slurm itself."""
         nodes = f"sinfo -h -N -n {worker.name} -o '%T %E'"
-        told, seen = self._ask(f"{nodes}; squeue -h -t all -j {job} -o '%i %j of %u %T'")
-        node, _, reason = told.partition(" ")
+        shown, seen = self._ask(f"{nodes}; squeue -h -t all -j {job} -o '%i %j of %u %T'")
+        node, _, reason = shown.partition(" ")
         return node, reason, seen
 
     def _ask(self, command: str) -> list[str]:
-        """What commands say beside the controller, to the tenant's user."""
+        """The output of commands next to the controller, as the tenant's user."""
         (head,) = (each for each in self.members() if each.component_key == "controller")
         asked = {"argv": ["sh", "-c", command], "user": "app", "directory": "/tmp"}
-        return list(do(self.berth, self._allocation(head), "process.run", asked).last_lines)
+        return list(do(self.work, self._allocation(head), "process.run", asked).last_lines)
 
     def _allocation(self, member: models.Member) -> models.Allocation:
         return self.client.get_allocation(self.project_id, member.allocation_id or "")
 
     def _act(self, action: str, **given: Any) -> Mapping[str, Any]:
         made = self.client.start_instance_action(self.project_id, self.id, action, input=given, wait=10)
-        seen = over(self.berth, self.id, made, action)
+        seen = over(self.work, self.id, made, action)
         if seen.status != "succeeded":
             raise DemoFailed(f"{action}: {seen.failure_code} {seen.failure_detail}")
         return seen.output or {}
@@ -212,10 +210,10 @@ class ClusterLife:
         words = ("connect", self.name, "--project", self.project_id, "--", *argv)
         ran = self.stage.mooring(self.stage.token, *words)
         if ran.returncode != 0:
-            raise DemoFailed(f"{' '.join(argv)} ended with {ran.returncode}: {ran.stderr.strip()}")
+            raise DemoFailed(f"{' '.join(argv)} exited with {ran.returncode}: {ran.stderr.strip()}")
         return ran.stdout.splitlines()
 
 
-def _told(records: Sequence[models.UsageRecord]) -> str:
+def _summed(records: Sequence[models.UsageRecord]) -> str:
     hours = sum((Decimal(each.quantity) for each in records), Decimal(0)).quantize(Decimal("0.0001"))
     return f"{hours:f} of {len(records)} job{'s' if len(records) > 1 else ''}"

@@ -1,9 +1,8 @@
-"""Write the generated parts of the SDK, the CLI and their pages from the OpenAPI document, or compare them with it.
+"""Write the generated files of the SDK and the CLI and their pages from the OpenAPI document, or check them.
 
-Without an option the files are written; with `--check` nothing is, and the exit code is 1, with the difference
-printed, when a file is not what the document says.
+With `--check` nothing is written; if a file is out of date, the difference is printed and the exit code is 1.
 
-Every file is put in order by ruff, as a person's would be; run it by `python -m tools.generate_sdk`.
+Every file is formatted by ruff. Run it with `python -m tools.generate_sdk`.
 """
 
 import argparse
@@ -18,34 +17,35 @@ ROOT = Path(__file__).resolve().parent.parent
 if str(ROOT) not in sys.path:  # when this file is run by its path
     sys.path.insert(0, str(ROOT))
 
-from tools.generation.commands import table_module  # noqa: E402
-from tools.generation.document import Document  # noqa: E402
+from tools.generation.commands import nouns, table_module  # noqa: E402
+from tools.generation.document import OpenApiDocument  # noqa: E402
 from tools.generation.errors import errors_module  # noqa: E402
-from tools.generation.methods import ASYNC, SYNC, methods_module, operations_module  # noqa: E402
 from tools.generation.models import models_module  # noqa: E402
+from tools.generation.operations import operation_table, operations_module  # noqa: E402
 from tools.generation.pages import cli_page, sdk_page  # noqa: E402
+from tools.generation.stubs import methods_stub  # noqa: E402
 
 SOURCE = ROOT / "openapi" / "openapi.json"
 
 
-def generated(document: Document) -> dict[str, str]:
-    """Every generated file by its path, as it should be."""
+def generated(document: OpenApiDocument) -> dict[str, str]:
+    """The path and the text of every generated file."""
+    table = operation_table(document)
     raw = {
         "sdk/mooring_sdk/models.py": models_module(document),
-        "sdk/mooring_sdk/error_codes.py": errors_module(document),
+        "sdk/mooring_sdk/errors.py": errors_module(document),
         "sdk/mooring_sdk/operations.py": operations_module(document),
-        "sdk/mooring_sdk/sync_methods.py": methods_module(document, SYNC),
-        "sdk/mooring_sdk/async_methods.py": methods_module(document, ASYNC),
-        "cli/mooring_cli/table.py": table_module(document),
+        "sdk/mooring_sdk/methods.pyi": methods_stub(table),
+        "cli/mooring_cli/noun_table.py": table_module(document),
     }
     made = {path: formatted(path, text) for path, text in raw.items()}
     made["docs/sdk.md"] = sdk_page(ROOT / "docs" / "sdk.md", document)
-    made["docs/cli.md"] = cli_page(ROOT / "docs" / "cli.md", made["cli/mooring_cli/table.py"])
+    made["docs/cli.md"] = cli_page(ROOT / "docs" / "cli.md", nouns(document).values(), table)
     return made
 
 
 def formatted(path: str, text: str) -> str:
-    """The text as ruff writes it, without imports that nothing uses."""
+    """The text as ruff formats it, without unused imports."""
     ruff = str(Path(sys.executable).parent / "ruff")
     fix = [ruff, "check", "--quiet", "--fix-only", "--select", "F401,I", "--stdin-filename", path, "-"]
     for command in (fix, [ruff, "format", "--quiet", "--stdin-filename", path, "-"]):
@@ -60,12 +60,12 @@ def formatted(path: str, text: str) -> str:
     )
     if long.returncode:
         head, _, rest = text.partition("\n")
-        text = f"{head}\n# ruff: noqa: E501\n{rest}"  # sentences of the document are not cut
+        text = f"{head}\n# ruff: noqa: E501\n{rest}"  # sentences of the document are not wrapped
     return text
 
 
 def differences(root: Path, wanted: Mapping[str, str]) -> list[str]:
-    """The lines in which the stored files differ from the wanted ones."""
+    """A diff of the stored files and the wanted ones."""
     lines: list[str] = []
     for path, text in wanted.items():
         stored = root / path
@@ -77,16 +77,16 @@ def differences(root: Path, wanted: Mapping[str, str]) -> list[str]:
 
 
 def main(arguments: Sequence[str], source: Path = SOURCE, root: Path = ROOT) -> int:
-    """Write or check the files; the exit code."""
+    """Write or check the files; returns the exit code."""
     parser = argparse.ArgumentParser(description="Write the SDK's and the CLI's generated files.")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     checks = parser.parse_args(arguments).check
-    wanted = generated(Document(json.loads(source.read_text(encoding="utf-8"))))
+    wanted = generated(OpenApiDocument(json.loads(source.read_text(encoding="utf-8"))))
     if checks:
         found = differences(root, wanted)
         sys.stderr.writelines(found)
         if found:
-            sys.stderr.write("generated files are not what the document says; run python -m tools.generate_sdk\n")
+            sys.stderr.write("generated files are out of date; run python -m tools.generate_sdk\n")
         return 1 if found else 0
     for path, text in wanted.items():
         (root / path).write_text(text, encoding="utf-8")

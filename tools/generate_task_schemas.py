@@ -1,4 +1,4 @@
-"""Write the agent's copy of the task families, `agent/mooring_agent/task_schemas.json`, or compare it.
+"""Write the agent's copy of the task families, `agent/mooring_agent/tasks/task_schemas.json`, or compare it.
 
 The agent is installed without the server and refuses what its copy does not know. Without an option the copy is
 written; with `--check` nothing is, and the exit code is 1, with the difference printed, when it is not what the
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mooring.core.fleet.task_family import published
 
-FILE = Path(__file__).resolve().parent.parent / "agent" / "mooring_agent" / "task_schemas.json"
+FILE = Path(__file__).resolve().parent.parent / "agent" / "mooring_agent" / "tasks" / "task_schemas.json"
 
 
 def text() -> str:

@@ -13,6 +13,8 @@ from pathlib import Path
 from tools.debian_packages import PackagesMissing, install
 
 ROOT = Path(__file__).resolve().parent.parent
+VALUED = ("-k", "-m", "-n", "-p", "-c", "-o", "-W", "-r")
+"""pytest's options whose value is the next word."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ PARTS = (
     RealPart("registry", "server/tests/gateways/registry", ("docker-registry",)),
     RealPart("containers", "agent/tests/containers", CONTAINERS),
     RealPart("browser", "tests/e2e/browser", ("chromium",)),
-    RealPart("namespaces", "agent/tests/namespace", ("iproute2", "util-linux")),
+    RealPart("namespaces", "agent/tests/hosts/namespace", ("iproute2", "util-linux")),
     RealPart("the shell", "adapters/echo/tests", ("curl", "jq", "openssl")),
     RealPart("the catalog's registry", "tests/e2e", ("docker-registry",)),
     RealPart("apps", "tests/e2e", CONTAINERS),
@@ -42,10 +44,16 @@ PARTS = (
 )
 
 
+def named_paths(arguments: Sequence[str], root: Path) -> list[Path]:
+    """The files and folders that the arguments of a run name; the word behind `-k` or `-n` is not one of them."""
+    words = zip(arguments, ("", *arguments), strict=False)
+    named = [word.partition("::")[0] for word, before in words if word[:1] != "-" and before not in VALUED]
+    return [path for path in (root / word for word in named) if path.exists()]
+
+
 def chosen(arguments: Sequence[str], parts: Sequence[RealPart] = PARTS) -> list[RealPart]:
     """The parts that a run of pytest with these arguments may drive."""
-    named = [word.partition("::")[0] for word in arguments if not word.startswith("-")]
-    paths = [path.resolve() for path in (ROOT / word for word in named) if path.exists()]
+    paths = [path.resolve() for path in named_paths(arguments, ROOT)]
     if not paths:
         return list(parts)
     return [part for part in parts if any(_touches(path, (ROOT / part.tests).resolve()) for path in paths)]

@@ -4,14 +4,21 @@ Each rule is a function over one parsed file that yields (line, message); adding
 to RULES. There is no list of exceptions by file and no inline skip. A rule says itself where it holds: the
 core's rules in the core, the rule about transactions in the server. Files whose first line says "# Generated"
 are nobody's handwriting and are not read.
+
+RULES_TO_COME are rules that the tree does not keep yet: `python -m tools.tidy --all` prints what they find and how
+much, and does not fail for it. A rule whose count is 0 moves to RULES.
 """
 
 import ast
 import re
+import subprocess
 import sys
-from collections.abc import Callable, Iterator
+import tokenize
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path, PurePosixPath
+from typing import TypeGuard
 
 ROOT = Path(__file__).resolve().parent.parent
 PARTS = ("server", "sdk", "cli", "agent", "adapters", "tools", "bench", "tests", "conftest.py")
@@ -37,6 +44,14 @@ TRANSACTION_FILES = {"unit_of_work.py", "migrate.py"}
 """The one write path; and the migrations, which change the schema before there is a row to write."""
 TRANSACTION_SQL = re.compile(r"\s*(BEGIN|START TRANSACTION|COMMIT|END)(\s+[A-Z ,]+)?\s*;?\s*$")
 APP_NAMES = re.compile(r"(?<![a-z])(slurm|rke2|ray|jupyter|vllm|kubernetes)(?![a-z])", re.IGNORECASE)
+MARKED_WORDS = re.compile("told|anew|whoever|heeds", re.IGNORECASE)
+WORD_EXCEPTIONS = {"tools/tidy.py", "tools/tests/test_tidy.py"}
+"""The only files that may use the marked words: those that refuse them."""
+SLEEPERS = {"asyncio", "time", "anyio"}
+TABLE_CALLS = {"parametrize", "every_row"}
+SUBJECT_LENGTH_MAX = 72
+SUBJECTS_SINCE = "a3a4963"
+"""The commit after which the rule about subjects holds."""
 
 Problem = tuple[int, str]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -63,6 +78,9 @@ class Source:
         for node in ast.walk(self.tree):
             if isinstance(node, Function):
                 yield node
+
+
+Rule = Callable[[Source], Iterator[Problem]]
 
 
 def file_is_short(source: Source) -> Iterator[Problem]:
@@ -173,7 +191,7 @@ def the_server_names_no_app(source: Source) -> Iterator[Problem]:
             yield number, f"'{match[1]}' is known by an adapter, not by the server"
 
 
-RULES: tuple[Callable[[Source], Iterator[Problem]], ...] = (
+RULES: tuple[Rule, ...] = (
     file_is_short,
     file_says_what_it_is,
     names_say_something,
@@ -186,6 +204,104 @@ RULES: tuple[Callable[[Source], Iterator[Problem]], ...] = (
 )
 
 
+def words_are_plain(source: Source) -> Iterator[Problem]:
+    if str(source.path) in WORD_EXCEPTIONS:
+        return
+    for number, line in enumerate(source.text.splitlines(), start=1):
+        if match := MARKED_WORDS.search(line):
+            yield number, f"'{match[0]}' is a word of the old dialect; say it as you would to a colleague"
+
+
+def parameters_have_names(source: Source) -> Iterator[Problem]:
+    for function in source.functions():
+        if source.is_test and _is_called_by_pytest(function):
+            continue
+        arguments = function.args
+        for each in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            if each.annotation is not None and any(map(_is_mixed_tuple, ast.walk(each.annotation))):
+                yield each.lineno, f"{each.arg} is an anonymous tuple of unlike things; name its members"
+
+
+def _is_mixed_tuple(node: ast.AST) -> bool:
+    if not (
+        isinstance(node, ast.Subscript) and ast.unparse(node.value) == "tuple" and isinstance(node.slice, ast.Tuple)
+    ):
+        return False
+    members = [ast.unparse(each) for each in node.slice.elts]
+    return "..." not in members and len(set(members)) > 1
+
+
+def only_tables_keep_their_form(source: Source) -> Iterator[Problem]:
+    skips = [number for number, comment in _comments(source.text) if comment.replace(" ", "") == "#fmt:skip"]
+    if not skips:
+        return
+    tables = [range(node.lineno, (node.end_lineno or node.lineno) + 1) for node in _tables(source.tree)]
+    for number in skips:
+        if not any(number in lines for lines in tables):
+            yield number, "'# fmt: skip' outside a table: let ruff format it"
+
+
+def _tables(tree: ast.Module) -> Iterator[ast.expr | ast.stmt]:
+    """Assignments of modules and classes that show a list, tuple, dict or set; and the rows of a test."""
+    places: list[ast.Module | ast.ClassDef] = [tree]
+    places += (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    for statement in (each for place in places for each in place.body):
+        if isinstance(statement, ast.Assign | ast.AnnAssign) and any(
+            isinstance(node, ast.List | ast.Tuple | ast.Dict | ast.Set) for node in ast.walk(statement)
+        ):
+            yield statement
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _called_name(node) in TABLE_CALLS:
+            yield node
+
+
+def _comments(text: str) -> Iterator[tuple[int, str]]:
+    for token in tokenize.generate_tokens(StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.start[0], token.string
+
+
+def tests_do_not_sleep(source: Source) -> Iterator[Problem]:
+    if not source.is_test or "support" in source.path.parts:
+        return
+    for node in ast.walk(source.tree):
+        if _is_sleep(node):
+            yield node.lineno, "a test that sleeps: wait with until(condition, bound) of tests/support/waiting.py"
+
+
+def _is_sleep(node: ast.AST) -> TypeGuard[ast.Attribute | ast.ImportFrom]:
+    if isinstance(node, ast.Attribute):
+        return node.attr == "sleep" and ast.unparse(node.value) in SLEEPERS
+    return (
+        isinstance(node, ast.ImportFrom)
+        and node.module in SLEEPERS
+        and any(each.name == "sleep" for each in node.names)
+    )
+
+
+RULES_TO_COME: tuple[Rule, ...] = (
+    words_are_plain,
+    parameters_have_names,
+    only_tables_keep_their_form,
+    tests_do_not_sleep,
+)
+
+
+def long_subjects(root: Path) -> list[str]:
+    """The commits since the rule began whose subject is too long; none where the history is not there."""
+    command = ["git", "log", "--no-merges", "--format=%h %s", f"{SUBJECTS_SINCE}..HEAD"]
+    try:
+        done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return []
+    subjects = (line.partition(" ") for line in done.stdout.splitlines())
+    return [
+        f"commit {commit}: the subject has {len(subject)} characters (at most {SUBJECT_LENGTH_MAX}): {subject}"
+        for commit, _, subject in subjects
+        if len(subject) > SUBJECT_LENGTH_MAX
+    ]
+
+
 def files(root: Path) -> Iterator[Path]:
     """Every Python file of the project's parts."""
     for part in PARTS:
@@ -193,23 +309,32 @@ def files(root: Path) -> Iterator[Path]:
         yield from [path] if path.is_file() else sorted(path.rglob("*.py"))
 
 
-def problems(path: PurePosixPath, text: str) -> list[str]:
+def problems(path: PurePosixPath, text: str, rules: Sequence[Rule] = RULES) -> list[str]:
     """What the rules say about one file."""
     if text.startswith("# Generated"):
         return []
     source = Source(path, text, ast.parse(text, filename=str(path)))
-    found = sorted({problem for rule in RULES for problem in rule(source)})
+    found = sorted({problem for rule in rules for problem in rule(source)})
     return [f"{path}:{line}: {message}" for line, message in found]
 
 
-def main() -> int:
-    paths = list(files(ROOT))
+def problems_of_tree(root: Path, rules: Sequence[Rule]) -> list[str]:
+    """What the rules say about every file."""
     found = []
-    for path in paths:
-        found += problems(PurePosixPath(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
-    print("\n".join(found) or f"{len(paths)} files are tidy")
+    for path in files(root):
+        found += problems(PurePosixPath(path.relative_to(root)), path.read_text(encoding="utf-8"), rules)
+    return found
+
+
+def main(arguments: Sequence[str]) -> int:
+    if "--all" in arguments:
+        for rule in RULES_TO_COME:
+            to_come = problems_of_tree(ROOT, [rule])
+            print("\n".join([*to_come, f"── {rule.__name__}: {len(to_come)}"]))
+    found = [*problems_of_tree(ROOT, RULES), *long_subjects(ROOT)]
+    print("\n".join(found) or f"{len(list(files(ROOT)))} files are tidy")
     return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

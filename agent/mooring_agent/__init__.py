@@ -1,3 +1,3 @@
-"""Mooring's node agent: does signed tasks on a machine, and proves what it undid."""
+"""Mooring's node agent: executes signed tasks on a machine and proves what it removed."""
 
 VERSION = "0.1.0"

@@ -1,4 +1,4 @@
-"""`mooring-agent`: enrol a machine, run its agent; or simulate many machines.
+"""`mooring-agent`: enrol a machine, run its agent, or simulate many machines.
 
 The one-time token is read from a file or from standard input, never from the command line, where others could see it.
 """
@@ -23,19 +23,19 @@ from typing import Final
 
 import msgspec
 
-from mooring_agent import labels, simulate
-from mooring_agent.address import check_address, check_own_address, own_address
-from mooring_agent.agent import Agent, Dismissed, Parts
-from mooring_agent.client import Introduction, Turned, Unreachable, enrol
-from mooring_agent.containers import containers_of
-from mooring_agent.families import FAMILIES
-from mooring_agent.hosts.choice import check_machine, host_for
+from mooring_agent import log_context, simulate
+from mooring_agent.agent import Agent, AgentParts, NodeRetired
+from mooring_agent.containers.container_tasks import create_container_tasks
+from mooring_agent.containers.podman import Podman
+from mooring_agent.control_plane.addresses import check_local_address, check_platform_url, local_address
+from mooring_agent.control_plane.keys import load_or_create_keys, read_identity, store_identity
+from mooring_agent.control_plane.platform_client import EnrolmentRequest, Rejected, Unreachable, enrol
 from mooring_agent.hosts.namespace import NamespaceHost
-from mooring_agent.hosts.namespace.disks import DISK_BYTES
-from mooring_agent.inventory import take_inventory
-from mooring_agent.journal import Journal
-from mooring_agent.keys import read_identity, ready_keys, store_identity
-from mooring_agent.podman import Podman
+from mooring_agent.hosts.namespace.sandbox_disk import DISK_BYTES
+from mooring_agent.hosts.select import check_host_requirements, create_host
+from mooring_agent.inventory import collect_inventory
+from mooring_agent.tasks.handlers import HANDLERS
+from mooring_agent.tasks.journal import Journal
 
 STATE: Final = "MOORING_AGENT_STATE_DIR"
 PR_SET_PDEATHSIG: Final = 1
@@ -43,94 +43,96 @@ GIB: Final = 1 << 30
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; its exit code."""
-    chosen = _parser().parse_args(arguments)
-    labels.configure(chosen.log_level.upper())
+    """Run the command and return its exit code."""
+    options = _parser().parse_args(arguments)
+    log_context.configure(options.log_level.upper())
     try:
-        if chosen.command == "enrol":
-            return _enrol(chosen)
-        if chosen.command == "simulate":
-            return simulate.run(chosen)
-        return _run(chosen)
-    except (Dismissed, Turned, Unreachable, OSError, ValueError) as error:
+        if options.command == "enrol":
+            return _enrol(options)
+        if options.command == "simulate":
+            return simulate.run(options)
+        return _run(options)
+    except (NodeRetired, Rejected, Unreachable, OSError, ValueError) as error:
         print(f"mooring-agent: {error}", file=sys.stderr)
         return 1
 
 
-def _enrol(chosen: argparse.Namespace) -> int:
-    check_address(chosen.url, allow_insecure=chosen.allow_insecure)
-    check_machine(chosen.host)
-    directory: Path = chosen.state_dir
+def _enrol(options: argparse.Namespace) -> int:
+    check_platform_url(options.url, allow_insecure=options.allow_insecure)
+    check_host_requirements(options.host)
+    directory: Path = options.state_dir
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    there = read_identity(directory)
-    if there is not None and not chosen.again:
-        raise ValueError(f"{directory} is enrolled already, as {there.node_id} at {there.url}; `--again` joins anew")
-    token = _token(chosen.token_file)
-    labels = dict(_label(text) for text in chosen.label)
-    keys = ready_keys(directory)
-    introduction = Introduction(chosen.name, chosen.host, labels, None if there is None else there.node_id)
-    identity = asyncio.run(enrol(chosen.url, token, keys, introduction))
-    if there is not None and identity.node_id != there.node_id:
-        set_aside(directory, there.node_id)
+    enrolled = read_identity(directory)
+    if enrolled is not None and not options.again:
+        raise ValueError(
+            f"{directory} is already enrolled as {enrolled.node_id} at {enrolled.url}; use `--again` to enrol it again"
+        )
+    token = _read_token(options.token_file)
+    labels = dict(_label(text) for text in options.label)
+    keys = load_or_create_keys(directory)
+    introduction = EnrolmentRequest(options.name, options.host, labels, None if enrolled is None else enrolled.node_id)
+    identity = asyncio.run(enrol(options.url, token, keys, introduction))
+    if enrolled is not None and identity.node_id != enrolled.node_id:
+        archive_journal(directory, enrolled.node_id)
     store_identity(directory, identity)
-    print(f"enrolled as {identity.node_id} ({chosen.name}, host {chosen.host})")
+    print(f"enrolled as {identity.node_id} ({options.name}, host {options.host})")
     return 0
 
 
-def set_aside(directory: Path, node_id: str) -> None:
-    """Keep the journal of the node that this machine was: its chain of receipts has ended, a new one begins."""
+def archive_journal(directory: Path, node_id: str) -> None:
+    """Keep the journal of the node that this machine was before: the new node starts a receipt chain of its own."""
     for path in directory.glob("journal.sqlite*"):
         path.rename(directory / path.name.replace("journal", f"journal-{node_id}", 1))
 
 
-def _token(place: str) -> str:
-    """The one-time token: asked for where somebody can type, without showing it."""
-    if place != "-":
-        return Path(place).read_text().strip()
+def _read_token(default_directory: str) -> str:
+    """Read the one-time token; on a terminal, prompt for it without echo."""
+    if default_directory != "-":
+        return Path(default_directory).read_text().strip()
     return (getpass.getpass("One-time token: ") if sys.stdin.isatty() else sys.stdin.read()).strip()
 
 
-def _run(chosen: argparse.Namespace) -> int:
-    check_machine(chosen.host)
-    directory: Path = chosen.state_dir
+def _run(options: argparse.Namespace) -> int:
+    check_host_requirements(options.host)
+    directory: Path = options.state_dir
     identity = read_identity(directory)
     if identity is None:
         raise ValueError(f"{directory} is not enrolled: run `mooring-agent enrol` first")
-    if chosen.end_with_parent:
+    if options.end_with_parent:
         end_with_parent()
-    if chosen.url is not None:
-        check_address(chosen.url, allow_insecure=chosen.allow_insecure)
-        identity = msgspec.structs.replace(identity, url=chosen.url)
+    if options.url is not None:
+        check_platform_url(options.url, allow_insecure=options.allow_insecure)
+        identity = msgspec.structs.replace(identity, url=options.url)
     with (directory / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise ValueError(f"another agent runs on {directory}") from error
+            raise ValueError(f"another agent is already running on {directory}") from error
         journal = Journal(directory / "journal.sqlite")
         try:
-            address = check_own_address(chosen.address) if chosen.address else own_address(identity.url)
-            disk = int(chosen.sandbox_disk_gib * GIB)
-            host = host_for(chosen.host, directory, identity.node_id, disk_bytes=disk, address=address)
-            parts = Parts(
+            address = check_local_address(options.address) if options.address else local_address(identity.url)
+            disk = int(options.sandbox_disk_gib * GIB)
+            host = create_host(options.host, directory, identity.node_id, disk_bytes=disk, address=address)
+            parts = AgentParts(
                 identity,
-                ready_keys(directory),
+                load_or_create_keys(directory),
                 host,
                 journal,
-                partial(take_inventory, chosen.host, chosen.simulated_gpus, addresses=(address,)),
+                partial(collect_inventory, options.host, options.simulated_gpus, addresses=(address,)),
                 time.time,
                 directory,
-                chosen.concurrency,
+                options.concurrency,
             )
-            asyncio.run(_until_told(parts))
+            asyncio.run(_run_until_signal(parts))
         finally:
             journal.close()
     return 0
 
 
-async def _until_told(parts: Parts) -> None:
+async def _run_until_signal(parts: AgentParts) -> None:
     if isinstance(parts.host, NamespaceHost) and Podman.on_this_machine() and parts.directory is not None:
-        containers = await containers_of(parts.identity.node_id, parts.directory, parts.host)
-        parts = replace(parts, families=containers.families(FAMILIES), sweeps=(containers.sweep,))
+        containers = await create_container_tasks(parts.identity.node_id, parts.directory, parts.host)
+        parts = replace(parts, handlers=containers.handlers(HANDLERS), sweeps=(containers.sweep,))
     agent = Agent(parts)
     running = asyncio.ensure_future(agent.run())
     loop = asyncio.get_running_loop()
@@ -142,15 +144,15 @@ async def _until_told(parts: Parts) -> None:
 
 
 def end_with_parent() -> None:
-    """Ask the kernel for SIGTERM when the parent is gone, in whatever way; only the agent ends, not what it started."""
+    """Ask the kernel for SIGTERM when the parent is gone, however it ended. What the agent started goes on."""
     parent = os.getppid()
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
-        raise ValueError("the program that started the agent is gone already")
+        raise ValueError("the program that started the agent has already ended")
 
 
-def _own_name() -> str:
-    """The machine's name in the form that the platform takes: small letters, digits and hyphens."""
+def _default_name() -> str:
+    """The machine's host name in the form that the platform accepts: lower-case letters, digits and hyphens."""
     name = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-")[:40].rstrip("-")
     return name if re.fullmatch(r"[a-z][a-z0-9-]{1,38}[a-z0-9]", name) else f"node-{name}".rstrip("-")[:40]
 
@@ -158,19 +160,21 @@ def _own_name() -> str:
 def _label(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise ValueError(f"a label is NAME=VALUE; this is {text!r}")
+        raise ValueError(f"a label is NAME=VALUE, not {text!r}")
     return name, value
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="mooring-agent", description="Mooring's node agent.")
     shared = argparse.ArgumentParser(add_help=False)
-    place = os.environ.get(STATE) or ("/var/lib/mooring-agent" if os.geteuid() == 0 else "~/.local/share/mooring-agent")
+    default_directory = os.environ.get(STATE) or (
+        "/var/lib/mooring-agent" if os.geteuid() == 0 else "~/.local/share/mooring-agent"
+    )
     shared.add_argument(
         "--state-dir",
         type=lambda text: Path(text).expanduser().resolve(),
-        default=place,
-        help=f"where keys, journal and sandboxes are kept (also {STATE}; default {place})",
+        default=default_directory,
+        help=f"where keys, journal and sandboxes are kept (also {STATE}; default {default_directory})",
     )
     shared.add_argument(
         "--host",
@@ -180,31 +184,39 @@ def _parser() -> argparse.ArgumentParser:
     )
     shared.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="info")
     commands = parser.add_subparsers(dest="command", required=True)
-    joins = commands.add_parser("enrol", parents=[shared], help="join a platform with a one-time token")
-    joins.add_argument("--url", required=True, help="the platform's address")
-    joins.add_argument("--token-file", default="-", help="file with the one-time token; `-` reads standard input")
-    joins.add_argument("--name", default=_own_name(), help="what the machine is called (default %(default)s)")
-    joins.add_argument("--again", action="store_true", help="join anew with the state of a node that was retired")
-    joins.add_argument("--label", action="append", default=[], metavar="NAME=VALUE")
-    runs = commands.add_parser("run", parents=[shared], help="run the agent of an enrolled machine")
-    runs.add_argument("--url", default=None, help="the platform's address, if it is another than when it enrolled")
-    for command in (joins, runs):
+    enrol_parser = commands.add_parser("enrol", parents=[shared], help="join a platform with a one-time token")
+    enrol_parser.add_argument("--url", required=True, help="URL of the platform")
+    enrol_parser.add_argument(
+        "--token-file", default="-", help="file with the one-time token; `-` reads standard input"
+    )
+    enrol_parser.add_argument("--name", default=_default_name(), help="name of the machine (default %(default)s)")
+    enrol_parser.add_argument(
+        "--again", action="store_true", help="enrol again with the state directory of a retired node"
+    )
+    enrol_parser.add_argument("--label", action="append", default=[], metavar="NAME=VALUE")
+    run_parser = commands.add_parser("run", parents=[shared], help="run the agent of an enrolled machine")
+    run_parser.add_argument("--url", default=None, help="URL of the platform, if it has changed since enrolment")
+    for command in (enrol_parser, run_parser):
         command.add_argument(
-            "--allow-insecure", action="store_true", help="take an address without TLS that is not this machine's own"
+            "--allow-insecure", action="store_true", help="accept a URL without TLS that does not point to this machine"
         )
-    runs.add_argument("--end-with-parent", action="store_true", help="end when the program that started the agent ends")
-    runs.add_argument("--simulated-gpus", type=int, default=0, help="declare GPUs that compute nothing, for trials")
-    runs.add_argument(
+    run_parser.add_argument(
+        "--end-with-parent", action="store_true", help="stop when the program that started the agent ends"
+    )
+    run_parser.add_argument(
+        "--simulated-gpus", type=int, default=0, help="declare GPUs that compute nothing, for trials"
+    )
+    run_parser.add_argument(
         "--address",
         default="",
-        help="where other machines reach this one (default: the address by which it goes to the platform, or anywhere)",
+        help="address at which other machines reach this one (default: the address of its route to the platform)",
     )
-    runs.add_argument("--concurrency", type=int, default=16, help="how many tasks run side by side")
-    runs.add_argument(
+    run_parser.add_argument("--concurrency", type=int, default=16, help="how many tasks run concurrently")
+    run_parser.add_argument(
         "--sandbox-disk-gib",
         type=float,
         default=DISK_BYTES / GIB,
-        help="how much each sandbox of the namespace host may write, in GiB (default %(default)g; 0 sets no bound)",
+        help="how much each sandbox of the namespace host may write, in GiB (default %(default)g; 0 means no limit)",
     )
     simulate.add_parser(commands)
     return parser

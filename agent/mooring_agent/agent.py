@@ -1,7 +1,7 @@
-"""The agent: one long poll that claims, one loop that tells, and now and then a look for strays.
+"""The agent: a long poll that claims tasks, a loop that reports, and a periodic sweep for strays.
 
-Its order at a start is that of trust: find what stands on the machine, go on with what a crash cut off, tell what
-the machine has, compare it with what the platform knows, and only then ask for work.
+At start it recovers the sandboxes on the machine, resumes tasks that a crash interrupted, reports its inventory,
+compares the machine with what the platform knows, and only then asks for work.
 """
 
 import asyncio
@@ -16,19 +16,19 @@ from typing import Any, Final
 import httpx
 
 from mooring_agent import VERSION
-from mooring_agent.client import Client, Turned, Unreachable
-from mooring_agent.executor import Executor
-from mooring_agent.families import FAMILIES, Family
+from mooring_agent.control_plane.keys import Identity, NodeKeys, store_identity, with_announced_keys
+from mooring_agent.control_plane.messages import ClaimResponse
+from mooring_agent.control_plane.platform_client import PlatformClient, Rejected, Unreachable
+from mooring_agent.control_plane.reconnect import ReconnectBackoff
 from mooring_agent.hosts.contract import Host, HostFailure, Stray
-from mooring_agent.journal import Journal, JournalFull
-from mooring_agent.keys import Identity, NodeKeys, store_identity, with_announced
-from mooring_agent.log_reads import LogReads
-from mooring_agent.pause import Pause
-from mooring_agent.probes import PROBES
-from mooring_agent.reporter import Reporter
-from mooring_agent.tunnels import tunnel_families
-from mooring_agent.verify import Believer, Refused
-from mooring_agent.wire import Claimed
+from mooring_agent.tasks.executor import Executor
+from mooring_agent.tasks.handlers import HANDLERS, TaskHandler
+from mooring_agent.tasks.journal import Journal, JournalFull
+from mooring_agent.tasks.log_read import LogReadHandler
+from mooring_agent.tasks.probes import PROBES
+from mooring_agent.tasks.reporter import Reporter
+from mooring_agent.tasks.verifier import TaskRefused, TaskVerifier
+from mooring_agent.tunnels.tunnel import tunnel_handlers
 
 SWEEP_SECONDS: Final = 600.0
 WAIT_SECONDS: Final = 30.0
@@ -37,8 +37,8 @@ log = logging.getLogger("mooring.agent")
 
 
 @dataclass(slots=True)
-class Parts:
-    """What an agent is made of; a test or a simulated one puts others in."""
+class AgentParts:
+    """Everything an agent is built from; tests and simulated agents substitute parts."""
 
     identity: Identity
     keys: NodeKeys
@@ -46,154 +46,153 @@ class Parts:
     journal: Journal
     inventory: Callable[[], Mapping[str, Any]]
     now: Callable[[], float]
-    directory: Path | None = None  # where the identity is kept when keys are announced
+    directory: Path | None = None  # where the identity is saved when the platform announces new keys
     concurrency: int = 16
-    families: Mapping[str, Family] = field(default_factory=lambda: FAMILIES)
-    transport: httpx.AsyncBaseTransport | None = None  # where many agents of one process share their connections
-    sweeps: Sequence[Callable[[Collection[str]], Awaitable[Sequence[Stray]]]] = ()  # of what the host does not make
+    handlers: Mapping[str, TaskHandler] = field(default_factory=lambda: HANDLERS)
+    transport: httpx.AsyncBaseTransport | None = None  # shared by the agents of one process
+    # For resources that the host itself does not create, such as containers.
+    sweeps: Sequence[Callable[[Collection[str]], Awaitable[Sequence[Stray]]]] = ()
 
 
-class Dismissed(Exception):
-    """The platform knows this node no more (it was retired): the agent ends, and what runs on the machine goes on."""
+class NodeRetired(Exception):
+    """The platform retired this node: the agent stops, and what runs on the machine keeps running."""
 
 
 class Agent:
-    """One agent, for as long as it runs."""
-
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: AgentParts) -> None:
         self.parts = parts
         self.identity = parts.identity
-        self.client = Client(parts.identity, parts.keys, parts.now, parts.transport)
+        self.client = PlatformClient(parts.identity, parts.keys, parts.now, parts.transport)
         self.executor = Executor(
             parts.host,
             parts.journal,
             parts.keys,
             parts.now,
-            self._changed,
+            self._wake_reporter,
             parts.concurrency,
-            {**LogReads().families(), **parts.families, **PROBES, **tunnel_families(self.client.authorization)},
+            {**LogReadHandler().handlers(), **parts.handlers, **PROBES, **tunnel_handlers(self.client.authorization)},
         )
         self.reporter = Reporter(self.client, self.executor, parts.journal, parts.host, parts.now)
-        self._began = parts.now()
+        self._started_at = parts.now()
 
     async def run(self) -> None:
-        """Work until it is cancelled; what runs on the machine goes on without it."""
+        """Work until cancelled; what runs on the machine keeps running."""
         parts = self.parts
-        stands = await parts.host.recover()
-        log.info("found %d sandboxes of this agent", len(stands))
+        sandboxes = await parts.host.recover()
+        log.info("recovered %d sandboxes of this agent", len(sandboxes))
         await self.executor.resume()
-        telling = asyncio.create_task(self.reporter.run(), name="reporter")
+        reporting = asyncio.create_task(self.reporter.run(), name="reporter")
         try:
-            await self._introduce()
+            await self._report_inventory()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._claim(), name="claims")
                 group.create_task(self._sweep(), name="sweep")
         except ExceptionGroup as problems:
-            dismissed = problems.subgroup(Dismissed)
-            raise (problems if dismissed is None else dismissed.exceptions[0]) from None
+            retired = problems.subgroup(NodeRetired)
+            raise (problems if retired is None else retired.exceptions[0]) from None
         finally:
-            telling.cancel()
-            await asyncio.gather(telling, return_exceptions=True)
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
             await self.executor.stop()
             await self.client.close()
 
     @property
-    def believer(self) -> Believer:
-        """Whom this agent believes now."""
-        return Believer(self.identity.node_id, self.identity.audience, self.identity.pinned)
+    def verifier(self) -> TaskVerifier:
+        return TaskVerifier(self.identity.node_id, self.identity.audience, self.identity.pinned)
 
     def health(self) -> dict[str, Any]:
-        """How the agent itself is."""
-        told: dict[str, Any] = {
+        """The agent's own health, for the heartbeat."""
+        health: dict[str, Any] = {
             "version": VERSION,
             "host": self.parts.host.kind,
-            "uptime_seconds": int(self.parts.now() - self._began),
+            "uptime_seconds": int(self.parts.now() - self._started_at),
             "running": len(self.executor.tracked),
-            "results_owed": len(self.parts.journal.owed()),
-            "disk_is_full": not self.parts.journal.keep_room(),
+            "results_owed": len(self.parts.journal.undelivered()),
+            "disk_is_full": not self.parts.journal.keep_reserve(),
             "load": [round(each, 2) for each in os.getloadavg()],
         }
         if self.parts.directory is not None:
-            told["disk_free_bytes"] = shutil.disk_usage(self.parts.directory).free
-        return told
+            health["disk_free_bytes"] = shutil.disk_usage(self.parts.directory).free
+        return health
 
-    def _changed(self) -> None:
+    def _wake_reporter(self) -> None:
         self.reporter.wake.set()
 
-    async def _introduce(self) -> None:
-        pause = Pause()
+    async def _report_inventory(self) -> None:
+        backoff = ReconnectBackoff()
         while True:
             try:
-                await self.client.tell_inventory(self.parts.inventory())
+                await self.client.report_inventory(self.parts.inventory())
                 return
-            except (Unreachable, Turned) as error:
-                _heed(error)
-                log.warning("the platform does not take this machine's inventory: %s", error)
-                await pause.wait()
+            except (Unreachable, Rejected) as error:
+                _raise_if_retired(error)
+                log.warning("the platform did not accept this machine's inventory: %s; retrying", error)
+                await backoff.wait()
 
     async def _claim(self) -> None:
-        pause = Pause()
+        backoff = ReconnectBackoff()
         while True:
             free = self.executor.free
             try:
                 wait = WAIT_SECONDS if free else 1.0
                 claimed = await self.client.claim(free, wait, self.executor.running(), self.health())
-                pause.over()
-            except (Unreachable, Turned) as error:
-                _heed(error)
-                log.warning("no claim: %s", error)
-                await pause.wait()
+                backoff.reset()
+            except (Unreachable, Rejected) as error:
+                _raise_if_retired(error)
+                log.warning("claim failed: %s; retrying", error)
+                await backoff.wait()
                 continue
-            self._take(claimed)
+            self._accept(claimed)
 
-    def _take(self, claimed: Claimed) -> None:
-        known = with_announced(self.identity, claimed.keys)
-        if known is not self.identity:
-            self.identity = known
+    def _accept(self, claimed: ClaimResponse) -> None:
+        updated = with_announced_keys(self.identity, claimed.keys)
+        if updated is not self.identity:
+            self.identity = updated
             if self.parts.directory is not None:
-                store_identity(self.parts.directory, known)
+                store_identity(self.parts.directory, updated)
         for envelope in claimed.tasks:
             try:
-                self.executor.accept(self.believer.believe(envelope, self.parts.now()))
-            except Refused as refused:
-                log.warning("a task was refused: %s", refused)
-                self.reporter.refuse(refused.reason, refused.detail, refused.task_id)
+                self.executor.accept(self.verifier.verify(envelope, self.parts.now()))
+            except TaskRefused as refused:
+                log.warning("refused a task: %s", refused)
+                self.reporter.report_refusal(refused.reason, refused.detail, refused.task_id)
             except JournalFull as full:
-                log.error("a task cannot be taken, and is offered again later: %s", full)
-        for held in claimed.cancel:
-            self.executor.cancel(held.task_id)
+                log.error("cannot accept a task: %s; the platform will offer it again", full)
+        for lease in claimed.cancel:
+            self.executor.cancel(lease.task_id)
 
     async def _sweep(self) -> None:
-        pause = Pause()
+        backoff = ReconnectBackoff()
         while True:
             try:
                 await self.sweep()
-                pause.over()
-            except (Unreachable, Turned) as error:
-                _heed(error)
-                log.warning("no sweep now: %s", error)
-            except (HostFailure, OSError):  # the platform may wait for it before it gives this node any work
-                log.exception("the sweep came to no end, and is begun again")
-                await pause.wait()
+                backoff.reset()
+            except (Unreachable, Rejected) as error:
+                _raise_if_retired(error)
+                log.warning("cannot get the allocations of this node: %s; sweeping again in ten minutes", error)
+            except (HostFailure, OSError):  # the platform may hold back work until the sweep is done
+                log.exception("sweep failed; retrying")
+                await backoff.wait()
                 continue
             self.parts.journal.prune(self.parts.now())
             await asyncio.sleep(SWEEP_SECONDS)
 
     async def sweep(self) -> None:
-        """Compare this machine with what the platform knows; what is ours and unknown is reaped and reported."""
-        # A sandbox may be made while the platform is asked, and while the machine is looked through: what comes
-        # meanwhile is added to this very set before anything of it is made, so that it is never taken for unknown.
+        """Compare this machine with what the platform knows; reap and report what is ours and unknown."""
+        # A sandbox may be created while the platform answers and while the machine is searched. Its allocation is added
+        # to this same set before anything of it exists, so it is never taken for unknown.
         known = self.executor.touched
         known.clear()
         known.update(each.task.allocation_id for each in self.executor.tracked.values())
         known.update(await self.client.allocations())
         strays = [stray for sweep in self.parts.sweeps for stray in await sweep(known)]
         strays += await self.parts.host.sweep(known)
-        self.reporter.stray(  # none is told as well: it ends the sweep that the platform waits for
+        # An empty list is reported too: it completes the sweep that the platform waits for.
+        self.reporter.report_strays(
             [
                 {
-                    "kind": each.thing.kind,
-                    "name": each.thing.name[:200],
+                    "kind": each.resource.kind,
+                    "name": each.resource.name[:200],
                     "verdict": each.verdict,
                     "allocation_id": each.allocation_id,
                 }
@@ -202,7 +201,7 @@ class Agent:
         )
 
 
-def _heed(error: Unreachable | Turned) -> None:
-    """A node that was retired is not to knock for ever."""
-    if isinstance(error, Turned) and error.code == "assertion_refused":
-        raise Dismissed(f"the platform does not take this node any more: {error}") from error
+def _raise_if_retired(error: Unreachable | Rejected) -> None:
+    """Stop the agent of a retired node, which would otherwise retry for ever."""
+    if isinstance(error, Rejected) and error.code == "assertion_refused":
+        raise NodeRetired(f"the platform no longer accepts this node: {error}") from error

@@ -1,8 +1,8 @@
-"""What this machine has: processors, memory, NUMA, GPUs and the programs that apps may need.
+"""The machine's inventory: CPUs, memory, NUMA, GPUs and programs that apps may need.
 
-GPUs come from NVIDIA's own library where its driver is loaded. Otherwise there are none, or as many *simulated* ones
-as the operator declares: they can be scheduled and isolated, they compute nothing, and every place that shows them
-says so.
+GPUs come from NVIDIA's own library if its driver is loaded. Otherwise there are none, or as many *simulated* ones as
+the operator declares: they can be scheduled and isolated, they compute nothing, and they are marked wherever they are
+shown.
 """
 
 import os
@@ -29,20 +29,20 @@ PROGRAMS: Final = (
     "ip",
     "cloud-init",
 )
-"""Programs whose presence is a fact that an app's manifest can ask for."""
+"""Programs whose presence is a fact that an app's manifest can require."""
 VERSION_ARGUMENTS: Final = {"slurmctld": "-V", "slurmd": "-V", "slurmdbd": "-V", "ip": "-V"}
 SIMULATED_MODEL: Final = "simulated"
 SIMULATED_BYTES: Final = 80 * (1 << 30)
 FACT_MAX: Final = 200
 PRESENT: Final = "present"
-"""The fact of a program that does not say its version."""
-_NODES: Final = Path("/sys/devices/system/node")
+"""The fact of a program that does not report its version."""
+_NUMA_NODES: Final = Path("/sys/devices/system/node")
 
 
-def take_inventory(
+def collect_inventory(
     host: str, simulated_gpus: int = 0, facts: Mapping[str, str] | None = None, addresses: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Everything that the platform is told of this machine."""
+    """Everything the platform is sent about this machine."""
     gpus, numa = real_gpus(), numa_nodes()
     return {
         "agent_version": VERSION,
@@ -62,7 +62,7 @@ def take_inventory(
 
 
 def real_gpus() -> list[dict[str, Any]]:
-    """The GPUs that NVIDIA's driver shows; none where there is no driver."""
+    """The GPUs that NVIDIA's driver reports; none if there is no driver."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
@@ -74,7 +74,7 @@ def real_gpus() -> list[dict[str, Any]]:
 
 
 def declared_gpus(count: int, numa_count: int) -> list[dict[str, Any]]:
-    """As many simulated GPUs as were declared, spread over the NUMA nodes in blocks."""
+    """The declared number of simulated GPUs, spread over the NUMA nodes in blocks."""
     return [
         {
             "index": index,
@@ -88,20 +88,19 @@ def declared_gpus(count: int, numa_count: int) -> list[dict[str, Any]]:
 
 
 def numa_nodes() -> list[dict[str, Any]]:
-    """The NUMA nodes, each with its processors and memory."""
-    found = sorted(_NODES.glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
+    paths = sorted(_NUMA_NODES.glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
     return [
         {
             "index": int(path.name[4:]),
             "cpus": count_cpus((path / "cpulist").read_text()),
             "memory_bytes": _memory_of(path / "meminfo"),
         }
-        for path in found
+        for path in paths
     ]
 
 
 def count_cpus(listed: str) -> int:
-    """How many processors a list such as `0-3,8` names."""
+    """The number of CPUs in a list such as `0-3,8`."""
     ranges = [part.partition("-") for part in listed.strip().split(",") if part]
     return sum(int(last or first) - int(first) + 1 for first, _, last in ranges)
 
@@ -114,15 +113,15 @@ def _memory_of(path: Path) -> int:
 
 
 def programs(names: Sequence[str] = PROGRAMS) -> dict[str, str]:
-    """Which of these programs are here, with their versions."""
+    """Which of these programs are installed, with their versions."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
-    found = {name: shutil.which(name, path=path) for name in names}
-    return {name: _version(name, place) for name, place in found.items() if place is not None}
+    paths = {name: shutil.which(name, path=path) for name in names}
+    return {name: _version(name, place) for name, place in paths.items() if place is not None}
 
 
 def _version(name: str, place: str) -> str:
     try:
-        told = subprocess.run(
+        text = subprocess.run(
             [place, VERSION_ARGUMENTS.get(name, "--version")],
             capture_output=True,
             text=True,
@@ -133,20 +132,20 @@ def _version(name: str, place: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return PRESENT
-    lines = (told.stdout or told.stderr).strip().splitlines()
-    return fact_text(lines[0]) if lines and told.returncode == 0 else PRESENT
+    lines = (text.stdout or text.stderr).strip().splitlines()
+    return fact_text(lines[0]) if lines and text.returncode == 0 else PRESENT
 
 
-def fact_text(told: str) -> str:
-    """What a program says of itself as the platform takes it: printable, in one line, bounded."""
+def fact_text(text: str) -> str:
+    """A program's output in the form that the platform accepts: printable, one line, bounded."""
     words = "".join(
-        letter if letter.isprintable() and letter != "\ufffd" else " " * letter.isspace() for letter in told
+        letter if letter.isprintable() and letter != "\ufffd" else " " * letter.isspace() for letter in text
     )
     return " ".join(words.split())[:FACT_MAX].strip() or PRESENT
 
 
 def numa_of(path: Path) -> int:
-    """The NUMA node that a device's file tells; the kernel says -1 where it does not know, and that is the first."""
+    """The NUMA node in a device's file; the kernel writes -1 if it is unknown, which counts as the first."""
     try:
         return max(0, int(path.read_text()))
     except (OSError, ValueError):

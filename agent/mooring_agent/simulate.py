@@ -1,12 +1,12 @@
 """`mooring-agent simulate`: a fleet of simulated machines in one process.
 
-Each is a whole agent, the same that runs on a machine, over the simulated host: it has keys of its own, enrols with a
-one-time token of its own, polls, verifies, journals, reports and signs receipts. Only its machine is imagined: nothing
-runs, and everything that it says carries `simulated`. All of it is in memory; when the process ends, the nodes are
-unreachable, and a new process enrols new ones.
+Each is a complete agent, the same that runs on a real machine, over the simulated host: it has its own keys, enrols
+with its own one-time token, polls, verifies, journals, reports and signs receipts. Only the machine is simulated:
+nothing runs, and everything it reports carries `simulated`. All state is in memory; when the process ends, the nodes
+become unreachable, and a new process enrols new ones.
 
-The one-time tokens are made with the token of somebody who may make them, which is read from a file or from standard
-input, never from the command line.
+The one-time tokens are created with the token of a platform admin, which is read from a file or from standard input,
+never from the command line.
 """
 
 import argparse
@@ -28,18 +28,25 @@ import httpx
 import msgspec
 
 from mooring_agent import VERSION
-from mooring_agent.agent import Agent, Dismissed, Parts
-from mooring_agent.client import USER_AGENT, Introduction, Turned, Unreachable, enrol, read_answer
-from mooring_agent.hosts.simulated import SimulatedHost, Weather
+from mooring_agent.agent import Agent, AgentParts, NodeRetired
+from mooring_agent.control_plane.keys import make_keys
+from mooring_agent.control_plane.platform_client import (
+    USER_AGENT,
+    EnrolmentRequest,
+    Rejected,
+    Unreachable,
+    enrol,
+    read_response,
+)
+from mooring_agent.control_plane.reconnect import ReconnectBackoff
+from mooring_agent.hosts.simulated import FaultProfile, SimulatedHost
 from mooring_agent.inventory import declared_gpus
-from mooring_agent.journal import Journal
-from mooring_agent.keys import make_keys
-from mooring_agent.pause import Pause
+from mooring_agent.tasks.journal import Journal
 
 ENROLLING_MAX: Final = 8
-"""How many enrol at once."""
+"""How many enrol concurrently."""
 GROUP: Final = 50
-"""How many agents share a pool of connections; a pool looks through all of its connections for each request."""
+"""How many agents share a connection pool; a pool scans all of its connections for each request."""
 COUNT_MAX: Final = 20_000
 GPUS_MAX: Final = 64
 
@@ -48,7 +55,7 @@ log = logging.getLogger("mooring.simulate")
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """What is asked for."""
+    """The parameters of a fleet."""
 
     url: str
     token: str
@@ -56,30 +63,29 @@ class Fleet:
     region: str
     prefix: str
     gpus: int
-    weather: Weather
+    faults: FaultProfile
 
 
-class _OneTime(msgspec.Struct):
+class _EnrolmentToken(msgspec.Struct):
     token: str
 
 
-class Shared(httpx.AsyncBaseTransport):
-    """Connections that several agents share: one that ends hangs up on nobody else."""
+class SharedTransport(httpx.AsyncBaseTransport):
+    """Connections that several agents share: closing one agent's client does not close them."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
-        # One connection of each for its poll, and a few for all reports.
+        # One connection per agent for its poll, and a few for all reports.
         limits = httpx.Limits(max_connections=2 * GROUP, max_keepalive_connections=2 * GROUP)
         self._pool = httpx.AsyncHTTPTransport(verify=context, limits=limits)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send it over whichever connection is free."""
         return await self._pool.handle_async_request(request)
 
     async def aclose(self) -> None:
-        """An agent hangs up: the connections stay."""
+        """An agent closes its client: the connections stay open."""
 
-    async def hang_up(self) -> None:
-        """All agents have ended."""
+    async def close_pool(self) -> None:
+        """Close the connections when all agents have ended."""
         await self._pool.aclose()
 
 
@@ -89,9 +95,9 @@ class Simulation:
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
         context = ssl.create_default_context()
-        self._pools = [Shared(context) for _ in range((fleet.count + GROUP - 1) // GROUP)]
-        self._room = asyncio.Semaphore(ENROLLING_MAX)
-        self._asking = httpx.AsyncClient(
+        self._pools = [SharedTransport(context) for _ in range((fleet.count + GROUP - 1) // GROUP)]
+        self._enrolling = asyncio.Semaphore(ENROLLING_MAX)
+        self._admin_client = httpx.AsyncClient(
             base_url=fleet.url.rstrip("/") + "/api/v1",
             headers={"User-Agent": USER_AGENT, "Authorization": f"Bearer {fleet.token}"},
             timeout=30.0,
@@ -99,64 +105,70 @@ class Simulation:
         self._enrolled = 0
 
     async def run(self) -> None:
-        """Enrol all of them and work until it is cancelled; what enrolled already works meanwhile."""
+        """Enrol all machines and work until cancelled; each starts to work as soon as it is enrolled."""
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(self.fleet.count):
-                    group.create_task(self._one(number), name=f"simulated-{number}")
+                    group.create_task(self._run_machine(number), name=f"simulated-{number}")
         finally:
             for pool in self._pools:
-                await pool.hang_up()
-            await self._asking.aclose()
+                await pool.close_pool()
+            await self._admin_client.aclose()
 
-    async def _one(self, number: int) -> None:
-        async with self._room:
-            parts = await self._parts(number)
+    async def _run_machine(self, number: int) -> None:
+        async with self._enrolling:
+            parts = await self._enrol_machine(number)
         self._enrolled += 1
         if self._enrolled == self.fleet.count:
-            tell(f"{self.fleet.count} simulated agents run ({described(self.fleet.weather)})")
+            print_line(f"{self.fleet.count} simulated agents run ({describe_faults(self.fleet.faults)})")
         try:
             await Agent(parts).run()
-        except Dismissed as dismissed:
-            log.warning("simulated machine %d ends: %s", number, dismissed)
+        except NodeRetired as retired:
+            log.warning("simulated machine %d was retired and stops: %s", number, retired)
         finally:
             parts.journal.close()
 
-    async def _parts(self, number: int) -> Parts:
-        """A machine of the fleet, enrolled."""
+    async def _enrol_machine(self, number: int) -> AgentParts:
+        """The parts of an enrolled machine of the fleet."""
         fleet, transport = self.fleet, self._pools[number // GROUP]
         keys = make_keys()
-        introduction = Introduction(f"{fleet.prefix}-{number}", "simulated", {"simulated": "true"})
-        pause, token = Pause(), ""
+        request = EnrolmentRequest(f"{fleet.prefix}-{number}", "simulated", {"simulated": "true"})
+        backoff, token = ReconnectBackoff(), ""
         while True:
             try:
                 token = token or await self._one_time_token()
-                identity = await enrol(fleet.url, token, keys, introduction, transport)
+                identity = await enrol(fleet.url, token, keys, request, transport)
                 break
             except Unreachable as error:
-                log.warning("simulated machine %d does not reach the platform: %s", number, error)
-                await pause.wait()
-        host = SimulatedHost(_weather_of(fleet.weather, number))
-        return Parts(
-            identity, keys, host, Journal(":memory:"), partial(simulated_inventory, fleet.gpus), time.time,
+                log.warning("simulated machine %d cannot reach the platform: %s; retrying", number, error)
+                await backoff.wait()
+        host = SimulatedHost(_faults_of(fleet.faults, number))
+        return AgentParts(
+            identity,
+            keys,
+            host,
+            Journal(":memory:"),
+            partial(simulated_inventory, fleet.gpus),
+            time.time,
             transport=transport,
-        )  # fmt: skip
+        )
 
     async def _one_time_token(self) -> str:
         try:
-            answer = await self._asking.post("/platform/nodes/enrolment-tokens", json={"region": self.fleet.region})
+            response = await self._admin_client.post(
+                "/platform/nodes/enrolment-tokens", json={"region": self.fleet.region}
+            )
         except httpx.HTTPError as error:
             raise Unreachable(f"{type(error).__name__}: {error}") from error
-        return read_answer(answer, _OneTime).token
+        return read_response(response, _EnrolmentToken).token
 
 
-def _weather_of(weather: Weather, number: int) -> Weather:
-    """The same weather with a seed of its own, so that machines differ and a run happens again."""
-    return Weather(weather.latency_seconds, weather.failure_rate, weather.leftover_rate, weather.seed + number)
+def _faults_of(faults: FaultProfile, number: int) -> FaultProfile:
+    """The same faults with a seed of its own, so that machines differ and a run is repeatable."""
+    return FaultProfile(faults.latency_seconds, faults.failure_rate, faults.leftover_rate, faults.seed + number)
 
 
 def simulated_inventory(gpus: int) -> Mapping[str, Any]:
-    """What an imagined machine has."""
     return {
         "agent_version": VERSION,
         "host": "simulated",
@@ -168,89 +180,96 @@ def simulated_inventory(gpus: int) -> Mapping[str, Any]:
     }
 
 
-def described(weather: Weather) -> str:
-    """The weather in words."""
+def describe_faults(faults: FaultProfile) -> str:
     return (
-        f"host simulated, latency {weather.latency_seconds:g} s, failure rate {weather.failure_rate:g}, "
-        f"leftover rate {weather.leftover_rate:g}, seed {weather.seed}"
+        f"host simulated, latency {faults.latency_seconds:g} s, failure rate {faults.failure_rate:g}, "
+        f"leftover rate {faults.leftover_rate:g}, seed {faults.seed}"
     )
 
 
-def tell(line: str) -> None:
-    """A line for whoever started this."""
+def print_line(line: str) -> None:
+    """Print a line at once, for the program that started this."""
     print(line, flush=True)
 
 
 def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """The command's options."""
-    about = "run many simulated machines in one process, for trials of scale and of faults"
+    about = "run many simulated machines in one process, to try scale and faults"
     parser = commands.add_parser("simulate", help=about, description=about)
-    parser.add_argument("--url", required=True, help="the platform's address")
-    parser.add_argument("--count", type=_whole(1, COUNT_MAX), required=True, help="how many simulated machines")
+    parser.add_argument("--url", required=True, help="URL of the platform")
+    parser.add_argument("--count", type=_int_between(1, COUNT_MAX), required=True, help="how many simulated machines")
     parser.add_argument(
         "--token-file", default="-", help="file with the token of a platform admin; `-` reads standard input"
     )
-    parser.add_argument("--region", default="simulated", help="the region that they join (default %(default)s)")
-    parser.add_argument("--name-prefix", default=None, help="what they are called, before their numbers")
-    parser.add_argument("--gpus", type=_whole(0, GPUS_MAX), default=8, help="simulated GPUs of each (default 8)")
-    parser.add_argument("--latency-seconds", type=_number(0.0, 3600.0), default=0.0, help="how long a step takes")
-    parser.add_argument("--failure-rate", type=_number(0.0, 1.0), default=0.0, help="part of the steps that fail")
+    parser.add_argument("--region", default="simulated", help="region that they join (default %(default)s)")
+    parser.add_argument("--name-prefix", default=None, help="their names, before the number")
     parser.add_argument(
-        "--leftover-rate", type=_number(0.0, 1.0), default=0.0, help="part of the teardowns that leave something"
+        "--gpus", type=_int_between(0, GPUS_MAX), default=8, help="simulated GPUs of each machine (default 8)"
     )
-    parser.add_argument("--seed", type=int, default=0, help="the same seed makes the same things happen")
+    parser.add_argument(
+        "--latency-seconds", type=_float_between(0.0, 3600.0), default=0.0, help="how long a step takes"
+    )
+    parser.add_argument(
+        "--failure-rate", type=_float_between(0.0, 1.0), default=0.0, help="fraction of the steps that fail"
+    )
+    parser.add_argument(
+        "--leftover-rate",
+        type=_float_between(0.0, 1.0),
+        default=0.0,
+        help="fraction of the teardowns that leave something behind",
+    )
+    parser.add_argument("--seed", type=int, default=0, help="the same seed repeats the same faults")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="warning")
 
 
-def run(chosen: argparse.Namespace) -> int:
-    """The command; its exit code."""
-    token = (sys.stdin.read() if chosen.token_file == "-" else Path(chosen.token_file).read_text()).strip()
-    weather = Weather(chosen.latency_seconds, chosen.failure_rate, chosen.leftover_rate, chosen.seed)
-    prefix = chosen.name_prefix or f"simulated-{secrets.token_hex(3)}"
-    fleet = Fleet(chosen.url, token, chosen.count, chosen.region, prefix, chosen.gpus, weather)
+def run(options: argparse.Namespace) -> int:
+    """Run the command and return its exit code."""
+    token = (sys.stdin.read() if options.token_file == "-" else Path(options.token_file).read_text()).strip()
+    faults = FaultProfile(options.latency_seconds, options.failure_rate, options.leftover_rate, options.seed)
+    prefix = options.name_prefix or f"simulated-{secrets.token_hex(3)}"
+    fleet = Fleet(options.url, token, options.count, options.region, prefix, options.gpus, faults)
     try:
-        asyncio.run(_until_told(fleet))
+        asyncio.run(_run_until_signal(fleet))
     except BaseExceptionGroup as group:
-        first = _first(group)  # a platform that turns one away turns all of them away
-        if isinstance(first, Turned):
+        first = _first_error(group)  # a platform that rejects one rejects all of them
+        if isinstance(first, Rejected):
             raise first from None
         raise
     return 0
 
 
-async def _until_told(fleet: Fleet) -> None:
+async def _run_until_signal(fleet: Fleet) -> None:
     running = asyncio.ensure_future(Simulation(fleet).run())
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, running.cancel)
-    tell(f"{fleet.count} simulated machines enrol at {fleet.url} as {fleet.prefix}-0 and on")
+    print_line(f"{fleet.count} simulated machines enrol at {fleet.url} as {fleet.prefix}-0 and on")
     with suppress(asyncio.CancelledError):
         await running
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """One of many errors that say the same."""
+def _first_error(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first of many errors that say the same."""
     found: BaseException = group
     while isinstance(found, BaseExceptionGroup):
         found = found.exceptions[0]
     return found
 
 
-def _whole(least: int, most: int) -> Any:
+def _int_between(lowest: int, highest: int) -> Any:
     def read(text: str) -> int:
         number = int(text)
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{least} to {most}")
+        if not lowest <= number <= highest:
+            raise argparse.ArgumentTypeError(f"{lowest} to {highest}")
         return number
 
     return read
 
 
-def _number(least: float, most: float) -> Any:
+def _float_between(lowest: float, highest: float) -> Any:
     def read(text: str) -> float:
         number = float(text)
-        if not least <= number <= most:
-            raise argparse.ArgumentTypeError(f"{least:g} to {most:g}")
+        if not lowest <= number <= highest:
+            raise argparse.ArgumentTypeError(f"{lowest:g} to {highest:g}")
         return number
 
     return read

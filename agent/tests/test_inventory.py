@@ -1,4 +1,4 @@
-"""What the machine says of itself is what the platform takes: printable facts, and a NUMA node that exists."""
+"""The inventory is what the platform accepts: printable facts, and a NUMA node that exists."""
 
 import os
 import stat
@@ -7,18 +7,18 @@ from pathlib import Path
 import pytest
 
 from mooring_agent import inventory
-from mooring_agent.inventory import count_cpus, declared_gpus, fact_text, numa_of, programs, take_inventory
+from mooring_agent.inventory import collect_inventory, count_cpus, declared_gpus, fact_text, numa_of, programs
 
 
 def put(directory: Path, name: str, script: str) -> None:
-    """A program of this name."""
+    """Install a program of this name."""
     path = directory / name
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
 @pytest.mark.parametrize(
-    ("told", "fact"),
+    ("text", "fact"),
     [
         ("podman version 4.3.1", "podman version 4.3.1"),
         ("  slurm 23.11\t(beta) ", "slurm 23.11 (beta)"),
@@ -29,8 +29,8 @@ def put(directory: Path, name: str, script: str) -> None:
         ("x" * 500, "x" * 200),
     ],
 )
-def test_a_fact_is_printable_text(told: str, fact: str) -> None:
-    assert fact_text(told) == fact
+def test_a_fact_is_printable_text(text: str, fact: str) -> None:
+    assert fact_text(text) == fact
 
 
 def test_programs_are_found_with_the_first_line_that_they_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,13 +50,13 @@ def test_a_gpu_whose_numa_node_the_kernel_does_not_know_is_on_the_first(tmp_path
     assert numa_of(tmp_path / "absent") == 0
 
 
-def test_numa_nodes_are_read_as_the_kernel_tells_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_numa_nodes_are_read_as_the_kernel_lists_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for index, (cpus, kilobytes) in enumerate((("0-3,8", 1_000), ("4-7", 2_000), ("", 500))):
         place = tmp_path / f"node{index}"
         place.mkdir()
         (place / "cpulist").write_text(f"{cpus}\n")
         (place / "meminfo").write_text(f"Node {index} MemTotal:  {kilobytes} kB\nNode {index} MemFree: 1 kB\n")
-    monkeypatch.setattr(inventory, "_NODES", tmp_path)
+    monkeypatch.setattr(inventory, "_NUMA_NODES", tmp_path)
     assert [(each["index"], each["cpus"], each["memory_bytes"]) for each in inventory.numa_nodes()] == [
         (0, 5, 1_024_000),
         (1, 4, 2_048_000),
@@ -72,9 +72,9 @@ def test_declared_gpus_say_that_they_are_simulated_and_are_spread_in_blocks() ->
 
 
 def test_the_inventory_of_this_machine_has_only_facts_that_the_platform_takes() -> None:
-    told = take_inventory("process", 2)
-    assert told["cpus"] >= 1
-    assert told["memory_bytes"] > 0
-    for name, value in told["facts"].items():
+    collected = collect_inventory("process", 2)
+    assert collected["cpus"] >= 1
+    assert collected["memory_bytes"] > 0
+    for name, value in collected["facts"].items():
         assert name == name.lower()
         assert fact_text(value) == value

@@ -1,1 +1,1 @@
-"""The `mooring` command: people's and scripts' way to the API, over the SDK and nothing else."""
+"""The `mooring` command. It reaches the platform only through the SDK."""

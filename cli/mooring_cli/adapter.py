@@ -1,7 +1,7 @@
-"""Adapters on the developer's machine: does one keep its promises?
+"""`mooring adapter`: test an adapter on the developer's machine.
 
-The suite is in the kit, a distribution of its own (`mooring-adapter`): it is run as a program, so this command needs
-the kit only when it is asked for it.
+The conformance suite is in the kit, a separate distribution (`mooring-adapter`). It is run as a program, so the CLI
+does not depend on the kit.
 """
 
 import json
@@ -26,12 +26,12 @@ def adapter() -> None:
 
 
 @adapter.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
-@click.option("--manifest", "manifest_file", metavar="FILE", help="The app's manifest, YAML or JSON.")
-@click.option("--profile", metavar="FILE", help="Values for the play, JSON: topology, config, actions, grows.")
-@click.option("--only", multiple=True, metavar="PROMISE", help="Play this promise; may be said again.")
-@click.option("--every-crash", is_flag=True, help="Kill the adapter at every request, not only at some.")
-@click.option("--patience", type=click.FloatRange(min=0.1), metavar="SECONDS", help="How long anything may take.")
-@click.option("--list", "lists", is_flag=True, help="Say which promises there are, and end.")
+@click.option("--manifest", "manifest_file", metavar="FILE", help="The app's manifest, in YAML or JSON.")
+@click.option("--profile", metavar="FILE", help="Values for the run, in JSON: topology, config, actions, grows.")
+@click.option("--only", multiple=True, metavar="PROMISE", help="Test only this promise; repeatable.")
+@click.option("--every-crash", is_flag=True, help="Kill the adapter at every request instead of at some.")
+@click.option("--patience", type=click.FloatRange(min=0.1), metavar="SECONDS", help="Timeout of each step.")
+@click.option("--list", "lists", is_flag=True, help="List the promises and exit.")
 @click.argument("command", nargs=-1, type=click.UNPROCESSED)
 def test(
     *,
@@ -43,13 +43,13 @@ def test(
     lists: bool,
     command: tuple[str, ...],
 ) -> int:
-    """Play the platform's worst day against an adapter, and say which promises it keeps.
+    """Run the conformance suite against an adapter, and report which promises it keeps.
 
-    COMMAND is the adapter's program with its arguments. The platform is a simulated one and needs no server. It ends
-    with 0 when no promise is broken.
+    COMMAND is the adapter's program with its arguments. The platform is simulated, so no server is needed. The exit
+    code is 0 when no promise is broken.
     """
     if find_spec(SUITE_PACKAGE) is None:
-        raise click.ClickException("the suite is in the kit, which is not installed here: install mooring-adapter")
+        raise click.ClickException("the conformance suite is not installed; install mooring-adapter")
     options = [word for name in only for word in ("--only", name)]
     options += ["--every-crash"] if every_crash else []
     options += ["--list"] if lists else []

@@ -1,7 +1,7 @@
-"""Click commands out of the table of nouns: one group for each noun, one command for each verb.
+"""Makes click commands of the table of nouns: one group for each noun, one command for each verb.
 
-A command gathers its values, finds its place, calls the operation through the SDK, and shows the answer.
-What is removed is asked about first.
+A command collects its values, finds its scope, calls the operation through the SDK, and shows the answer. Commands
+that delete something ask for confirmation.
 """
 
 from importlib import import_module
@@ -9,14 +9,14 @@ from typing import Any
 
 import click
 
-from mooring_cli import checks, keys, output, values
+from mooring_cli import check_progress, keys, option_types, output, request_body
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand, MooringGroup, close_to
-from mooring_cli.nouns import Endpoint, Field, Noun, Verb
-from mooring_cli.places import Chosen, Places
+from mooring_cli.nouns import CommandEndpoint, Field, Noun, Verb
+from mooring_cli.scope import ScopeOptions, ScopeResolver
 
 PLACES = ("tenant_id", "project_id")
-PLACE_HELP = {
+SCOPE_HELP = {
     "project": "The project, by id or slug.",
     "tenant": "The tenant, by id or slug.",
     "platform": "The platform itself.",
@@ -31,37 +31,36 @@ COLUMNS = {
     "skus": ("slug", "shape", "gpu_model", "allowed_gpu_counts", "regions", "price_minor_per_gpu_hour", "status"),
     "tasks": ("id", "type", "status", "failure_code", "allocation_id", "created_at"),
 }
-"""What a table shows of a noun whose first fields are not what a person looks for."""
+"""Columns of nouns whose first fields are not the most useful ones."""
 
-BESIDE: dict[str, dict[str, tuple[str, str]]] = {
+HAND_WRITTEN_VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "instances": {
         "launch": ("mooring_cli.launch", "launch"),
         "watch": ("mooring_cli.watch", "watch"),
         "stop": ("mooring_cli.launch", "stop"),
     },
 }
-"""Commands of a noun that somebody wrote by hand, because they do more than one call; they win over generated ones."""
+"""Hand-written commands of a noun, which make more than one call; they replace generated ones."""
 
 
 class NounGroup(MooringGroup):
-    """The commands of one noun, made when they are called."""
+    """The commands of one noun, made on demand."""
 
     def __init__(self, noun: Noun) -> None:
         super().__init__(name=noun.name, help=noun.summary, no_args_is_help=True)
-        self._verbs = {verb.name: verb for verb in noun.verbs}
         self._below = {each.name: each for each in noun.below}
         self._noun = noun
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*dict.fromkeys([*BESIDE.get(self._noun.name, ()), *self._verbs]), *self._below]
+        return [*dict.fromkeys([*HAND_WRITTEN_VERBS.get(self._noun.name, ()), *self._noun.operations]), *self._below]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        by_hand = BESIDE.get(self._noun.name, {}).get(name)
+        by_hand = HAND_WRITTEN_VERBS.get(self._noun.name, {}).get(name)
         if by_hand is not None:
             command: click.Command = getattr(import_module(by_hand[0]), by_hand[1])
             return command
-        if name in self._verbs:
-            return command_of(self._noun, self._verbs[name])
+        if name in self._noun.operations:
+            return command_of(self._noun, self._noun.verb(name))
         return group_of(self._below[name]) if name in self._below else None
 
     def resolve_command(
@@ -72,18 +71,15 @@ class NounGroup(MooringGroup):
         except click.UsageError as error:
             near = close_to(args[0], self.list_commands(ctx))
             listed = ", ".join(self.list_commands(ctx))
-            hint = f"did you mean {near}?" if near else f"there is {listed}"
+            hint = f"did you mean {near}?" if near else f"available: {listed}"
             raise click.UsageError(f"{ctx.command_path} has no {args[0]!r}; {hint}", ctx) from error
 
 
 def group_of(noun: Noun) -> click.Group:
-    """The group of a noun."""
     return NounGroup(noun)
 
 
 def command_of(noun: Noun, verb: Verb) -> click.Command:
-    """The command of a verb."""
-
     def run(**given: Any) -> None:
         perform(current(), noun, verb, given)
 
@@ -91,57 +87,59 @@ def command_of(noun: Noun, verb: Verb) -> click.Command:
         name=verb.name,
         callback=run,
         params=parameters_of(verb),
-        help="\n\n".join(text for text in (f"{verb.summary}.", verb.description, place_text(verb)) if text),
+        help="\n\n".join(text for text in (f"{verb.summary}.", verb.description, scope_text(verb)) if text),
         short_help=verb.summary,
     )
 
 
 def parameters_of(verb: Verb) -> list[click.Parameter]:
-    """Arguments and options of a verb, over all its places."""
+    """Arguments and options of a verb, over all its endpoints."""
     first = verb.endpoints[0]
     parameters: list[click.Parameter] = [
         click.Argument([name], metavar=name.removesuffix("_id").upper(), required=name not in PLACES)
         for name in first.arguments
     ]
-    parameters += place_options(verb)
+    parameters += scope_options(verb)
     for field in fields_of(verb):
-        parameters.append(values.option_of(field))
+        parameters.append(option_types.option_of(field))
     if any(endpoint.takes_body for endpoint in verb.endpoints):
-        about = "The whole body from a file in JSON or YAML; - is stdin. Options win over it."
+        about = "Read the whole body from a file in JSON or YAML; - is stdin. Options override it."
         parameters.append(click.Option(["-f", "--from-file"], metavar="FILE", help=about))
     if takes_public_key(verb):
-        about = "Make an Ed25519 key pair: the private half goes to this new file, only the public half is sent."
+        about = "Generate an Ed25519 key pair: the private key goes to this new file, only the public key is sent."
         parameters.append(click.Option(["--generate-key"], metavar="FILE", help=about))
     if first.deletes:
-        parameters.append(click.Option(["-y", "--yes"], is_flag=True, help="Do not ask."))
+        parameters.append(click.Option(["-y", "--yes"], is_flag=True, help="Do not ask for confirmation."))
     if first.pages:
-        about = f"At the most so many; 0 for all. [default: {LIMIT}]"
+        about = f"Show at most this many; 0 for all. [default: {LIMIT}]"
         parameters.append(click.Option(["--limit"], type=click.IntRange(min=0), default=LIMIT, help=about))
-    if checks.follows(verb):
-        parameters.append(checks.follow_option())
+    if check_progress.follows(verb):
+        parameters.append(check_progress.follow_option())
     if mutates(verb):
-        about = "Repeats under this key have one effect. [default: a new one]"
+        about = "Requests with the same key take effect once. [default: a new key]"
         parameters.append(click.Option(["--idempotency-key"], metavar="KEY", help=about))
     return parameters
 
 
-def place_options(verb: Verb) -> list[click.Parameter]:
-    """Options that choose the place, where there is something to choose."""
+def scope_options(verb: Verb) -> list[click.Parameter]:
+    """--project, --tenant and --platform, as far as the verb has such endpoints."""
     options: list[click.Parameter] = []
     for endpoint in verb.endpoints:
-        if endpoint.place:
-            name = endpoint.place.removesuffix("_id")
-            options.append(click.Option([f"--{name}", f"place_{name}"], metavar="NAME", help=PLACE_HELP[name]))
+        if endpoint.scope_parameter:
+            name = endpoint.scope_parameter.removesuffix("_id")
+            options.append(click.Option([f"--{name}", f"scope_{name}"], metavar="NAME", help=SCOPE_HELP[name]))
         elif endpoint.scope == "platform" and len(verb.endpoints) > 1:
-            options.append(click.Option(["--platform", "place_platform"], is_flag=True, help=PLACE_HELP["platform"]))
+            options.append(click.Option(["--platform", "scope_platform"], is_flag=True, help=SCOPE_HELP["platform"]))
     return options
 
 
-def place_text(verb: Verb) -> str:
-    """How the place is found, for the help."""
-    if len(verb.endpoints) < 2:
+def scope_text(verb: Verb) -> str:
+    """How the scope is chosen, for the help."""
+    names = [option.opts[0] for option in scope_options(verb)]
+    if len(verb.endpoints) < 2 or not names:
         return ""
-    return "Without an option for the place it is the context's project, else its tenant, else where you are at home."
+    listed = f"{', '.join(names[:-1])} or {names[-1]}" if len(names) > 1 else names[0]
+    return f"Without {listed} it uses the scope of the context, otherwise your own."
 
 
 def fields_of(verb: Verb) -> list[Field]:
@@ -154,107 +152,118 @@ def fields_of(verb: Verb) -> list[Field]:
 
 
 def takes_public_key(verb: Verb) -> bool:
-    """Whether the private half of a key could be made here."""
+    """Whether the command can generate the key pair."""
     return any(field.path == ("public_key",) for field in fields_of(verb))
 
 
 def mutates(verb: Verb) -> bool:
-    """Whether it changes something."""
     return not verb.endpoints[0].lists and verb.name not in ("list", "get")
 
 
 def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any]) -> None:
-    """Do what a command says."""
-    places = Places(invocation)
-    chosen = Chosen(given.get("place_project"), given.get("place_tenant"), given.get("place_platform", False))
-    endpoint, path = places.choose(verb.endpoints, chosen)
+    """Run a command."""
+    resolver = ScopeResolver(invocation)
+    chosen = ScopeOptions(given.get("scope_project"), given.get("scope_tenant"), given.get("scope_platform", False))
+    endpoint, path = resolver.choose(verb.endpoints, chosen)
     for name in endpoint.arguments:
-        path[name] = named(places, name, given.get(name), path)
+        path[name] = named(resolver, name, given.get(name), path)
     if endpoint.lists:
-        show_list(invocation, noun, endpoint, (path, values.gather_query(endpoint.query, given), given.get("limit")))
+        query = request_body.gather_query(endpoint.query, given)
+        show_list(invocation, noun, endpoint, path=path, query=query, limit=given.get("limit"))
         return
     if endpoint.deletes:
         confirm(invocation, f"{verb.name} {noun.singular} {path[endpoint.arguments[-1]]}", given["yes"])
     with keys.offered(given.get("generate_key")) as key:
         if key is not None:
-            given[values.destination(Field(("public_key",), "text", False))] = key.public
-        body = gather(invocation, places, endpoint, path, given) if endpoint.takes_body else None
-        query = values.gather_query(endpoint.query, given)
+            given[option_types.destination(Field(("public_key",), "text", False))] = key.public
+        body = gather(invocation, resolver, endpoint, path, given) if endpoint.takes_body else None
+        query = request_body.gather_query(endpoint.query, given)
         if given.get("follow"):
-            query = {**query, "wait": 0}
-            answer = checks.followed(
-                invocation, endpoint, path, lambda: send(invocation, endpoint, path, (query, body), given)
-            )
-        else:
-            answer = send(invocation, endpoint, path, (query, body), given)
+            query["wait"] = 0
+
+        def send() -> Any:
+            return call(invocation, endpoint, path, query=query, body=body, key=given.get("idempotency_key"))
+
+        answer = check_progress.followed(invocation, endpoint, path, send) if given.get("follow") else send()
     show_answer(invocation, noun, verb, endpoint, answer)
     if key is not None:
         keys.explain(invocation, key, path, answer)
 
 
 def gather(
-    invocation: Invocation, places: Places, endpoint: Endpoint, path: dict[str, str], given: dict[str, Any]
+    invocation: Invocation,
+    resolver: ScopeResolver,
+    endpoint: CommandEndpoint,
+    path: dict[str, str],
+    given: dict[str, Any],
 ) -> dict[str, Any]:
-    """The body, with names made ids."""
-    body = values.gather_body(invocation, endpoint.body, given, given.get("from_file"))
+    """The body of the request, with names replaced by ids."""
+    body = request_body.gather_body(invocation, endpoint.body, given, given.get("from_file"))
     for name in endpoint.objects:
         body.setdefault(name, {})
     for field in endpoint.body:
-        if field.kind in NAMED and isinstance(named := values.get(body, field.path), str):
-            values.put(body, field.path, body_id(places, field, named, (endpoint, path)))
+        if field.kind in NAMED and isinstance(named := request_body.get(body, field.path), str):
+            request_body.put(body, field.path, body_id(resolver, field, named, endpoint=endpoint, path=path))
     return body
 
 
-def body_id(places: Places, field: Field, named: str, at: tuple[Endpoint, dict[str, str]]) -> str:
-    """The id for a name in a body; a sibling is of the same noun as what the command is about."""
-    endpoint, path = at
+def body_id(
+    resolver: ScopeResolver, field: Field, named: str, *, endpoint: CommandEndpoint, path: dict[str, str]
+) -> str:
+    """The id for a name in a body; a sibling is of the same noun as the command."""
     if field.kind in ("reference", "sibling"):
         parameter = endpoint.arguments[-1] if field.kind == "sibling" else field.path[-1]
-        return places.reference(parameter, named, path)
-    return places.tenant_id(named) if field.kind == "tenant" else places.project_id(named)
+        return resolver.reference(parameter, named, path)
+    return resolver.tenant_id(named) if field.kind == "tenant" else resolver.project_id(named)
 
 
-def send(
+def call(
     invocation: Invocation,
-    endpoint: Endpoint,
+    endpoint: CommandEndpoint,
     path: dict[str, str],
-    sent: tuple[dict[str, Any], Any],
-    given: dict[str, Any],
+    *,
+    query: dict[str, Any],
+    body: Any,
+    key: str | None,
 ) -> Any:
-    """Call the operation."""
+    """Call the operation; `key` is the Idempotency-Key."""
     from mooring_sdk import CallOptions
 
-    options = CallOptions(idempotency_key=given.get("idempotency_key"))
-    query, body = sent
+    options = CallOptions(idempotency_key=key)
     return invocation.call(endpoint.operation, path, query, body, options=options)
 
 
-def named(places: Places, name: str, value: str | None, path: dict[str, str]) -> str:
-    """A path parameter, by id or by name; tenants and projects come from the context when they are not given."""
+def named(resolver: ScopeResolver, name: str, value: str | None, path: dict[str, str]) -> str:
+    """A path parameter by id or by name; tenant and project default to those of the context."""
     if name == "tenant_id":
-        return places.tenant_id(value)
+        return resolver.tenant_id(value)
     if name == "project_id":
-        return places.project_id(value)
+        return resolver.project_id(value)
     if not value:
         raise click.UsageError(f"{name} is empty")
-    return places.reference(name, value, path)
+    return resolver.reference(name, value, path)
 
 
 def confirm(invocation: Invocation, what: str, agreed: bool) -> None:
-    """Ask before something is removed."""
+    """Ask before something is deleted."""
     if agreed:
         return
     if not invocation.may_ask:
-        raise click.UsageError(f"{what}: say --yes, since nobody can be asked")
+        raise click.UsageError(f"{what}: give --yes, because there is no terminal to ask on")
     if not click.confirm(f"{what}?", err=True):
         raise click.exceptions.Exit(1)
 
 
 def show_list(
-    invocation: Invocation, noun: Noun, endpoint: Endpoint, asked: tuple[dict[str, str], dict[str, Any], int | None]
+    invocation: Invocation,
+    noun: Noun,
+    endpoint: CommandEndpoint,
+    *,
+    path: dict[str, str],
+    query: dict[str, Any],
+    limit: int | None,
 ) -> None:
-    """Show the items of a list, and say so when there are none, or more."""
-    path, query, limit = asked
+    """Show the items of a list, and say so if it is empty or there are more."""
     if endpoint.pages:
         most = limit + 1 if limit else None
         sized = {**query, "limit": PAGE_MAX if most is None else min(most, PAGE_MAX)}
@@ -268,15 +277,15 @@ def show_list(
     else:
         output.note(empty_text(noun))
     if len(shown) < len(items):
-        output.note(f"There are more than {limit}; --limit 0 shows all.")
+        output.note(f"There are more than {limit}; use --limit 0 to show all.")
 
 
 def empty_text(noun: Noun) -> str:
-    """What to say when there is nothing, and how to change that."""
+    """What to say about an empty list, and how to make the first item."""
     words = noun.name.replace("-", " ")
-    making = next((verb for verb in noun.verbs if verb.name == "create"), None)
-    if making is None:
+    if "create" not in noun.operations:
         return f"No {words}."
+    making = noun.verb("create")
     context = click.get_current_context()
     group = context.parent.command_path if context.parent else f"mooring {noun.name}"
     needed = [
@@ -285,11 +294,11 @@ def empty_text(noun: Noun) -> str:
         if field.required
     ]
     arguments = [name.removesuffix("_id").upper() for name in making.endpoints[0].arguments]
-    return f"No {words} yet. Make the first one: {' '.join([group, 'create', *arguments, *needed])}"
+    return f"No {words} yet. Create the first one: {' '.join([group, 'create', *arguments, *needed])}"
 
 
-def show_answer(invocation: Invocation, noun: Noun, verb: Verb, endpoint: Endpoint, answer: Any) -> None:
-    """Show what came back, with a word about what is told once."""
+def show_answer(invocation: Invocation, noun: Noun, verb: Verb, endpoint: CommandEndpoint, answer: Any) -> None:
+    """Show the answer, with a warning if it contains a secret."""
     if answer is None:
         if invocation.output == "table":
             output.note(f"{verb.name}: done.")
@@ -299,4 +308,4 @@ def show_answer(invocation: Invocation, noun: Noun, verb: Verb, endpoint: Endpoi
     else:
         output.show(invocation.output, answer)
     if endpoint.one_time_secret:
-        output.note("This is told once: keep what is secret in it now, it is not shown again.")
+        output.note("Save this secret now; it will not be shown again.")

@@ -1,10 +1,10 @@
-"""`mooring connect`: a port of this machine that leads to an app's endpoint; with --browser, a link into it.
+"""`mooring connect`: a local port that leads to an app's endpoint; with --browser, a link to it.
 
-An app may have a place where people work with it by commands, a terminal: `mooring connect INSTANCE -- COMMAND` runs
-one there, and `--shell` opens a shell.
+An app may have a terminal, where its users run commands: `mooring connect INSTANCE -- COMMAND` runs one there, and
+`--shell` opens a shell.
 
-Nothing is published anywhere: each connection to the local port is carried to the platform's relay, and from there
-to a port inside the app's sandbox.
+Nothing is published: each connection to the local port goes through the platform's relay to a port inside the app's
+sandbox.
 """
 
 import asyncio
@@ -20,8 +20,8 @@ from mooring_cli.exec_command import run_at
 from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
-from mooring_cli.places import Places
-from mooring_cli.visits import CLOSE, DATA, END, FAILURE, Line, VisitRefused, dial, failure_of
+from mooring_cli.relay_client import CLOSE, DATA, END, FAILURE, RelayConnection, VisitRefused, dial, failure_of
+from mooring_cli.scope import ScopeResolver
 from mooring_cli.watch import find as find_instance
 
 READ_BYTES = 65_536
@@ -31,10 +31,10 @@ READ_BYTES = 65_536
 @click.argument("endpoint")
 @click.argument("argv", nargs=-1, type=click.UNPROCESSED)
 @click.option("--project", metavar="NAME", help="The project, by slug or id.")
-@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Local port; 0 takes a free one. [default: 0]")
-@click.option("--browser", is_flag=True, help="Open it in a browser instead, by a link that counts once.")
-@click.option("--shell", is_flag=True, help="ENDPOINT is an instance: open a shell where its users work.")
-@click.option("--terminal", metavar="NAME", help="Which terminal of the instance, where it has several.")
+@click.option("--port", type=click.IntRange(0, 65535), default=0, help="Local port; 0 picks a free one. [default: 0]")
+@click.option("--browser", is_flag=True, help="Open it in a browser instead, with a link that works once.")
+@click.option("--shell", is_flag=True, help="ENDPOINT is an instance: open a shell at its terminal.")
+@click.option("--terminal", metavar="NAME", help="The terminal, if the instance has several.")
 def connect(
     *,
     endpoint: str,
@@ -45,18 +45,18 @@ def connect(
     shell: bool,
     terminal: str | None,
 ) -> int | None:
-    """Reach an app's endpoint, by its id or its name; or run a command where an instance's users work.
+    """Connect to an app's endpoint, by id or name; or run a command at the terminal of an instance.
 
-    A port of this machine leads to it until you press Ctrl-C. With --browser a link is made and opened.
+    A local port leads to the endpoint until you press Ctrl-C. With --browser a link is made and opened.
 
-    `mooring connect INSTANCE -- COMMAND` runs a command at the instance's terminal, as the app's user, with its exit
-    code; in a pipe its output passes unchanged. `mooring connect INSTANCE --shell` opens a shell there.
+    `mooring connect INSTANCE -- COMMAND` runs a command at the instance's terminal, as the app's user, and exits with
+    its exit code; in a pipe its output passes unchanged. `mooring connect INSTANCE --shell` opens a shell there.
     """
     invocation = current()
-    project_id = Places(invocation).project_id(project)
+    project_id = ScopeResolver(invocation).project_id(project)
     if argv or shell or terminal:
         if browser or port or (argv and shell):
-            raise click.UsageError("a command, --shell, or a port or --browser: choose one")
+            raise click.UsageError("give only one of a command, --shell, --port and --browser")
         return run_at(invocation, find_instance(invocation, project_id, endpoint), argv, terminal)
     found = find(invocation, project_id, endpoint)
     path = {"project_id": project_id, "endpoint_id": found["id"]}
@@ -71,12 +71,12 @@ def connect(
 
 
 def find(invocation: Invocation, project_id: str, named: str) -> dict[str, Any]:
-    """The endpoint of this id, or the only one of this name."""
+    """The endpoint with this id, or the only one with this name."""
     call = plain_call("list_endpoints", {"project_id": project_id}, {"limit": 500})
     found = [each for each in invocation.client.pages(call) if named in (each["id"], each["name"])]
     if not found:
         raise NoSuchName(
-            f"there is no endpoint {named!r} here; mooring endpoints list shows them. Where {named!r} is an instance: "
+            f"there is no endpoint {named!r} here; mooring endpoints list shows them. If {named!r} is an instance: "
             f"mooring connect {named} -- COMMAND runs a command there, mooring connect {named} --shell opens a shell"
         )
     if len(found) > 1:
@@ -85,7 +85,7 @@ def find(invocation: Invocation, project_id: str, named: str) -> dict[str, Any]:
 
 
 class Listener:
-    """A local port, each connection of which is carried to the endpoint."""
+    """A local port; each connection to it is forwarded to the endpoint."""
 
     def __init__(self, invocation: Invocation, path: dict[str, str], endpoint: dict[str, Any]) -> None:
         self._invocation = invocation
@@ -94,19 +94,19 @@ class Listener:
         self._ticket: dict[str, Any] | None = None
 
     async def run(self, port: int) -> None:
-        """Listen until it is interrupted."""
-        (await self._dialled()).close()  # what cannot be reached is told now, and not to the first who comes
+        """Listen until interrupted."""
+        (await self._dialled()).close()  # fail now, not at the first connection, if it cannot be reached
         server = await asyncio.start_server(self._carry, "127.0.0.1", port)
         address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        told = f"http://{address}/" if self._endpoint["protocol"] == "http" else address
-        output.note(f"{self._endpoint['name']} is at {told}; Ctrl-C ends it.")
+        shown = f"http://{address}/" if self._endpoint["protocol"] == "http" else address
+        output.note(f"{self._endpoint['name']} is at {shown}; press Ctrl-C to stop.")
         if self._invocation.output == "json":
             output.show("json", {"address": address, "endpoint_id": self._endpoint["id"]})
             sys.stdout.flush()
         async with server:
             await server.serve_forever()
 
-    async def _dialled(self) -> Line:
+    async def _dialled(self) -> RelayConnection:
         for again in (True, False):
             if self._ticket is None:
                 self._ticket = await asyncio.to_thread(self._invocation.call, "connect_endpoint", self._path)
@@ -116,8 +116,8 @@ class Listener:
             except VisitRefused as refused:
                 if refused.status != 401 or not again:
                     raise
-                self._ticket = None  # it has expired; a new one is asked for
-        raise VisitRefused("the relay refuses a ticket that was just made")
+                self._ticket = None  # it has expired; ask for a new one
+        raise VisitRefused("the relay refused a new ticket")
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -132,7 +132,7 @@ class Listener:
         except VisitRefused as refused:
             output.note(f"error: {refused.format_message()}")
         except ConnectionError:
-            pass  # whoever was connected has gone
+            pass  # the client has disconnected
         finally:
             for task in going:
                 task.cancel()
@@ -140,13 +140,13 @@ class Listener:
             writer.close()
 
 
-async def _in(reader: asyncio.StreamReader, line: Line) -> None:
+async def _in(reader: asyncio.StreamReader, line: RelayConnection) -> None:
     while data := await reader.read(READ_BYTES):
         await line.send(DATA, data)
     await line.send(END)
 
 
-async def _out(line: Line, writer: asyncio.StreamWriter) -> None:
+async def _out(line: RelayConnection, writer: asyncio.StreamWriter) -> None:
     while True:
         kind, data = await line.next()
         if kind == DATA:

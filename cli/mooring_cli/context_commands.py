@@ -1,4 +1,4 @@
-"""Contexts, as commands: list, show, use, set and delete them."""
+"""`mooring context`: list, show, use, set and delete contexts."""
 
 from dataclasses import replace
 
@@ -12,23 +12,23 @@ from mooring_cli.main import MooringGroup
 
 @click.group(cls=MooringGroup, no_args_is_help=True)
 def context() -> None:
-    """Choose between servers, tenants and projects.
+    """Switch between servers, tenants and projects.
 
-    A context names a server, a tenant, a project and a token. MOORING_URL, MOORING_TOKEN, MOORING_TENANT,
-    MOORING_PROJECT and MOORING_CONTEXT are stronger than what is stored.
+    A context has a server, a tenant, a project and a token. MOORING_URL, MOORING_TOKEN, MOORING_TENANT,
+    MOORING_PROJECT and MOORING_CONTEXT override what is stored.
     """
 
 
 @context.command("list")
 def list_() -> None:
-    """List the contexts; the current one has a star."""
+    """List the contexts; a star marks the current one."""
     invocation = current()
     rows = []
     for name, each in sorted(invocation.contexts.by_name.items()):
         shown = each.shown()
         rows.append({"current": "*" if name == invocation.chosen_name else "", **shown})
     if not rows and invocation.output == "table":
-        output.note("No contexts yet. Make the first one: mooring login --url URL --email ADDRESS")
+        output.note("No contexts yet. Create the first one: mooring login --url URL --email ADDRESS")
         return
     columns = ("current", "name", "url", "tenant", "project", "email", "signed_in", "token_expires_at")
     output.show(invocation.output, rows, columns)
@@ -36,7 +36,7 @@ def list_() -> None:
 
 @context.command()
 def show() -> None:
-    """Show the context that is in use, without its token."""
+    """Show the current context, without its token."""
     invocation = current()
     output.show(invocation.output, invocation.context.shown())
 
@@ -44,27 +44,27 @@ def show() -> None:
 @context.command()
 @click.argument("name")
 def use(name: str) -> None:
-    """Make another context the current one."""
+    """Switch to another context."""
     invocation = current()
     require(invocation, name)
     invocation.save(invocation.contexts.using(name))
-    output.note(f"The current context is {name!r}.")
+    output.note(f"Switched to the context {name!r}.")
 
 
 @context.command("set")
 @click.argument("name", required=False)
-@click.option("--tenant", metavar="SLUG", help="The tenant to work in; empty for none.")
-@click.option("--project", metavar="SLUG", help="The project to work in; empty for none.")
+@click.option("--tenant", metavar="SLUG", help="The default tenant; empty for none.")
+@click.option("--project", metavar="SLUG", help="The default project; empty for none.")
 def set_(name: str | None, tenant: str | None, project: str | None) -> None:
-    """Change a context (the current one, unless another is named), or make a new one with --url.
+    """Change a context (the current one unless NAME is given), or create one with --url.
 
-    Another address makes the token useless: it is forgotten, and one signs in again.
+    A new address deletes the stored token: sign in again afterwards.
     """
     invocation = current()
     chosen = name or invocation.chosen_name
     address = invocation.url_option
     if chosen is None:
-        raise click.UsageError("say which context, or sign in first: mooring login")
+        raise click.UsageError("give a context, or sign in first: mooring login")
     if chosen not in invocation.contexts.by_name and address is None:
         require(invocation, chosen)
     before = invocation.contexts.by_name.get(chosen, Context(chosen))
@@ -81,24 +81,24 @@ def set_(name: str | None, tenant: str | None, project: str | None) -> None:
 
 @context.command()
 @click.argument("name")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(name: str, yes: bool) -> None:
-    """Forget a context. Its token stays good: say `mooring logout --context NAME` before."""
+    """Delete a context. Its token stays valid; run `mooring logout --context NAME` first to revoke it."""
     invocation = current()
     found = require(invocation, name)
     if found.token is not None and not yes:
         if not invocation.may_ask:
-            raise click.UsageError(f"{name!r} is signed in; log out first, or say --yes")
-        if not click.confirm(f"forget {name!r}, and leave its token valid?", err=True):
+            raise click.UsageError(f"{name!r} is signed in; log out first, or give --yes")
+        if not click.confirm(f"delete {name!r} and leave its token valid?", err=True):
             raise click.exceptions.Exit(1)
     invocation.save(invocation.contexts.without(name))
-    output.note(f"The context {name!r} is forgotten.")
+    output.note(f"Deleted the context {name!r}.")
 
 
 def require(invocation: Invocation, name: str) -> Context:
-    """The context of this name, which there must be."""
+    """The context with this name, or a usage error."""
     found = invocation.contexts.by_name.get(name)
     if found is None:
         known = ", ".join(sorted(invocation.contexts.by_name)) or "none"
-        raise click.UsageError(f"there is no context {name!r}; there is {known}")
+        raise click.UsageError(f"there is no context {name!r}; available: {known}")
     return found

@@ -1,9 +1,8 @@
-"""Contexts: which server, as whom, and in which tenant and project.
+"""Contexts: the server, tenant, project and token to work with.
 
-They live in one JSON file below the user's configuration directory, readable by the user alone, for it holds
-personal access tokens. It is written whole and put in place by a rename, so that nobody ever reads half of
-it. A file that others may read is refused, not repaired: whoever opened it should know that the tokens may
-be known.
+They are stored in one JSON file in the user's configuration directory, readable only by the user, because it holds
+personal access tokens. It is replaced by a rename, so nobody reads half of it. A file that others can read is
+refused, not repaired: its owner should know that the tokens may have leaked.
 """
 
 import json
@@ -18,12 +17,12 @@ DEFAULT_NAME = "default"
 
 
 class ContextsUnusable(Exception):
-    """The file of contexts cannot be used as it is."""
+    """The file of contexts cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One way to work with a server. The token is never shown."""
+    """A server with its tenant, project and token. The token is never shown."""
 
     name: str
     url: str = DEFAULT_URL
@@ -35,7 +34,7 @@ class Context:
     token_expires_at: str | None = None
 
     def shown(self) -> dict[str, Any]:
-        """What may be printed."""
+        """The fields that may be printed."""
         fields = asdict(self)
         fields["signed_in"] = fields.pop("token") is not None
         return fields
@@ -49,29 +48,28 @@ class Contexts:
     by_name: dict[str, Context] = field(default_factory=dict)
 
     def with_context(self, context: Context, *, use: bool) -> "Contexts":
-        """With this context added or replaced."""
+        """A copy with this context added or replaced."""
         current = context.name if use or self.current is None else self.current
         return Contexts(current, {**self.by_name, context.name: context})
 
     def without(self, name: str) -> "Contexts":
-        """Without the context of this name."""
+        """A copy without this context."""
         left = {key: value for key, value in self.by_name.items() if key != name}
         return Contexts(None if self.current == name else self.current, left)
 
     def using(self, name: str) -> "Contexts":
-        """With another current context."""
+        """A copy with another current context."""
         return replace(self, current=name)
 
 
 def contexts_file(environment: dict[str, str]) -> Path:
-    """Where the contexts are kept."""
     configured = environment.get("XDG_CONFIG_HOME")
     home = Path(configured) if configured else Path(environment.get("HOME") or os.path.expanduser("~")) / ".config"
     return home / "mooring" / "contexts.json"
 
 
 def load(path: Path) -> Contexts:
-    """The contexts of a file; none where there is no file."""
+    """The contexts in a file; none if there is no file."""
     try:
         with path.open(encoding="utf-8") as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
@@ -82,8 +80,8 @@ def load(path: Path) -> Contexts:
         raise ContextsUnusable(f"{path} cannot be read: {error}") from error
     if mode & 0o077:
         raise ContextsUnusable(
-            f"{path} holds tokens and others may read it (mode {mode:04o}); revoke them if that may have happened, "
-            f"then run: chmod 600 {path}"
+            f"{path} holds tokens and other users can read it (mode {mode:04o}); revoke them if somebody may have read "
+            f"it, then run: chmod 600 {path}"
         )
     try:
         known = set(Context.__dataclass_fields__)
@@ -97,8 +95,8 @@ def load(path: Path) -> Contexts:
 
 
 def save(path: Path, contexts: Contexts) -> None:
-    """Write the contexts, for the user's eyes only."""
-    import tempfile  # only here: it is slow to import, and most runs only read
+    """Write the contexts, readable only by the user."""
+    import tempfile  # imported here because it is slow to import, and most runs only read
 
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     content = {

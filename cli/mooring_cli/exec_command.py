@@ -1,6 +1,6 @@
-"""`mooring exec`: a command in a sandbox, with this terminal as its own.
+"""`mooring exec`: run a command in a sandbox, attached to this terminal.
 
-Its arguments go into the audit trail. It runs as a user who is not root. Its exit code is this command's.
+Its arguments go into the audit trail. It runs as a non-root user, and its exit code becomes that of this command.
 """
 
 import asyncio
@@ -20,8 +20,20 @@ import click
 
 from mooring_cli.invocation import Invocation, current
 from mooring_cli.main import MooringCommand
-from mooring_cli.places import Places
-from mooring_cli.visits import CLOSE, DATA, END, ERRORS, EXIT, FAILURE, RESIZE, Line, VisitRefused, dial, failure_of
+from mooring_cli.relay_client import (
+    CLOSE,
+    DATA,
+    END,
+    ERRORS,
+    EXIT,
+    FAILURE,
+    RESIZE,
+    RelayConnection,
+    VisitRefused,
+    dial,
+    failure_of,
+)
+from mooring_cli.scope import ScopeResolver
 
 READ_BYTES = 65_536
 STANDS_SECONDS = 30
@@ -32,15 +44,15 @@ SETTLED = "active,failed,releasing,release_failed,released"
 @click.argument("allocation")
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
 @click.option("--project", metavar="NAME", help="The project, by slug or id.")
-@click.option("--user", default="app", help="A user of the sandbox who is not root. [default: app]")
+@click.option("--user", default="app", help="A non-root user of the sandbox. [default: app]")
 @click.option("--label", default="", help="The owner within the allocation, such as a member.")
 def exec_(*, allocation: str, argv: tuple[str, ...], project: str | None, user: str, label: str) -> int:
     """Run an interactive command in an allocation's sandbox: mooring exec ALLOCATION -- bash."""
     invocation = current()
-    places = Places(invocation)
-    path = {"project_id": places.project_id(project)}
-    path["allocation_id"] = places.reference("allocation_id", allocation, path)
-    # One that was asked for a moment ago is waited for; any other stands as it stands, and the answer says so.
+    resolver = ScopeResolver(invocation)
+    path = {"project_id": resolver.project_id(project)}
+    path["allocation_id"] = resolver.reference("allocation_id", allocation, path)
+    # Wait for an allocation that is still being provisioned; for any other the server's answer says what is wrong.
     invocation.call("get_allocation", path, {"wait": STANDS_SECONDS, "until": SETTLED})
     size = shutil.get_terminal_size()
     body = {"argv": list(argv), "user": user, "label": label, "columns": size.columns, "rows": size.lines}
@@ -49,13 +61,14 @@ def exec_(*, allocation: str, argv: tuple[str, ...], project: str | None, user: 
 
 
 exec = exec_
-"""How the root finds it."""
+"""The name under which the root command finds it."""
 
 
 def run_at(invocation: Invocation, path: dict[str, str], argv: Sequence[str], endpoint: str | None = None) -> int:
-    """Run a command at the terminal of an app, or a login shell where there is none; its exit code.
+    """Run a command, or a login shell without one, at the terminal of an app; returns its exit code.
 
-    It has a terminal of its own where this one is at both ends; else pipes, so that what it writes passes unchanged.
+    It gets a terminal if stdin and stdout of this command are one; otherwise pipes, so that its output passes
+    unchanged.
     """
     size, terminal = shutil.get_terminal_size(), sys.stdin.isatty() and sys.stdout.isatty()
     body = {"argv": list(argv), "columns": size.columns, "rows": size.lines, "terminal": terminal}
@@ -66,7 +79,7 @@ def run_at(invocation: Invocation, path: dict[str, str], argv: Sequence[str], en
 
 
 async def attend(ticket: dict[str, Any], *, terminal: bool) -> int:
-    """Show a command's ticket to the relay and sit at the command until it ends; its exit code."""
+    """Present the ticket to the relay and stay attached to the command until it ends; returns its exit code."""
     line = await dial(ticket["relay_url"], ticket["ticket"])
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
@@ -84,7 +97,7 @@ async def attend(ticket: dict[str, Any], *, terminal: bool) -> int:
             line.close()
 
 
-async def _typed(line: Line) -> None:
+async def _typed(line: RelayConnection) -> None:
     if not _can_be_waited_for(0):
         while data := await asyncio.to_thread(os.read, 0, READ_BYTES):
             await line.send(DATA, data)
@@ -99,7 +112,7 @@ async def _typed(line: Line) -> None:
 
 
 def _can_be_waited_for(descriptor: int) -> bool:
-    """A terminal and a pipe can; a plain file and /dev/null are read at once."""
+    """Whether a file can be polled: terminals and pipes can, plain files and /dev/null are always ready."""
     with select.epoll() as asked:
         try:
             asked.register(descriptor, select.EPOLLIN)
@@ -108,12 +121,12 @@ def _can_be_waited_for(descriptor: int) -> bool:
     return True
 
 
-async def _resized(line: Line) -> None:
+async def _resized(line: RelayConnection) -> None:
     size = shutil.get_terminal_size()
     await line.send(RESIZE, json.dumps({"columns": size.columns, "rows": size.lines}).encode())
 
 
-async def _shown(line: Line, ended: "asyncio.Future[int]") -> None:
+async def _shown(line: RelayConnection, ended: "asyncio.Future[int]") -> None:
     while True:
         kind, data = await line.next()
         if kind == DATA:
@@ -129,12 +142,12 @@ async def _shown(line: Line, ended: "asyncio.Future[int]") -> None:
         elif kind == FAILURE:
             raise failure_of(data)
         elif kind == CLOSE:
-            raise VisitRefused("the connection to the sandbox broke; whether the command still runs is not known")
+            raise VisitRefused("the connection to the sandbox broke; the command may still be running")
 
 
 @contextmanager
 def _raw_terminal(*, wanted: bool) -> Iterator[None]:
-    """Every key goes to the command, Ctrl-C too; afterwards the terminal is as it was."""
+    """Pass every key to the command, Ctrl-C too, and restore the terminal afterwards."""
     if not wanted or not sys.stdin.isatty():
         yield
         return

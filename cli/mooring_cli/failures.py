@@ -1,8 +1,7 @@
-"""How a run ends: exit codes, and errors for people and for programs.
+"""Exit codes, and error messages for people and for programs.
 
-0 done · 1 usage, or a value that the server does not take · 2 the server or the network failed · 3 not
-signed in or not allowed · 4 not found · 5 in conflict with what is there · 130 interrupted. With `-o json`
-an error is one JSON object on stderr.
+0 done · 1 usage, or a value that the server refused · 2 the server or the network failed · 3 not signed in or not
+allowed · 4 not found · 5 conflict · 130 interrupted. With `-o json` an error is one JSON object on stderr.
 """
 
 import json
@@ -25,7 +24,7 @@ BY_STATUS = {401: AUTH, 403: AUTH, 404: NOT_FOUND, 410: NOT_FOUND, 409: CONFLICT
 
 
 class NoSuchName(click.ClickException):
-    """A name that stands for nothing the caller can see."""
+    """A name of which the caller can see no resource."""
 
 
 def exit_code(status: int | None) -> int:
@@ -36,7 +35,7 @@ def exit_code(status: int | None) -> int:
 
 
 def wants_json(arguments: list[str]) -> bool:
-    """Whether JSON was asked for, also when the arguments could not be read any further."""
+    """Whether JSON was requested, even if the other arguments are invalid."""
     for number, argument in enumerate(arguments):
         if argument in ("-ojson", "--output=json", "-o=json"):
             return True
@@ -46,7 +45,7 @@ def wants_json(arguments: list[str]) -> bool:
 
 
 def report(error: Exception, *, as_json: bool) -> int:
-    """Tell about an error on stderr; returns the exit code."""
+    """Print an error on stderr; returns the exit code."""
     fields, code = describe(error)
     if as_json:
         print(json.dumps({"error": fields}, ensure_ascii=False), file=sys.stderr)
@@ -69,13 +68,12 @@ def describe(error: Exception) -> tuple[dict[str, Any], int]:
 
 
 def is_answer(error: Exception) -> "TypeIs[MooringError]":
-    """Whether the SDK raised it; asked without importing the SDK for nothing."""
-    sdk = sys.modules.get("mooring_sdk.errors")
+    """Whether the SDK raised it; checked without importing the SDK."""
+    sdk = sys.modules.get("mooring_sdk.mooring_error")
     return sdk is not None and isinstance(error, sdk.MooringError)
 
 
 def of_answer(error: "MooringError") -> dict[str, Any]:
-    """The fields of an error of the API."""
     return {
         "code": error.code,
         "title": error.title,
@@ -89,7 +87,7 @@ def of_answer(error: "MooringError") -> dict[str, Any]:
 
 
 def in_words(error: Exception, fields: dict[str, Any]) -> str:
-    """An error for people: what, what to do, and the label under which the server knows it."""
+    """An error for people: what happened, what to do, and its correlation id."""
     lines = [f"error: {fields['detail'] or fields.get('title', '')}"]
     if isinstance(error, click.UsageError) and error.ctx is not None:
         lines.append(f"try: {error.ctx.command_path} --help")

@@ -1,8 +1,8 @@
-"""`mooring install`: an app from a bundle into the catalog, as far as the projects that may launch it.
+"""`mooring install`: put an app from a bundle into the catalog, and entitle a project to it.
 
-A bundle is one file: the app's card, the manifest of one version, where its artifacts lie, and the public key of the
-adapter that operates it. Everything goes through the API, as an admin would do it by hand, and whatever is there
-already is left as it is: interrupted anywhere, the same command goes on.
+A bundle is one file: the app's card, the manifest of one version, the locations of its artifacts, and the public key
+of its adapter. Everything goes through the API, as an admin would do it by hand. What exists already is left alone,
+so an interrupted installation is resumed by the same command.
 """
 
 import json
@@ -16,38 +16,41 @@ from mooring_cli import output
 from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
-from mooring_cli.places import Places
+from mooring_cli.scope import ScopeResolver
 
 BUNDLE_VERSION = 1
 BYTES_MAX = 1_048_576
 MOVES = ("stage", "canary", "activate")
 REACHED = {"draft": 0, "staged": 1, "canary": 2, "active": 3}
-"""How far along the moves something is."""
+"""The position of each status along the promotion."""
 
 
 @click.command(cls=MooringCommand)
 @click.argument("bundle", type=click.Path(exists=True, dir_okay=False))
 @click.option(
-    "--tenant", metavar="NAME", help="Into the catalog of this tenant. [default: the platform's for its admins]"
+    "--tenant", metavar="NAME", help="Use the catalog of this tenant. [default: the platform's, for its admins]"
 )
-@click.option("--project", metavar="NAME", help="Let this project launch it as well; needs a tenant's admin.")
-@click.option("--reason", default="installed from a bundle", show_default=True, help="It is kept in the audit trail.")
+@click.option("--project", metavar="NAME", help="Also entitle this project to it; needs a tenant's admin.")
+@click.option("--reason", default="installed from a bundle", show_default=True, help="Recorded in the audit trail.")
 def install(*, bundle: str, tenant: str | None, project: str | None, reason: str) -> None:
     """Put the app of a bundle into the catalog: its artifacts, its version, and the key of its adapter.
 
-    A project may launch it once a tenant's admin entitles it: with --project, or by `mooring entitlements create`.
+    A project may launch it once a tenant's admin entitles it: with --project, or with `mooring entitlements create`.
     """
     invocation = current()
     read = _read(Path(bundle))
-    places = Places(invocation)
-    tenant_id = places.tenant_id(tenant) if tenant or places.whoami()["tenant_id"] is not None else None
-    shelf = Shelf(invocation, tenant_id, reason)
+    resolver = ScopeResolver(invocation)
+    tenant_id = resolver.tenant_id(tenant) if tenant or resolver.whoami()["tenant_id"] is not None else None
+    catalog = CatalogInstaller(invocation, tenant_id, reason)
     slug = read["app"]["slug"]
-    app_id = shelf.find_app(slug) if project and tenant_id and shelf.is_offered(slug) else shelf.install(read)
+    app_id = catalog.find_app(slug) if project and tenant_id and catalog.is_offered(slug) else catalog.install(read)
     if project is not None:
-        _entitle(invocation, places.project_id(project), app_id, read, reason)
-    output.show(invocation.output, {"app_id": app_id, "slug": slug, "version": read["manifest"]["version"]},
-                ("slug", "version", "app_id"))  # fmt: skip
+        _entitle(invocation, resolver.project_id(project), app_id, read, reason)
+    output.show(
+        invocation.output,
+        {"app_id": app_id, "slug": slug, "version": read["manifest"]["version"]},
+        ("slug", "version", "app_id"),
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -57,15 +60,15 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise click.ClickException(f"{path} cannot be read: {error}") from error
     if not isinstance(found, dict) or found.get("bundle") != BUNDLE_VERSION:
-        raise click.ClickException(f"{path} is no bundle of version {BUNDLE_VERSION}")
+        raise click.ClickException(f"{path} is not a bundle of version {BUNDLE_VERSION}")
     wanted = {"app", "artifacts", "manifest"} - set(found)
     if wanted:
         raise click.ClickException(f"{path} lacks {', '.join(sorted(wanted))}")
     return found
 
 
-class Shelf:
-    """The catalog of the platform or of a tenant, with an admin's hands."""
+class CatalogInstaller:
+    """The catalog of the platform or of a tenant, with the permissions of an admin."""
 
     def __init__(self, invocation: Invocation, tenant_id: str | None, reason: str) -> None:
         self._invocation = invocation
@@ -74,16 +77,18 @@ class Shelf:
         self._reason = reason
 
     def install(self, bundle: Mapping[str, Any]) -> str:
-        """All of it; the app's id."""
+        """Install everything that is missing; returns the id of the app."""
         manifest = bundle["manifest"]
         artifacts = [self._artifact(manifest["artifacts"][role], place) for role, place in bundle["artifacts"].items()]
         app_id = self._app(bundle)
         version = self._version(app_id, manifest)
         for number, move in enumerate(MOVES):
             for artifact in artifacts:
-                self._moved("artifact", {"artifact_id": artifact["id"]}, artifact["promotion"], (number, move))
+                self._moved(
+                    "artifact", {"artifact_id": artifact["id"]}, artifact["promotion"], number=number, move=move
+                )
             path = {"app_id": app_id, "version_id": version["id"]}
-            self._moved("version", path, version["status"], (number, move))
+            self._moved("version", path, version["status"], number=number, move=move)
         return app_id
 
     def is_offered(self, slug: str) -> bool:
@@ -91,7 +96,6 @@ class Shelf:
         return any(each["slug"] == slug for each in self._catalog())
 
     def find_app(self, slug: str) -> str:
-        """The id of an app of the catalog."""
         found = [str(each["app_id"]) for each in self._catalog() if each["slug"] == slug]
         if not found:
             raise NoSuchName(f"there is no app {slug!r} in the catalog")
@@ -107,7 +111,7 @@ class Shelf:
         if place["location"].startswith("file:") and self._tier == "platform":
             patterns = [each["pattern"] for each in self._pages("artifact_sources", {})]
             if not any(_covers(each, place["location"]) for each in patterns):
-                body = {"name": "What came with an app", "pattern": place["location"]}
+                body = {"name": "Artifacts of an installed app", "pattern": place["location"]}
                 self._call("create", "artifact_source", {}, body)
         body = {"kind": place["kind"], "location": place["location"], "digest": digest}
         made: dict[str, Any] = self._call("register", "artifact", {}, body)
@@ -131,13 +135,12 @@ class Shelf:
         made: dict[str, Any] = self._call("create", "version", path, {"manifest": manifest})
         return made
 
-    def _moved(self, noun: str, path: dict[str, str], status: str, move: tuple[int, str]) -> None:
-        number, name = move
+    def _moved(self, noun: str, path: dict[str, str], status: str, *, number: int, move: str) -> None:
         if REACHED.get(status, len(MOVES)) > number:
             return
-        share = {"canary_percentage": 100.0} if name == "canary" and noun == "version" else {}
-        self._call("promote", noun, path, {"move": name, "reason": self._reason, **share})
-        self._note(f"{noun}: {name}")
+        share = {"canary_percentage": 100.0} if move == "canary" and noun == "version" else {}
+        self._call("promote", noun, path, {"move": move, "reason": self._reason, **share})
+        self._note(f"{noun}: {move}")
 
     def _call(self, verb: str, noun: str, path: dict[str, str], body: dict[str, Any]) -> Any:
         return self._invocation.call(f"{verb}_{self._tier}_{noun}", {**self._place, **path}, None, body)

@@ -1,8 +1,7 @@
-"""One run of the command: its global options, its context, and the client that follows from them.
+"""One run of the command: its global options, its context and its client.
 
-What decides, from the strongest to the weakest: an option, a variable of the environment, the context. A
-token goes only where it belongs: the one that a context holds is not sent to an address that somebody gave
-instead of the context's own.
+An option overrides the environment, and that overrides the context. The token of a context is only sent to the
+address of that context.
 """
 
 import os
@@ -27,7 +26,7 @@ PLAIN_HTTP = "MOORING_ALLOW_PLAIN_HTTP"
 
 
 class NotSignedIn(click.ClickException):
-    """There is nothing to show to the server."""
+    """There are no credentials for this server."""
 
     def __init__(self, url: str) -> None:
         super().__init__(f"you are not signed in to {url}; run: mooring login --url {url}")
@@ -35,7 +34,7 @@ class NotSignedIn(click.ClickException):
 
 @dataclass(slots=False)
 class Invocation:
-    """The state of one run; click hands it to every command."""
+    """The state of one run; click passes it to every command."""
 
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
     output: str = "table"
@@ -49,59 +48,56 @@ class Invocation:
 
     @property
     def contexts_path(self) -> Path:
-        """Where the contexts are kept."""
         return stored.contexts_file(self.environment)
 
     @cached_property
     def contexts(self) -> Contexts:
-        """All contexts."""
         return stored.load(self.contexts_path)
 
     def save(self, contexts: Contexts) -> None:
-        """Keep changed contexts."""
+        """Store changed contexts."""
         stored.save(self.contexts_path, contexts)
         self.__dict__["contexts"] = contexts
 
     @property
     def chosen_name(self) -> str | None:
-        """The context that the caller names, or the current one."""
+        """The context that the caller gave, or the current one."""
         return self.context_name or self.environment.get("MOORING_CONTEXT") or self.contexts.current
 
     @property
     def context(self) -> Context:
-        """The context to work in, as it is stored."""
+        """The context to use, as stored."""
         name = self.chosen_name
         if name is None:
             return Context(DEFAULT_NAME)
         found = self.contexts.by_name.get(name)
         if found is None:
             known = ", ".join(sorted(self.contexts.by_name)) or "none"
-            raise click.UsageError(f"there is no context {name!r}; there is {known}")
+            raise click.UsageError(f"there is no context {name!r}; available: {known}")
         return found
 
     @property
     def url(self) -> str:
-        """The server's address."""
         given = self.url_option or self.environment.get("MOORING_URL")
         return (given or self.context.url or DEFAULT_URL).rstrip("/")
 
     @property
     def tenant(self) -> str | None:
-        """The tenant to work in when no option names one."""
+        """The default tenant."""
         return self.environment.get("MOORING_TENANT") or self.context.tenant
 
     @property
     def project(self) -> str | None:
-        """The project to work in when no option names one."""
+        """The default project."""
         return self.environment.get("MOORING_PROJECT") or self.context.project
 
     @property
     def may_ask(self) -> bool:
-        """Whether there is a person to ask."""
+        """Whether there is a terminal to ask on."""
         return not self.no_input and sys.stdin.isatty()
 
     def credentials(self) -> "Credentials | None":
-        """What proves who the caller is; None where there is nothing."""
+        """The credentials of the caller, if there are any."""
         from mooring_sdk import ServiceAccountCredentials, TokenCredentials
 
         token = self.environment.get("MOORING_TOKEN")
@@ -125,7 +121,7 @@ class Invocation:
 
     @cached_property
     def client(self) -> "Client":
-        """The client, with what the caller holds."""
+        """The client with the credentials of the caller."""
         credentials = self.credentials()
         if credentials is None:
             raise NotSignedIn(self.url)
@@ -133,11 +129,10 @@ class Invocation:
 
     @cached_property
     def public_client(self) -> "Client":
-        """A client for what needs no token."""
+        """A client for operations that need no token."""
         return self.client_with(None)
 
     def client_with(self, credentials: "Credentials | None") -> "Client":
-        """A client with these credentials."""
         from mooring_sdk import Client, ClientSettings, RetryPolicy
 
         settings = ClientSettings(
@@ -147,7 +142,7 @@ class Invocation:
             correlation_id=self.correlation_id,
             user_agent="mooring-cli",
             allow_plain_http=self.environment.get(PLAIN_HTTP) == "1",
-            observe=self._told if self.verbose else None,
+            observe=self._print_exchange if self.verbose else None,
         )
         return Client(self.url, credentials=credentials, settings=settings)
 
@@ -160,14 +155,14 @@ class Invocation:
         *,
         options: "CallOptions | None" = None,
     ) -> Any:
-        """One operation of the API by its name; its answer as plain data."""
+        """Call an operation by name; returns its answer as plain data."""
         return self.client.call(plain_call(operation, path, query, body, options=options), Any)
 
     def public_call(self, operation: str, body: Any = None) -> Any:
-        """One operation that needs no token."""
+        """Call an operation that needs no token."""
         return self.public_client.call(plain_call(operation, None, None, body), Any)
 
-    def _told(self, exchange: "Exchange") -> None:
+    def _print_exchange(self, exchange: "Exchange") -> None:
         outcome = exchange.failure if exchange.status is None else str(exchange.status)
         words = [f"{exchange.method} {exchange.target} → {outcome} in {exchange.seconds * 1000:.0f} ms"]
         if exchange.attempt > 1:
@@ -187,7 +182,7 @@ def plain_call(
     *,
     options: "CallOptions | None" = None,
 ) -> Any:
-    """A call with plain data; a body of None is no body."""
+    """A call with plain data; None means no body."""
     import msgspec
 
     from mooring_sdk.calls import UNCHANGED, Call
@@ -199,17 +194,15 @@ def plain_call(
 
 
 def current() -> Invocation:
-    """The run that is under way."""
+    """The invocation of the running command."""
     invocation = click.get_current_context().find_object(Invocation)
-    assert invocation is not None, "the root command makes it"
+    assert invocation is not None, "the root command creates it"
     return invocation
 
 
 def with_name(context: Context, name: str) -> Context:
-    """The same context under another name."""
     return replace(context, name=name)
 
 
 def refuse(text: str) -> NoReturn:
-    """End with a usage error."""
     raise click.UsageError(text)

@@ -1,7 +1,7 @@
-"""Ed25519 key pairs, made here: the private half goes to a new file that only its owner may read.
+"""Generate Ed25519 key pairs: the private key goes to a new file that only its owner can read.
 
-The file is written before the public half is sent, so that no key is ever known to the server and lost here;
-when the server refuses, the file is taken away again.
+The file is written before the public key is sent, so that the server never knows a key that is lost here. If the
+server refuses the key, the file is deleted.
 """
 
 import base64
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class KeyPair:
-    """The file of the private half, and the public half in base64."""
+    """The file of the private key, and the public key in base64."""
 
     file: Path
     public: str
@@ -30,7 +30,7 @@ class KeyPair:
 
 @contextmanager
 def offered(file: str | None) -> Iterator[KeyPair | None]:
-    """A new key pair, if a file for it is named; the file goes again when the server refuses what follows."""
+    """A new key pair, if a file for it is given; the file is deleted if the server refuses the key."""
     if file is None:
         yield None
         return
@@ -43,7 +43,7 @@ def offered(file: str | None) -> Iterator[KeyPair | None]:
         if error.status is not None and error.status < 500:
             pair.file.unlink(missing_ok=True)
         else:
-            output.note(f"It is not known whether the server took the key; {pair.file} is kept.")
+            output.note(f"It is unknown whether the server accepted the key; kept {pair.file}.")
         raise
     except click.ClickException:
         pair.file.unlink(missing_ok=True)
@@ -51,7 +51,7 @@ def offered(file: str | None) -> Iterator[KeyPair | None]:
 
 
 def generate(file: Path) -> KeyPair:
-    """Make a key pair; an existing file is never overwritten."""
+    """Generate a key pair; an existing file is never overwritten."""
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
@@ -60,7 +60,7 @@ def generate(file: Path) -> KeyPair:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
-        raise click.UsageError(f"{file} is there already, and a key is never overwritten") from error
+        raise click.UsageError(f"{file} exists already, and a key is never overwritten") from error
     except OSError as error:
         raise click.UsageError(f"{file} cannot be written: {error.strerror}") from error
     with os.fdopen(descriptor, "wb") as opened:
@@ -72,12 +72,12 @@ def generate(file: Path) -> KeyPair:
 
 
 def explain(invocation: "Invocation", pair: KeyPair, path: dict[str, str], answer: dict[str, Any]) -> None:
-    """Say how the key is used; its id is in the answer, or among the keys of the new account."""
+    """Print how to use the key; its id is in the answer, or among the keys of the new account."""
     account = answer.get("service_account_id") or answer["id"]
     key_id = answer["id"] if "service_account_id" in answer else _key_id(invocation, path, account, pair)
     if key_id is None:
         return
-    output.note(f"The private key is in {pair.file}, and nowhere else. To use it:")
+    output.note(f"The private key is only in {pair.file}. To use it:")
     output.note(f"  export MOORING_URL={invocation.url}")
     output.note(f"  export MOORING_SERVICE_ACCOUNT={account}")
     output.note(f"  export MOORING_SERVICE_ACCOUNT_KEY_ID={key_id}")

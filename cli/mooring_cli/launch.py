@@ -1,4 +1,4 @@
-"""`mooring instances launch` and `stop`: the whole way in a command, with its progress and its proof."""
+"""`mooring instances launch` and `stop`: plan, launch, watch and stop an instance."""
 
 import json
 import secrets
@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from mooring_cli import output, values
+from mooring_cli import output, request_body
 from mooring_cli.commands import confirm
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
-from mooring_cli.places import Places
-from mooring_cli.watch import Watched, find
+from mooring_cli.scope import ScopeResolver
+from mooring_cli.watch import InstanceWatch, find
 
 NAME_LENGTH_MAX = 40
 PLAN_COLUMNS = ("sku", "shape", "gpu_count", "regions", "fits", "price_minor_per_hour", "currency", "smallest_change")
@@ -21,37 +21,41 @@ PROOF_COLUMNS = ("member_name", "kind", "receipt_id", "node_id", "reason", "crea
 
 @click.command(cls=MooringCommand)
 @click.argument("app")
-@click.option("--name", metavar="NAME", help="The instance's name. [default: the app's and a random end]")
+@click.option("--name", metavar="NAME", help="The instance's name. [default: the app's name and a random suffix]")
 @click.option("--project", metavar="NAME", help="The project, by id or slug.")
 @click.option("--version", metavar="VERSION", help="An exact version.")
-@click.option("--channel", type=click.Choice(["stable", "canary"]), help="The newest version of this channel.")
-@click.option("--sku", metavar="SLUG", help="Ask for capacity of this kind, an allocation for each member.")
-@click.option("--shape", type=click.Choice(["baremetal", "gpu_slice"]), help="The shape of that capacity.")
+@click.option("--channel", type=click.Choice(["stable", "canary"]), help="The newest version in this channel.")
+@click.option("--sku", metavar="SLUG", help="Request capacity of this SKU: one allocation for each member.")
+@click.option("--shape", type=click.Choice(["baremetal", "gpu_slice"]), help="The shape of the requested capacity.")
 @click.option("--gpu-count", type=click.IntRange(min=0), help="GPUs of each allocation.")
-@click.option("--region", metavar="REGION", help="Where it has to be.")
-@click.option("--keep-allocations", is_flag=True, help="Keep the allocations when the instance is stopped.")
+@click.option("--region", metavar="REGION", help="The region of the requested capacity.")
+@click.option("--keep-allocations", is_flag=True, help="Keep the requested allocations when the instance is stopped.")
 @click.option("--allocation", "allocations", multiple=True, metavar="NAME", help="Use this allocation; repeatable.")
 @click.option(
     "--config", "config", multiple=True, metavar="KEY=VALUE", help="A value of the configuration; repeatable."
 )
 @click.option("--config-file", metavar="FILE", help="The configuration from JSON or YAML; - is stdin.")
-@click.option("--topology", multiple=True, metavar="COMPONENT=COUNT", help="So many members; repeatable.")
-@click.option("--service-account", metavar="NAME", help="The account that the app's adapter acts under.")
+@click.option(
+    "--topology", multiple=True, metavar="COMPONENT=COUNT", help="Number of members of a component; repeatable."
+)
+@click.option("--service-account", metavar="NAME", help="The service account that the app's adapter uses.")
 @click.option("--operating-mode", metavar="MODE", help="How the app is operated.")
-@click.option("--control-plane-scope", metavar="SCOPE", help="Whose the app's control plane is.")
-@click.option("--topology-mode", metavar="LABEL", help="A label of the adapter's.")
-@click.option("--plan", is_flag=True, help="Only say what it would be, what it costs and what stands in its way.")
-@click.option("--wait/--no-wait", "waits", default=False, help="Watch it until it runs or has failed.")
-@click.option("--idempotency-key", metavar="KEY", help="Repeats under this key have one effect. [default: a new one]")
+@click.option("--control-plane-scope", metavar="SCOPE", help="Who owns the app's control plane.")
+@click.option("--topology-mode", metavar="LABEL", help="A label for the adapter.")
+@click.option("--plan", is_flag=True, help="Only show what would be launched, what it costs and what blocks it.")
+@click.option("--wait/--no-wait", "waits", default=False, help="Wait until it runs or has failed.")
+@click.option(
+    "--idempotency-key", metavar="KEY", help="Requests with the same key take effect once. [default: a new key]"
+)
 def launch(*, app: str, project: str | None, plan: bool, waits: bool, **given: Any) -> int | None:
-    """Launch an app, into allocations that are there or into capacity that is asked for with it.
+    """Launch an app into existing allocations, or into capacity that is requested with it.
 
-    Values of --config are JSON where they are JSON, else text: --config port=8080 --config motd=hello.
+    A value of --config is parsed as JSON if possible, otherwise it is text: --config port=8080 --config motd=hello.
     """
     invocation = current()
-    places = Places(invocation)
-    path = {"project_id": places.project_id(project)}
-    body = body_of(places, path, app, given)
+    resolver = ScopeResolver(invocation)
+    path = {"project_id": resolver.project_id(project)}
+    body = body_of(resolver, path, app, given)
     if plan:
         show_plan(invocation, invocation.call("plan_instance", path, None, body))
         return None
@@ -62,17 +66,17 @@ def launch(*, app: str, project: str | None, plan: bool, waits: bool, **given: A
     if not waits:
         output.show(invocation.output, made)
         if invocation.output == "table":
-            output.note(f"mooring instances watch {made['name']} shows how it comes up.")
+            output.note(f"Run mooring instances watch {made['name']} to see its progress.")
         return None
     if invocation.output == "table":
-        output.note(f"{made['name']} is {made['id']}, under correlation id {made['correlation_id']}.")
-    return Watched(invocation, {**path, "instance_id": made["id"]}).run(from_beginning=True)
+        output.note(f"Launched {made['name']}: {made['id']}, correlation id {made['correlation_id']}.")
+    return InstanceWatch(invocation, {**path, "instance_id": made["id"]}).run(from_beginning=True)
 
 
-def body_of(places: Places, path: dict[str, str], app: str, given: dict[str, Any]) -> dict[str, Any]:
-    """What is asked for, out of the options; what was not given is left to the server."""
+def body_of(resolver: ScopeResolver, path: dict[str, str], app: str, given: dict[str, Any]) -> dict[str, Any]:
+    """The body of the request; what was not given is left to the server."""
     placement = {
-        "allocations": [places.reference("allocation_id", each, path) for each in given["allocations"]] or None,
+        "allocations": [resolver.reference("allocation_id", each, path) for each in given["allocations"]] or None,
         "sku": given["sku"],
         "shape": given["shape"],
         "gpu_count": given["gpu_count"],
@@ -88,7 +92,7 @@ def body_of(places: Places, path: dict[str, str], app: str, given: dict[str, Any
         "config": config_of(given["config_file"], given["config"]) or None,
         "topology": dict(map(counted, given["topology"])) or None,
         "placement": {name: value for name, value in placement.items() if value is not None} or None,
-        "service_account_id": places.reference("service_account_id", account, path) if account else None,
+        "service_account_id": resolver.reference("service_account_id", account, path) if account else None,
         "operating_mode": given["operating_mode"],
         "control_plane_scope": given["control_plane_scope"],
         "topology_mode": given["topology_mode"],
@@ -97,18 +101,18 @@ def body_of(places: Places, path: dict[str, str], app: str, given: dict[str, Any
 
 
 def config_of(file: str | None, pairs: tuple[str, ...]) -> dict[str, Any]:
-    """The configuration: a file, and over it what stands on the command line."""
-    config: dict[str, Any] = values.read_body(file) if file else {}
+    """The configuration: the file, overridden by the command line."""
+    config: dict[str, Any] = request_body.read_body(file) if file else {}
     for pair in pairs:
         name, given, value = pair.partition("=")
         if not given or not name:
-            raise click.UsageError(f"--config {pair}: say KEY=VALUE")
+            raise click.UsageError(f"--config {pair}: expected KEY=VALUE")
         config[name] = read_value(value)
     return config
 
 
 def read_value(text: str) -> Any:
-    """JSON where it is JSON, else the text itself."""
+    """JSON if the text is JSON, otherwise the text."""
     try:
         return json.loads(text)
     except ValueError:
@@ -116,15 +120,15 @@ def read_value(text: str) -> Any:
 
 
 def counted(pair: str) -> tuple[str, int]:
-    """`worker=3`."""
+    """Parse `worker=3`."""
     name, given, count = pair.partition("=")
     if not given or not name or not count.isdigit():
-        raise click.UsageError(f"--topology {pair}: say COMPONENT=COUNT")
+        raise click.UsageError(f"--topology {pair}: expected COMPONENT=COUNT")
     return name, int(count)
 
 
 def show_plan(invocation: Invocation, plan: dict[str, Any]) -> None:
-    """A plan for people: what it would be, what it costs, and what stands in its way."""
+    """Print a plan: what would be launched, what it costs, and what blocks it."""
     if invocation.output != "table":
         output.show(invocation.output, plan)
         return
@@ -149,24 +153,27 @@ def show_plan(invocation: Invocation, plan: dict[str, Any]) -> None:
         click.echo("")
         output.show_table(plan["shapes"], PLAN_COLUMNS)
     for each in plan["hindrances"]:
-        click.echo(output.plain(f"in the way: {each['code']}: {each['detail']}"))
+        click.echo(output.plain(f"blocked: {each['code']}: {each['detail']}"))
 
 
 @click.command(cls=MooringCommand)
 @click.argument("instance")
 @click.option("--project", metavar="NAME", help="The project, by id or slug.")
-@click.option("--wait/--no-wait", "waits", default=False, help="Watch it until it is stopped, and show the proof.")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
-@click.option("--idempotency-key", metavar="KEY", help="Repeats under this key have one effect. [default: a new one]")
+@click.option("--wait/--no-wait", "waits", default=False, help="Wait until it is stopped, and show the proof.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option(
+    "--idempotency-key", metavar="KEY", help="Requests with the same key take effect once. [default: a new key]"
+)
 def stop(*, instance: str, project: str | None, waits: bool, yes: bool, idempotency_key: str | None) -> int | None:
-    """Stop an instance for ever, and tear down all of it.
+    """Stop an instance for good, and tear everything down.
 
-    With --wait it is watched until each member has its proof: the receipt of a node that looked and found nothing.
+    With --wait the command watches until each member has its proof: the receipt of a node that checked and found
+    nothing left.
     """
     from mooring_sdk import CallOptions
 
     invocation = current()
-    path = find(invocation, Places(invocation).project_id(project), instance)
+    path = find(invocation, ScopeResolver(invocation).project_id(project), instance)
     if sys.stdin.isatty():
         confirm(invocation, f"stop instance {instance}", yes)
     options = CallOptions(idempotency_key=idempotency_key)
@@ -174,7 +181,7 @@ def stop(*, instance: str, project: str | None, waits: bool, yes: bool, idempote
     if not waits:
         output.show(invocation.output, operation)
         return None
-    code = Watched(invocation, path, since=operation["created_at"]).run()
+    code = InstanceWatch(invocation, path, since=operation["created_at"]).run()
     call = plain_call("list_closing_records", path, {"limit": 500})
     proofs = [
         {**each, "receipt_id": (each.get("receipt") or {}).get("receipt_id")} for each in invocation.client.pages(call)

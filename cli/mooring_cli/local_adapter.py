@@ -1,8 +1,8 @@
-"""The workload adapter, which `mooring up` runs beside the local node so that there is somebody who operates apps.
+"""The workload adapter that `mooring up` runs next to the local node, so that apps can be operated at once.
 
-It is a guest like every other adapter: it has a key of its own, and knows the platform by its public API alone. Its
-key and the bundle of an app to begin with lie beside the data. One thread looks after it from its start to its end, as
-after the node's agent: the kernel ends the adapter when that thread is gone. One that dies is started again.
+Like every adapter it has its own key and only uses the public API. Its key and the bundle of a first app are next to
+the data. One thread supervises it from start to end, because the kernel ends the adapter when the thread that started
+it is gone. An adapter that dies is restarted.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ ADAPTER = "mooring_workload"
 APP = "hello"
 STOP_SECONDS = 30.0
 STEADY_SECONDS = 30.0
-"""An adapter that ran so long was no failed attempt."""
+"""An adapter that ran this long does not count as a failed attempt."""
 PAUSE_SECONDS_MAX = 60.0
 SOURCE_DIRECTORY = "MOORING_SOURCE_FILE_DIRECTORY"
 PR_SET_PDEATHSIG = 1
@@ -37,15 +37,15 @@ class LocalAdapter:
         self._process: subprocess.Popen[bytes] | None = None
         self._over = threading.Event()
         self._turn = threading.Lock()
-        self._thread = threading.Thread(target=self._look_after, daemon=True)
+        self._thread = threading.Thread(target=self._supervise, daemon=True)
 
     def begin(self, url: str) -> None:
-        """Serve the platform at this address."""
+        """Start the adapter for the platform at this address."""
         self._url = url
         self._thread.start()
 
     def end(self) -> None:
-        """End the adapter; what it operates goes on, and is found again at the next start."""
+        """Stop the adapter; the apps keep running, and the next start finds them again."""
         with self._turn:
             self._over.set()
             process = self._process
@@ -58,21 +58,21 @@ class LocalAdapter:
         if self._thread.ident is not None:
             self._thread.join(STOP_SECONDS)
 
-    def _look_after(self) -> None:
+    def _supervise(self) -> None:
         try:
             self._state.mkdir(mode=0o700, parents=True, exist_ok=True)
             bundle = self._bundled()
             if bundle is not None:
                 self._keep_running(bundle)
         except OSError as error:
-            self._tell(f"Mooring runs without the workload adapter: {error}")
+            self._tell(f"The workload adapter cannot start, Mooring runs without it: {error}")
 
     def _bundled(self) -> str | None:
-        """The bundle of the first app, written anew: this installation may be newer than the one before."""
+        """Write the bundle of the first app; this installation may be newer than the last one."""
         words = ["bundle", APP, "--output", str(self._apps), "--key-file", str(self._key)]
         done = subprocess.run([sys.executable, "-m", ADAPTER, *words], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            self._tell(f"Mooring runs without the workload adapter: {_last_line(done.stderr)}")
+            self._tell(f"The workload adapter cannot start, Mooring runs without it: {_last_line(done.stderr)}")
             return None
         return done.stdout.strip()
 
@@ -87,18 +87,18 @@ class LocalAdapter:
             began = time.monotonic()
             if attempts == 0:
                 self._tell(
-                    f"The workload adapter runs; its log is {log}. "
+                    f"The workload adapter is running; its log is {log}. "
                     f"`mooring install {bundle}` puts the app {APP} into the catalog."
                 )
             code = process.wait()
             attempts = 1 if time.monotonic() - began > STEADY_SECONDS else attempts + 1
             last = _last_line(log.read_text(encoding="utf-8", errors="replace"))
-            self._tell(f"The workload adapter ended with exit code {code} and is started again: {last}")
+            self._tell(f"The workload adapter exited with code {code}; restarting it: {last}")
             if self._over.wait(min(2.0**attempts, PAUSE_SECONDS_MAX)):
                 return
 
     def _start(self, log: Path) -> "subprocess.Popen[bytes] | None":
-        """Start it, unless all of it is over."""
+        """Start it, unless the command is ending."""
         command = [sys.executable, "-m", ADAPTER, "--url", self._url, "--key-file", str(self._key)]
         with self._turn:
             if self._over.is_set():
@@ -107,9 +107,13 @@ class LocalAdapter:
                 shutil.move(log, log.with_suffix(".log.1"))
             with log.open("wb") as file:
                 self._process = subprocess.Popen(
-                    command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, start_new_session=True,
+                    command,
+                    stdout=file,
+                    stderr=file,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
                     preexec_fn=_die_with_thread,
-                )  # fmt: skip
+                )
             return self._process
 
     def _tell(self, text: str) -> None:
@@ -122,18 +126,18 @@ def _die_with_thread() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
-def beside(node_state: Path) -> tuple[Path, Path]:
-    """Where the adapter keeps its key, and where the bundles of apps lie: beside the node's state and the data."""
+def adapter_directories(node_state: Path) -> tuple[Path, Path]:
+    """The directories of the adapter's key and of the bundles, next to the node's state."""
     name = node_state.name.removesuffix("-node")
     return node_state.with_name(f"{name}-adapter"), node_state.with_name(f"{name}-apps")
 
 
 def file_source(apps: Path) -> dict[str, str]:
-    """The setting that lets the platform read what bundles bring along, unless the operator has set his own."""
+    """The setting that lets the platform read the artifacts of bundles, unless the operator has set their own."""
     return {} if os.environ.get(SOURCE_DIRECTORY) else {SOURCE_DIRECTORY: str(apps)}
 
 
 def _last_line(text: str) -> str:
-    """What a program said last."""
+    """The last line of output."""
     lines = text.strip().splitlines()
-    return lines[-1].removeprefix("mooring-workload: ") if lines else "it said nothing"
+    return lines[-1].removeprefix("mooring-workload: ") if lines else "no output"

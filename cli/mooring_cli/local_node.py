@@ -1,9 +1,9 @@
-"""The agent of this machine, which `mooring up` runs beside the server so that there is somewhere to launch things.
+"""The agent of this machine, which `mooring up` runs next to the server, so that there is capacity at once.
 
-It joins with a token that the server writes into a pipe, keeps its identity, and is the same node at every
-start, whatever the port is then. One thread looks after it from its start to its end: the kernel ends the agent when
-the thread that started it is gone, and that must be no sooner than this program. An agent that dies is started again.
-What cannot be a node is told in one line, and the platform runs without.
+It joins with a token that the server writes into a pipe, keeps its identity, and is the same node at every start,
+whatever the port is then. One thread supervises it from start to end, because the kernel ends the agent when the
+thread that started it is gone. An agent that dies is restarted. If this machine cannot be a node, one line says why,
+and the platform runs without it.
 """
 
 import json
@@ -23,7 +23,7 @@ NAME = "this-machine"
 STOP_SECONDS = 30.0
 ATTEMPTS_MAX = 5
 STEADY_SECONDS = 30.0
-"""An agent that ran so long was no failed attempt."""
+"""An agent that ran this long does not count as a failed attempt."""
 WITHOUT = "Mooring runs without this machine as a node"
 
 
@@ -31,25 +31,25 @@ class LocalNode:
     """This machine as a node of the platform that runs here."""
 
     def __init__(
-        self, offered: int, state: Path, host: str, simulated_gpus: int, beside: Callable[[str], None] | None = None
+        self, offered: int, state: Path, host: str, simulated_gpus: int, on_address: Callable[[str], None] | None = None
     ) -> None:
-        """`beside` is told the platform's address once it is there."""
+        """`on_address` is called with the platform's address once it is known."""
         self._offered = offered
-        self._beside = beside
+        self._on_address = on_address
         self._state = state
         self._host = host
         self._gpus = simulated_gpus
         self._process: subprocess.Popen[bytes] | None = None
         self._over = threading.Event()
         self._turn = threading.Lock()
-        self._thread = threading.Thread(target=self._look_after, daemon=True)
+        self._thread = threading.Thread(target=self._supervise, daemon=True)
 
     def begin(self) -> None:
-        """Join as soon as the server is there."""
+        """Join as soon as the server is ready."""
         self._thread.start()
 
     def end(self) -> None:
-        """End the agent; what runs in its sandboxes goes on, and is found again at the next start."""
+        """Stop the agent; its sandboxes keep running, and the next start finds them again."""
         with self._turn:
             self._over.set()
             process = self._process
@@ -61,22 +61,22 @@ class LocalNode:
                 process.kill()
         self._thread.join(STOP_SECONDS)
 
-    def _look_after(self) -> None:
+    def _supervise(self) -> None:
         try:
             with os.fdopen(self._offered, encoding="utf-8") as pipe:
-                told = pipe.read().splitlines()
-            if not told:
-                return  # the server ended before it was ready, and has said why
-            url, token, platform = told
-            if self._beside is not None:
-                self._beside(url)
+                offered = pipe.read().splitlines()
+            if not offered:
+                return  # the server ended before it was ready, and printed why
+            url, token, platform = offered
+            if self._on_address is not None:
+                self._on_address(url)
             if self._joined(url, token, platform):
                 self._keep_running(url)
         except (OSError, ValueError) as error:
             self._tell(f"{WITHOUT}: {error}")
 
     def _joined(self, url: str, token: str, platform: str) -> bool:
-        """Whether this machine is a node of this platform, by now or from before."""
+        """Whether this machine is a node of this platform, now or from an earlier start."""
         identity = self._state / "identity.json"
         if identity.exists():
             known = json.loads(identity.read_text(encoding="utf-8"))["audience"]
@@ -84,16 +84,19 @@ class LocalNode:
                 return True
             self._tell(
                 f"{WITHOUT}: {self._state} belongs to a node of another platform (another database). "
-                "If nothing of it runs any more, move that directory away and start again."
+                "If nothing of it is running any more, move that directory away and start again."
             )
             return False
-        told = subprocess.run(
+        done = subprocess.run(
             [*self._agent("enrol"), "--url", url, "--name", NAME],
-            input=token, text=True, capture_output=True, check=False,
-        )  # fmt: skip
-        if told.returncode != 0:
-            self._tell(f"{WITHOUT}: {_last_line(told.stderr)}")
-        return told.returncode == 0
+            input=token,
+            text=True,
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode != 0:
+            self._tell(f"{WITHOUT}: {_last_line(done.stderr)}")
+        return done.returncode == 0
 
     def _keep_running(self, url: str) -> None:
         attempts = 0
@@ -108,14 +111,14 @@ class LocalNode:
             attempts = 1 if time.monotonic() - began > STEADY_SECONDS else attempts + 1
             last = _last_line(log.read_text(encoding="utf-8", errors="replace"))
             if attempts == ATTEMPTS_MAX:
-                self._tell(f"{WITHOUT}: its agent ended {attempts} times, at last with exit code {code}: {last}")
+                self._tell(f"{WITHOUT}: its agent exited {attempts} times, the last time with code {code}: {last}")
                 return
-            self._tell(f"The agent of this machine ended with exit code {code} and is started again: {last}")
+            self._tell(f"The agent of this machine exited with code {code}; restarting it: {last}")
             if self._over.wait(2.0**attempts):
                 return
 
     def _start(self, url: str) -> tuple["subprocess.Popen[bytes] | None", Path]:
-        """Start the agent, unless all of it is over."""
+        """Start the agent, unless the command is ending."""
         log = self._state / "agent.log"
         command = [*self._agent("run"), "--url", url, "--simulated-gpus", str(self._gpus), "--end-with-parent"]
         with self._turn:
@@ -138,7 +141,7 @@ class LocalNode:
 
 
 def state_directory(data_dir: str | None) -> Path:
-    """Where the local node's agent keeps its state: beside the database, not in it."""
+    """The state directory of the local node's agent: next to the database, not in it."""
     given = data_dir or os.environ.get("MOORING_DATA_DIR")
     if given:
         path = Path(given).absolute()
@@ -150,20 +153,20 @@ def state_directory(data_dir: str | None) -> Path:
 
 
 def default_host() -> str:
-    """The best that this account can have."""
+    """The most isolated host that this account can use."""
     return "namespace" if os.geteuid() == 0 else "process"
 
 
 def _kind(host: str) -> str:
-    """What kind of a node this is, in a line."""
+    """One line about the kind of this node."""
     if host == "process":
         why = "" if os.geteuid() == 0 else ", without root"
         return f"This machine is a node{why}: its sandboxes are plain processes, and NOTHING IS ISOLATED."
-    without = "" if shutil.which("podman") else " There is no podman: containers are not to be had."
+    without = "" if shutil.which("podman") else " podman is not installed, so containers are not available."
     return f"This machine is a node; its sandboxes are isolated (namespaces).{without}"
 
 
 def _last_line(text: str) -> str:
-    """What a program said last."""
+    """The last line of output."""
     lines = text.strip().splitlines()
-    return lines[-1].removeprefix("mooring-agent: ") if lines else "it said nothing"
+    return lines[-1].removeprefix("mooring-agent: ") if lines else "no output"

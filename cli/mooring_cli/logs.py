@@ -1,8 +1,8 @@
-"""`mooring logs`: what a service or a container of an instance wrote, and what it goes on to write.
+"""`mooring logs`: show and follow the output of a service or a container of an instance.
 
-Parts are asked for one after the other, each from where the one before ended, so that none is missed and none is shown
-twice, however often the connection breaks. A request waits at the server until there is more: following costs one quiet
-request. What comes from a program is shown without what would steer a terminal.
+The log is read in parts, each from the end of the one before, so that no output is missed or repeated when a
+connection breaks. A request waits at the server until there is more output. Output of programs is shown without
+terminal control sequences.
 """
 
 import json
@@ -17,7 +17,7 @@ from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
 from mooring_cli.output import plain
-from mooring_cli.places import Places
+from mooring_cli.scope import ScopeResolver
 from mooring_cli.watch import find
 
 WAIT_SECONDS = 20
@@ -30,12 +30,14 @@ GONE = ("removed", "removing")
 @click.command(cls=MooringCommand)
 @click.argument("instance")
 @click.argument("member", required=False)
-@click.option("--service", metavar="NAME", help="Which service or container, where the member has several.")
-@click.option("--tail", type=click.IntRange(1, 10_000), metavar="N", help="How many of the last lines. [default: 100]")
-@click.option("--offset", type=click.IntRange(0), metavar="N", help="Where to begin, as an earlier answer told.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what it writes, until interrupted.")
+@click.option("--service", metavar="NAME", help="The service or container, if the member has several.")
+@click.option("--tail", type=click.IntRange(1, 10_000), metavar="N", help="Number of last lines. [default: 100]")
+@click.option(
+    "--offset", type=click.IntRange(0), metavar="N", help="Offset to start from, as returned by an earlier call."
+)
+@click.option("--follow", "-f", is_flag=True, help="Follow the output until interrupted.")
 @click.option("--project", metavar="NAME", help="The project, by id or slug.")
-@click.option("--json", "as_json", is_flag=True, help="The same as -o json: an object a part.")
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json: one object for each part.")
 def logs(
     *,
     instance: str,
@@ -47,25 +49,25 @@ def logs(
     project: str | None,
     as_json: bool,
 ) -> None:
-    """Show what a service or a container of an instance wrote: the last lines, or all from an offset on.
+    """Show the output of a service or a container of an instance: the last lines, or everything from an offset.
 
-    INSTANCE is its id or its name, MEMBER the id or the name of one of its members; an instance with one needs none.
+    INSTANCE is an id or a name, MEMBER the id or name of one of its members; it may be omitted if there is only one.
     """
     if tail is not None and offset is not None:
-        raise click.UsageError("--tail counts from the end and --offset from the beginning: give one of them")
+        raise click.UsageError("--tail counts from the end and --offset from the start: give only one of them")
     invocation = current()
     if as_json:
         invocation.output = "json"
-    path = find(invocation, Places(invocation).project_id(project), instance)
+    path = find(invocation, ScopeResolver(invocation).project_id(project), instance)
     path["member_id"] = _member(invocation, path, member)
-    reading = Reading(invocation, path, service)
+    reading = LogReader(invocation, path, service)
     reading.begin(tail or TAIL_LINES, offset)
     while follow:
         reading.more()
 
 
 def _member(invocation: Invocation, path: dict[str, str], named: str | None) -> str:
-    """The member that is meant; the only one that lives where none is named."""
+    """The given member, or the only live one."""
     call = plain_call("list_members", path, {"limit": 500})
     members = list(invocation.client.pages(call))
     if named is not None:
@@ -77,12 +79,12 @@ def _member(invocation: Invocation, path: dict[str, str], named: str | None) -> 
         raise NoSuchName(f"there is no member {named!r} here" if named else "the instance has no members")
     if len(found) > 1:
         listed = ", ".join(sorted(str(each["name"]) for each in found))
-        raise click.UsageError(f"say which member: {listed}")
+        raise click.UsageError(f"give a member: {listed}")
     return str(found[0]["id"])
 
 
-class Reading:
-    """One log while it is read."""
+class LogReader:
+    """One log that is being read."""
 
     def __init__(
         self,
@@ -99,7 +101,7 @@ class Reading:
         self._pause = pause
 
     def begin(self, tail: int, offset: int | None) -> None:
-        """The last lines, or all from an offset on; where nobody can be asked, the last lines that are known."""
+        """The last lines, or everything from an offset; if the node cannot be asked, the last lines that are known."""
         from mooring_sdk import MooringError
 
         try:
@@ -111,7 +113,7 @@ class Reading:
         except MooringError as error:
             known = error.details.get("last_lines")
             if known and self.invocation.output != "json":
-                click.echo("[the last lines that are known]", err=True)
+                click.echo("[the node cannot be reached; these are the last known lines]", err=True)
                 click.echo("\n".join(shown(str(line)) for line in known[-tail:]))
             raise
 
@@ -123,7 +125,7 @@ class Reading:
                 return
 
     def more(self) -> None:
-        """What comes next; waits for it at the server, and goes on when server or node are away for a while."""
+        """The next part; waits for it at the server, and keeps trying while server or node are unavailable."""
         from mooring_sdk import ConnectionFailed, MooringError
 
         try:
@@ -145,7 +147,7 @@ class Reading:
         return dict(self.invocation.call("get_member_log", self.path, asked))
 
     def _take(self, part: dict[str, Any]) -> dict[str, Any]:
-        """Show a part, and go on after it."""
+        """Show a part, and continue after it."""
         self.place, self.log, self.service = part["next_offset"], part["log"], part["service"]
         if self.invocation.output == "json":
             click.echo(json.dumps(part))
@@ -159,5 +161,5 @@ class Reading:
 
 
 def shown(line: str) -> str:
-    """A line of a program's: its tabs stay, and whatever else would act on a terminal does not."""
+    """A line of a program's output: tabs stay, other control characters are removed."""
     return "\t".join(plain(each) for each in line.removesuffix("\r").split("\t"))

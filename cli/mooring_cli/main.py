@@ -1,9 +1,8 @@
-"""The root of the command: its global options, and which command is where.
+"""The root command: its global options, and where each command is.
 
-Start-up is what people feel most, so that nothing is imported before it is needed: the list below says for
-each command written by hand in which module it stands and what the help says of it; the nouns of the API
-come from the generated table; plug-ins are entry points of the group `mooring.cli_plugins`, loaded when they
-are called.
+Nothing is imported before it is needed, so that the command starts fast. The list below has the module and the help
+text of each hand-written command; the nouns of the API come from the generated table; plug-ins are entry points of
+the group `mooring.cli_plugins`, loaded when they are called.
 """
 
 import os
@@ -18,36 +17,36 @@ import click
 from mooring_cli import failures
 from mooring_cli.contexts import ContextsUnusable
 from mooring_cli.invocation import Invocation
-from mooring_cli.table import NOUNS
+from mooring_cli.noun_table import NOUNS
 
 PLUGINS = "mooring.cli_plugins"
-BY_HAND: dict[str, tuple[str, str]] = {
-    "up": ("mooring_cli.up", "Start Mooring on this machine, with a database of its own."),
-    "login": ("mooring_cli.sign_in", "Sign in, and keep a personal access token."),
-    "logout": ("mooring_cli.sign_in", "Revoke the token that is kept, and forget it."),
+HAND_WRITTEN: dict[str, tuple[str, str]] = {
+    "up": ("mooring_cli.up", "Start Mooring on this machine, with its own database."),
+    "login": ("mooring_cli.sign_in", "Sign in and store a personal access token."),
+    "logout": ("mooring_cli.sign_in", "Revoke the stored token and delete it."),
     "whoami": ("mooring_cli.sign_in", "Show who you are and what you may do."),
     "password": ("mooring_cli.sign_in", "Change your own password."),
-    "context": ("mooring_cli.context_commands", "Choose between servers, tenants and projects."),
-    "why": ("mooring_cli.why", "Say why an instance, a member or an operation is as it is."),
-    "logs": ("mooring_cli.logs", "Show what a service or a container of an instance wrote, and follow it."),
-    "connect": ("mooring_cli.connect", "Reach an app's endpoint, from a local port or in a browser."),
+    "context": ("mooring_cli.context_commands", "Switch between servers, tenants and projects."),
+    "why": ("mooring_cli.why", "Explain the state of an instance, a member or an operation."),
+    "logs": ("mooring_cli.logs", "Show and follow the output of a service or a container."),
+    "connect": ("mooring_cli.connect", "Connect to an app's endpoint, from a local port or in a browser."),
     "exec": ("mooring_cli.exec_command", "Run an interactive command in an allocation's sandbox."),
-    "events": ("mooring_cli.records", "Show events, or follow them as they happen."),
-    "audit": ("mooring_cli.records", "Show the audit trail."),
-    "outbox": ("mooring_cli.outbox", "Show deliveries to webhooks, and send dead ones again."),
-    "receipts": ("mooring_cli.receipts", "Show and export receipts of teardowns, and verify them offline."),
-    "manifest": ("mooring_cli.manifest", "Begin, lint and explain the manifest of an app's version."),
-    "install": ("mooring_cli.install", "Put the app of a bundle into the catalog."),
+    "events": ("mooring_cli.events", "Show events, or follow them as they happen."),
+    "audit": ("mooring_cli.audit", "Show the audit trail."),
+    "outbox": ("mooring_cli.outbox", "Show webhook deliveries, and send failed ones again."),
+    "receipts": ("mooring_cli.receipts", "Show, export and verify receipts of teardowns."),
+    "manifest": ("mooring_cli.manifest", "Create, lint and explain the manifest of an app version."),
+    "install": ("mooring_cli.install", "Install an app from a bundle into the catalog."),
     "adapter": ("mooring_cli.adapter", "Test an adapter against a simulated platform."),
-    "schema": ("mooring_cli.words", "Show the JSON Schemas of a noun."),
-    "explain": ("mooring_cli.words", "Explain an error code, a state, an action or an event type."),
-    "completion": ("mooring_cli.shell", "Print the completion script for a shell."),
-    "version": ("mooring_cli.shell", "Show the versions of the command and of the server."),
+    "schema": ("mooring_cli.schema", "Show the JSON Schemas of a noun."),
+    "explain": ("mooring_cli.explain", "Explain an error code, a state, an action or an event type."),
+    "completion": ("mooring_cli.completion", "Print the completion script for a shell."),
+    "version": ("mooring_cli.version", "Show the versions of the command and of the server."),
 }
 
 
 def _remember(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Keep a global option, wherever on the line it stands."""
+    """Store a global option, wherever it is on the command line."""
 
     def keep(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
         invocation = ctx.find_object(Invocation)
@@ -59,31 +58,31 @@ def _remember(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]
 
 
 def global_options(*, hidden: bool) -> list[click.Option]:
-    """The options of every command; below the root they are taken too, and shown only here."""
+    """The global options; commands accept them too, but only the root shows them."""
     described: list[tuple[list[str], str, dict[str, Any]]] = [
         (
             ["-o", "--output"],
             "output",
             {
                 "type": click.Choice(["table", "json", "yaml", "name"]),
-                "help": "Form of the output.",
+                "help": "Output format.",
                 "is_eager": True,
                 "hidden": False,
             },
         ),
-        (["--context"], "context_name", {"metavar": "NAME", "help": "The context to work in."}),
+        (["--context"], "context_name", {"metavar": "NAME", "help": "The context to use."}),
         (["--url"], "url_option", {"metavar": "URL", "help": "The server's address."}),
-        (["--correlation-id"], "correlation_id", {"metavar": "ID", "help": "A label for everything that this does."}),
+        (["--correlation-id"], "correlation_id", {"metavar": "ID", "help": "A correlation id for all requests."}),
         (
             ["--timeout"],
             "timeout_seconds",
             {
                 "type": click.FloatRange(min=0.1),
                 "metavar": "SECONDS",
-                "help": "Longest time for one request with its retries.",
+                "help": "Timeout of one request with its retries.",
             },
         ),
-        (["--no-input"], "no_input", {"is_flag": True, "help": "Never ask; a missing value is an error."}),
+        (["--no-input"], "no_input", {"is_flag": True, "help": "Never prompt; a missing value is an error."}),
         (["-v", "--verbose"], "verbose", {"is_flag": True, "help": "Show requests and correlation ids on stderr."}),
     ]
     return [
@@ -93,7 +92,7 @@ def global_options(*, hidden: bool) -> list[click.Option]:
 
 
 class MooringCommand(click.Command):
-    """A command that takes the global options too."""
+    """A command that accepts the global options."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -102,7 +101,7 @@ class MooringCommand(click.Command):
 
 
 class MooringGroup(click.Group):
-    """A group whose commands take the global options too."""
+    """A group whose commands accept the global options."""
 
     command_class = MooringCommand
     group_class = type
@@ -113,14 +112,18 @@ class MooringGroup(click.Group):
 
 
 class Root(click.Group):
-    """`mooring` itself."""
+    """The `mooring` command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*BY_HAND, *sorted(set(NOUNS) - set(BY_HAND)), *sorted(set(plugins()) - set(BY_HAND) - set(NOUNS))]
+        return [
+            *HAND_WRITTEN,
+            *sorted(set(NOUNS) - set(HAND_WRITTEN)),
+            *sorted(set(plugins()) - set(HAND_WRITTEN) - set(NOUNS)),
+        ]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name in BY_HAND:
-            command: click.Command = getattr(import_module(BY_HAND[name][0]), name)
+        if name in HAND_WRITTEN:
+            command: click.Command = getattr(import_module(HAND_WRITTEN[name][0]), name)
             return command
         if name in NOUNS:
             from mooring_cli.commands import group_of
@@ -131,7 +134,7 @@ class Root(click.Group):
             return None
         loaded = found.load()
         if not isinstance(loaded, click.Command):
-            raise click.ClickException(f"the plug-in {name!r} gives no command")
+            raise click.ClickException(f"the plug-in {name!r} is not a command")
         return loaded
 
     def resolve_command(
@@ -146,20 +149,20 @@ class Root(click.Group):
             raise
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The list of commands, from the table: showing it loads none of them."""
+        """The list of commands, without loading any of them."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in BY_HAND.items()])
+            formatter.write_dl([(name, text) for name, (_, text) in HAND_WRITTEN.items()])
         with formatter.section("Nouns"):
             formatter.write_dl([(noun.name, noun.summary) for noun in NOUNS.values()])
-        others = sorted(set(plugins()) - set(BY_HAND) - set(NOUNS))
+        others = sorted(set(plugins()) - set(HAND_WRITTEN) - set(NOUNS))
         if others:
             with formatter.section("Plug-ins"):
                 formatter.write_dl([(name, f"from {plugins()[name].module}") for name in others])
 
-    def main(  # type: ignore[override]  # the form of the exit is not for the caller to choose
+    def main(  # type: ignore[override]  # the caller cannot choose how it exits
         self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any
     ) -> Any:
-        """Run, and end with one of the exit codes that are promised."""
+        """Run, and exit with one of the documented exit codes."""
         arguments = list(sys.argv[1:] if args is None else args)
         invocation = extra.pop("obj", None) or Invocation()
         extra["standalone_mode"] = False
@@ -174,11 +177,11 @@ class Root(click.Group):
         except Exception as error:
             if not _is_expected(error):
                 raise
-            sys.exit(_told(error, as_json=invocation.output == "json" or failures.wants_json(arguments)))
+            sys.exit(_reported(error, as_json=invocation.output == "json" or failures.wants_json(arguments)))
         sys.exit(result if isinstance(result, int) else failures.DONE)
 
 
-def _told(error: Exception, *, as_json: bool) -> int:
+def _reported(error: Exception, *, as_json: bool) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:
         click.echo(error.ctx.get_help(), err=True)
         return failures.USAGE
@@ -186,16 +189,16 @@ def _told(error: Exception, *, as_json: bool) -> int:
 
 
 def _stopped(stop: BaseException) -> int:
-    """Ctrl-C is an interruption; the end of the input where an answer was needed is a missing value."""
+    """The exit code after Ctrl-C; the end of the input at a prompt counts as a missing value."""
     if isinstance(stop.__context__, EOFError):
-        click.echo("error: there was nobody to answer; give the values as options", err=True)
+        click.echo("error: the input ended at a prompt; give the values as options", err=True)
         return failures.USAGE
     click.echo("", err=True)
     return failures.INTERRUPTED
 
 
 def _is_expected(error: Exception) -> bool:
-    """Whether this is an error that a user is told about; anything else is a bug, and is shown as one."""
+    """Whether the error is shown as a message; any other is a bug, and is raised."""
     if isinstance(error, click.ClickException | ContextsUnusable) or failures.is_answer(error):
         return True
     sdk = sys.modules.get("mooring_sdk")
@@ -203,18 +206,17 @@ def _is_expected(error: Exception) -> bool:
 
 
 def _forget_stdout() -> None:
-    """Whoever read the output has gone; the interpreter must not complain about it at its end."""
+    """The reader of the output is gone; keep the interpreter from complaining about it when it exits."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Plugin(NamedTuple):
-    """A command that another distribution brings."""
+    """A command from another distribution."""
 
     module: str
     attribute: str
 
     def load(self) -> Any:
-        """The command itself."""
         found: Any = import_module(self.module)
         for name in self.attribute.split("."):
             found = getattr(found, name)
@@ -223,16 +225,16 @@ class Plugin(NamedTuple):
 
 @cache
 def plugins() -> dict[str, Plugin]:
-    """The commands that other distributions bring, by name: whoever is first on the path wins."""
+    """The commands of other distributions by name; the first one on the path wins."""
     found: dict[str, Plugin] = {}
     for directory in sys.path:
-        for name, plugin in _brought(directory):
+        for name, plugin in _installed_plugins(directory):
             found.setdefault(name, plugin)
     return found
 
 
-def _brought(directory: str) -> Iterator[tuple[str, Plugin]]:
-    """The plug-ins of what is installed there: a look that is cheaper than importlib's, for whoever asks for help."""
+def _installed_plugins(directory: str) -> Iterator[tuple[str, Plugin]]:
+    """The plug-ins in a directory; faster than importlib, because every `--help` needs them."""
     try:
         installed = [
             entry.path for entry in os.scandir(directory or ".") if entry.name.endswith((".dist-info", ".egg-info"))
@@ -250,7 +252,7 @@ def _brought(directory: str) -> Iterator[tuple[str, Plugin]]:
 
 
 def _entries(lines: Sequence[str]) -> Iterator[tuple[str, Plugin]]:
-    """`name = module:attribute`, up to the next group."""
+    """Parse `name = module:attribute`, up to the next group."""
     for line in lines:
         if line.startswith("["):
             return
@@ -261,7 +263,7 @@ def _entries(lines: Sequence[str]) -> Iterator[tuple[str, Plugin]]:
 
 
 def close_to(word: str, words: Sequence[str]) -> str | None:
-    """The nearest of the words, if one is near."""
+    """The most similar word, if one is similar."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, words, n=1, cutoff=0.6)), None)
@@ -271,13 +273,12 @@ mooring = Root(
     name="mooring",
     params=list(global_options(hidden=False)),
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": None},
-    help="Mooring: apps in GPU clouds.\n\nSay `mooring COMMAND --help` for more about one of them.",
+    help="Mooring: apps in GPU clouds.\n\nRun `mooring COMMAND --help` for more about a command.",
     no_args_is_help=True,
 )
 
 
 def main() -> None:
-    """The entry point."""
     mooring.main()
 
 

@@ -1,8 +1,8 @@
-"""Manifests on the developer's machine: begin one, look for mistakes in it, and have its fields explained.
+"""`mooring manifest`: create a manifest, lint it, and explain its fields.
 
-A manifest is a file in YAML or JSON. The server does the linting, since it knows the rules; it sees values and answers
-with JSON pointers. Here the text is known, so that each pointer becomes a line: the file is read once into nodes that
-remember where they stand, and the pointer is walked through them.
+A manifest is a file in YAML or JSON. The server lints it, since it has the rules; it gets the values and answers with
+JSON pointers. Here each pointer becomes a line: the file is parsed into nodes that know their position, and the
+pointer is followed through them.
 """
 
 import json
@@ -30,7 +30,7 @@ app: {slug}
 version: 0.1.0
 artifact_kind: {kind}
 artifacts:
-  # The digest of the registered artifact; a tag is not taken.
+  # The digest of the registered artifact; a tag is not accepted.
   main: sha256:0000000000000000000000000000000000000000000000000000000000000000
 """
 PROFILE = """\
@@ -69,7 +69,7 @@ BODIES = {"oci": "runtime_profile:\n  image: main\n", "launchable": PROFILE, "co
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML with the types of JSON alone: what looks like a date stays text."""
+    """YAML with only the types of JSON: a date stays text."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -78,22 +78,22 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-class Place(NamedTuple):
-    """Where something stands in the text; both begin with one."""
+class TextPosition(NamedTuple):
+    """A position in the text; line and column start at 1."""
 
     line: int
     column: int
 
 
-class Document(NamedTuple):
-    """A manifest as it was read: its values, and where they stand."""
+class ManifestFile(NamedTuple):
+    """A parsed manifest: its values and their positions."""
 
     values: Any
     root: yaml.Node
-    doubled: tuple[tuple[str, Place], ...]
+    doubled: tuple[tuple[str, TextPosition], ...]
 
-    def place(self, pointer: str) -> Place:
-        """Where the pointer points to, or the nearest thing around it."""
+    def place(self, pointer: str) -> TextPosition:
+        """The position of a pointer, or of the nearest enclosing value."""
         node = self.root
         mark = node.start_mark
         for step in pointer.split("/")[1:]:
@@ -101,11 +101,11 @@ class Document(NamedTuple):
             if found is None:
                 break
             mark, node = found
-        return Place(mark.line + 1, mark.column + 1)
+        return TextPosition(mark.line + 1, mark.column + 1)
 
 
-def read(path: str) -> Document:
-    """The manifest of a file; what is no YAML is told with its line."""
+def read(path: str) -> ManifestFile:
+    """Read the manifest in a file; an error in YAML is reported with its line."""
     name = "stdin" if path == "-" else path
     text = sys.stdin.read() if path == "-" else _text(path)
     if len(text.encode()) > BYTES_MAX:
@@ -114,7 +114,7 @@ def read(path: str) -> Document:
         for event in yaml.parse(text, Loader=_Loader):
             if isinstance(event, yaml.AliasEvent):
                 line = 1 + (event.start_mark.line if event.start_mark else 0)
-                raise click.ClickException(f"{name}:{line}: aliases are not taken; write the value out")
+                raise click.ClickException(f"{name}:{line}: aliases are not supported; repeat the value")
         root = yaml.compose(text, Loader=_Loader)
         values = yaml.load(text, Loader=_Loader)  # a safe loader
     except yaml.MarkedYAMLError as error:
@@ -124,8 +124,8 @@ def read(path: str) -> Document:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise click.ClickException(f"{name} is not YAML: {error}") from error
     if root is None:
-        raise click.ClickException(f"{name} is empty; `mooring manifest init` writes one to begin with")
-    return Document(_json(values, name), root, tuple(_doubled(root)))
+        raise click.ClickException(f"{name} is empty; `mooring manifest init` writes a first one")
+    return ManifestFile(_json(values, name), root, tuple(_doubled(root)))
 
 
 def _text(path: str) -> str:
@@ -136,7 +136,7 @@ def _text(path: str) -> str:
 
 
 def _json(value: Any, name: str) -> Any:
-    """The values, where JSON has such."""
+    """The values, if JSON can represent them."""
     if isinstance(value, dict):
         return {key if isinstance(key, str) else _key(key): _json(each, name) for key, each in value.items()}
     if isinstance(value, list):
@@ -151,7 +151,7 @@ def _key(key: Any) -> str:
 
 
 def _below(node: yaml.Node, step: str) -> tuple[yaml.Mark, yaml.Node] | None:
-    """The node one step down, and where its key or item begins."""
+    """The child node, and where its key or item starts."""
     if isinstance(node, yaml.MappingNode):
         for key, value in reversed(node.value):
             if key.value == step:
@@ -162,14 +162,14 @@ def _below(node: yaml.Node, step: str) -> tuple[yaml.Mark, yaml.Node] | None:
     return None
 
 
-def _doubled(node: yaml.Node, pointer: str = "") -> Iterator[tuple[str, Place]]:
-    """Keys that stand twice: YAML would silently take the last."""
+def _doubled(node: yaml.Node, pointer: str = "") -> Iterator[tuple[str, TextPosition]]:
+    """Duplicate keys: YAML would silently use the last."""
     if isinstance(node, yaml.MappingNode):
         seen = set()
         for key, value in node.value:
             below = f"{pointer}/{key.value}"
             if key.value in seen:
-                yield below, Place(key.start_mark.line + 1, key.start_mark.column + 1)
+                yield below, TextPosition(key.start_mark.line + 1, key.start_mark.column + 1)
             seen.add(key.value)
             yield from _doubled(value, below)
     elif isinstance(node, yaml.SequenceNode):
@@ -179,16 +179,18 @@ def _doubled(node: yaml.Node, pointer: str = "") -> Iterator[tuple[str, Place]]:
 
 @click.group(cls=MooringGroup, no_args_is_help=True)
 def manifest() -> None:
-    """Write the manifest of an app's version: begin it, lint it, have its fields explained."""
+    """Create, lint and explain the manifest of an app version."""
 
 
 @manifest.command()
 @click.argument("slug")
-@click.option("--kind", type=click.Choice(KINDS), default="launchable", help="What is launched. [default: launchable]")
+@click.option(
+    "--kind", type=click.Choice(KINDS), default="launchable", help="The kind of the app. [default: launchable]"
+)
 @click.option("--file", "path", default=FILE, metavar="FILE", help=f"Where to write it. [default: {FILE}]")
-@click.option("--force", is_flag=True, help="Write over a file that is there.")
+@click.option("--force", is_flag=True, help="Overwrite an existing file.")
 def init(*, slug: str, kind: str, path: str, force: bool) -> None:
-    """Write a manifest to begin with, for the app SLUG."""
+    """Write a first manifest for the app SLUG."""
     text = HEAD.format(slug=slug, kind=kind) + BODIES[kind]
     if path == "-":
         click.echo(text, nl=False)
@@ -197,20 +199,20 @@ def init(*, slug: str, kind: str, path: str, force: bool) -> None:
         with open(path, "w" if force else "x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError as error:
-        raise click.UsageError(f"{path} is there already; say --force to write over it") from error
+        raise click.UsageError(f"{path} exists already; use --force to overwrite it") from error
     except OSError as error:
         raise click.ClickException(f"{path} cannot be written: {error}") from error
-    output.note(f"Wrote {path}. Put the digest in, then say: mooring manifest lint {path}")
+    output.note(f"Wrote {path}. Fill in the digest, then run: mooring manifest lint {path}")
 
 
 @manifest.command()
 @click.argument("path", default=FILE, metavar="[FILE]")
-@click.option("--app", "app_slug", metavar="SLUG", help="The app that it is meant for.")
+@click.option("--app", "app_slug", metavar="SLUG", help="The app of the manifest.")
 @click.option("--category", metavar="WORD", help="The category of that app.")
 def lint(*, path: str, app_slug: str | None, category: str | None) -> int:
-    """Look for mistakes in a manifest; each is told with its line, the reason and a fix.
+    """Find mistakes in a manifest; each is printed with its line, the reason and a fix.
 
-    It ends with 0 when nothing stands in the way of staging, and with 1 when something does.
+    The exit code is 0 when nothing prevents staging, and 1 otherwise.
     """
     invocation = current()
     document = read(path)
@@ -224,11 +226,17 @@ def lint(*, path: str, app_slug: str | None, category: str | None) -> int:
     ]
     found += [
         {
-            "pointer": pointer, "rule": "key_doubled", "severity": "error", "reason": "the key stands twice here",
-            "fix": "keep one of them", "why": None, "line": place.line, "column": place.column,
+            "pointer": pointer,
+            "rule": "key_doubled",
+            "severity": "error",
+            "reason": "duplicate key",
+            "fix": "remove one of them",
+            "why": None,
+            "line": place.line,
+            "column": place.column,
         }
         for pointer, place in document.doubled
-    ]  # fmt: skip
+    ]
     found.sort(key=lambda each: (each["line"], each["column"]))
     wrong = sum(each["severity"] == "error" for each in found)
     if invocation.output != "table":
@@ -236,12 +244,12 @@ def lint(*, path: str, app_slug: str | None, category: str | None) -> int:
     else:
         for each in found:
             click.echo(output.plain(line_of(path, each)))
-        output.note(f"{wrong} errors, {len(found) - wrong} warnings." if found else "Nothing to mend.")
+        output.note(f"{wrong} errors, {len(found) - wrong} warnings." if found else "No problems found.")
     return failures.USAGE if wrong else failures.DONE
 
 
 def line_of(path: str, finding: dict[str, Any]) -> str:
-    """A finding as compilers write theirs, so that editors find the place."""
+    """A finding in the format of compilers, so that editors can jump to it."""
     where = f"{path}:{finding['line']}:{finding['column']}"
     pointer = finding["pointer"] or "/"
     return f"{where}: {finding['severity']}: {pointer}: {finding['reason']}; {finding['fix']} [{finding['rule']}]"
@@ -264,9 +272,9 @@ def explain(*, word: str | None) -> None:
         if step not in inside and not step.isdigit():
             listed = ", ".join(inside) or "no fields"
             place = ".".join(steps[:index]) or "a manifest"
-            raise click.UsageError(f"{place} has no {step!r}; there is {listed}")
+            raise click.UsageError(f"{place} has no {step!r}; available: {listed}")
         here = inside.get(step, here)
-    output.show(invocation.output, told(".".join(steps) or "manifest", here))
+    output.show(invocation.output, described(".".join(steps) or "manifest", here))
 
 
 def fields_of(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -276,8 +284,8 @@ def fields_of(schema: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return fields
 
 
-def told(name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """What a schema says, in the words of a reader."""
+def described(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """What a schema says, for a reader."""
     inner = schema.get("items", schema)
     required = set(inner.get("required", ()))
     said: dict[str, Any] = {"field": name, "meaning": schema.get("description", ""), "type": schema.get("type", "any")}

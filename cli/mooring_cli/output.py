@@ -1,9 +1,8 @@
-"""What a command shows: a table for people; JSON and YAML, whole and exact, for programs; names for pipes.
+"""Output of commands: a table for people; complete JSON and YAML for programs; names for pipes.
 
-A table shows the fields of a resource that a person looks for, times as "3 minutes ago", and no colours
-unless it goes to a terminal. Which columns there are follows from the fields themselves, so that a new noun
-needs no entry here. What came from a server is printed without its control characters: a name must not move
-the cursor.
+A table shows the most useful fields of a resource, times as "3 minutes ago", and colours only on a terminal. The
+columns follow from the fields themselves, so a new noun needs no entry here. Control characters from the server are
+removed: a name must not move the cursor.
 """
 
 import json
@@ -20,11 +19,22 @@ FORMS = ("table", "json", "yaml", "name")
 COLUMNS_MAX = 7
 INNER_COLUMNS_MAX = 10
 BOOKKEEPING = {
-    "revision", "generation", "etag", "allowed_actions", "tenant_id", "project_id", "org_id", "trace_id", "cursor",
-    "correlation_id", "actor_kind", "source_type", "media_type",
-}  # fmt: skip
+    "revision",
+    "generation",
+    "etag",
+    "allowed_actions",
+    "tenant_id",
+    "project_id",
+    "org_id",
+    "trace_id",
+    "cursor",
+    "correlation_id",
+    "actor_kind",
+    "source_type",
+    "media_type",
+}
 MATTERS = {"status", "promotion", "trust", "enabled", "launchable", "version", "hindrances"}
-"""What a table shows however many fields stand before it."""
+"""Fields that a table always shows."""
 GOOD = {"active", "running", "ready", "healthy", "succeeded", "verified", "released", "delivered", "done"}
 BAD = {"failed", "dead", "deleted", "rejected", "revoked", "release_failed", "denied", "refused", "expired", "hidden"}
 UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
@@ -33,7 +43,7 @@ Row = Mapping[str, Any]
 
 
 def on_terminal() -> bool:
-    """Whether colours and a screen's width make sense."""
+    """Whether stdout is a terminal."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
@@ -53,7 +63,6 @@ def show(form: str, value: Any, columns: Sequence[str] = ()) -> None:
 
 
 def as_yaml(value: Any) -> str:
-    """YAML in the order of the fields."""
     import yaml
 
     text: str = yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=False)
@@ -61,7 +70,7 @@ def as_yaml(value: Any) -> str:
 
 
 def name_of(row: Any) -> str:
-    """What names a resource in another command: its id."""
+    """The id, which names a resource in other commands."""
     if isinstance(row, Mapping):
         for field in ("id", "slug", "name", "key", "code"):
             if row.get(field):
@@ -70,7 +79,7 @@ def name_of(row: Any) -> str:
 
 
 def columns_of(rows: Sequence[Row], most: int = COLUMNS_MAX) -> list[str]:
-    """The fields that a person looks for: values of one line that somebody filled in, and no bookkeeping."""
+    """The fields for a table: values of one line that are set, without bookkeeping."""
     found: dict[str, bool] = {}
     for row in rows:
         for name, value in row.items():
@@ -83,7 +92,7 @@ def columns_of(rows: Sequence[Row], most: int = COLUMNS_MAX) -> list[str]:
 
 
 def brief(value: Any) -> str:
-    """A value in a few words for a table; empty where that would not do it justice."""
+    """A short form of a value for a table; empty if there is none."""
     if isinstance(value, dict):
         return f"{value['version']} ({value['status']})" if {"version", "status"} <= value.keys() else ""
     if isinstance(value, list):
@@ -93,7 +102,6 @@ def brief(value: Any) -> str:
 
 
 def show_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
-    """Rows below their headings."""
     heads, cells = cells_of(rows, columns)
     if on_terminal():
         _rich_table(heads, cells)
@@ -103,13 +111,12 @@ def show_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
 
 
 def cells_of(rows: Sequence[Row], columns: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """The headings and the cells of a table."""
     now = datetime.now(UTC)
     return [heading(name) for name in columns], [[cell(name, row.get(name), now) for name in columns] for row in rows]
 
 
 def plain_lines(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
-    """Columns held together by spaces, never cut."""
+    """Columns separated by spaces, never truncated."""
     widths = [max(width(row[number]) for row in [heads, *cells]) for number in range(len(heads))]
     lines = []
     for row in [heads, *cells]:
@@ -132,7 +139,7 @@ def _rich_table(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
 
 
 def show_record(row: Any) -> None:
-    """One resource, a field a line."""
+    """One resource, one field per line."""
     if not isinstance(row, Mapping):
         click.echo(plain(str(row)))
         return
@@ -150,19 +157,19 @@ def show_record(row: Any) -> None:
 
 
 def show_text(text: str) -> None:
-    """What a program has said, without anything that would act on a terminal."""
+    """Output of a program, without terminal control sequences."""
     for line in text.splitlines():
         click.echo(plain(line.replace("\t", "    ")))
 
 
-def heading(name: str, beside: Collection[str] = ()) -> str:
-    """A field's name as a heading; a moment is called by what happened, unless a field beside it is called so."""
+def heading(name: str, other_names: Collection[str] = ()) -> str:
+    """A field's name as a heading; `created_at` becomes CREATED, unless a field of that name exists."""
     happened = name.removesuffix("_at")
-    return (name if happened in beside else happened).replace("_", " ").upper()
+    return (name if happened in other_names else happened).replace("_", " ").upper()
 
 
 def cell(name: str, value: Any, now: datetime, *, whole: bool = False) -> str:
-    """A value as a person reads it."""
+    """A value for people."""
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
@@ -174,9 +181,9 @@ def cell(name: str, value: Any, now: datetime, *, whole: bool = False) -> str:
     if isinstance(value, list):
         return "\n".join(inner_lines(value)) or "-"
     if isinstance(value, dict) and whole:
-        hidden = BOOKKEEPING if "id" in value else ()  # of a resource within another; labels have names of their own
-        told = (plain(f"{key}: {nested(each)}") for key, each in value.items() if key not in hidden)
-        return "\n".join(told) or "-"
+        hidden = BOOKKEEPING if "id" in value else ()  # hidden in a nested resource, but not in labels
+        pairs = (plain(f"{key}: {nested(each)}") for key, each in value.items() if key not in hidden)
+        return "\n".join(pairs) or "-"
     if isinstance(value, dict):
         return plain(nested(value)) if value else "-"
     if name.endswith("_at") and isinstance(value, str) and (moment := read_time(value)) is not None:
@@ -185,7 +192,7 @@ def cell(name: str, value: Any, now: datetime, *, whole: bool = False) -> str:
 
 
 def inner_lines(items: Sequence[Any]) -> list[str]:
-    """A list inside of a record: things with fields as a small table, anything else an item a line."""
+    """A list in a record: objects as a small table, other items one per line."""
     if not items or not all(isinstance(each, dict) for each in items):
         return [plain(nested(each)) for each in items]
     heads, cells = cells_of(items, [name for name in columns_of(items, INNER_COLUMNS_MAX) if name != "id"])
@@ -193,24 +200,24 @@ def inner_lines(items: Sequence[Any]) -> list[str]:
 
 
 def nested(value: Any) -> str:
-    """A value inside of a value."""
+    """A value inside another."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def plain(text: str) -> str:
-    """Text without anything that would act on a terminal."""
+    """Text without terminal control characters."""
     return "".join(each if unicodedata.category(each) not in ("Cc", "Cf", "Cs") else "�" for each in text)
 
 
 def width(text: str) -> int:
-    """The columns that a text takes on a screen."""
+    """The width of a text on a terminal."""
     return sum(
         0 if unicodedata.combining(each) else 2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text
     )
 
 
 def read_time(text: str) -> datetime | None:
-    """A time of the API's; None where it is none."""
+    """Parse a time of the API; None if it is not one."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
@@ -232,24 +239,22 @@ def relative(moment: datetime, now: datetime) -> str:
 
 
 def style_of(text: str) -> str:
-    """The colour of a state in a table; none for anything else."""
+    """The colour of a status; none for other fields."""
     return colour_of(text) or ""
 
 
 def colour_of(text: str) -> str | None:
-    """Green for what is well, red for what is not."""
+    """Green for healthy states, red for failed ones."""
     return "green" if text in GOOD else "red" if text in BAD else None
 
 
 def note(text: str) -> None:
-    """A remark for people, beside the output and not in it."""
+    """Print a remark on stderr, next to the output."""
     click.echo(text, err=True)
 
 
 def show_lines(form: str, rows: Iterable[Row], line: Any) -> None:
-    """Print items as they come, each complete: a JSON object a line, a YAML document each, or a line of
-    words.
-    """
+    """Print items as they arrive: one JSON object, YAML document or line of text each."""
     for row in rows:
         if form == "json":
             click.echo(json.dumps(row, ensure_ascii=False))

@@ -1,4 +1,4 @@
-"""Receipts: listed, read and exported as any noun, and verified on this machine, without the platform."""
+"""`mooring receipts`: the generated commands, and `verify`, which needs no platform."""
 
 import json
 import sys
@@ -11,7 +11,7 @@ from mooring_cli import failures, output
 from mooring_cli.commands import NounGroup
 from mooring_cli.invocation import current
 from mooring_cli.main import MooringCommand
-from mooring_cli.table import NOUNS
+from mooring_cli.noun_table import NOUNS
 
 BYTES_MAX = 64 * 1_048_576
 
@@ -28,12 +28,12 @@ class ReceiptGroup(NounGroup):
 
 @click.command(cls=MooringCommand)
 @click.argument("path", metavar="FILE")
-@click.option("--require-clean", is_flag=True, help="End with 1 as well when the node found something left.")
+@click.option("--require-clean", is_flag=True, help="Also exit with 1 when the node found something left.")
 def verify(*, path: str, require_clean: bool) -> int:
-    """Verify an exported receipt offline, and say what it proves.
+    """Verify an exported receipt offline, and print what it proves.
 
-    FILE is what `mooring receipts export RECEIPT -o json` printed; `-` reads it from standard input. Signature, chain
-    and meaning are checked with the public key in it. It ends with 0 when all of it holds, and with 1 when not.
+    FILE is the output of `mooring receipts export RECEIPT -o json`; `-` reads stdin. Signature, chain and content are
+    checked with the public key in it. The exit code is 0 when everything is valid, and 1 otherwise.
     """
     from mooring_sdk import BundleRefused, verify_bundle
 
@@ -47,11 +47,17 @@ def verify(*, path: str, require_clean: bool) -> int:
         output.show(
             current().output,
             {
-                "id": seen.id, "verified": True, "clean": seen.clean, "node_id": verified.node_id,
-                "fingerprint": verified.fingerprint, "sequence": seen.sequence, "digest": seen.digest,
-                "proves": proves, "does_not_prove": open_,
+                "id": seen.id,
+                "verified": True,
+                "clean": seen.clean,
+                "node_id": verified.node_id,
+                "fingerprint": verified.fingerprint,
+                "sequence": seen.sequence,
+                "digest": seen.digest,
+                "proves": proves,
+                "does_not_prove": open_,
             },
-        )  # fmt: skip
+        )
     else:
         click.echo(f"{seen.id}: verified, {'clean' if seen.clean else 'NOT clean'}")
         for line in proves:
@@ -64,7 +70,6 @@ def verify(*, path: str, require_clean: bool) -> int:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """The bundle in a file."""
     try:
         text = sys.stdin.read(BYTES_MAX + 1) if path == "-" else _text(Path(path))
         bundle = json.loads(text)
@@ -73,7 +78,7 @@ def _read(path: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise click.ClickException(f"{path} is not JSON: {error}") from error
     if not isinstance(bundle, dict):
-        raise click.ClickException(f"{path} is no bundle of receipts")
+        raise click.ClickException(f"{path} is not a bundle of receipts")
     return bundle
 
 

@@ -1,8 +1,8 @@
-"""Signing in and out, and who one is.
+"""Sign in and out, and show who you are.
 
-A password is used once: it is exchanged for a session, the session makes a personal access token, and is
-ended. Only that token is kept, in the file of contexts. Passwords and codes come from a prompt or from
-stdin, never from an option, which the list of processes would show.
+A password is used once: it is exchanged for a session, which makes a personal access token and is then ended. Only
+the token is stored, in the file of contexts. Passwords and codes come from a prompt or from stdin, never from an
+option, which everybody could see in the list of processes.
 """
 
 import platform
@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from mooring_cli import output, values
+from mooring_cli import option_types, output
 from mooring_cli.contexts import DEFAULT_NAME, Context
 from mooring_cli.invocation import Invocation, NotSignedIn, current
 from mooring_cli.main import MooringCommand
@@ -22,18 +22,18 @@ PASSWORD_LENGTH_MIN = 12
 
 
 @click.command(cls=MooringCommand)
-@click.option("--tenant", metavar="SLUG", help="Your home tenant; empty for users of the platform itself.")
+@click.option("--tenant", metavar="SLUG", help="Your home tenant; empty for users of the platform.")
 @click.option("--email", metavar="ADDRESS", help="Your e-mail address.")
 @click.option("--password-stdin", is_flag=True, help="Read the password from stdin.")
 @click.option("--one-time-code", is_flag=True, help="First sign-in: ask for the one-time code and a new password.")
 @click.option(
     "--one-time-code-stdin",
     is_flag=True,
-    help="First sign-in: read the one-time code and the new password from stdin, a line each.",
+    help="First sign-in: read the one-time code and the new password from stdin, one per line.",
 )
 @click.option("--name", "token_name", metavar="TEXT", help="Name of the token. [default: this machine's name]")
 @click.option(
-    "--expires-in", type=values.Seconds(), default=LIFETIME, show_default=True, help="How long the token is good."
+    "--expires-in", type=option_types.Seconds(), default=LIFETIME, show_default=True, help="Lifetime of the token."
 )
 def login(
     *,
@@ -45,10 +45,10 @@ def login(
     token_name: str | None,
     expires_in: int,
 ) -> None:
-    """Sign in, and keep a personal access token for this context."""
+    """Sign in, and store a personal access token in this context."""
     invocation = current()
     if password_stdin + one_time_code + one_time_code_stdin > 1:
-        raise click.UsageError("choose one of --password-stdin, --one-time-code and --one-time-code-stdin")
+        raise click.UsageError("give only one of --password-stdin, --one-time-code and --one-time-code-stdin")
     name = invocation.chosen_name or DEFAULT_NAME
     known = invocation.contexts.by_name.get(name, Context(name))
     invocation.context_name = None
@@ -58,14 +58,16 @@ def login(
         body["tenant"] = where.tenant
     once = one_time_code or one_time_code_stdin
     body |= read_credentials(invocation, once=once, from_stdin=password_stdin or one_time_code_stdin)
-    kept = exchange(invocation, where, body, (token_name or f"mooring on {platform.node() or 'a machine'}", expires_in))
+    kept = exchange(
+        invocation, where, body, name=token_name or f"mooring on {platform.node() or 'a machine'}", seconds=expires_in
+    )
     invocation.save(invocation.contexts.with_context(kept, use=True))
     place = f"tenant {kept.tenant}" if kept.tenant else "the platform"
-    output.note(f"Signed in to {kept.url} as {kept.email}, {place}; this is the context {kept.name!r}.")
+    output.note(f"Signed in to {kept.url} as {kept.email}, {place}; stored as context {kept.name!r}.")
 
 
 def known_or_asked(invocation: Invocation, known: Context, tenant: str | None, email: str | None) -> Context:
-    """Server, tenant and address: from the options, the environment, the context, or the person."""
+    """Server, tenant and e-mail address: from the options, the environment, the context, or a prompt."""
     address = invocation.url_option or invocation.environment.get("MOORING_URL") or known.url
     home = tenant if tenant is not None else invocation.environment.get("MOORING_TENANT") or known.tenant
     person = email or known.email
@@ -74,22 +76,24 @@ def known_or_asked(invocation: Invocation, known: Context, tenant: str | None, e
             raise click.UsageError("missing: --email")
         person = click.prompt("e-mail address", err=True)
         if home is None:
-            home = click.prompt("tenant (empty for the platform itself)", default="", show_default=False, err=True)
+            home = click.prompt("tenant (empty for the platform)", default="", show_default=False, err=True)
     same_place = home == known.tenant and address == known.url
     return Context(known.name, address.rstrip("/"), home or None, known.project if same_place else None, person)
 
 
 def read_credentials(invocation: Invocation, *, once: bool, from_stdin: bool) -> dict[str, str]:
-    """A password, or a one-time code with the password that it shall become."""
+    """A password, or a one-time code with the new password."""
     if from_stdin:
         lines = [line.rstrip("\r\n") for line in sys.stdin.readlines()]
         if len(lines) < (2 if once else 1) or not all(lines[: 2 if once else 1]):
             raise click.UsageError(
-                "stdin needs the code and the new password, a line each" if once else "stdin is empty"
+                "stdin must have the code and the new password, one per line" if once else "stdin is empty"
             )
         return {"one_time_code": lines[0], "new_password": lines[1]} if once else {"password": lines[0]}
     if not invocation.may_ask:
-        raise click.UsageError("nobody can be asked for a password; use --password-stdin or --one-time-code-stdin")
+        raise click.UsageError(
+            "there is no terminal to ask for a password on; use --password-stdin or --one-time-code-stdin"
+        )
     if not once:
         return {"password": click.prompt("password", hide_input=True, err=True)}
     code = click.prompt("one-time code", hide_input=True, err=True)
@@ -97,22 +101,21 @@ def read_credentials(invocation: Invocation, *, once: bool, from_stdin: bool) ->
 
 
 def ask_new_password() -> str:
-    """A new password, typed twice."""
     text = f"new password (at least {PASSWORD_LENGTH_MIN} characters)"
-    return str(click.prompt(text, hide_input=True, confirmation_prompt="once more", err=True))
+    return str(click.prompt(text, hide_input=True, confirmation_prompt="repeat the new password", err=True))
 
 
-def exchange(invocation: Invocation, where: Context, body: dict[str, Any], token: tuple[str, int]) -> Context:
-    """Sign in, make a token, end the session; the context with the token."""
+def exchange(invocation: Invocation, where: Context, body: dict[str, Any], *, name: str, seconds: int) -> Context:
+    """Sign in, make a token and end the session; returns the context with the token."""
     from mooring_sdk import TokenCredentials
     from mooring_sdk.calls import Call
     from mooring_sdk.credentials import SIGN_IN
 
     invocation.url_option = where.url
-    invocation.retry_attempts = 1  # a person waits, and can try again
+    invocation.retry_attempts = 1  # a person is waiting, and can try again
     signed_in: Any = invocation.public_client.call(Call(SIGN_IN, body=body), Any)
     with invocation.client_with(TokenCredentials(signed_in["token"])) as session:
-        made = session.create_token(name=token[0][:100], expires_in_seconds=token[1])
+        made = session.create_token(name=name[:100], expires_in_seconds=seconds)
         session.revoke_token(signed_in["token_id"])
     expires_at = made.expires_at.isoformat()
     return replace(where, token=made.token, token_id=made.id, token_expires_at=expires_at)
@@ -120,7 +123,7 @@ def exchange(invocation: Invocation, where: Context, body: dict[str, Any], token
 
 @click.command(cls=MooringCommand)
 def logout() -> None:
-    """Revoke the token that this context keeps, and forget it."""
+    """Revoke the token of this context, and delete it."""
     from mooring_sdk import MooringError, TokenCredentials
 
     invocation = current()
@@ -133,7 +136,7 @@ def logout() -> None:
         with invocation.client_with(TokenCredentials(context.token)) as client:
             client.revoke_token(context.token_id)
     except MooringError as error:
-        if error.status != 401:  # refused already: it counts no more
+        if error.status != 401:  # it was not valid any more
             raise
     invocation.save(invocation.contexts.with_context(forgotten, use=False))
     output.note(f"Signed out of {context.url}; the token is revoked.")
@@ -164,24 +167,24 @@ def whoami() -> None:
 
 
 def counted(actions: list[str]) -> str:
-    """How many action keys; all of them are in the JSON."""
+    """The number of action keys; the JSON has them all."""
     return f"{len(actions)} (all with -o json)" if actions else ""
 
 
 @click.command(cls=MooringCommand)
-@click.option("--passwords-stdin", is_flag=True, help="Read the current and the new password from stdin, a line each.")
+@click.option("--passwords-stdin", is_flag=True, help="Read the current and the new password from stdin, one per line.")
 def password(*, passwords_stdin: bool) -> None:
     """Change your own password."""
     invocation = current()
     if passwords_stdin:
         lines = [line.rstrip("\r\n") for line in sys.stdin.readlines()]
         if len(lines) < 2:
-            raise click.UsageError("stdin needs the current and the new password, a line each")
+            raise click.UsageError("stdin must have the current and the new password, one per line")
         body = {"current_password": lines[0], "new_password": lines[1]}
     elif invocation.may_ask:
         body = {"current_password": click.prompt("current password", hide_input=True, err=True)}
         body["new_password"] = ask_new_password()
     else:
-        raise click.UsageError("nobody can be asked for a password; use --passwords-stdin")
+        raise click.UsageError("there is no terminal to ask for a password on; use --passwords-stdin")
     invocation.call("change_own_password", body=body)
-    output.note("The password is changed.")
+    output.note("Password changed.")

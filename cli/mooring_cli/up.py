@@ -1,12 +1,11 @@
-"""`mooring up`: the programs of Mooring on this machine, as children of this one.
+"""`mooring up`: run the programs of Mooring on this machine, as children of this one.
 
-The command knows the other programs only as programs: it starts them, hands signals on, and ends when the server
-does. A child is in a process group of its own, so that Ctrl-C reaches it once, from here; the kernel ends it when
-this process dies in whatever way.
+The command starts the other programs, forwards signals, and ends when the server does. A child has its own process
+group, so that Ctrl-C reaches it once, from here; the kernel ends it when this process dies in any way.
 
-Beside the server runs the agent of this machine's own node, so that there is somewhere to launch things: with root
-it isolates what it runs, without root it does not, and says so. Beside both runs the workload adapter, where it is
-installed, so that there is somebody who operates what is launched.
+The agent of this machine's own node runs next to the server, so that there is capacity at once: with root it isolates
+its sandboxes, without root it does not, and says so. The workload adapter runs too, if it is installed, so that apps
+can be operated at once.
 """
 
 import ctypes
@@ -24,7 +23,7 @@ from types import FrameType
 import click
 
 from mooring_cli import failures
-from mooring_cli.local_adapter import ADAPTER, LocalAdapter, beside, file_source
+from mooring_cli.local_adapter import ADAPTER, LocalAdapter, adapter_directories, file_source
 from mooring_cli.local_node import AGENT, LocalNode, default_host, state_directory
 from mooring_cli.main import MooringCommand
 
@@ -37,8 +36,8 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.command(cls=MooringCommand)
 @click.option("--data-dir", metavar="DIR", help="Directory of the embedded database.")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 takes a free one.")
-@click.option("--node/--no-node", default=True, help="Let this machine be a node as well. [default: --node]")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 picks a free one.")
+@click.option("--node/--no-node", default=True, help="Also use this machine as a node. [default: --node]")
 @click.option(
     "--node-host",
     type=click.Choice(("namespace", "process")),
@@ -48,10 +47,12 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     "--simulated-gpus",
     type=click.IntRange(0, 64),
     default=4,
-    help="GPUs that compute nothing, where the machine has none. [default: 4]",
+    help="Number of simulated GPUs, if the machine has none. [default: 4]",
 )
 @click.option(
-    "--adapters/--no-adapters", default=True, help="With the node, run the workload adapter. [default: --adapters]"
+    "--adapters/--no-adapters",
+    default=True,
+    help="Also run the workload adapter, if there is a node. [default: --adapters]",
 )
 def up(
     *,
@@ -63,15 +64,15 @@ def up(
     simulated_gpus: int,
     adapters: bool,
 ) -> int:
-    """Start Mooring on this machine: the database, the API, the workers, a node, and the adapter that operates apps.
+    """Start Mooring on this machine: database, API, workers, a node, and the adapter that operates apps.
 
-    It stays until it is interrupted. On the first start it prints the one-time sign-in of the first admin.
-    What runs in sandboxes of the node goes on when this ends, and is found again at the next start.
-    Settings come from the environment (MOORING_DATABASE_URL, …).
+    It runs until interrupted. On the first start it prints the one-time sign-in of the first admin. Sandboxes of the
+    node keep running when this ends, and the next start finds them again. Settings come from the environment
+    (MOORING_DATABASE_URL, …).
     """
     if find_spec(SERVER) is None:
         raise click.ClickException(
-            "mooring-server is not installed where this command is; install it there, or work with a server elsewhere: "
+            "mooring-server is not installed next to this command; install it there, or work with a server elsewhere: "
             "mooring login --url URL"
         )
     arguments = [sys.executable, "-m", SERVER, "up"]
@@ -83,8 +84,8 @@ def up(
     offered, offers = os.pipe()
     state = state_directory(data_dir)
     adapter, settings = _adapter(state) if adapters else (None, {})
-    told = None if adapter is None else adapter.begin
-    local = LocalNode(offered, state, node_host or default_host(), simulated_gpus, told)
+    served = None if adapter is None else adapter.begin
+    local = LocalNode(offered, state, node_host or default_host(), simulated_gpus, served)
     local.begin()
     try:
         return run(arguments, offers, settings)
@@ -95,30 +96,30 @@ def up(
 
 
 def _adapter(state: Path) -> tuple[LocalAdapter | None, dict[str, str]]:
-    """The adapter beside the node, and what the server has to be told for it; none where it is not installed."""
+    """The adapter next to the node and the settings that the server needs for it; none if it is not installed."""
     if find_spec(ADAPTER) is None:
         return None, {}
-    own, apps = beside(state)
+    own, apps = adapter_directories(state)
     return LocalAdapter(own, apps), file_source(apps)
 
 
 def run(arguments: list[str], offers: int | None = None, settings: Mapping[str, str] | None = None) -> int:
-    """Run a program to its end, hand signals on to it, and give its end as ours.
+    """Run a program, forward signals to it, and return its exit code.
 
-    `offers` is the end of a pipe that the program is given, into which it says how this machine can join.
+    `offers` is the end of a pipe on which the program says how this machine can join.
     """
     environment, pipes = {**os.environ, **(settings or {})}, []
     if offers is not None:
         environment[LOCAL_NODE_PIPE] = str(offers)
         pipes.append(offers)
-    with _handed_on() as begin:
+    with _forwarding_signals() as begin:
         try:
             child = subprocess.Popen(
                 arguments, process_group=0, preexec_fn=_die_with_parent, env=environment, pass_fds=pipes
             )
         finally:
             for pipe in pipes:
-                os.close(pipe)  # the child has its own
+                os.close(pipe)  # the child has its own copy
         begin(child)
         code = _end_of(child)
     if code in (0, -signal.SIGTERM, -signal.SIGINT):
@@ -132,15 +133,15 @@ def _die_with_parent() -> None:
 
 
 def _end_of(child: "subprocess.Popen[bytes]") -> int:
-    """Wait for the child's end, and let each signal's handler run at once.
+    """Wait for the child to end, and run signal handlers at once.
 
-    A handler runs between two steps of the interpreter: a signal that comes after the last of these and before the
-    kernel has put a plain `wait` to sleep would be kept until the child ended by itself. The interpreter is told to
-    write into a pipe when a signal comes, and the pipe is looked at here beside the child.
+    Python runs a handler between two of its instructions: a signal that arrives just before a plain `wait` blocks
+    would be handled only when the child ends by itself. So the interpreter writes into a pipe when a signal arrives,
+    and the pipe is polled here next to the child.
     """
     try:
         ended = os.pidfd_open(child.pid)
-    except ProcessLookupError:  # it has ended, and a handler has heard of it
+    except ProcessLookupError:  # it has ended, and a handler has reaped it
         return child.wait()
     heard, hears = os.pipe()
     os.set_blocking(heard, False)
@@ -159,10 +160,10 @@ def _end_of(child: "subprocess.Popen[bytes]") -> int:
 
 
 @contextmanager
-def _handed_on() -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
-    """While this lasts, the first signal asks the child to stop, and a second one insists.
+def _forwarding_signals() -> Iterator[Callable[["subprocess.Popen[bytes]"], None]]:
+    """While this lasts, the first signal asks the child to stop, and a second one kills it.
 
-    What is yielded is told of the child as soon as there is one; it gets the signals that came before.
+    The function that is yielded takes the child once it exists; it gets the signals that arrived before.
     """
     child: subprocess.Popen[bytes] | None = None
     early: list[int] = []

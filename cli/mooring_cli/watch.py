@@ -1,9 +1,9 @@
-"""Watching an instance: its timeline as it is written, and how far it is.
+"""`mooring instances watch`: the timeline of an instance as it is written, and its progress.
 
-Entries are asked for page by page, each from the cursor of the one before, so that a connection that breaks costs
-nothing but the wait: none is missed, none is shown twice. Between two pages the state is read, and with it what no
-event tells: the bytes of an image that is being pulled. On a terminal the last line is written over; elsewhere a line
-comes when something changed; with JSON each entry is an object a line.
+Entries are read page by page, each from the cursor of the one before, so that none is missed or repeated when a
+connection breaks. Between two pages the state is read, with details that have no events, such as the progress of an
+image pull. On a terminal the last line is updated; in a pipe a line is printed when something changed; with JSON each
+entry is one object per line.
 """
 
 import json
@@ -17,12 +17,12 @@ from typing import Any
 import click
 
 from mooring_cli import output
-from mooring_cli.checks import size
+from mooring_cli.check_progress import size
 from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
 from mooring_cli.output import plain
-from mooring_cli.places import Places
+from mooring_cli.scope import ScopeResolver
 
 WAIT_SECONDS = 2
 LINE_SECONDS = 10.0
@@ -37,27 +37,27 @@ OUTAGE_SECONDS_MAX = 600.0
 @click.command(cls=MooringCommand)
 @click.argument("instance")
 @click.option("--project", metavar="NAME", help="The project, by id or slug.")
-@click.option("--all", "everything", is_flag=True, help="From its beginning, also where it has settled already.")
-@click.option("--audit", is_flag=True, help="With what the audit trail says too.")
-@click.option("--follow", is_flag=True, help="Go on when it has settled, until interrupted.")
-@click.option("--json", "as_json", is_flag=True, help="The same as -o json: an object a line.")
+@click.option("--all", "everything", is_flag=True, help="Start at the beginning, even if it has settled already.")
+@click.option("--audit", is_flag=True, help="Include the audit trail.")
+@click.option("--follow", is_flag=True, help="Keep watching after it has settled, until interrupted.")
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json: one object per line.")
 def watch(
     *, instance: str, project: str | None, everything: bool, audit: bool, follow: bool, as_json: bool
 ) -> int | None:
-    """Watch an instance by its id or its name, until it runs, has failed or is stopped.
+    """Watch an instance by id or name, until it runs, has failed or is stopped.
 
-    It goes on over broken connections. The exit code is 0 when it runs or is stopped, 1 when it failed.
+    It reconnects when a connection breaks. The exit code is 0 when it runs or is stopped, 1 when it failed.
     """
     invocation = current()
     if as_json:
         invocation.output = "json"
-    path = find(invocation, Places(invocation).project_id(project), instance)
-    watched = Watched(invocation, path, audit=audit, follow=follow)
+    path = find(invocation, ScopeResolver(invocation).project_id(project), instance)
+    watched = InstanceWatch(invocation, path, audit=audit, follow=follow)
     return watched.run(from_beginning=everything)
 
 
 def find(invocation: Invocation, project_id: str, named: str) -> dict[str, str]:
-    """The path of an instance that is named by its id, the beginning of it, or its name; one that lives wins."""
+    """The path of an instance by its id, a prefix of the id, or its name; a live one is preferred."""
     path = {"project_id": project_id}
     call = plain_call("list_instances", path, {"limit": 500})
     found = [each for each in invocation.client.pages(call) if each["name"] == named or each["id"].startswith(named)]
@@ -65,13 +65,13 @@ def find(invocation: Invocation, project_id: str, named: str) -> dict[str, str]:
     if not living:
         raise NoSuchName(f"there is no instance {named!r} here; mooring instances list shows them")
     if len(living) > 1:
-        raise click.UsageError(f"{named!r} names {len(living)} instances; give more of the id")
+        raise click.UsageError(f"{named!r} matches {len(living)} instances; give more of the id")
     return {**path, "instance_id": str(living[0]["id"])}
 
 
 @dataclass
-class Watched:
-    """One instance while it is watched."""
+class InstanceWatch:
+    """One instance that is being watched."""
 
     invocation: Invocation
     path: dict[str, str]
@@ -79,9 +79,9 @@ class Watched:
     follow: bool = False
     clock: Callable[[], float] = time.monotonic
     screen: "Screen" = field(init=False)
-    since: str | None = None  # what happened before is not shown
+    since: str | None = None  # earlier entries are not shown
     cursor: str | None = None
-    outcome: dict[str, Any] | None = None  # the last operation of the whole that ended, as its event tells
+    outcome: dict[str, Any] | None = None  # the last finished operation of the whole instance, from its event
 
     def __post_init__(self) -> None:
         self.screen = Screen(self.invocation, self.clock)
@@ -100,7 +100,7 @@ class Watched:
                 for entry in fresh:
                     self._note(entry)
                     if self.since is None or not is_before(str(entry["at"]), self.since):
-                        self.screen.tell(entry)
+                        self.screen.show(entry)
                 state = self._state()
                 if not fresh:
                     if self._is_settled(state) and not self.follow:
@@ -112,7 +112,7 @@ class Watched:
         return self._exit_code(state)
 
     def _begun(self, state: dict[str, Any]) -> str | None:
-        """Since when what is under way is under way: a launch from its beginning, a change from its own."""
+        """The start of what is in progress: of the launch, or of the current operation."""
         if state["status"] not in ("running", "stopping"):
             return None
         operation = self._operation(state)
@@ -126,10 +126,10 @@ class Watched:
         yield from page["items"]
 
     def _note(self, entry: dict[str, Any]) -> None:
-        told = entry["data"]
-        if entry["kind"] == "operation" and told.get("kind") in WHOLE:
-            over = told.get("status") in ("succeeded", "failed", "cancelled")
-            self.outcome = told if over else None
+        data = entry["data"]
+        if entry["kind"] == "operation" and data.get("kind") in WHOLE:
+            over = data.get("status") in ("succeeded", "failed", "cancelled")
+            self.outcome = data if over else None
 
     def _is_settled(self, state: dict[str, Any]) -> bool:
         if state["status"] == "failed":
@@ -157,7 +157,7 @@ class Watched:
         return [each for each in page["items"] if each["status"] in UNDER_WAY]
 
     def _asked(self, operation: str, path: dict[str, str], query: dict[str, Any]) -> Any:
-        """The answer, however often the connection breaks meanwhile; one that stays away is an error in the end."""
+        """The answer, with retries while the server cannot be reached; raises if that lasts too long."""
         from mooring_sdk import ConnectionFailed
 
         since = self.clock()
@@ -167,24 +167,24 @@ class Watched:
             except ConnectionFailed:
                 if self.clock() - since > OUTAGE_SECONDS_MAX:
                     raise
-                self.screen.progress("the server does not answer; trying again")
+                self.screen.progress("the server does not answer; retrying")
 
 
 def is_before(text: str, other: str) -> bool:
-    """Whether one time of the API's is before another."""
+    """Whether one time of the API is before another."""
     moment, since = output.read_time(text), output.read_time(other)
     return moment is not None and since is not None and moment < since
 
 
 def progress_of(state: dict[str, Any], operation: dict[str, Any] | None, tasks: list[dict[str, Any]]) -> str:
-    """How far it is, in one line."""
+    """The progress in one line."""
     parts = [str(state["status"])]
     if operation is not None:
         steps = operation.get("steps") or []
         done = sum(1 for each in steps if each["status"] in ("done", "skipped"))
         parts.append(f"{operation['kind']} {done}/{len(steps)}" if steps else f"{operation['kind']}")
         if operation.get("blocker"):
-            parts.append(f"waits: {operation['blocker']}")
+            parts.append(f"blocked: {operation['blocker']}")
     for each in state.get("members_summary") or []:
         parts.append(f"{each['component_key']} {each['healthy']}/{each['desired']} healthy")
     for task in tasks:
@@ -194,7 +194,7 @@ def progress_of(state: dict[str, Any], operation: dict[str, Any] | None, tasks: 
 
 
 def amount_of(progress: dict[str, Any]) -> str:
-    """How far a task is."""
+    """The progress of a task."""
     done, total = progress.get("done") or 0, progress.get("total") or 0
     if progress.get("unit") == "bytes":
         whole = f" of {size(total)} ({done * 100 // total} %)" if total else ""
@@ -212,8 +212,8 @@ class Screen:
         self._width = 0
         self._said: tuple[str, float] = ("", float("-inf"))
 
-    def tell(self, entry: dict[str, Any]) -> None:
-        """One entry of the timeline."""
+    def show(self, entry: dict[str, Any]) -> None:
+        """Print one entry of the timeline."""
         self.close()
         if self._json:
             click.echo(json.dumps(entry, ensure_ascii=False))
@@ -224,7 +224,7 @@ class Screen:
         sys.stdout.flush()
 
     def progress(self, text: str) -> None:
-        """How far it is: written over on a terminal, else told when it changed, and not too often."""
+        """Show the progress: updated on a terminal, otherwise printed when it changed, and not too often."""
         if self._json:
             return
         if self._drawn:
@@ -237,20 +237,20 @@ class Screen:
             click.echo(text, err=True)
 
     def close(self) -> None:
-        """Leave the line that is written over."""
+        """Clear the line that is being updated."""
         if self._width:
             click.echo(f"\r{' ' * self._width}\r", err=True, nl=False)
             self._width = 0
 
     def end(self, state: dict[str, Any]) -> None:
-        """How it stands when nothing more is waited for."""
+        """Print the final state."""
         if self._json:
-            told = {name: state.get(name) for name in ("id", "name", "status", "health", "failure_code")}
-            click.echo(json.dumps({"kind": "result", **told}, ensure_ascii=False))
+            result = {name: state.get(name) for name in ("id", "name", "status", "health", "failure_code")}
+            click.echo(json.dumps({"kind": "result", **result}, ensure_ascii=False))
             return
         failed = f": {state['failure_code']}: {state['failure_detail']}" if state["status"] == "failed" else ""
         click.echo(plain(f"{state['name']} is {state['status']}{failed}"))
         if failed:
             for line in (state.get("last_lines") or [])[-10:]:
                 click.echo(plain(f"  | {line}"))
-            output.note(f"mooring why {state['id']} says what to do about it.")
+            output.note(f"Run mooring why {state['id']} to see what to do about it.")

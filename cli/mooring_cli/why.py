@@ -1,4 +1,4 @@
-"""`mooring why`: the chain of causes behind an instance, a member or an operation, and the one next step."""
+"""`mooring why`: the causes behind the state of an instance, a member or an operation, and the next step."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from mooring_cli import output
 from mooring_cli.invocation import current
 from mooring_cli.main import MooringCommand
 from mooring_cli.output import plain
-from mooring_cli.places import Places
+from mooring_cli.scope import ScopeResolver
 
 WHO = {
     "you": "you",
     "project_admin": "an admin of the project",
-    "app_team": "whoever runs the app's adapter",
+    "app_team": "the operator of the app's adapter",
     "operator": "the platform's operator",
     "nobody": "nobody",
 }
@@ -25,14 +25,14 @@ LINES_SHOWN = 10
 @click.option("--project", metavar="NAME", help="The project, by id or slug.")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 def why(*, subject: str, project: str | None, as_json: bool) -> None:
-    """Say why an instance, a member or an operation is as it is, and who can do what about it.
+    """Explain the state of an instance, a member or an operation, and who can do what about it.
 
-    SUBJECT is an id, the beginning of one, or the name of an instance.
+    SUBJECT is an id, a prefix of one, or the name of an instance.
     """
     invocation = current()
     if as_json:
         invocation.output = "json"
-    path = {"project_id": Places(invocation).project_id(project), "subject": subject}
+    path = {"project_id": ScopeResolver(invocation).project_id(project), "subject": subject}
     answer = invocation.call("explain_anything", path)
     if invocation.output != "table":
         output.show(invocation.output, answer)
@@ -42,7 +42,7 @@ def why(*, subject: str, project: str | None, as_json: bool) -> None:
 
 
 def lines_of(answer: dict[str, Any]) -> list[str]:
-    """An explanation as a tree: each cause below the one that it explains."""
+    """An explanation as a tree: each cause below what it explains."""
     lines: list[str] = []
     for depth, cause in enumerate(answer["chain"]):
         indent = "   " * (depth - 1) + "└─ " if depth else ""
@@ -51,9 +51,9 @@ def lines_of(answer: dict[str, Any]) -> list[str]:
         if cause["name"] != cause["id"]:
             head += f"  ({cause['id']})"
         lines.append(plain(indent + head))
-        beside = "   " * depth + "   "
-        lines.append(plain(beside + cause["text"].replace("\n", " ")))
-        lines += [plain(f"{beside}| {line}") for line in cause.get("last_lines", [])[-LINES_SHOWN:]]
+        inner = "   " * depth + "   "
+        lines.append(plain(inner + cause["text"].replace("\n", " ")))
+        lines += [plain(f"{inner}| {line}") for line in cause.get("last_lines", [])[-LINES_SHOWN:]]
     following = answer["next"]
     lines.append("")
     lines.append(plain(f"next: {WHO.get(following['who'], following['who'])}: {following['what']}"))

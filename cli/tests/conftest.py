@@ -1,4 +1,4 @@
-"""A platform double, and the command in three ways: inside of the test, as a process, and on a terminal."""
+"""A fake platform, and three ways to run the command: in the test, as a process, and on a terminal."""
 
 import os
 import pty
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.tests.platform_double import Platform, serving
+from cli.tests.support.fake_platform import Platform, serving
 from mooring_cli.main import mooring
 
 TOKEN = "mrgp_the-secret-token"
@@ -20,7 +20,6 @@ TOKEN = "mrgp_the-secret-token"
 
 @pytest.fixture
 def platform() -> Iterator[Platform]:
-    """A platform that answers from a table."""
     with serving() as platform:
         yield platform
 
@@ -40,7 +39,7 @@ def environment(platform: Platform, tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def run(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    """Run the command inside of the test."""
+    """Run the command in the test."""
     for name in [name for name in os.environ if name.startswith(("MOORING_", "XDG_", "NO_COLOR"))]:
         monkeypatch.delenv(name)
     for name, value in environment.items():
@@ -57,7 +56,7 @@ def run(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 @dataclass(frozen=True)
 class Ran:
-    """What came of a process on a terminal."""
+    """The result of a process on a terminal."""
 
     exit_code: int
     screen: str
@@ -65,7 +64,7 @@ class Ran:
 
 @pytest.fixture
 def spawn(environment: dict[str, str]) -> Callable[..., "subprocess.Popen[str]"]:
-    """Start the command as a process, its output in pipes."""
+    """Start the command as a process with its output in pipes."""
 
     def spawn(*arguments: str, **extra: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -82,7 +81,7 @@ def spawn(environment: dict[str, str]) -> Callable[..., "subprocess.Popen[str]"]
 
 @pytest.fixture
 def on_terminal(environment: dict[str, str]) -> Callable[..., Ran]:
-    """Run the command on a terminal, and type what is given."""
+    """Run the command on a terminal, and type the given text."""
 
     def run(*arguments: str, typed: str = "", **extra: str) -> Ran:
         ours, theirs = pty.openpty()
@@ -107,7 +106,7 @@ def on_terminal(environment: dict[str, str]) -> Callable[..., Ran]:
 
 
 def converse(terminal: int, typed: str) -> str:
-    """Read a terminal until the last process leaves it; what is to be typed waits for the first question."""
+    """Read a terminal until the last process leaves it; typing starts at the first prompt."""
     screen = b""
     while select.select([terminal], [], [], 30)[0]:
         try:

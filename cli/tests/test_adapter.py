@@ -1,4 +1,4 @@
-"""`mooring adapter test`: it runs the kit's suite as a program, and says what to install where there is none."""
+"""`mooring adapter test` runs the kit's suite as a program, and says what to install if it is missing."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""The commands of the catalog: names of things that have no name, files as values, and what a table shows."""
+"""The commands of the catalog: references to resources without a name, files as values, and columns."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.platform_double import PROJECT, TENANT, Given, Platform, page, whoami
+from cli.tests.support.fake_platform import PROJECT, TENANT, Given, Platform, page, whoami
 from mooring_cli import output
 
 Run = Callable[..., Result]
@@ -20,15 +20,25 @@ MANIFEST = "manifest_version: 1\napp: hello\nversion: 1.0.0\nreleased: 2026-01-3
 
 def an_artifact(number: int = 1, **changes: Any) -> dict[str, Any]:
     return {
-        "id": f"art_{number}", "visibility": "tenant", "kind": "oci", "source_type": "oci",
-        "location": "oci://registry.example/hello", "digest": DIGEST, "algorithm": "sha256", "size_bytes": 1,
-        "media_type": "an image", "promotion": "draft", "trust": "verified", "doubts": [], **changes,
-    }  # fmt: skip
+        "id": f"art_{number}",
+        "visibility": "tenant",
+        "kind": "oci",
+        "source_type": "oci",
+        "location": "oci://registry.example/hello",
+        "digest": DIGEST,
+        "algorithm": "sha256",
+        "size_bytes": 1,
+        "media_type": "an image",
+        "promotion": "draft",
+        "trust": "verified",
+        "doubts": [],
+        **changes,
+    }
 
 
 @pytest.fixture
 def app(platform: Platform) -> str:
-    """An app with two versions, of the tenant's."""
+    """An app of the tenant with two versions."""
     platform.on("GET", f"{HERE}/apps", page({"id": "app_1", "slug": "hello"}))
     platform.on(
         "GET",
@@ -63,7 +73,7 @@ def test_an_artifact_is_named_by_its_digest(run: Run, platform: Platform) -> Non
 def test_a_digest_that_two_places_registered_needs_an_id(run: Run, platform: Platform) -> None:
     platform.on("GET", f"{HERE}/artifacts", page(an_artifact(1), an_artifact(2, visibility="platform")))
     result = run("artifacts", "get", DIGEST)
-    assert (result.exit_code, "names 2 of them" in result.stderr) == (4, True)
+    assert (result.exit_code, "is the name of 2 of them" in result.stderr) == (4, True)
 
 
 def test_names_are_looked_for_where_the_command_acts(run: Run, platform: Platform) -> None:
@@ -106,8 +116,10 @@ def test_a_public_key_comes_from_the_file_that_a_signing_tool_wrote(
     result = run("signer-keys", "add", "--name", "release", "--public-key-pem", f"@{file}")
     assert platform.of("POST")[0].body["public_key_pem"] == file.read_text()
     assert result.stdout.splitlines()[1:] == [
-        "PUBLIC KEY  -----BEGIN PUBLIC KEY-----", "            abc", "            -----END PUBLIC KEY-----",
-    ]  # fmt: skip
+        "PUBLIC KEY  -----BEGIN PUBLIC KEY-----",
+        "            abc",
+        "            -----END PUBLIC KEY-----",
+    ]
 
 
 def test_rules_that_are_not_given_are_no_rules(run: Run, platform: Platform) -> None:
@@ -118,16 +130,27 @@ def test_rules_that_are_not_given_are_no_rules(run: Run, platform: Platform) -> 
 
 def test_a_table_shows_the_states_whatever_stands_before_them() -> None:
     assert output.columns_of([an_artifact()]) == [
-        "id", "visibility", "kind", "location", "digest", "promotion", "trust",
-    ]  # fmt: skip
+        "id",
+        "visibility",
+        "kind",
+        "location",
+        "digest",
+        "promotion",
+        "trust",
+    ]
 
 
 def test_a_project_s_catalog_shows_the_version_and_what_hinders(run: Run, platform: Platform) -> None:
     line = {
-        "app_id": "app_1", "slug": "hello", "display_name": "Hello", "category": "web", "created_at": "",
-        "version": {"id": "ver_1", "version": "1.0.0", "status": "active"}, "launchable": False,
+        "app_id": "app_1",
+        "slug": "hello",
+        "display_name": "Hello",
+        "category": "web",
+        "created_at": "",
+        "version": {"id": "ver_1", "version": "1.0.0", "status": "active"},
+        "launchable": False,
         "hindrances": [{"code": "not_entitled", "reason": "…"}, {"code": "policy_denied", "reason": "…"}],
-    }  # fmt: skip
+    }
     platform.on("GET", f"/api/v1/projects/{PROJECT}/catalog", page(line))
     head, row = run("catalog", "list", "--project", "vision").stdout.splitlines()
     assert head.split() == ["APP", "ID", "SLUG", "DISPLAY", "NAME", "CATEGORY", "VERSION", "LAUNCHABLE", "HINDRANCES"]
@@ -137,10 +160,17 @@ def test_a_project_s_catalog_shows_the_version_and_what_hinders(run: Run, platfo
 
 def test_a_history_shows_who_and_why(run: Run, platform: Platform) -> None:
     step = {
-        "machine": "promotion", "generation": 1, "before": "draft", "trigger": "stage", "after": "staged",
-        "occurred_at": "2999-01-31T12:00:00Z", "correlation_id": "cor_1", "actor_kind": "user", "actor_id": "usr_1",
+        "machine": "promotion",
+        "generation": 1,
+        "before": "draft",
+        "trigger": "stage",
+        "after": "staged",
+        "occurred_at": "2999-01-31T12:00:00Z",
+        "correlation_id": "cor_1",
+        "actor_kind": "user",
+        "actor_id": "usr_1",
         "reason": "tried by the team",
-    }  # fmt: skip
+    }
     platform.on("GET", f"{HERE}/artifacts/art_1/history", Given(body={"items": [step]}))
     head, row = run("artifacts", "history", "art_1").stdout.splitlines()
     assert head.split() == ["MACHINE", "BEFORE", "TRIGGER", "AFTER", "OCCURRED", "ACTOR", "ID", "REASON"]

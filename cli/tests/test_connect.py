@@ -1,4 +1,4 @@
-"""`mooring connect INSTANCE -- COMMAND`: a command where an app's users work, in a pipeline as on a terminal."""
+"""`mooring connect INSTANCE -- COMMAND`: a command at an app's terminal, in a pipe and on a terminal."""
 
 import socket
 import subprocess
@@ -10,8 +10,8 @@ import pytest
 from click.testing import Result
 
 from cli.tests.conftest import Ran
-from cli.tests.platform_double import PROJECT, Given, Platform, page, problem
-from mooring_cli.visits import DATA, END, ERRORS, EXIT, HEAD
+from cli.tests.support.fake_platform import PROJECT, Given, Platform, page, problem
+from mooring_cli.relay_client import DATA, END, ERRORS, EXIT, HEAD
 
 Run = Callable[..., Result]
 AT = f"/api/v1/projects/{PROJECT}/app-instances"
@@ -31,7 +31,7 @@ def frame(kind: bytes, data: bytes = b"") -> bytes:
 
 @contextmanager
 def relay(platform: Platform, *says: bytes) -> Iterator[bytearray]:
-    """A relay that reads what is typed to its end, then says this; what was typed."""
+    """A relay that reads its input to the end, then sends these frames; returns the input."""
     typed = bytearray()
 
     def meet(server: socket.socket) -> None:

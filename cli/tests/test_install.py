@@ -1,4 +1,4 @@
-"""`mooring install`: what is no bundle is told before anybody is asked."""
+"""`mooring install` refuses an invalid bundle before it sends a request."""
 
 import json
 from pathlib import Path
@@ -12,21 +12,21 @@ WHOLE = {"bundle": 1, "app": {"slug": "hello"}, "artifacts": {}, "manifest": {"v
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         ("no JSON", "cannot be read"),
-        ("[]", "no bundle of version 1"),
-        (json.dumps({**WHOLE, "bundle": 2}), "no bundle of version 1"),
+        ("[]", "is not a bundle of version 1"),
+        (json.dumps({**WHOLE, "bundle": 2}), "is not a bundle of version 1"),
         (json.dumps({name: WHOLE[name] for name in ("bundle", "app")}), "lacks artifacts, manifest"),
-        (json.dumps(WHOLE) + " " * 1_048_576, "no bundle of version 1"),
+        (json.dumps(WHOLE) + " " * 1_048_576, "is not a bundle of version 1"),
     ],
 )
-def test_what_is_no_bundle_is_refused_with_the_reason(tmp_path: Path, text: str, told: str) -> None:
+def test_what_is_no_bundle_is_refused_with_the_reason(tmp_path: Path, text: str, reason: str) -> None:
     file = tmp_path / "bundle.json"
     file.write_text(text)
     result = CliRunner().invoke(mooring, ["install", str(file)], env={"HOME": str(tmp_path)})
     assert result.exit_code != 0
-    assert told in result.stderr
+    assert reason in result.stderr
 
 
 def test_whoever_is_not_signed_in_is_told_how(tmp_path: Path) -> None:

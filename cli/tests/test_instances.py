@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.platform_double import CREATED, PROJECT, Asked, Given, Platform, page, problem
+from cli.tests.support.fake_platform import CREATED, PROJECT, Asked, Given, Platform, page, problem
 from mooring_cli import watch
 
 Run = Callable[..., Result]
@@ -23,24 +23,41 @@ def in_project(environment: dict[str, str]) -> None:
 
 def instance(status: str = "running", **fields: Any) -> dict[str, Any]:
     given = {
-        "id": INSTANCE, "name": "web", "status": status, "health": "unknown", "operation": None,
+        "id": INSTANCE,
+        "name": "web",
+        "status": status,
+        "health": "unknown",
+        "operation": None,
         "members_summary": [{"component_key": "main", "desired": 2, "current": 1, "healthy": 1}],
-        "failure_code": None, "failure_detail": None, "last_lines": [], "correlation_id": "cor_launch",
+        "failure_code": None,
+        "failure_detail": None,
+        "last_lines": [],
+        "correlation_id": "cor_launch",
         "created_at": CREATED,
-    }  # fmt: skip
+    }
     return {**given, **fields}
 
 
 def entry(number: int, text: str, kind: str = "instance", /, **data: Any) -> dict[str, Any]:
     return {
-        "cursor": f"c{number}", "id": f"evt_{number}", "at": "2999-01-31T12:00:01Z", "kind": kind, "type": "x",
-        "subject_id": INSTANCE, "app_instance_id": INSTANCE, "text": text, "actor_kind": "user", "actor_id": "usr_1",
-        "correlation_id": "cor_launch", "trace_id": "a", "data": data,
-    }  # fmt: skip
+        "cursor": f"c{number}",
+        "id": f"evt_{number}",
+        "at": "2999-01-31T12:00:01Z",
+        "kind": kind,
+        "type": "x",
+        "subject_id": INSTANCE,
+        "app_instance_id": INSTANCE,
+        "text": text,
+        "actor_kind": "user",
+        "actor_id": "usr_1",
+        "correlation_id": "cor_launch",
+        "trace_id": "a",
+        "data": data,
+    }
 
 
 def story(platform: Platform, *pages: list[dict[str, Any]]) -> None:
-    """The timeline, page after page; then nothing more."""
+    """Serve the timeline page by page; then nothing more."""
     left = list(pages)
 
     def answer(asked: Asked) -> Given:
@@ -52,7 +69,7 @@ def story(platform: Platform, *pages: list[dict[str, Any]]) -> None:
 
 
 def states(platform: Platform, *given: dict[str, Any]) -> None:
-    """The instance, state after state; the last one stays."""
+    """Serve the states of the instance one after the other; the last one stays."""
     left = list(given)
     platform.on("GET", ONE, lambda asked: Given(body=left.pop(0) if len(left) > 1 else left[0]))
     platform.on("GET", AT, page(given[-1]))
@@ -68,8 +85,10 @@ def test_watch_tells_the_timeline_and_ends_when_it_runs(run: Run, platform: Plat
     result = run("instances", "watch", "web")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
-        "12:00:01  instance web is created", "12:00:01  instance web is starting", "web is running",
-    ]  # fmt: skip
+        "12:00:01  instance web is created",
+        "12:00:01  instance web is starting",
+        "web is running",
+    ]
 
 
 def test_watch_goes_on_from_the_last_cursor(run: Run, platform: Platform) -> None:
@@ -83,10 +102,10 @@ def test_watch_goes_on_from_the_last_cursor(run: Run, platform: Platform) -> Non
 def test_a_connection_that_breaks_costs_nothing_but_the_wait(run: Run, platform: Platform) -> None:
     states(platform, instance("starting"), instance("running"))
     broken = [problem(503, "unavailable", retryable=True), problem(503, "unavailable", retryable=True)]
-    told = [{"items": [entry(1, "one")], "next_cursor": "c1"}, {"items": [], "next_cursor": "c1"}]
+    shown = [{"items": [entry(1, "one")], "next_cursor": "c1"}, {"items": [], "next_cursor": "c1"}]
 
     def answer(asked: Asked) -> Given:
-        return broken.pop() if broken else Given(body=told.pop(0) if len(told) > 1 else told[0])
+        return broken.pop() if broken else Given(body=shown.pop(0) if len(shown) > 1 else shown[0])
 
     platform.on("GET", f"{ONE}/timeline", answer)
     result = run("instances", "watch", "web")
@@ -109,9 +128,9 @@ def test_json_is_an_object_a_line_and_the_result_last(run: Run, platform: Platfo
     states(platform, instance("starting"), instance("running"))
     story(platform, [entry(1, "one")])
     result = run("instances", "watch", "web", "--json")
-    told = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [each["kind"] for each in told] == ["instance", "result"]
-    assert told[-1]["status"] == "running"
+    shown = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [each["kind"] for each in shown] == ["instance", "result"]
+    assert shown[-1]["status"] == "running"
 
 
 def test_an_instance_that_runs_and_changes_nothing_is_told_at_once(run: Run, platform: Platform) -> None:
@@ -157,14 +176,33 @@ def test_a_name_that_is_nobodys_is_not_found(run: Run, platform: Platform) -> No
 def test_a_launch_sends_what_the_options_say(run: Run, platform: Platform) -> None:
     platform.on("POST", AT, Given(201, instance("created")))
     result = run(
-        "instances", "launch", "hello", "--name", "web", "--sku", "small", "--gpu-count", "1", "--config", "port=8080",
-        "--config", "motd=hello there", "--topology", "main=2", "--version", "1.0.0",
-    )  # fmt: skip
+        "instances",
+        "launch",
+        "hello",
+        "--name",
+        "web",
+        "--sku",
+        "small",
+        "--gpu-count",
+        "1",
+        "--config",
+        "port=8080",
+        "--config",
+        "motd=hello there",
+        "--topology",
+        "main=2",
+        "--version",
+        "1.0.0",
+    )
     assert result.exit_code == 0
     assert platform.of("POST")[0].body == {
-        "app": "hello", "name": "web", "version": "1.0.0", "config": {"port": 8080, "motd": "hello there"},
-        "topology": {"main": 2}, "placement": {"sku": "small", "gpu_count": 1},
-    }  # fmt: skip
+        "app": "hello",
+        "name": "web",
+        "version": "1.0.0",
+        "config": {"port": 8080, "motd": "hello there"},
+        "topology": {"main": 2},
+        "placement": {"sku": "small", "gpu_count": 1},
+    }
     assert "mooring instances watch web" in result.stderr
 
 
@@ -190,20 +228,34 @@ def test_what_is_no_pair_is_refused_here(run: Run, platform: Platform, wrong: tu
 
 def test_a_plan_is_shown_as_a_table_with_what_stands_in_the_way(run: Run, platform: Platform) -> None:
     plan = {
-        "launchable": False, "topology": {"main": 1}, "allocations": [], "new_allocations": 1,
+        "launchable": False,
+        "topology": {"main": 1},
+        "allocations": [],
+        "new_allocations": 1,
         "hindrances": [{"code": "policy_denied", "detail": "region eu is not allowed", "details": {}}],
-        "version": {"version": "1.1.0", "canary": True}, "policy": {"reason": "the tenant's layer"},
-        "shapes": [{"sku": "small", "shape": "gpu_slice", "gpu_count": 1, "regions": ["eu"], "fits": True,
-                    "price_minor_per_hour": 250, "currency": "EUR", "smallest_change": ""}],
+        "version": {"version": "1.1.0", "canary": True},
+        "policy": {"reason": "the tenant's layer"},
+        "shapes": [
+            {
+                "sku": "small",
+                "shape": "gpu_slice",
+                "gpu_count": 1,
+                "regions": ["eu"],
+                "fits": True,
+                "price_minor_per_hour": 250,
+                "currency": "EUR",
+                "smallest_change": "",
+            }
+        ],
         "price": [{"currency": "EUR", "minor_per_hour": 250, "added_minor_per_hour": 250}],
         "expected": {"seconds": 12.4, "basis": "version", "samples": 3, "stages": []},
-    }  # fmt: skip
+    }
     platform.on("POST", f"{AT}:plan", Given(body=plan))
     result = run("instances", "launch", "hello", "--plan")
     assert "1.1.0 (canary)" in result.stdout
     assert "2.50 EUR an hour" in result.stdout
     assert "about 12 s" in result.stdout
-    assert "in the way: policy_denied: region eu is not allowed" in result.stdout
+    assert "blocked: policy_denied: region eu is not allowed" in result.stdout
 
 
 # Stopping -----------------------------------------------------------------------------------------------------------
@@ -215,9 +267,14 @@ def test_a_stop_that_waits_shows_the_proof_of_each_member(run: Run, platform: Pl
     old = {**entry(1, "long ago"), "at": "2020-01-01T00:00:00Z"}
     story(platform, [old, entry(2, "instance web is stopping")])
     proof = {
-        "id": "clo_1", "member_name": "main-0", "kind": "receipt", "receipt": {"receipt_id": "rcp_01", "clean": True},
-        "node_id": None, "reason": None, "created_at": CREATED,
-    }  # fmt: skip
+        "id": "clo_1",
+        "member_name": "main-0",
+        "kind": "receipt",
+        "receipt": {"receipt_id": "rcp_01", "clean": True},
+        "node_id": None,
+        "reason": None,
+        "created_at": CREATED,
+    }
     platform.on("GET", f"{ONE}/closing-records", page(proof))
     result = run("instances", "stop", "web", "--wait")
     assert result.exit_code == 0
@@ -230,13 +287,29 @@ def test_a_stop_that_waits_shows_the_proof_of_each_member(run: Run, platform: Pl
 
 WHY: dict[str, Any] = {
     "chain": [
-        {"noun": "instance", "id": INSTANCE, "name": "web", "status": "failed", "text": "it ended",
-         "code": "runtime_error", "since": CREATED, "last_lines": []},
-        {"noun": "task", "id": "tsk_1", "name": "container.run", "status": "failed", "text": "exit code 127",
-         "code": "exited", "since": CREATED, "last_lines": ["sh: serve: not found"]},
+        {
+            "noun": "instance",
+            "id": INSTANCE,
+            "name": "web",
+            "status": "failed",
+            "text": "it ended",
+            "code": "runtime_error",
+            "since": CREATED,
+            "last_lines": [],
+        },
+        {
+            "noun": "task",
+            "id": "tsk_1",
+            "name": "container.run",
+            "status": "failed",
+            "text": "exit code 127",
+            "code": "exited",
+            "since": CREATED,
+            "last_lines": ["sh: serve: not found"],
+        },
     ],
     "next": {"who": "you", "what": "change its command", "command": f"mooring instances stop {INSTANCE}"},
-}  # fmt: skip
+}
 
 
 def test_why_draws_the_chain_and_the_next_step(run: Run, platform: Platform) -> None:

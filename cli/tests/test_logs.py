@@ -1,4 +1,4 @@
-"""`mooring logs`: the last lines, all from an offset on, and what comes after, each byte once."""
+"""`mooring logs`: the last lines, everything from an offset, and following, each byte once."""
 
 import json
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.platform_double import PROJECT, Asked, Given, Platform, page, problem
+from cli.tests.support.fake_platform import PROJECT, Asked, Given, Platform, page, problem
 from cli.tests.test_instances import AT, INSTANCE, ONE, instance
 from mooring_cli import logs
 
@@ -25,10 +25,18 @@ def in_project(environment: dict[str, str]) -> None:
 def part(text: str, offset: int, size: int, **other: Any) -> dict[str, Any]:
     """A part of the log."""
     return {
-        "member_id": MEMBER, "service": "web", "kind": "service", "offset": offset,
-        "next_offset": offset + len(text.encode()), "size": size, "text": text, "truncated_before": False,
-        "dropped_bytes": None, "log": "", **other,
-    }  # fmt: skip
+        "member_id": MEMBER,
+        "service": "web",
+        "kind": "service",
+        "offset": offset,
+        "next_offset": offset + len(text.encode()),
+        "size": size,
+        "text": text,
+        "truncated_before": False,
+        "dropped_bytes": None,
+        "log": "",
+        **other,
+    }
 
 
 def members(platform: Platform, *names: str, status: str = "ready") -> None:
@@ -38,8 +46,8 @@ def members(platform: Platform, *names: str, status: str = "ready") -> None:
     platform.on("GET", f"{ONE}/members", page(*found))
 
 
-def told(platform: Platform, *parts: Given) -> list[Asked]:
-    """Answer with these, one after the other; what was asked for."""
+def serve_log(platform: Platform, *parts: Given) -> list[Asked]:
+    """Answer with these parts one after the other; returns the requests."""
     left, asked = list(parts), []
 
     def answer(request: Asked) -> Given:
@@ -52,7 +60,7 @@ def told(platform: Platform, *parts: Given) -> list[Asked]:
 
 def test_the_last_lines_are_shown_without_what_steers_a_terminal(platform: Platform, run: Run) -> None:
     members(platform, "head")
-    asked = told(platform, Given(body=part("a\tb\r\n\x1b[2Jc\n", 90, 100)))
+    asked = serve_log(platform, Given(body=part("a\tb\r\n\x1b[2Jc\n", 90, 100)))
     result = run("logs", "web", "--tail", "2")
     assert (result.exit_code, result.stdout) == (0, "a\tb\n�[2Jc\n")
     assert asked[0].query["tail"] == "2"
@@ -61,7 +69,7 @@ def test_the_last_lines_are_shown_without_what_steers_a_terminal(platform: Platf
 
 def test_from_an_offset_all_parts_come_and_what_was_dropped_is_told(platform: Platform, run: Run) -> None:
     members(platform, "head")
-    asked = told(
+    asked = serve_log(
         platform,
         Given(body=part("one\n", 0, 100)),
         Given(body=part("two\n", 96, 100, truncated_before=True, dropped_bytes=92, log="0a")),
@@ -79,7 +87,7 @@ def test_following_goes_on_from_the_last_byte_and_over_a_node_that_is_away(
     members(platform, "head")
     monkeypatch.setattr(logs, "AGAIN_SECONDS", 0.0)
     away = problem(503, "temporarily_unavailable", "the node does not answer")
-    asked = told(
+    asked = serve_log(
         platform,
         Given(body=part("one\n", 0, 4)),
         *[away] * 3,
@@ -99,7 +107,7 @@ def test_following_goes_on_from_the_last_byte_and_over_a_node_that_is_away(
 def test_when_nobody_can_be_asked_the_last_known_lines_are_shown_with_the_reason(platform: Platform, run: Run) -> None:
     members(platform, "head", status="removed")
     gone = problem(409, "conflict", "member head is removed")
-    told(platform, replace(gone, body={**gone.body, "details": {"last_lines": ["it broke"]}}))
+    serve_log(platform, replace(gone, body={**gone.body, "details": {"last_lines": ["it broke"]}}))
     result = run("logs", "web")
     assert (result.exit_code != 0, result.stdout) == (True, "it broke\n")
     assert "member head is removed" in result.stderr
@@ -107,7 +115,7 @@ def test_when_nobody_can_be_asked_the_last_known_lines_are_shown_with_the_reason
 
 def test_of_several_members_one_is_named(platform: Platform, run: Run) -> None:
     members(platform, "head", "hand")
-    asked = told(platform, Given(body=part("x\n", 0, 2)))
+    asked = serve_log(platform, Given(body=part("x\n", 0, 2)))
     vague = run("logs", "web")
     assert vague.exit_code == 1
     assert "hand, head" in vague.stderr
@@ -118,7 +126,7 @@ def test_of_several_members_one_is_named(platform: Platform, run: Run) -> None:
 
 def test_json_is_an_object_a_part(platform: Platform, run: Run) -> None:
     members(platform, "head")
-    told(platform, Given(body=part("x\n", 0, 2)))
+    serve_log(platform, Given(body=part("x\n", 0, 2)))
     assert json.loads(run("logs", INSTANCE, "--json").stdout)["text"] == "x\n"
 
 

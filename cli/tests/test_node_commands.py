@@ -1,4 +1,4 @@
-"""Nodes, allocations and tasks on the screen: what a person looks for, and hints where he has said too little."""
+"""Nodes, allocations and tasks in tables, and hints when a value is missing."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.platform_double import Given, Platform, page
+from cli.tests.support.fake_platform import Given, Platform, page
 from mooring_cli import output
 
 Run = Callable[..., Result]
@@ -15,10 +15,21 @@ PROJECT = "prj_01m7h1nytmn6f9t3b502bnv11t"
 
 def an_allocation() -> dict[str, Any]:
     return {
-        "id": "alc_1", "tenant_id": "ten_1", "project_id": PROJECT, "name": "box", "shape": "gpu_slice",
-        "sku_id": "sku_1", "sku": "slice", "gpu_model": "simulated", "gpu_count": 2, "regions": ["local"],
-        "status": "active", "node_id": "nod_1", "region": "local", "created_at": "2026-11-16T02:00:00Z",
-    }  # fmt: skip
+        "id": "alc_1",
+        "tenant_id": "ten_1",
+        "project_id": PROJECT,
+        "name": "box",
+        "shape": "gpu_slice",
+        "sku_id": "sku_1",
+        "sku": "slice",
+        "gpu_model": "simulated",
+        "gpu_count": 2,
+        "regions": ["local"],
+        "status": "active",
+        "node_id": "nod_1",
+        "region": "local",
+        "created_at": "2026-11-16T02:00:00Z",
+    }
 
 
 def test_a_table_of_allocations_says_how_many_gpus_and_where(run: Run, platform: Platform) -> None:
@@ -45,9 +56,9 @@ def test_the_log_of_a_task_is_its_text_and_nothing_that_acts_on_a_terminal(run: 
 
 
 def test_a_tenants_user_without_a_project_is_asked_for_one(run: Run, platform: Platform) -> None:
-    told = run("allocations", "list")
-    assert told.exit_code != 0
-    assert "say which project" in told.stderr
+    shown = run("allocations", "list")
+    assert shown.exit_code != 0
+    assert "give a project" in shown.stderr
 
 
 def test_a_field_and_the_moment_of_it_have_different_headings(capsys: pytest.CaptureFixture[str]) -> None:

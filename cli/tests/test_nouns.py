@@ -1,6 +1,8 @@
-"""The commands that come from the table: places, names, bodies, lists."""
+"""The generated commands: scopes, names, bodies, lists."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,11 +10,22 @@ import click
 import pytest
 from click.testing import Result
 
-from cli.tests.platform_double import PROJECT, TENANT, Asked, Given, Platform, account, page, problem, project, whoami
+from cli.tests.support.fake_platform import (
+    PROJECT,
+    TENANT,
+    Asked,
+    Given,
+    Platform,
+    account,
+    page,
+    problem,
+    project,
+    whoami,
+)
 from mooring_cli.commands import command_of
-from mooring_cli.main import BY_HAND, mooring
+from mooring_cli.main import HAND_WRITTEN, mooring
+from mooring_cli.noun_table import NOUNS
 from mooring_cli.nouns import Noun
-from mooring_cli.table import NOUNS
 
 Run = Callable[..., Result]
 
@@ -25,7 +38,7 @@ def every_verb() -> list[tuple[str, ...]]:
     return [each for noun in NOUNS.values() for each in walk(noun, ())]
 
 
-@pytest.mark.parametrize("words", [*every_verb(), *((name,) for name in BY_HAND)], ids=" ".join)
+@pytest.mark.parametrize("words", [*every_verb(), *((name,) for name in HAND_WRITTEN)], ids=" ".join)
 def test_every_command_explains_itself(run: Run, words: tuple[str, ...]) -> None:
     result = run(*words, "--help")
     assert result.exit_code == 0
@@ -52,7 +65,7 @@ def test_an_empty_list_says_so_with_the_command_for_the_first(run: Run, platform
     platform.on("GET", "/api/v1/projects", page())
     result = run("projects", "list")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "Make the first one: mooring projects create --slug … --display-name …" in result.stderr
+    assert "Create the first one: mooring projects create --slug … --display-name …" in result.stderr
     assert run("projects", "list", "-o", "json").stdout == "[]\n"
 
 
@@ -60,7 +73,7 @@ def test_more_than_the_limit_is_said(run: Run, platform: Platform) -> None:
     platform.on("GET", "/api/v1/projects", page(*(project(f"p{number}") for number in range(3))))
     result = run("projects", "list", "--limit", "2", "-o", "name")
     assert len(result.stdout.splitlines()) == 2
-    assert "--limit 0 shows all" in result.stderr
+    assert "use --limit 0 to show all" in result.stderr
 
 
 def test_a_create_sends_its_options_and_a_key(run: Run, platform: Platform) -> None:
@@ -105,12 +118,20 @@ def test_fields_inside_of_fields_are_options_of_their_own(run: Run, platform: Pl
     platform.on("GET", "/api/v1/whoami", Given(body=whoami(tenant_id=None)))
     platform.on("POST", "/api/v1/tenants", Given(201, {"id": TENANT, "one_time_code": "mrg1_once"}))
     result = run(
-        "tenants", "create", "--slug", "acme", "--display-name", "Acme",
-        "--first-admin-email", "ada@acme.test", "--first-admin-display-name", "Ada",
-    )  # fmt: skip
+        "tenants",
+        "create",
+        "--slug",
+        "acme",
+        "--display-name",
+        "Acme",
+        "--first-admin-email",
+        "ada@acme.test",
+        "--first-admin-display-name",
+        "Ada",
+    )
     assert platform.of("POST")[0].body["first_admin"] == {"email": "ada@acme.test", "display_name": "Ada"}
     assert "mrg1_once" in result.stdout
-    assert "told once" in result.stderr
+    assert "will not be shown again" in result.stderr
 
 
 def test_lists_of_values_are_given_by_repeating(run: Run, platform: Platform) -> None:
@@ -218,14 +239,14 @@ def test_a_service_account_is_at_home_in_its_one_project(run: Run, platform: Pla
 def test_two_places_at_once_are_a_usage_error(run: Run) -> None:
     result = run("memberships", "list", "--project", "vision", "--tenant", "acme")
     assert result.exit_code == 1
-    assert "choose one place" in result.stderr
+    assert "give only one of them" in result.stderr
 
 
 def test_a_duration_is_taken_where_seconds_are(run: Run, platform: Platform) -> None:
     platform.on("POST", "/api/v1/tokens", Given(201, {"id": "tok_02", "token": "mrgp_new"}))
     result = run("tokens", "create", "--name", "ci", "--expires-in-seconds", "30d")
     assert platform.of("POST")[0].body == {"name": "ci", "expires_in_seconds": 30 * 86_400}
-    assert "told once" in result.stderr
+    assert "will not be shown again" in result.stderr
     assert run("tokens", "create", "--name", "ci", "--expires-in-seconds", "soon").exit_code == 1
 
 
@@ -283,6 +304,17 @@ def test_what_is_mistyped_gets_a_hint(run: Run) -> None:
 
 def test_the_help_lists_every_command(run: Run) -> None:
     result = run("--help")
-    for name in [*BY_HAND, *NOUNS]:
+    for name in [*HAND_WRITTEN, *NOUNS]:
         assert f"  {name} " in result.stdout
     assert mooring.name == "mooring"
+
+
+def test_the_help_is_shown_without_the_sdk_and_that_of_a_command_without_an_http_client() -> None:
+    for words, absent in ((["--help"], "mooring_sdk"), (["projects", "create", "--help"], "httpx")):
+        program = (
+            "import atexit, sys; from mooring_cli.main import mooring\n"
+            f"atexit.register(lambda: print({absent!r} in sys.modules, file=sys.stderr))\n"
+            f"mooring.main({words!r})\n"
+        )
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True)
+        assert done.stderr.split() == ["False"], words

@@ -1,4 +1,4 @@
-"""Receipts verified on one's own machine: what holds, what was bent, and what it says of both."""
+"""Receipts verified offline: valid ones, forged ones, and what the command says about both."""
 
 import base64
 import hashlib
@@ -14,8 +14,17 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 Run = Callable[..., Result]
 KINDS = (
-    "processes", "namespaces", "mounts", "links", "sockets", "ports", "cgroups", "files", "containers", "secrets",
-)  # fmt: skip
+    "processes",
+    "namespaces",
+    "mounts",
+    "links",
+    "sockets",
+    "ports",
+    "cgroups",
+    "files",
+    "containers",
+    "secrets",
+)
 
 
 def encoded(data: bytes) -> str:
@@ -30,35 +39,57 @@ class Node:
         self.bodies: list[bytes] = []
 
     def sign(self, **other: Any) -> bytes:
-        """One more receipt; its body."""
+        """Sign one more receipt; returns its body."""
         previous = hashlib.sha256(self.bodies[-1]).hexdigest() if self.bodies else "0" * 64
         document = {
-            "v": 1, "node_id": "nod_1", "sequence": len(self.bodies) + 1, "previous": previous, "task_id": "tsk_1",
-            "task_type": "sandbox.destroy", "tenant_id": "ten_1", "project_id": "prj_1", "allocation_id": "alc_1",
-            "owner": "alc_1", "host": "namespace", "looked_at": 1_700_000_000, "looked": dict.fromkeys(KINDS, 3),
-            "not_looked": [], "found": [], "removed": [], "remaining": [], "truncated": False, "clean": True,
-        } | other  # fmt: skip
+            "v": 1,
+            "node_id": "nod_1",
+            "sequence": len(self.bodies) + 1,
+            "previous": previous,
+            "task_id": "tsk_1",
+            "task_type": "sandbox.destroy",
+            "tenant_id": "ten_1",
+            "project_id": "prj_1",
+            "allocation_id": "alc_1",
+            "owner": "alc_1",
+            "host": "namespace",
+            "looked_at": 1_700_000_000,
+            "looked": dict.fromkeys(KINDS, 3),
+            "not_looked": [],
+            "found": [],
+            "removed": [],
+            "remaining": [],
+            "truncated": False,
+            "clean": True,
+        } | other
         self.bodies.append(json.dumps(document, sort_keys=True, separators=(",", ":")).encode())
         return self.bodies[-1]
 
     def bundle(self, *numbers: int) -> dict[str, Any]:
-        """The bundle of the first of these receipts; those that are not named are somebody else's."""
+        """The bundle of the first of these receipts; the others in the chain belong to other owners."""
         public = self.key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         signed = [
             {
-                "id": f"rcp_{number}", "body": encoded(self.bodies[number - 1]),
+                "id": f"rcp_{number}",
+                "body": encoded(self.bodies[number - 1]),
                 "signature": encoded(self.key.sign(b"mooring-receipt-v1\n" + self.bodies[number - 1])),
             }
             for number in numbers
-        ]  # fmt: skip
+        ]
         chain = [
             {"sequence": number, "digest": hashlib.sha256(body).hexdigest()}
             for number, body in enumerate(self.bodies, 1)
         ]
         return {
-            "v": 1, "receipt_id": f"rcp_{numbers[0]}", "node_id": "nod_1", "node_name": "one", "host": "namespace",
-            "signing_key": encoded(public), "receipts": signed, "chain": chain,
-        }  # fmt: skip
+            "v": 1,
+            "receipt_id": f"rcp_{numbers[0]}",
+            "node_id": "nod_1",
+            "node_name": "one",
+            "host": "namespace",
+            "signing_key": encoded(public),
+            "receipts": signed,
+            "chain": chain,
+        }
 
 
 @pytest.fixture
@@ -83,12 +114,12 @@ def test_a_good_bundle_says_what_it_proves_and_what_it_does_not(verify: Run, nod
     result = verify(node.bundle(2, 3))
     assert result.exit_code == 0
     assert "rcp_2: verified, clean" in result.stdout
-    assert "number 2 of the chain of node nod_1" in result.stdout
+    assert "number 2 in the chain of node nod_1" in result.stdout
     assert "nothing is left: it is clean" in result.stdout
-    assert "1 steps of the chain are proven by both of their receipts" in result.stdout
-    assert "1 steps of the chain lead to receipts of others" in result.stdout
-    told = json.loads(verify(node.bundle(2, 3), "-o", "json").stdout)
-    assert (told["verified"], told["clean"], told["sequence"]) == (True, True, 2)
+    assert "1 links of the chain are proven by both of their receipts" in result.stdout
+    assert "1 links of the chain lead to receipts of others" in result.stdout
+    shown = json.loads(verify(node.bundle(2, 3), "-o", "json").stdout)
+    assert (shown["verified"], shown["clean"], shown["sequence"]) == (True, True, 2)
 
 
 def test_the_first_receipt_of_a_chain_needs_no_other(verify: Run, node: Node) -> None:
@@ -116,15 +147,15 @@ def bent(bundle: dict[str, Any], **other: Any) -> dict[str, Any]:
     [
         (lambda b: bent(b, signing_key=encoded(b"k" * 32)), "did not sign"),
         (lambda b: bent(b, node_id="nod_2"), "a receipt of node nod_1"),
-        (lambda b: bent(b, receipt_id="rcp_9"), "is not in it"),
+        (lambda b: bent(b, receipt_id="rcp_9"), "was exported for is missing"),
         (lambda b: bent(b, v=2), "version 2"),
         (lambda b: bent(b, chain=b["chain"][:1] + b["chain"][2:]), "gap"),
         (lambda b: bent(b, chain=[]), "another receipt at 2"),
         (lambda b: bent(b, chain=[{**b["chain"][0], "digest": "1" * 64}, *b["chain"][1:]]), "does not follow"),
         (lambda b: bent(b, receipts=[{**b["receipts"][0], "body": encoded(b"{}")}]), "did not sign"),
         (lambda b: bent(b, receipts=[]), "0 receipts"),
-        (lambda b: bent(b, receipts="x"), "no bundle"),
-        (lambda b: {}, "no bundle"),
+        (lambda b: bent(b, receipts="x"), "not a bundle"),
+        (lambda b: {}, "not a bundle"),
     ],
 )
 def test_a_bent_bundle_proves_nothing(

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from cli.tests.conftest import TOKEN, Ran
-from cli.tests.platform_double import CREATED, Asked, Given, Platform, page, problem, serving, whoami
+from cli.tests.support.fake_platform import CREATED, Asked, Given, Platform, page, problem, serving, whoami
 
 Run = Callable[..., Result]
 PASSWORD = "correct horse battery"
@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ready(platform: Platform) -> Platform:
-    """A platform that takes the password."""
+    """A platform that accepts the password."""
 
     def sign_in(asked: Asked) -> Given:
         if asked.body.get("password") != PASSWORD and asked.body.get("one_time_code") != "mrg1_code":
@@ -84,9 +84,14 @@ def test_afterwards_the_token_is_used(run: Run, ready: Platform) -> None:
 
 def test_a_one_time_code_becomes_a_password(run: Run, ready: Platform) -> None:
     result = run(
-        "login", "--url", ready.url, "--email", "admin@mooring.local", "--one-time-code-stdin",
+        "login",
+        "--url",
+        ready.url,
+        "--email",
+        "admin@mooring.local",
+        "--one-time-code-stdin",
         stdin="mrg1_code\na new password\n",
-    )  # fmt: skip
+    )
     assert result.exit_code == 0, result.output
     wanted = {"email": "admin@mooring.local", "one_time_code": "mrg1_code", "new_password": "a new password"}
     assert ready.asked[0].body == wanted
@@ -115,8 +120,8 @@ def test_a_wrong_password_is_refused_once_and_keeps_nothing(run: Run, ready: Pla
     [
         (["--email", "ada@acme.test"], "--password-stdin"),
         (["--password-stdin"], "missing: --email"),
-        (["--email", "a@b.c", "--password-stdin", "--one-time-code-stdin"], "choose one"),
-        (["--email", "a@b.c", "--one-time-code-stdin"], "a line each"),
+        (["--email", "a@b.c", "--password-stdin", "--one-time-code-stdin"], "give only one of"),
+        (["--email", "a@b.c", "--one-time-code-stdin"], "one per line"),
     ],
 )
 def test_without_anybody_to_ask_everything_must_be_given(

@@ -1,10 +1,9 @@
-"""One call of the API, with all its attempts.
+"""One call of the API, with its retries.
 
-A call is repeated only when that is safe and may help. Reads, and mutations that carry an Idempotency-Key,
-are repeated after a broken connection and after an answer that calls itself retryable; the key stays the
-same over all attempts, so that the effect happens once. What has no such key (signing in) is repeated only
-when the server cannot have seen it, or said by 429 that it did not look at it. A token that is refused is
-replaced once.
+A call is sent again only when that is safe and may help. Reads, and mutations with an Idempotency-Key, are sent again
+after a broken connection or an answer that says it is retryable; all attempts use the same key, so the effect happens
+once. A request without a key (signing in) is sent again only if the server cannot have seen it, or refused it with
+429. A refused token is replaced once.
 """
 
 import uuid
@@ -15,15 +14,11 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from mooring_sdk.errors import (
-    ConnectionFailed,
-    DeadlineExceeded,
-    MooringError,
-    UnexpectedAnswer,
-    error_from_answer,
-)
-from mooring_sdk.flow import Flow, Pause, Request, Response, authorize, send
-from mooring_sdk.reading import decode
+from mooring_sdk.decoding import decode
+from mooring_sdk.errors import MooringError  # imports every class that `error_from_answer` may raise
+from mooring_sdk.flow import Backoff, Flow, Request, Response, authorize, send
+from mooring_sdk.mooring_error import ConnectionFailed, DeadlineExceeded, UnexpectedAnswer, error_from_answer
+from mooring_sdk.operation import Operation
 from mooring_sdk.secret import Secret
 from mooring_sdk.session import Session
 from mooring_sdk.settings import CallOptions
@@ -35,19 +30,7 @@ UNCHANGED: Final = CallOptions()
 
 
 class ValueRefusedHere(ValueError):
-    """A value that cannot be sent: it would change the meaning of the address that it stands in."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One endpoint, as the OpenAPI document describes it."""
-
-    name: str
-    method: str
-    path: str  # with the names of its parameters in braces
-    is_public: bool = False
-    takes_key: bool = False  # an Idempotency-Key
-    takes_form: bool = False
+    """A value that cannot be sent, because it would change the meaning of the URL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +45,13 @@ class Call:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the server does it once, however often it is sent."""
+        """Whether sending it several times has one effect."""
         return self.operation.method == "GET" or self.operation.takes_key
 
 
 def perform(session: Session, call: Call) -> Flow[Response]:
-    """Send a call until it succeeds or there is no use in trying again."""
-    draft = Draft(session, call)
+    """Send a call until it succeeds or another attempt cannot help."""
+    draft = PreparedCall(session, call)
     deadline = session.settings.timing.monotonic() + draft.deadline_seconds
     token = None
     if not call.operation.is_public:
@@ -82,7 +65,7 @@ def perform(session: Session, call: Call) -> Flow[Response]:
     return (yield from _attempts(session, draft, token, deadline))
 
 
-def _attempts(session: Session, draft: "Draft", token: Secret | None, deadline: float) -> Flow[Response]:
+def _attempts(session: Session, draft: "PreparedCall", token: Secret | None, deadline: float) -> Flow[Response]:
     def request(remaining: float) -> Request:
         return draft.request(token, remaining)
 
@@ -92,7 +75,7 @@ def _attempts(session: Session, draft: "Draft", token: Secret | None, deadline: 
 def retrying(
     session: Session, request_for: Callable[[float], Request], deadline: float, *, repeatable: bool
 ) -> Flow[Response]:
-    """Send what `request_for` makes of the remaining seconds, again and again while that is safe and may
+    """Send the request that `request_for` makes of the remaining seconds, and repeat it while that is safe and may
     help.
     """
     timing, policy = session.settings.timing, session.settings.retry
@@ -101,7 +84,7 @@ def retrying(
     while True:
         remaining = deadline - timing.monotonic()
         if remaining <= 0:
-            raise last or DeadlineExceeded("there was no answer in the time that was given")
+            raise last or DeadlineExceeded("no answer before the deadline")
         request = request_for(remaining)
         watched = session.watch(request, failures + 1)
         try:
@@ -121,11 +104,11 @@ def retrying(
         if not may_repeat or failures >= policy.attempts or pause >= deadline - timing.monotonic():
             raise error
         last = error
-        yield Pause(pause)
+        yield Backoff(pause)
 
 
-class Draft:
-    """A call made ready: everything but the token, so that every attempt sends the same."""
+class PreparedCall:
+    """A call made ready, apart from the token, so that every attempt sends the same bytes."""
 
     def __init__(self, session: Session, call: Call) -> None:
         settings, options = session.settings, call.options
@@ -134,7 +117,7 @@ class Draft:
         self.target = target_of(call.operation.path, call.path, call.query)
         self.timeout_seconds = (options.timeout_seconds or settings.timeout_seconds) + waits
         self.deadline_seconds = (options.deadline_seconds or settings.deadline_seconds) + waits
-        self.headers = labels(session, options)
+        self.headers = common_headers(session, options)
         self.content: bytes | None = None
         if call.operation.takes_key:
             self.headers["idempotency-key"] = options.idempotency_key or uuid.uuid4().hex
@@ -150,7 +133,7 @@ class Draft:
             self.headers["content-type"] = JSON
 
     def request(self, token: Secret | None, remaining_seconds: float) -> Request:
-        """One attempt, within what is left of the time."""
+        """One attempt, within the remaining time."""
         headers = self.headers
         if token is not None:
             headers = {**headers, "authorization": f"Bearer {token.reveal()}"}
@@ -158,8 +141,8 @@ class Draft:
         return Request(self.call.operation.method, self.target, headers, self.content, timeout, timeout)
 
 
-def labels(session: Session, options: CallOptions) -> dict[str, str]:
-    """The headers that every request has, and none of them secret."""
+def common_headers(session: Session, options: CallOptions) -> dict[str, str]:
+    """The headers that every request has; none of them is secret."""
     headers = {"accept": JSON, "user-agent": session.settings.user_agent}
     correlation_id = options.correlation_id or session.settings.correlation_id
     if correlation_id:
@@ -170,14 +153,14 @@ def labels(session: Session, options: CallOptions) -> dict[str, str]:
 
 
 def target_of(template: str, path: Mapping[str, str], query: Mapping[str, Any]) -> str:
-    """Path and query. A value stays one segment of the path, whatever is in it."""
+    """Path and query. A value stays one segment of the path, whatever it contains."""
     parts = []
     for part in template.split("/"):
         if part.startswith("{"):
             name = part[1:-1]
             value = path[name]
             if value in ("", ".", ".."):
-                raise ValueRefusedHere(f"{name} is {value!r}: that names nothing")
+                raise ValueRefusedHere(f"{name} is {value!r}: a path parameter must not be empty or a dot")
             parts.append(quote(value, safe=""))
         else:
             parts.append(part)
@@ -188,7 +171,7 @@ def target_of(template: str, path: Mapping[str, str], query: Mapping[str, Any]) 
 
 
 def query_text(value: Any) -> str:
-    """A value as it stands in a query."""
+    """A value as it is written in a query."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple):
@@ -200,22 +183,20 @@ def query_text(value: Any) -> str:
 
 
 def given(always: Mapping[str, Any], sometimes: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """A body: of `sometimes` what is not None, and nothing that is unset."""
+    """A body: of `sometimes` only what is not None, and nothing that is unset."""
     fields = dict(always) | {name: value for name, value in (sometimes or {}).items() if value is not None}
     return {name: value for name, value in fields.items() if value is not msgspec.UNSET}
 
 
 def read_answer(response: Response, model: type[Model]) -> Model:
-    """The body of an answer as its model; without a body there is only None to read, and not every model is
-    that.
-    """
+    """Decode the body of an answer; an empty body is read as null."""
     body = response.body or b"null"
     try:
         return decode(body, model)
     except msgspec.DecodeError as error:
         raise UnexpectedAnswer(
-            f"the answer could not be read: {error}",
+            f"cannot decode the answer: {error}",
             status=response.status,
-            remedy="The server may be older or newer than this SDK allows for.",
+            remedy="The server may be older or newer than this SDK supports.",
             correlation_id=response.headers.get("x-correlation-id"),
         ) from None

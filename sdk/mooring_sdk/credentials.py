@@ -1,8 +1,7 @@
-"""Ways to have a token: one that is given, signing in, and the key of a service account.
+"""Ways to get a token: an existing one, signing in, or the key of a service account.
 
-A service account holds an Ed25519 key pair. It signs a short assertion (RFC 7523) and exchanges it for a
-token; the private half never leaves the process. Every exchange signs a new assertion, so that trying again
-is never a replay.
+A service account holds an Ed25519 key pair. It signs a short assertion (RFC 7523) and exchanges it for a token; the
+private key never leaves the process. Every exchange signs a new assertion, so a retry is never a replay.
 """
 
 import base64
@@ -14,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from mooring_sdk.calls import Call, Draft, Operation, perform, read_answer, retrying
+from mooring_sdk.calls import Call, PreparedCall, perform, read_answer, retrying
 from mooring_sdk.flow import Flow, Request
+from mooring_sdk.operation import Operation
 from mooring_sdk.secret import Secret
 from mooring_sdk.session import AccessToken, Session
 
@@ -30,7 +30,7 @@ ASSERTION_SECONDS: Final = 120
 
 
 class KeyUnusable(ValueError):
-    """What was given is not an Ed25519 private key."""
+    """The given key is not an Ed25519 private key."""
 
 
 class _SignedIn(msgspec.Struct):
@@ -44,7 +44,7 @@ class _Granted(msgspec.Struct):
 
 
 class TokenCredentials:
-    """A token that somebody has already."""
+    """An existing token."""
 
     is_renewable: Final = False
 
@@ -52,7 +52,7 @@ class TokenCredentials:
         self._secret = Secret(token)
 
     def obtain(self, session: Session) -> Flow[AccessToken]:
-        yield from ()  # a flow is a generator, also where there is nothing to do
+        yield from ()  # a flow must be a generator
         return AccessToken(self._secret)
 
     def __repr__(self) -> str:
@@ -61,9 +61,7 @@ class TokenCredentials:
 
 @dataclass(frozen=True, slots=True)
 class SignInCredentials:
-    """A person's e-mail address and password; `tenant` is the slug of the home tenant, None for the
-    platform.
-    """
+    """A person's e-mail address and password; `tenant` is the slug of their home tenant, None for the platform."""
 
     email: str
     password: Secret = field(repr=False)
@@ -84,7 +82,7 @@ class SignInCredentials:
 
 
 class ServiceAccountCredentials:
-    """The key of a service account. `audience` is needed only where the server is known by another address."""
+    """The key of a service account. `audience` is needed only if the server is known by another address."""
 
     is_renewable: Final = True
 
@@ -105,7 +103,7 @@ class ServiceAccountCredentials:
     def from_file(
         cls, service_account_id: str, key_id: str, path: str | Path, *, audience: str | None = None
     ) -> "ServiceAccountCredentials":
-        """With the private key in a PEM file."""
+        """Read the private key from a PEM file."""
         return cls(service_account_id, key_id, Path(path).read_bytes(), audience=audience)
 
     def __repr__(self) -> str:
@@ -116,7 +114,7 @@ class ServiceAccountCredentials:
 
         def request(remaining_seconds: float) -> Request:
             body = {"grant_type": GRANT, "assertion": self.assertion(session.url, timing.wall())}
-            return Draft(session, Call(EXCHANGE, body=body)).request(None, remaining_seconds)
+            return PreparedCall(session, Call(EXCHANGE, body=body)).request(None, remaining_seconds)
 
         deadline = timing.monotonic() + session.settings.deadline_seconds
         response = yield from retrying(session, request, deadline, repeatable=True)
@@ -124,7 +122,7 @@ class ServiceAccountCredentials:
         return AccessToken(Secret(answer.access_token), answer.expires_in)
 
     def assertion(self, url: str, now: float) -> str:
-        """A signed statement of who this is, good for a short time and for one use."""
+        """A signed statement of who this is, valid for a short time and for one use."""
         claims = {
             "iss": self.service_account_id,
             "sub": self.service_account_id,
@@ -143,8 +141,8 @@ def _segment(content: bytes) -> str:
 
 
 def private_key_from(content: bytes) -> "Ed25519PrivateKey":
-    """An Ed25519 private key out of PEM, or out of its 32 bytes."""
-    # Here and not above: most programs hold a token, and this library takes long to import.
+    """An Ed25519 private key from PEM, or from its 32 raw bytes."""
+    # Imported here because most programs use a token, and this library is slow to import.
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
@@ -153,8 +151,8 @@ def private_key_from(content: bytes) -> "Ed25519PrivateKey":
     try:
         key = load_pem_private_key(content, password=None)
     except (ValueError, TypeError) as error:
-        # The library's text could repeat a part of what it was given.
-        raise KeyUnusable("this is no private key in PEM without a passphrase") from error
+        # The library's message could repeat a part of the key.
+        raise KeyUnusable("this is not a private key in PEM without a passphrase") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise KeyUnusable("the key is not an Ed25519 key; make one with `openssl genpkey -algorithm ed25519`")
     return key

@@ -1,8 +1,8 @@
 """Perform the effects of flows with httpx: once blocking, once on asyncio.
 
-This is the only place that touches the network. The two drivers are the same line by line but for `await`;
-what they decide is nothing, that is the flows' business. Redirects are not followed, certificates are
-verified, every answer has a limit of size and of time.
+This is the only module that touches the network. The two drivers are the same line by line except for `await`; all
+decisions are made by the flows. Redirects are not followed, certificates are verified, and every answer is limited in
+size and time.
 """
 
 import asyncio
@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from mooring_sdk.errors import ConnectionFailed, DeadlineExceeded, MooringError, UnexpectedAnswer
-from mooring_sdk.flow import Authorize, Close, Effect, Emit, Flow, Open, Pause, Read, Request, Response, Send
+from mooring_sdk.flow import Authorize, Backoff, Close, Effect, Emit, Flow, Open, Read, Request, Response, Send
+from mooring_sdk.mooring_error import ConnectionFailed, DeadlineExceeded, MooringError, UnexpectedAnswer
 from mooring_sdk.session import Session, is_this_machine
 
 CONNECT_SECONDS_MAX: Final = 10.0
@@ -31,22 +31,22 @@ Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[Result]):
-    """A flow has ended with this."""
+class FlowResult(Generic[Result]):
+    """The result of a finished flow."""
 
     value: Result
 
 
-def advance(flow: Flow[Result], outcome: Any) -> Effect | Done[Result]:
-    """Give a flow what came of its last effect; have its next one, or its end."""
+def advance(flow: Flow[Result], outcome: Any) -> Effect | FlowResult[Result]:
+    """Give a flow the outcome of its last effect; returns its next effect or its result."""
     try:
         return flow.throw(outcome) if isinstance(outcome, MooringError) else flow.send(outcome)
     except StopIteration as end:
-        return Done(end.value)
+        return FlowResult(end.value)
 
 
 def client_arguments(session: Session) -> dict[str, Any]:
-    """How httpx is set up for a session. An address of this machine is reached without a proxy."""
+    """Settings of httpx for a session. An address on this machine is reached without a proxy."""
     parts = urlsplit(session.url)
     return {
         "base_url": session.url,
@@ -76,7 +76,7 @@ def request_arguments(request: Request) -> dict[str, Any]:
 
 
 def failure_of(error: httpx.HTTPError, session: Session) -> ConnectionFailed:
-    """What broke, in words, without anything that was sent."""
+    """What broke, without anything that was sent."""
     was_sent = not isinstance(error, NOT_SENT)
     if isinstance(error, httpx.TimeoutException):
         what = "did not answer in time" if was_sent else "could not be reached in time"
@@ -86,8 +86,8 @@ def failure_of(error: httpx.HTTPError, session: Session) -> ConnectionFailed:
     return ConnectionFailed(f"{session.url} {what}: {said}", was_sent=was_sent)
 
 
-class Collected:
-    """The body of an answer, piece by piece, within its limits."""
+class BoundedBody:
+    """The body of an answer, collected chunk by chunk within its limits."""
 
     def __init__(self, session: Session, request: Request) -> None:
         self._pieces: list[bytes] = []
@@ -96,12 +96,12 @@ class Collected:
         self._until = self._monotonic() + request.total_timeout_seconds
 
     def add(self, piece: bytes) -> None:
-        """Take one more piece, or refuse it."""
+        """Add a chunk, or raise if that exceeds a limit."""
         self._left -= len(piece)
         if self._left < 0:
-            raise UnexpectedAnswer("the answer is larger than this client takes")
+            raise UnexpectedAnswer("the answer exceeds the size limit of this client")
         if self._monotonic() > self._until:
-            raise DeadlineExceeded("the answer was not complete in the time that was given")
+            raise DeadlineExceeded("the answer was not complete before the deadline")
         self._pieces.append(piece)
 
     @property
@@ -110,7 +110,7 @@ class Collected:
 
 
 class SyncStream:
-    """The answer that a flow holds open, if it does."""
+    """The streamed answer that a flow holds open, if any."""
 
     def __init__(self) -> None:
         self.response: httpx.Response | None = None
@@ -138,11 +138,11 @@ class SyncDriver:
         self._http.close()
 
     def run(self, flow: Flow[Result]) -> Result:
-        """Perform a flow to its end."""
+        """Perform a flow and return its result."""
         stream = SyncStream()
         try:
             step = advance(flow, None)
-            while not isinstance(step, Done):
+            while not isinstance(step, FlowResult):
                 step = advance(flow, self._perform(step, stream))
             return step.value
         finally:
@@ -154,7 +154,7 @@ class SyncDriver:
         stream = SyncStream()
         try:
             step = advance(flow, None)
-            while not isinstance(step, Done):
+            while not isinstance(step, FlowResult):
                 if isinstance(step, Emit):
                     yield step.item
                     step = advance(flow, None)
@@ -175,13 +175,13 @@ class SyncDriver:
                     return next(stream.pieces, b"")
                 case Close():
                     return stream.close()
-                case Pause(seconds):
+                case Backoff(seconds):
                     return self.session.settings.timing.sleep(seconds)
                 case Authorize(stale):
                     with self._lock:
                         return self.run(self.session.authorize(stale))
                 case _:
-                    raise TypeError(f"{effect!r} is for an iteration")
+                    raise TypeError(f"{effect!r} is only for iterations")
         except httpx.HTTPError as error:
             return failure_of(error, self.session)
         except MooringError as error:
@@ -192,7 +192,7 @@ class SyncDriver:
             return self._whole(request, answer)
 
     def _whole(self, request: Request, answer: httpx.Response) -> Response:
-        collected = Collected(self.session, request)
+        collected = BoundedBody(self.session, request)
         for piece in answer.iter_bytes():
             collected.add(piece)
         return Response(answer.status_code, dict(answer.headers), collected.body)
@@ -210,7 +210,7 @@ class SyncDriver:
 
 
 class AsyncStream:
-    """The answer that a flow holds open, if it does."""
+    """The streamed answer that a flow holds open, if any."""
 
     def __init__(self) -> None:
         self.response: httpx.Response | None = None
@@ -241,11 +241,11 @@ class AsyncDriver:
         await self._http.aclose()
 
     async def run(self, flow: Flow[Result]) -> Result:
-        """Perform a flow to its end."""
+        """Perform a flow and return its result."""
         stream = AsyncStream()
         try:
             step = advance(flow, None)
-            while not isinstance(step, Done):
+            while not isinstance(step, FlowResult):
                 step = advance(flow, await self._perform(step, stream))
             return step.value
         finally:
@@ -257,7 +257,7 @@ class AsyncDriver:
         stream = AsyncStream()
         try:
             step = advance(flow, None)
-            while not isinstance(step, Done):
+            while not isinstance(step, FlowResult):
                 if isinstance(step, Emit):
                     yield step.item
                     step = advance(flow, None)
@@ -278,13 +278,13 @@ class AsyncDriver:
                     return await stream.read()
                 case Close():
                     return await stream.close()
-                case Pause(seconds):
+                case Backoff(seconds):
                     return await self.session.settings.timing.sleep_async(seconds)
                 case Authorize(stale):
                     async with self._lock:
                         return await self.run(self.session.authorize(stale))
                 case _:
-                    raise TypeError(f"{effect!r} is for an iteration")
+                    raise TypeError(f"{effect!r} is only for iterations")
         except httpx.HTTPError as error:
             return failure_of(error, self.session)
         except MooringError as error:
@@ -295,7 +295,7 @@ class AsyncDriver:
             return await self._whole(request, answer)
 
     async def _whole(self, request: Request, answer: httpx.Response) -> Response:
-        collected = Collected(self.session, request)
+        collected = BoundedBody(self.session, request)
         async for piece in answer.aiter_bytes():
             collected.add(piece)
         return Response(answer.status_code, dict(answer.headers), collected.body)

@@ -1,9 +1,9 @@
-"""How the SDK speaks HTTP without doing it.
+"""HTTP without I/O.
 
-Every call, page, token exchange and event stream is a *flow*: a generator that yields what it wants done (an
-effect) and receives what came of it. A flow knows no socket, no thread and no event loop, so that there is
-one source for the synchronous and the asynchronous client: two small drivers (`drivers.py`) perform the
-effects. What fails is thrown into the flow as a `ConnectionFailed`.
+Every call, page, token exchange and event stream is a *flow*: a generator that yields an effect and receives its
+outcome. A flow knows no socket, thread or event loop, so the blocking and the asyncio client share one
+implementation: two small drivers (`drivers.py`) perform the effects. A failure is thrown into the flow as a
+`ConnectionFailed`.
 """
 
 from collections.abc import Generator
@@ -15,7 +15,7 @@ from mooring_sdk.secret import Secret
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP request. Headers and content are not shown: they may hold secrets."""
+    """One HTTP request. Headers and content are not in its repr: they may hold secrets."""
 
     method: str
     target: str  # path and query
@@ -27,7 +27,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One HTTP answer; the names of headers are in lower case."""
+    """One HTTP response; header names are in lower case."""
 
     status: int
     headers: dict[str, str] = field(repr=False)
@@ -40,73 +40,73 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send a request and receive its whole answer."""
+    """Send a request and receive the whole response."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
-class Pause:
-    """Let some time pass."""
+class Backoff:
+    """Wait before the next attempt."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class Authorize:
-    """Have a token that is not the stale one; one caller at a time fetches it, the others wait for it."""
+    """Get a token other than the stale one; one caller at a time fetches it, the others wait."""
 
     stale: Secret | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Send a request and receive the head of its answer; on success the body is then read piece by piece."""
+    """Send a request and receive the head of its response; on success the body is then read in chunks."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """The next piece of the open answer; empty when it has ended."""
+    """The next chunk of the open response; empty at its end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Close the open answer."""
+    """Close the open response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emit:
-    """Hand one item to whoever iterates."""
+    """Hand one item to the caller that iterates."""
 
     item: Any
 
 
-Effect = Send | Pause | Authorize | Open | Read | Close | Emit
+Effect = Send | Backoff | Authorize | Open | Read | Close | Emit
 Result = TypeVar("Result")
 Flow = Generator[Effect, Any, Result]
 
 
 def send(request: Request) -> Flow[Response]:
-    """Send, with the type of what comes back."""
+    """`Send`, with the type of its outcome."""
     response: Response = yield Send(request)
     return response
 
 
 def authorize(stale: Secret | None = None) -> Flow[Secret | None]:
-    """Authorize, with the type of what comes back."""
+    """`Authorize`, with the type of its outcome."""
     secret: Secret | None = yield Authorize(stale)
     return secret
 
 
 def open_stream(request: Request) -> Flow[Response]:
-    """Open, with the type of what comes back."""
+    """`Open`, with the type of its outcome."""
     response: Response = yield Open(request)
     return response
 
 
 def read_piece() -> Flow[bytes]:
-    """Read, with the type of what comes back."""
+    """`Read`, with the type of its outcome."""
     piece: bytes = yield Read()
     return piece

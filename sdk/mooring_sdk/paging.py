@@ -1,4 +1,4 @@
-"""Lists, page after page, as one iteration."""
+"""Iterate over the items of all pages of a list."""
 
 from typing import Any
 
@@ -10,14 +10,14 @@ from mooring_sdk.session import Session
 
 
 class Page(msgspec.Struct):
-    """One page of any list; its items are read as they are handed out."""
+    """One page of any list, with its items as plain data."""
 
     items: list[Any]
     next_cursor: str | None = None
 
 
 def pages(session: Session, call: Call, model: Any, most: int | None = None) -> Flow[None]:
-    """Emit the items of a list as their model, all of them or at the most so many."""
+    """Emit the items of a list as their model, at most `most` of them."""
     query = dict(call.query)
     emitted = 0
     while most is None or emitted < most:
@@ -26,7 +26,7 @@ def pages(session: Session, call: Call, model: Any, most: int | None = None) -> 
         for item in page.items[: None if most is None else most - emitted]:
             yield Emit(item)
             emitted += 1
-        # A list that never ends (events) always says where to go on: an empty page is its end for now.
+        # A list without an end (events) always has a next cursor: an empty page is its end for now.
         if page.next_cursor is None or not page.items:
             return
         query["cursor"] = page.next_cursor

@@ -1,10 +1,10 @@
-"""A text that must not be shown: in a representation, a log line or an exception it is only dots."""
+"""A string that must not be shown: its repr, and so logs and exceptions, only have dots."""
 
 from typing import Final
 
 
 class Secret:
-    """Wraps a token or a password. What needs it asks by `reveal()`, and nothing else gets it by accident."""
+    """Wraps a token or a password, so that only an explicit `reveal()` returns it."""
 
     __slots__ = ("_text",)
 
@@ -12,11 +12,10 @@ class Secret:
         self._text: Final = text
 
     def reveal(self) -> str:
-        """The text itself."""
         return self._text
 
     def __repr__(self) -> str:
         return "Secret(…)"
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        raise TypeError("a secret is not pickled")
+        raise TypeError("a secret cannot be pickled")

@@ -1,7 +1,7 @@
-"""What the calls of one client share: the server's address, the settings, and the token that is held.
+"""The state that the calls of one client share: the server's address, the settings and the token.
 
-A token is held until shortly before it expires, or until the server refuses it. Fetching a new one is the
-business of the credentials; that only one caller at a time does it is the business of the drivers.
+A token is used until shortly before it expires, or until the server refuses it. The credentials fetch a new one; the
+drivers make sure that only one caller at a time does.
 """
 
 import ipaddress
@@ -19,23 +19,23 @@ RENEW_BEFORE_SHARE: Final = 0.2
 
 
 class AddressRefusedHere(ValueError):
-    """The server's address is one that this SDK does not send a token to."""
+    """The SDK does not send a token to this address."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccessToken:
-    """A token, and for how long it is good; `lifetime_seconds` is None where nobody said."""
+    """A token and its lifetime; `lifetime_seconds` is None if it is unknown."""
 
     secret: Secret
     lifetime_seconds: float | None = None
 
 
 class Credentials(Protocol):
-    """A way to have a token."""
+    """A way to get a token."""
 
     @property
     def is_renewable(self) -> bool:
-        """Whether asking again can give another token."""
+        """Whether another token can be fetched."""
 
     def obtain(self, session: "Session") -> Flow[AccessToken]:
         """The flow that fetches a token."""
@@ -43,7 +43,7 @@ class Credentials(Protocol):
 
 @dataclass(slots=True)
 class Session:
-    """The state of one client. Everything that changes in it is the token."""
+    """The state of one client; only the token changes."""
 
     url: str
     settings: ClientSettings
@@ -56,17 +56,17 @@ class Session:
 
     @property
     def can_renew(self) -> bool:
-        """Whether a token that was refused can be replaced."""
+        """Whether a refused token can be replaced."""
         return self.credentials is not None and self.credentials.is_renewable
 
     def current(self) -> Secret | None:
-        """The token that is held, unless it is time for another."""
+        """The current token, unless it is due for renewal."""
         if self._renew_at is not None and self.settings.timing.monotonic() >= self._renew_at:
             return None
         return self._held
 
     def authorize(self, stale: Secret | None) -> Flow[Secret | None]:
-        """The token to use instead of the stale one; fetched unless somebody else has just done so."""
+        """The token to use instead of the stale one; fetched unless another caller has just done so."""
         held = self.current()
         if self.credentials is None or (held is not None and held is not stale):
             return held
@@ -82,7 +82,7 @@ class Session:
         return self.settings.timing.monotonic() + lifetime_seconds - margin
 
     def watch(self, request: Request, attempt: int) -> Callable[[Response | str], None]:
-        """Begin to time one attempt; the callback ends it with the answer, or with what failed."""
+        """Start timing one attempt; the callback ends it with the response, or with the failure."""
         observe, monotonic = self.settings.observe, self.settings.timing.monotonic
         begun = monotonic()
 
@@ -108,24 +108,24 @@ class Session:
 
 
 def checked_url(url: str, *, allow_plain_http: bool) -> str:
-    """The address without a slash at its end; refused when a token should not go there."""
+    """The address without a trailing slash; refused if a token should not go there."""
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise AddressRefusedHere("the server's address looks like https://mooring.example.org")
+        raise AddressRefusedHere("the server's address must look like https://mooring.example.org")
     if parts.username or parts.password:
-        raise AddressRefusedHere("the server's address holds no user and no password: they would be in logs")
+        raise AddressRefusedHere("the server's address must not contain a user or password: they would appear in logs")
     if parts.query or parts.fragment:
-        raise AddressRefusedHere("the server's address has no query and no fragment")
+        raise AddressRefusedHere("the server's address must not have a query or a fragment")
     if parts.scheme == "http" and not allow_plain_http and not is_this_machine(parts.hostname):
         raise AddressRefusedHere(
-            f"http://{parts.hostname} is another machine and plain http shows every token to the network; "
+            f"http://{parts.hostname} is another machine, and plain http shows every token to the network; "
             "use https, or allow plain http explicitly"
         )
     return url.rstrip("/")
 
 
 def is_this_machine(host: str) -> bool:
-    """Whether a host name is the loopback's."""
+    """Whether a host name is a loopback address."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

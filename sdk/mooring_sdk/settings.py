@@ -1,7 +1,7 @@
-"""What a client can be told: times, retries, labels, and where time and chance come from.
+"""Settings of a client: timeouts, retries, labels, and its sources of time and randomness.
 
-Everything is bounded. One attempt has a time-out, all attempts together have a deadline, and their number
-has a limit; the follower of a stream gives up after a time without any answer.
+Everything is bounded. One attempt has a timeout, all attempts together have a deadline, and their number has a limit;
+the follower of a stream gives up if it cannot reach the server for too long.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Where time and chance come from; a test gives its own."""
+    """Sources of time and randomness; a test passes its own."""
 
     monotonic: Callable[[], float] = time.monotonic
     wall: Callable[[], float] = time.time
@@ -24,19 +24,19 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, and how long apart, what may succeed later is tried again."""
+    """How often, and how far apart, a failed attempt is repeated."""
 
     attempts: int = 5
     first_pause_seconds: float = 0.2
     longest_pause_seconds: float = 10.0
     stream_give_up_seconds: float = 300.0
-    """How long the follower of a stream goes on without reaching the server."""
+    """How long the follower of a stream keeps trying to reach the server."""
 
     def pause(self, failures: int, chance: float, asked_seconds: float | None = None) -> float:
-        """The seconds to wait after so many failures: doubled each time, half of it by chance.
+        """The seconds to wait after this many failures: exponential backoff, with half of the wait random.
 
-        What the server asked for is a lower bound, so that a crowd that was told the same does not come at
-        once.
+        A wait that the server asked for is a lower bound, so that clients which got the same answer do not all return
+        at once.
         """
         grown = self.first_pause_seconds * 2.0 ** min(failures - 1, 20)
         bounded = min(grown, self.longest_pause_seconds)
@@ -46,7 +46,7 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """What is told about one attempt: nothing in it is secret."""
+    """One attempt, for logs and metrics; it contains nothing secret."""
 
     method: str
     target: str
@@ -60,23 +60,21 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class ClientSettings:
-    """How a client behaves."""
-
     timeout_seconds: float = 30.0
-    """Longest time that one attempt may take."""
+    """Timeout of one attempt."""
     deadline_seconds: float = 120.0
-    """Longest time that a call may take with all its attempts."""
+    """Deadline of a call with all its attempts."""
     stream_silence_seconds: float = 60.0
-    """How long a stream may be silent, heartbeats included, before it is taken for broken."""
+    """How long a stream may be silent, heartbeats included, before it counts as broken."""
     answer_limit_bytes: int = 64 * 1024 * 1024
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     correlation_id: str | None = None
-    """A label that every call carries; without it the server makes one for each."""
+    """A correlation id for every call; without it the server makes one for each call."""
     user_agent: str = "mooring-sdk"
     ca_file: str | None = None
-    """Certificates to trust instead of the system's. Verification cannot be switched off."""
+    """CA certificates to trust instead of the system's. Verification cannot be disabled."""
     allow_plain_http: bool = False
-    """Send tokens unencrypted to other machines too. To this machine itself plain http is always allowed."""
+    """Allow plain http to other machines. To this machine it is always allowed."""
     observe: Callable[[Exchange], None] | None = None
     """Called after every attempt, for logs and metrics."""
     timing: Timing = field(default_factory=Timing)
@@ -84,11 +82,11 @@ class ClientSettings:
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """What one call may have of its own."""
+    """Options of a single call."""
 
     correlation_id: str | None = None
     traceparent: str | None = None
     idempotency_key: str | None = None
-    """Without it a mutation gets a new key of its own, kept over its retries."""
+    """Without it every mutation gets a new key, which its retries share."""
     timeout_seconds: float | None = None
     deadline_seconds: float | None = None

@@ -1,8 +1,8 @@
-"""Every test that asks for `driven` runs twice: with the client that blocks and with the one for asyncio."""
+"""A test that uses `driven` runs twice: with the blocking client and with the one for asyncio."""
 
 import pytest
 
-from sdk.tests.platform_double import Driven
+from sdk.tests.support.fake_platform import Driven
 
 
 @pytest.fixture(params=["sync", "async"])

@@ -1,4 +1,4 @@
-"""What a call sends, what it gives, what it tries again, and what it never shows."""
+"""What a call sends, returns, retries, and never shows."""
 
 import json
 import logging
@@ -19,7 +19,7 @@ from mooring_sdk import (
     errors,
     models,
 )
-from sdk.tests.platform_double import Driven, Pieces, answer, problem, project
+from sdk.tests.support.fake_platform import Driven, Pieces, answer, problem, project
 
 
 def test_a_read_gives_its_model_and_passes_over_fields_that_are_new(driven: Driven) -> None:
@@ -191,13 +191,22 @@ def test_signing_in_is_not_repeated_once_the_server_may_have_seen_it(driven: Dri
 
 def test_signing_in_is_repeated_when_the_server_was_not_reached(driven: Driven) -> None:
     signed_in = {
-        "token": "mrgs_x", "token_id": "tok_1", "expires_at": "2030-01-31T12:00:00Z",
+        "token": "mrgs_x",
+        "token_id": "tok_1",
+        "expires_at": "2030-01-31T12:00:00Z",
         "user": {
-            "id": "usr_ada", "tenant_id": None, "email": "ada@acme.test", "display_name": "Ada", "disabled": False,
-            "has_password": True, "created_at": "2030-01-31T12:00:00Z", "revision": 0, "etag": "0",
+            "id": "usr_ada",
+            "tenant_id": None,
+            "email": "ada@acme.test",
+            "display_name": "Ada",
+            "disabled": False,
+            "has_password": True,
+            "created_at": "2030-01-31T12:00:00Z",
+            "revision": 0,
+            "etag": "0",
             "allowed_actions": [],
         },
-    }  # fmt: skip
+    }
     got, double = driven.do(
         [httpx.ConnectError("refused"), answer(200, signed_in)],
         lambda client: client.sign_in(email="ada@acme.test", password="a password"),
@@ -221,13 +230,13 @@ def test_an_answer_of_something_else_is_named_as_such(driven: Driven) -> None:
 
 
 def test_an_answer_that_is_not_what_it_should_be_is_an_error_of_the_sdk(driven: Driven) -> None:
-    with pytest.raises(UnexpectedAnswer, match="could not be read"):
+    with pytest.raises(UnexpectedAnswer, match="cannot decode the answer"):
         driven.do([answer(200, {"id": 5})], lambda client: client.get_project("prj_vision"))
 
 
 def test_an_answer_beyond_the_limit_is_refused(driven: Driven) -> None:
     endless = httpx.Response(200, stream=Pieces(*[b"x" * 1000] * 100))
-    with pytest.raises(UnexpectedAnswer, match="larger"):
+    with pytest.raises(UnexpectedAnswer, match="size limit"):
         driven.do(
             [endless],
             lambda client: client.get_project("prj_vision"),

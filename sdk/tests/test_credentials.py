@@ -1,4 +1,4 @@
-"""How a client comes to its token, and when to another."""
+"""How a client gets its token, and when it gets another."""
 
 import asyncio
 import base64
@@ -26,7 +26,7 @@ from mooring_sdk import (
     SignInCredentials,
     errors,
 )
-from sdk.tests.platform_double import URL, Driven, answer, problem, project
+from sdk.tests.support.fake_platform import URL, Driven, answer, problem, project
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -41,7 +41,7 @@ def unpadded(segment: str) -> bytes:
 
 
 class Issuer:
-    """A platform that issues a token for each assertion and takes only the newest."""
+    """A platform that issues a token for each assertion and accepts only the newest."""
 
     def __init__(self, expires_in: int = 900) -> None:
         self.issued = 0
@@ -220,10 +220,10 @@ def test_what_is_no_ed25519_key_is_refused_without_being_shown() -> None:
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("mooring.example.org", "looks like"),
-        ("ftp://mooring.example.org", "looks like"),
-        ("https://ada:secret@mooring.example.org", "no password"),
-        ("https://mooring.example.org/?x=1", "no query"),
+        ("mooring.example.org", "must look like"),
+        ("ftp://mooring.example.org", "must look like"),
+        ("https://ada:secret@mooring.example.org", "must not contain a user or password"),
+        ("https://mooring.example.org/?x=1", "must not have a query"),
         ("http://mooring.example.org", "plain http"),
         ("http://10.0.0.1:7420", "plain http"),
     ],

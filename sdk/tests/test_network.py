@@ -21,13 +21,13 @@ from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_pri
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from mooring_sdk import AsyncClient, Client, ClientSettings, ConnectionFailed, RetryPolicy
-from sdk.tests.platform_double import project, server_sent
+from sdk.tests.support.fake_platform import project, server_sent
 
 ONCE = RetryPolicy(attempts=1)
 
 
 class Handler(BaseHTTPRequestHandler):
-    """A small platform: it cuts off the first streams and answers everything else with a project."""
+    """A small platform: it cuts the first streams and answers everything else with a project."""
 
     protocol_version = "HTTP/1.1"
 
@@ -51,14 +51,14 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(server_sent(last + 1, last + 2))
         self.wfile.flush()
-        self.close_connection = True  # the caller has to come again
+        self.close_connection = True  # the client has to reconnect
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Be quiet."""
+        """Print nothing."""
 
 
 class Server(ThreadingHTTPServer):
-    """A server to which a caller that has gone is no error."""
+    """A server that ignores clients which disconnect."""
 
     daemon_threads = True
 
@@ -85,7 +85,7 @@ def serving(context: ssl.SSLContext | None = None) -> Iterator[Any]:
 
 
 def quick(**more: Any) -> ClientSettings:
-    """Pauses that a test does not notice."""
+    """Very short waits."""
     policy = RetryPolicy(first_pause_seconds=0.001, longest_pause_seconds=0.001)
     return ClientSettings(**{"retry": policy, "timeout_seconds": 180.0, "deadline_seconds": 180.0, **more})
 
@@ -112,7 +112,7 @@ def test_events_are_followed_over_real_connections_that_break_on_asyncio() -> No
 
 def test_a_port_that_nobody_listens_on_is_a_connection_that_failed() -> None:
     with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))  # nobody else listens there meanwhile
+        silent.bind(("127.0.0.1", 0))  # keeps others from listening there
         client = Client(f"http://127.0.0.1:{silent.getsockname()[1]}", token="t", settings=quick(retry=ONCE))
         with client, pytest.raises(ConnectionFailed) as caught:
             client.get_project("prj_vision")
@@ -145,7 +145,7 @@ def test_certificates_of_one_s_own_can_be_named(tmp_path: Path) -> None:
 
 
 def certificate(directory: Path) -> tuple[ssl.SSLContext, Path]:
-    """A server's context with a certificate that it signed itself, and that certificate's file."""
+    """A server's TLS context with a self-signed certificate, and the file of that certificate."""
     key = generate_private_key(SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.datetime.now(datetime.UTC)

@@ -1,4 +1,4 @@
-"""A client that is used from several threads at once."""
+"""A client that several threads use at once."""
 
 import subprocess
 import sys
@@ -7,13 +7,13 @@ FIRST_USES = """
 import sys, threading
 from typing import Annotated
 import msgspec
-from mooring_sdk import reading
+from mooring_sdk import decoding
 
 sys.setswitchinterval(1e-6)
 
 def use(kind, all_at_once, seen):
     all_at_once.wait()
-    seen.append(reading.decode(b'{"field_3": [1]}', kind).field_3)
+    seen.append(decoding.decode(b'{"field_3": [1]}', kind).field_3)
 
 for number in range(200):
     fields = [(f"field_{each}", "list[Annotated[int, msgspec.Meta(ge=0)]] | None", None) for each in range(20)]
@@ -28,6 +28,6 @@ for number in range(200):
 
 
 def test_a_model_that_several_threads_use_first_at_the_same_time_is_read() -> None:
-    """In a process of its own: without the lock it crashes."""
+    """In its own process: without the lock it crashes."""
     done = subprocess.run([sys.executable, "-c", FIRST_USES], capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stderr) == (0, "")

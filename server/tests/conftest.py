@@ -11,7 +11,7 @@ import socket
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -30,6 +30,7 @@ from mooring.storage.kernel.database import Database, PoolSettings
 from mooring.storage.kernel.migrate import migrate, migrations
 from mooring.wiring import Platform, platform, workers
 from server.tests.support.postgres import make_or_drop, test_cluster_dsn
+from tests.support.waiting import until
 
 PASSWORD = "correct horse battery staple"
 NO_AUTHORITIES = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -144,10 +145,9 @@ class _Prompt(uvicorn.Server):
             listening.close()
         for connection in list(self.server_state.connections):
             connection.shutdown()
-        for _ in range(20):
-            if not self.server_state.connections and not self.server_state.tasks:
-                return
-            await asyncio.sleep(0.005)
+        with suppress(AssertionError):
+            await until(lambda: not self.server_state.connections and not self.server_state.tasks, 0.1)
+            return
         await super().shutdown(sockets)
 
 
@@ -174,8 +174,7 @@ async def running_platform(settings: Settings, *, with_workers: bool = False) ->
         )
         server = _Prompt(config)
         task = asyncio.create_task(server._serve([listening]))
-        while not server.started:  # noqa: ASYNC110  uvicorn has no event for it
-            await asyncio.sleep(0.005)
+        await until(lambda: server.started)
         address = f"http://127.0.0.1:{listening.getsockname()[1]}"
         opened.tools.addresses.append(address)
         served = Running(opened, address, opened.first_admin_code or "", settings)

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mooring_agent.hosts.choice import host_for
-from mooring_agent.podman import Podman
+from mooring_agent.containers.podman import Podman
+from mooring_agent.hosts.select import create_host
 from mooring_sdk import Client, ClientSettings, models
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
 
@@ -92,7 +92,7 @@ class Machine:
 
     def clear(self) -> None:
         """Take away what a failed test left standing; after one that passed there is nothing."""
-        asyncio.run(host_for(self.host, self.directory, self.node_id).sweep([]))
+        asyncio.run(create_host(self.host, self.directory, self.node_id).sweep([]))
         shutil.rmtree(Podman(self.directory / "containers").run, ignore_errors=True)
 
     def said(self) -> str:

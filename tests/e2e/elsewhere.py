@@ -15,7 +15,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Final
 
-from mooring_agent.hosts.namespace.network import inside
+from mooring_agent.hosts.namespace.project_network import run_inside
 from tools.ports import LOOPBACK
 
 NAMESPACES: Final = Path("/run/netns")
@@ -64,7 +64,7 @@ def elsewhere(count: int, ports: Sequence[int]) -> Iterator[list[Elsewhere]]:
 @contextmanager
 def _leads_here(machine: Elsewhere, port: int) -> Iterator[None]:
     """Whoever connects to the port of the machine's loopback speaks with whoever listens at ours."""
-    listening = inside(str(NAMESPACES / machine.name), lambda: socket.create_server((LOOPBACK, port), backlog=128))
+    listening = run_inside(str(NAMESPACES / machine.name), lambda: socket.create_server((LOOPBACK, port), backlog=128))
     taking = threading.Thread(target=_take, args=(listening, port), daemon=True)
     taking.start()
     try:

@@ -16,14 +16,14 @@ from mooring_adapter.conformance.nodes import OBSERVING
 from mooring_adapter.conformance.records import OPENING
 from mooring_adapter.conformance.rules import PLATFORM_ONLY
 from mooring_adapter.conformance.under_test import TaskView
-from mooring_agent.agent import Agent, Dismissed, Parts
-from mooring_agent.families import Doing, Family, Fields
+from mooring_agent.agent import Agent, AgentParts, NodeRetired
+from mooring_agent.control_plane.messages import Task
 from mooring_agent.hosts.contract import Host, HostFailure, Owner
-from mooring_agent.hosts.simulated import SimulatedHost, Weather
+from mooring_agent.hosts.simulated import FaultProfile, SimulatedHost
 from mooring_agent.simulate import Fleet, Simulation
-from mooring_agent.wire import Task
+from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler
 
-CALM: Final = Weather()
+CALM: Final = FaultProfile()
 START_SECONDS_MAX: Final = 180.0
 
 
@@ -97,14 +97,14 @@ class PlayedFleet(Simulation):
         self.up = asyncio.Event()
         self.agents: dict[str, asyncio.Task[None]] = {}
 
-    async def _one(self, number: int) -> None:
-        async with self._room:
-            parts = await self._parts(number)
+    async def _run_machine(self, number: int) -> None:
+        async with self._enrolling:
+            parts = await self._enrol_machine(number)
         parts.host = PlayedHost()
         agent = Agent(parts)
-        agent.executor.families = {
-            name: family if name in PLATFORM_ONLY - {"teardown.verify"} else self._played(name, family, agent)
-            for name, family in agent.executor.families.items()
+        agent.executor.handlers = {
+            name: handler if name in PLATFORM_ONLY - {"teardown.verify"} else self._played(name, handler, agent)
+            for name, handler in agent.executor.handlers.items()
         }
         work = asyncio.create_task(self._work(agent, parts))
         self.agents[parts.identity.node_id] = work
@@ -112,10 +112,10 @@ class PlayedFleet(Simulation):
             self.up.set()
         await asyncio.gather(work, return_exceptions=True)
 
-    async def _work(self, agent: Agent, parts: Parts) -> None:
+    async def _work(self, agent: Agent, parts: AgentParts) -> None:
         try:
             await agent.run()
-        except Dismissed:
+        except NodeRetired:
             return  # the node was written off
         finally:
             parts.journal.close()
@@ -124,22 +124,22 @@ class PlayedFleet(Simulation):
         """The machine is gone: its agent says nothing more."""
         self.agents[node_id].cancel()
 
-    def _played(self, name: str, family: Family, agent: Agent) -> Family:
-        async def perform(host: Host, doing: Doing, wanted: Any) -> Fields:
+    def _played(self, name: str, handler: TaskHandler, agent: Agent) -> TaskHandler:
+        async def perform(host: Host, context: TaskContext, wanted: Any) -> ResultFields:
             if name == "teardown.verify":
-                self.hand.forget(doing.task.label)
-                return dict(await family.perform(host, doing, wanted))
-            await self._let(doing.task)
-            await self._judge(doing.task, agent)
+                self.hand.forget(context.task.label)
+                return dict(await handler.perform(host, context, wanted))
+            await self._let(context.task)
+            await self._judge(context.task, agent)
             if name.startswith("probe."):
-                fields: Fields = {"latency_milliseconds": 1, "attempts": 1, "observed": "simulated"}
+                fields: ResultFields = {"latency_milliseconds": 1, "attempts": 1, "observed": "simulated"}
             else:
-                fields = dict(await family.perform(host, doing, wanted))
-            self._note(doing.task)
+                fields = dict(await handler.perform(host, context, wanted))
+            self._note(context.task)
             self.hand.done()
             return fields
 
-        return replace(family, perform=perform)
+        return replace(handler, perform=perform)
 
     async def _let(self, task: Task) -> None:
         """Wait while the scenario holds it back."""
@@ -157,7 +157,7 @@ class PlayedFleet(Simulation):
         if hand.failing is not None and hand.failing(await asyncio.to_thread(hand.view, task.task_id)):
             code, line = hand.failure
             tracked = agent.executor.tracked[task.task_id]
-            tracked.family = replace(tracked.family, logs=True)  # whatever it is, it has last lines
+            tracked.handler = replace(tracked.handler, streams_output=True)  # whatever it is, it has last lines
             host = agent.parts.host
             assert isinstance(host, PlayedHost)
             host.lines[task.task_id] = line

@@ -34,7 +34,7 @@ from mooring_adapter.conformance.under_test import (
     TaskView,
     TurnedAway,
 )
-from mooring_agent.hosts.simulated import Weather
+from mooring_agent.hosts.simulated import FaultProfile
 from mooring_agent.simulate import Fleet
 from mooring_sdk import Client, MooringError, models
 from mooring_workload.bundle import key_at, public_half
@@ -175,7 +175,7 @@ class RealPlatform:
         self._way, self._watcher = way, Watcher(self.front)
         way.watcher = self._watcher
         self.hand = Hand(self._task_view, self._is_draining, self._parts.get, done=self._watcher.changed)
-        fleet = Fleet(shop.mooring.url, shop.admin_token, NODES, name, name, GPUS, Weather())
+        fleet = Fleet(shop.mooring.url, shop.admin_token, NODES, name, name, GPUS, FaultProfile())
         self.nodes = Nodes(fleet, self.hand)
         self.adapter = AdapterProcess(
             command,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from agent.tests.containers.images import BUSYBOX
-from mooring_agent.podman import Podman
+from agent.tests.support.busybox_image import BUSYBOX
+from mooring_agent.containers.podman import Podman
 from tests.e2e.harbour import Harbour, Visitor
 from tools.app_images import image_of
 

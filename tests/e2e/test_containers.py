@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from agent.tests.containers.images import BUSYBOX, busybox_image, push
+from agent.tests.support.busybox_image import BUSYBOX, busybox_image, push
 from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.ids import Prefix
 from mooring.embedded.cluster import ClusterLayout
 from mooring.storage.kernel.database import Database, PoolSettings
-from mooring_agent.podman import Podman
+from mooring_agent.containers.podman import Podman
 from mooring_sdk import errors
 from server.tests.support.lifecycle_rows import CLOCK, Ground, artifact_columns, machines_of
 from server.tests.support.registry_process import RunningRegistry, running_registry

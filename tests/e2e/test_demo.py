@@ -15,8 +15,8 @@ import pytest
 from tests.e2e.traces import eventually, leaves_no_trace, traces_of
 from tools.demo import remove
 from tools.demo_nodes import HOST, nodes_are_missing
+from tools.demo_output import HOLD
 from tools.demo_slurm import PACKAGES, PROGRAMS
-from tools.demo_telling import HOLD
 
 pytestmark = pytest.mark.real_part("postgresql")
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -27,11 +27,11 @@ CATALOG = (
 )  # fmt: skip
 NODES = (
     "8, all simulated", "eight more?        no: local: 8 GPUs", "it says            hello from ",
-    "that counts once: 'Hello from inside a sandbox.'", "released; how that is known: receipts", ": verified, clean",
+    "that works once: 'Hello from inside a sandbox.'", "released; how that is known: receipts", ": verified, clean",
     "NOT VERIFIED",
 )  # fmt: skip
 APPS = (
-    "its page           read at", "two workers more", "worker 3/3 healthy", "drained and gone", "known by receipts",
+    "its page           read at", "two more workers", "worker 3/3 healthy", "drained and gone", "known by receipts",
     "GPU-seconds",
 )  # fmt: skip
 SLURM = (
@@ -41,7 +41,7 @@ SLURM = (
     "receipt            hpc-controller-0: rcp_", "receipts           4, one of each member", "job-hours",
 )  # fmt: skip
 ISOLATION = {
-    "namespace": ("isolated in namespaces", "hello from box", "GPUs in /dev: 2", "nobody listens on port"),
+    "namespace": ("isolated in namespaces", "hello from box", "GPUs in /dev: 2", "nothing listens on port"),
     "process": ("NOT isolated: that needs root", "it listens there as well"),
 }
 
@@ -153,7 +153,7 @@ def test_a_demo_that_is_interrupted_gives_back_what_it_had(place: Path, few_prog
         code, said, failures = ended(process, place)
     assert code == 130
     assert "released; how that is known: receipts" in said
-    assert "removed at last" not in failures
+    assert "left behind" not in failures
 
 
 def test_a_demo_whose_mooring_is_killed_removes_what_it_had(place: Path, few_programs: str) -> None:
@@ -164,7 +164,7 @@ def test_a_demo_whose_mooring_is_killed_removes_what_it_had(place: Path, few_pro
         code, said, failures = ended(process, place)
     assert code == 1
     assert "not given back" in said
-    assert "removed at last" in failures
+    assert "left behind" in failures
 
 
 def serving(place: Path) -> list[str]:

@@ -261,7 +261,7 @@ def says_why(up: Up) -> None:
         programs.mkdir()
         for name in ("ip", "nsenter", "unshare"):
             (programs / name).symlink_to(str(shutil.which(name)))
-        assert "There is no podman" in up.start("This machine is a node", PATH=str(programs))
+        assert "podman is not installed" in up.start("This machine is a node", PATH=str(programs))
     else:
         up.start("This machine is a node")
     assert up.stop() == 0
@@ -279,7 +279,7 @@ def standing() -> Iterator[Up]:
     """One that runs with a node and an adapter, whatever is killed of it; nothing of it is left at the end."""
     with place("process") as up:
         copy_begun(up.directory)
-        up.start("The workload adapter runs")
+        up.start("The workload adapter is running")
         yield up
         if up.process is not None:
             assert up.stop() == 0
@@ -305,7 +305,7 @@ def test_an_agent_that_is_killed_is_started_again(standing: Up) -> None:
     up = standing
     eventually(up.programs, lambda seen: any("-m mooring_agent run" in each for each in seen))
     os.kill(first_of(up, "-m mooring_agent run"), signal.SIGKILL)
-    assert "exit code -9" in up.line("is started again")
+    assert "exited with code -9" in up.line("restarting it")
     eventually(up.programs, lambda seen: any("-m mooring_agent run" in each for each in seen))
 
 
@@ -316,7 +316,7 @@ def test_the_adapter_that_is_killed_is_started_again_with_its_key_and_can_be_lef
     key = json.loads(bundle.read_text())["adapter_key"]
     eventually(up.programs, lambda seen: any("-m mooring_workload" in each for each in seen))
     os.kill(first_of(up, "-m mooring_workload"), signal.SIGKILL)
-    assert "The workload adapter ended with exit code -9" in up.line("is started again")
+    assert "The workload adapter exited with code -9" in up.line("restarting it")
     eventually(up.programs, lambda seen: any("-m mooring_workload" in each for each in seen))
     assert up.stop() == 0
     up.start("This machine is a node", adapters=False)

@@ -1,34 +1,26 @@
 """What of a test is still on the machine: every test that starts programs of its own asks this at its end."""
 
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
+from tests.support.waiting import until_sync
+
 Seen = TypeVar("Seen")
 SECONDS_MAX = 240.0
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS, LONGER = 0.05, 1.0, 1.2
-
-
-def pauses() -> Iterator[float]:
-    """How long to wait between one look and the next, for ever: who waits for long looks rarely, since a look costs
-    the machine time that what is waited for needs.
-    """
-    pause = FIRST_PAUSE_SECONDS
-    while True:
-        yield pause
-        pause = min(pause * LONGER, LONGEST_PAUSE_SECONDS)
 
 
 def eventually(look: Callable[[], Seen], is_so: Callable[[Seen], object], said: Callable[[], str] = str) -> Seen:
-    """What is looked at once it is so; a failure tells how it stands instead, and what was said meanwhile."""
-    until = time.monotonic() + SECONDS_MAX
-    pause = pauses()
-    while not is_so(seen := look()):
-        assert time.monotonic() < until, f"{seen}\n{said()}"
-        time.sleep(next(pause))
-    return seen
+    """What is looked at once it is so; a failure shows how it stands instead, and what was said meanwhile."""
+    seen: list[Seen] = []
+
+    def holds() -> object:
+        seen[:] = [look()]
+        return is_so(seen[0])
+
+    until_sync(holds, SECONDS_MAX, what=lambda: f"{seen[0]}\n{said()}\n")
+    return seen[0]
 
 
 def leaves_no_trace(directory: Path) -> None:

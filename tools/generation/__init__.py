@@ -1,3 +1,3 @@
-"""Code made from the OpenAPI document: the SDK's models, methods and exceptions, and the CLI's table of
-commands.
+"""Code generated from the OpenAPI document: the SDK's models, table of operations, stubs and exceptions, and the
+CLI's table of nouns.
 """

@@ -1,9 +1,8 @@
-"""The OpenAPI document, read into what the generators need: operations, their values, and schemas.
+"""Parses the OpenAPI document into what the generators need: operations, their parameters, and schemas.
 
-Only the conventions of Mooring's own document are known here, not all of OpenAPI: references point into
-`components.schemas`, a value that may be null is an `anyOf` with `null` or a list of types, and every
-operation says by `x-mooring` what it is in Mooring's words. A document that breaks them stops the generation
-with the place named.
+It supports only the conventions of Mooring's own document, not all of OpenAPI: references point into
+`components.schemas`, a nullable value is an `anyOf` with `null` or a list of types, and every operation has
+`x-mooring`. Anything else stops the generation with a message that says where it is.
 """
 
 import re
@@ -20,7 +19,7 @@ Schema = dict[str, Any]
 
 
 class DocumentRefused(Exception):
-    """The document has something that the generators do not know."""
+    """The document has something that the generators do not support."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +37,7 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Operation:
-    """One endpoint."""
-
+class ApiOperation:
     name: str
     method: str
     path: str
@@ -67,38 +64,36 @@ class Operation:
         return self.scope == "public"
 
 
-class Document:
-    """The whole document."""
-
+class OpenApiDocument:
     def __init__(self, content: dict[str, Any]) -> None:
         self._content = content
         self.schemas: dict[str, Schema] = content["components"]["schemas"]
         self.operations = sorted(self._operations(), key=lambda each: each.name)
         names = [each.name for each in self.operations]
         if len(names) != len(set(names)):
-            raise DocumentRefused("an operationId stands twice in the document")
+            raise DocumentRefused("the document has a duplicate operationId")
 
     @property
     def codes(self) -> list[str]:
-        """The closed catalogue of errors."""
+        """All error codes."""
         return list(self.schemas["Code"]["enum"])
 
     def meanings(self) -> dict[str, str]:
-        """What each error means, from the descriptions of the answers that have it."""
+        """The meaning of each error code, from the descriptions of the responses that have it."""
         found: dict[str, str] = {}
         for answer in self._content["components"].get("responses", {}).values():
             found.update(split_meanings(answer["description"]))
         return found
 
     def resolve(self, schema: Schema) -> Schema:
-        """The schema itself, where it is a reference; null is left out of what may be null."""
+        """The schema behind a reference, without null."""
         schema = without_null(schema)
         while "$ref" in schema:
             schema = without_null(self.schemas[reference_name(schema)])
         return schema
 
     def fields(self, schema: Schema) -> tuple[Value, ...]:
-        """The fields of an object's schema, in order, the required ones first."""
+        """The fields of an object, the required ones first."""
         plain = self.resolve(schema)
         required = set(plain.get("required", ()))
         values = [
@@ -108,16 +103,16 @@ class Document:
         return tuple(sorted(values, key=lambda value: not value.required))
 
     def is_object(self, schema: Schema) -> bool:
-        """Whether this is an object with fields that are known."""
+        """Whether this is an object with known fields."""
         return bool(self.resolve(schema).get("properties"))
 
-    def _operations(self) -> Iterator[Operation]:
+    def _operations(self) -> Iterator[ApiOperation]:
         for path, item in self._content["paths"].items():
             for method in METHODS:
                 if method in item:
                     yield self._operation(path, method, item[method])
 
-    def _operation(self, path: str, method: str, content: dict[str, Any]) -> Operation:
+    def _operation(self, path: str, method: str, content: dict[str, Any]) -> ApiOperation:
         said = content.get("x-mooring")
         if said is None:
             raise DocumentRefused(f"{method.upper()} {path} has no x-mooring")
@@ -130,7 +125,7 @@ class Document:
             )
             for each in content.get("parameters", ())
         ]
-        return Operation(
+        return ApiOperation(
             name=content["operationId"],
             method=method.upper(),
             path=path,
@@ -170,18 +165,16 @@ class Document:
 
 
 def reference_name(schema: Schema) -> str:
-    """The name that a reference has."""
     return str(schema["$ref"]).removeprefix(REFERENCE)
 
 
 def is_nullable(schema: Schema) -> bool:
-    """Whether null is a value of this schema."""
     kinds = schema.get("type")
     return (isinstance(kinds, list) and "null" in kinds) or {"type": "null"} in schema.get("anyOf", ())
 
 
 def without_null(schema: Schema) -> Schema:
-    """The schema of the values that are not null."""
+    """The schema without null."""
     if {"type": "null"} in schema.get("anyOf", ()):
         others = [each for each in schema["anyOf"] if each != {"type": "null"}]
         rest = {name: value for name, value in schema.items() if name != "anyOf"}
@@ -194,12 +187,12 @@ def without_null(schema: Schema) -> Schema:
 
 
 def description_of(schema: Schema) -> str:
-    """What is said about a value, wherever in its schema."""
+    """The description of a value, wherever it is in its schema."""
     plain = without_null(schema)
     return str(schema.get("description") or plain.get("description") or "")
 
 
 def split_meanings(text: str) -> dict[str, str]:
-    """`code`: meaning; `code`: meaning, taken apart."""
+    """Parse "`code`: meaning; `code`: meaning"."""
     parts = re.split(r"(?:^|; )`([a-z_]+)`: ", text)
     return dict(zip(parts[1::2], parts[2::2], strict=True))

@@ -1,29 +1,29 @@
-"""The lists in the docs: every method of the SDK, every command of the CLI, each with what it takes.
+"""The generated lists in the docs: every method of the SDK, and every command of the CLI with its options.
 
-They stand at the end of pages that are otherwise written by hand, below their last heading, and are written anew from
-the document and from the commands themselves.
+They are below the last heading of pages that are otherwise written by hand.
 """
 
+from collections.abc import Iterable
 from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import click
 
-from mooring_cli.commands import BESIDE, command_of
-from mooring_cli.main import BY_HAND
+from mooring_cli.commands import HAND_WRITTEN_VERBS, command_of
+from mooring_cli.main import HAND_WRITTEN
 from mooring_cli.nouns import Noun
-from tools.generation.document import Document, Operation
+from mooring_sdk.operation import OperationTable
+from tools.generation.document import ApiOperation, OpenApiDocument
 
 METHODS_HEADING = "## Methods\n"
 COMMANDS_HEADING = "## Commands\n"
-UNTOLD = {"--help", "--output"}
+LEFT_OUT = {"--help", "--output"}
 
 
-def sdk_page(page: Path, document: Document) -> str:
-    """`docs/sdk.md` with its list of methods."""
+def sdk_page(page: Path, document: OpenApiDocument) -> str:
     lines = [
-        "Each method does one operation and needs the action key beside it. `iter_…` walks a list page after page.",
+        "Each method calls one operation and needs the action key in the last column. `iter_…` iterates over all "
+        "pages of a list.",
         "",
     ]
     lines += ["| method | request | action |", "|---|---|---|"]
@@ -33,43 +33,38 @@ def sdk_page(page: Path, document: Document) -> str:
     return _below(page, METHODS_HEADING, "\n".join(lines) + "\n")
 
 
-def methods_of(operation: Operation) -> str:
-    """The names of an operation's methods."""
+def methods_of(operation: ApiOperation) -> str:
     rest = operation.name.partition("_")[2]
     if operation.streams:
         return f"`follow_{rest}`"
     return f"`{operation.name}`, `iter_{rest}`" if operation.pages else f"`{operation.name}`"
 
 
-def action_of(operation: Operation) -> str:
-    """The action key that an operation needs."""
+def action_of(operation: ApiOperation) -> str:
     return "none" if operation.is_public else f"`{operation.action}`"
 
 
-def cli_page(page: Path, table: str) -> str:
-    """`docs/cli.md` with its list of commands; `table` is the text of the table that they are made from."""
+def cli_page(page: Path, nouns: Iterable[Noun], table: OperationTable) -> str:
+    """`docs/cli.md` with its list of commands."""
     parts: list[str] = []
-    for name, (module, _) in BY_HAND.items():
+    for name, (module, _) in HAND_WRITTEN.items():
         parts += _described(getattr(import_module(module), name), f"mooring {name}")
-    parts.append("### Every noun takes these too\n\n" + _global_options())
-    names: dict[str, Any] = {}
-    exec(compile(table, "table.py", "exec"), names)
-    for noun in names["NOUNS"].values():
-        parts += _noun(noun, "mooring")
+    parts.append("### Global options\n\n" + _global_options())
+    for noun in nouns:
+        parts += _noun(noun, "mooring", table)
     return _below(page, COMMANDS_HEADING, "\n".join(parts))
 
 
-def _noun(noun: Noun, before: str) -> list[str]:
+def _noun(noun: Noun, before: str, table: OperationTable) -> list[str]:
     parts = []
-    by_hand = BESIDE.get(noun.name, {}) if before == "mooring" else {}
+    by_hand = HAND_WRITTEN_VERBS.get(noun.name, {}) if before == "mooring" else {}
     for name, (module, command) in by_hand.items():
         parts += _described(getattr(import_module(module), command), f"{before} {noun.name} {name}")
-    for verb in noun.verbs:
-        if verb.name in by_hand:
-            continue
-        parts += _described(command_of(noun, verb), f"{before} {noun.name} {verb.name}")
+    for name in noun.operations:
+        if name not in by_hand:
+            parts += _described(command_of(noun, noun.verb(name, table)), f"{before} {noun.name} {name}")
     for below in noun.below:
-        parts += _noun(below, f"{before} {noun.name}")
+        parts += _noun(below, f"{before} {noun.name}", table)
     return parts
 
 
@@ -79,8 +74,8 @@ def _described(command: click.Command, words: str) -> list[str]:
     arguments = [_argument(each) for each in command.params if isinstance(each, click.Argument)]
     lines = [f"### {' '.join([words, *arguments])}", "", _first_line(command), ""]
     options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
-    told = [f"- {_option(each)}" for each in options if not UNTOLD & set(each.opts)]
-    return ["\n".join(lines + told + ([""] if told else []))]
+    shown = [f"- {_option(each)}" for each in options if not LEFT_OUT & set(each.opts)]
+    return ["\n".join(lines + shown + ([""] if shown else []))]
 
 
 def _first_line(command: click.Command) -> str:

@@ -1,13 +1,27 @@
 """Each rule of tidy has a text that it refuses and a text that it lets pass."""
 
-from pathlib import PurePosixPath
+import subprocess
+from pathlib import Path, PurePosixPath
+
+import pytest
 
 from tests.support.rows import every_row
-from tools.tidy import FILE_LINES_MAX, FUNCTION_LINES_MAX, ROOT, files, problems
+from tools import tidy
+from tools.tidy import (
+    FILE_LINES_MAX,
+    FUNCTION_LINES_MAX,
+    ROOT,
+    RULES,
+    RULES_TO_COME,
+    files,
+    long_subjects,
+    problems,
+)
 
 HEAD = '"""What this is."""\n'
 CORE = "server/mooring/core/fleet/node.py"
 COMMAND = "server/mooring/commands/fleet/node.py"
+TEST = "server/tests/core/fleet/test_node.py"
 LONG_FUNCTION = "def long() -> None:\n" + "    pass\n" * FUNCTION_LINES_MAX
 
 
@@ -69,6 +83,69 @@ def test_a_module_without_a_docstring_is_reported() -> None:
 )
 def test_what_is_allowed_passes(path: str, code: str) -> None:
     assert problems(PurePosixPath(path), HEAD + code) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "complaint"),
+    [
+        (COMMAND, "class WorkerTold: ...\n", "'Told' is a word of the old dialect"),
+        (COMMAND, "x = 1  # begun anew\n", "'anew' is a word"),
+        (COMMAND, "x = 'Whoever asks'\n", "'Whoever' is a word"),
+        (COMMAND, "heeds = 1\n", "'heeds' is a word"),
+        (COMMAND, "def f(a: tuple[str, int]) -> None: ...\n", "a is an anonymous tuple"),
+        (COMMAND, "def f(*, a: Sequence[tuple[str, int]] | None) -> None: ...\n", "a is an anonymous tuple"),
+        (TEST, "def make(a: tuple[str, int]) -> None: ...\n", "a is an anonymous tuple"),
+        (COMMAND, "f(\n    1, 2,\n)  # fmt: skip\n", "outside a table"),
+        (COMMAND, "def f() -> None:\n    x = [\n        1,\n    ]  # fmt: skip\n", "outside a table"),
+        (COMMAND, "x = f(\n    1, 2,\n)  # fmt: skip\n", "outside a table"),
+        (TEST, "time.sleep(1)\n", "a test that sleeps"),
+        (TEST, "async def f() -> None:\n    await asyncio.sleep(0)\n", "a test that sleeps"),
+        (TEST, "from asyncio import sleep\n", "a test that sleeps"),
+    ],
+)
+def test_a_violation_of_a_rule_to_come_is_reported(path: str, code: str, complaint: str) -> None:
+    (found,) = problems(PurePosixPath(path), HEAD + code, (*RULES, *RULES_TO_COME))
+    assert complaint in found
+
+
+@pytest.mark.parametrize(
+    ("path", "code"),
+    [
+        (COMMAND, "x = 'a new threshold'\n"),
+        (COMMAND, "def f(a: tuple[str, ...], b: tuple[int, int]) -> tuple[str, int]: ...\n"),
+        (TEST, "def test_it(a: tuple[str, int]) -> None: ...\n"),
+        (COMMAND, "TABLE = {\n    1: 2,\n}  # fmt: skip\n"),
+        (COMMAND, "class A:\n    TABLE: Final = f((\n        1, 2,\n    ))  # fmt: skip\n"),
+        (TEST, "@pytest.mark.parametrize('a', [\n    1, 2,\n])  # fmt: skip\ndef test_it(a: int) -> None: ...\n"),
+        (COMMAND, "x = '# fmt: skip'\n"),
+        (COMMAND, "time.sleep(1)\n"),
+        ("server/tests/support/waiting.py", "time.sleep(1)\n"),
+        (TEST, "clock.sleep(1)\nscript = 'sleep 1'\n"),
+    ],
+)
+def test_what_the_rules_to_come_allow_passes(path: str, code: str) -> None:
+    assert problems(PurePosixPath(path), HEAD + code, (*RULES, *RULES_TO_COME)) == []
+
+
+def test_a_long_subject_is_reported_if_its_commit_is_newer_than_the_rule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*words: str) -> str:
+        named = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+        return subprocess.run(["git", *named, *words], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "x" * 80)
+    monkeypatch.setattr(tidy, "SUBJECTS_SINCE", git("rev-parse", "HEAD").strip())
+    git("commit", "-q", "--allow-empty", "-m", "y" * 72)
+    assert long_subjects(tmp_path) == []
+    git("commit", "-q", "--allow-empty", "-m", "z" * 73)
+    (found,) = long_subjects(tmp_path)
+    assert "the subject has 73 characters (at most 72)" in found
+
+
+def test_without_a_history_no_subject_is_reported(tmp_path: Path) -> None:
+    assert long_subjects(tmp_path) == []
 
 
 def test_a_generated_file_is_not_read() -> None:

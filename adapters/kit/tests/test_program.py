@@ -18,6 +18,7 @@ from mooring_adapter.platform import Platform, read_key
 from mooring_adapter.program import _once, read_options
 from mooring_adapter.world import Operation, World
 from mooring_sdk import AsyncClient, ServiceAccountCredentials
+from tests.support.waiting import turns
 
 MANIFEST: dict[str, Any] = {
     "app": "plain",
@@ -84,7 +85,7 @@ def test_once_does_not_end_before_the_platform_has_answered(platform: SimulatedP
         paused += 1
         if paused == 5:
             may_answer.set()
-        await asyncio.sleep(0)
+        await turns()
 
     async def once() -> None:
         account = next(iter(platform.book.accounts.values()))
@@ -147,4 +148,4 @@ async def test_once_ends_with_the_error_that_ended_its_holder() -> None:
 
     falling = Falling(Adapter(app_slug="plain", plan=lambda world, operation: Plan(())), cast(Any, None))
     with pytest.raises(OSError, match="no room"):
-        await _once(falling, lambda seconds: asyncio.sleep(0))
+        await _once(falling, lambda seconds: turns())

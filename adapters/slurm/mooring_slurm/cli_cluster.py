@@ -9,7 +9,7 @@ import click
 
 from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, plain_call
-from mooring_cli.places import Places
+from mooring_cli.scope import ScopeResolver
 from mooring_cli.watch import find
 
 WAIT_SECONDS: Final = 20
@@ -37,12 +37,12 @@ class Cluster:
     @classmethod
     def of_instance(cls, invocation: Invocation, project: str | None, name: str) -> "Cluster":
         """An instance by its id, the beginning of it, or its name."""
-        return cls(invocation, find(invocation, Places(invocation).project_id(project), name), name)
+        return cls(invocation, find(invocation, ScopeResolver(invocation).project_id(project), name), name)
 
     @classmethod
     def of_attachment(cls, invocation: Invocation, project: str | None, name: str) -> "Cluster":
         """An attachment of the project by its id, or by the name of the instance that it is to."""
-        path = {"project_id": Places(invocation).project_id(project)}
+        path = {"project_id": ScopeResolver(invocation).project_id(project)}
         call = plain_call("list_attachments", path, {"limit": 500})
         known = [each for each in invocation.client.pages(call) if name in (each["id"], each["instance_name"])]
         living = [each for each in known if each["status"] not in OVER] or known[-1:]

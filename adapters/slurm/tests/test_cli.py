@@ -11,7 +11,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.tests.platform_double import PROJECT, Asked, Given, Platform, page, problem, serving
+from cli.tests.support.fake_platform import PROJECT, Asked, Given, Platform, page, problem, serving
 from mooring_cli.main import mooring
 from mooring_slurm import cli
 from mooring_slurm.cli_cluster import JobTime, Memory

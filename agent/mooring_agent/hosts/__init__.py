@@ -1,1 +1,1 @@
-"""Where things run: each host performs the same contract with another degree of isolation."""
+"""Hosts: implementations of one contract with different degrees of isolation."""

@@ -1,4 +1,4 @@
-"""The byte streams that a host hands out: a connection, the terminal of a command, and the pipes of one."""
+"""The byte streams of a host: connections, terminals of commands, and pipes of commands."""
 
 import asyncio
 import os
@@ -6,15 +6,13 @@ import socket
 from typing import Final
 
 from mooring_agent.hosts.contract import HostFailure
-from mooring_agent.supervisor.client import PipedCommand, SupervisorGone, SupervisorRefusal, TerminalCommand
+from mooring_agent.supervisor.supervisor_client import PipedCommand, SupervisorGone, SupervisorRefusal, TerminalCommand
 
 PIECE_BYTES: Final = 65_536
 _END_OF_TRANSMISSION: Final = b"\x04"
 
 
 class SocketStream:
-    """A connected socket."""
-
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         self._connection = connection
@@ -32,7 +30,6 @@ class SocketStream:
                 return b""
 
     async def send(self, data: bytes) -> None:
-        """Write all of it."""
         async with self._sending:
             if self._connection.fileno() < 0:
                 raise HostFailure("not_found", "the connection is closed")
@@ -42,12 +39,12 @@ class SocketStream:
                 raise HostFailure("not_found", "the app closed the connection") from error
 
     async def send_end(self) -> None:
-        """Nothing more will be sent."""
+        """Signal that nothing more will be sent."""
         async with self._sending:
             self._shut_down(socket.SHUT_WR)
 
     async def close(self) -> None:
-        """Both directions end now; whoever still reads or writes is woken first."""
+        """Close both directions; pending reads and writes are woken first."""
         self._shut_down(socket.SHUT_RDWR)
         async with self._receiving, self._sending:
             self._connection.close()
@@ -57,48 +54,48 @@ class SocketStream:
             try:
                 self._connection.shutdown(direction)
             except OSError:
-                return  # the other side was first
+                return  # the other side closed it first
 
 
-class _CommandStream:
-    """What both kinds of commands have: an end with an exit code, signals, and the wait for a descriptor."""
+class _SupervisedStream:
+    """The part that both kinds of commands share: exit code, signals, and waiting for a descriptor."""
 
     def __init__(self, command: TerminalCommand | PipedCommand) -> None:
-        self._held = command
-        self._ended = asyncio.create_task(command.exit_code())
+        self._handle = command
+        self._exit = asyncio.create_task(command.exit_code())
         self._receiving = asyncio.Lock()
-        self._hearing = asyncio.Lock()
+        self._receiving_errors = asyncio.Lock()
         self._sending = asyncio.Lock()
         self._closed = asyncio.Event()
 
     async def signal(self, number: int) -> None:
-        """Send a signal to the foreground."""
+        """Send a signal to the foreground process group."""
         try:
-            self._held.signal(number)
+            self._handle.signal(number)
         except OSError as error:
             raise HostFailure("not_found", "the command has ended") from error
 
     async def exit_code(self) -> int:
-        """Wait for its end."""
+        """Wait for the command to exit."""
         try:
-            return await asyncio.shield(self._ended)
+            return await asyncio.shield(self._exit)
         except (SupervisorGone, SupervisorRefusal) as error:
-            raise HostFailure("interrupted", "the command was ended with its owner") from error
+            raise HostFailure("interrupted", "the command was stopped together with its owner") from error
 
     async def close(self) -> None:
-        """Hang up: a command that still runs is ended."""
+        """Hang up: a command that still runs is killed."""
         if self._closed.is_set():
             return
         self._closed.set()
-        self._ended.cancel()
-        await asyncio.wait([self._ended])
-        async with self._receiving, self._hearing, self._sending:
-            self._held.close()
+        self._exit.cancel()
+        await asyncio.wait([self._exit])
+        async with self._receiving, self._receiving_errors, self._sending:
+            self._handle.close()
 
     async def _read(self, descriptor: int) -> bytes:
         """The next bytes; empty when the command has ended and everything was read."""
         while not self._closed.is_set():
-            ended = self._ended.done()
+            ended = self._exit.done()
             try:
                 return os.read(descriptor, PIECE_BYTES)
             except BlockingIOError:
@@ -106,7 +103,7 @@ class _CommandStream:
                     return b""
                 await self._wait(descriptor, for_writing=False)
             except OSError:
-                return b""  # nobody holds the other end any more
+                return b""  # the other end is closed
         return b""
 
     async def _write(self, descriptor: int, data: bytes) -> None:
@@ -116,27 +113,27 @@ class _CommandStream:
             try:
                 data = data[os.write(descriptor, data) :]
             except BlockingIOError:
-                if self._ended.done():
+                if self._exit.done():
                     raise HostFailure("not_found", "the command has ended") from None
                 await self._wait(descriptor, for_writing=True)
             except OSError as error:
                 raise HostFailure("not_found", "the command has ended") from error
 
     async def _wait(self, descriptor: int, for_writing: bool) -> None:
-        """Until it can be read or written, the command has ended, or the stream is closed."""
+        """Wait until the descriptor is ready, the command has ended, or the stream is closed."""
         loop = asyncio.get_running_loop()
         ready = loop.create_future()
         closed = asyncio.create_task(self._closed.wait())
         (loop.add_writer if for_writing else loop.add_reader)(descriptor, _settle, ready)
         try:
-            await asyncio.wait({ready, closed, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({ready, closed, self._exit}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             (loop.remove_writer if for_writing else loop.remove_reader)(descriptor)
             closed.cancel()
 
 
-class TerminalStream(_CommandStream):
-    """The terminal of a command that a supervisor started. Make it inside of a running loop."""
+class TerminalStream(_SupervisedStream):
+    """The terminal of a supervised command. Create it inside a running event loop."""
 
     def __init__(self, command: TerminalCommand) -> None:
         super().__init__(command)
@@ -152,19 +149,19 @@ class TerminalStream(_CommandStream):
         await self._write(self._command.terminal, data)
 
     async def send_end(self) -> None:
-        """Type what a terminal takes for the end of the input."""
+        """Type the end-of-input character."""
         await self.send(_END_OF_TRANSMISSION)
 
     async def resize(self, columns: int, rows: int) -> None:
-        """The viewer's window has this size now."""
+        """Set the size of the terminal."""
         if not 0 < columns <= 4096 or not 0 < rows <= 4096:
-            raise HostFailure("refused", "a terminal has 1 to 4096 columns and rows")
+            raise HostFailure("refused", "a terminal must have 1 to 4096 columns and rows")
         if not self._closed.is_set():
             self._command.resize(columns, rows)
 
 
-class PipedStream(_CommandStream):
-    """A command with pipes instead of a terminal: what it writes to its standard error is apart from its output."""
+class PipedStream(_SupervisedStream):
+    """A command with pipes instead of a terminal: standard error is separate from its output."""
 
     def __init__(self, command: PipedCommand) -> None:
         super().__init__(command)
@@ -177,27 +174,27 @@ class PipedStream(_CommandStream):
 
     async def receive_errors(self) -> bytes:
         """The next bytes of its standard error; empty at its end."""
-        async with self._hearing:
+        async with self._receiving_errors:
             return await self._read(self._command.errors)
 
     async def send(self, data: bytes) -> None:
-        """Write all of it to its standard input."""
+        """Write all of it to standard input."""
         async with self._sending:
             if self._command.input < 0:
                 raise HostFailure("not_found", "the command's input is closed")
             await self._write(self._command.input, data)
 
     async def send_end(self) -> None:
-        """Its standard input is at its end."""
+        """Close standard input."""
         async with self._sending:
             self._command.close_input()
 
     async def resize(self, columns: int, rows: int) -> None:
-        """It has no window."""
+        """Ignored: there is no terminal."""
 
 
 def stream_of(command: TerminalCommand | PipedCommand) -> TerminalStream | PipedStream:
-    """The stream of a command. Make it inside of a running loop."""
+    """The stream of a command. Create it inside a running event loop."""
     return PipedStream(command) if isinstance(command, PipedCommand) else TerminalStream(command)
 
 

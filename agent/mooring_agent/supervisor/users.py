@@ -1,7 +1,7 @@
-"""Who a program runs as, by the sandbox's own /etc/passwd.
+"""The user that a program runs as, by the sandbox's own /etc/passwd.
 
-The files are read here and not by the C library: that would load libraries out of the sandbox into its init. What is in
-the files is the tenant's, so only a plain file of bounded size is read, and what does not parse is passed over.
+The files are read here and not by the C library, which would load libraries of the sandbox into its init. The tenant
+controls their content, so only a regular file of bounded size is read, and lines that do not parse are skipped.
 """
 
 import os
@@ -13,11 +13,11 @@ _ID_MAX: Final = 2**32 - 2
 
 
 class UnknownUserError(Exception):
-    """Nobody of this name is in the sandbox."""
+    """The sandbox has no user of this name."""
 
 
-class User(NamedTuple):
-    """What a process needs to become somebody."""
+class SandboxUser(NamedTuple):
+    """What a process needs to switch to a user."""
 
     name: str
     uid: int
@@ -26,18 +26,18 @@ class User(NamedTuple):
     home: str
 
 
-def find_user(spelled: str, directory: str = "/etc") -> User:
-    """By name, by number, or as `uid:gid`; a number need not be in any file."""
+def find_user(spelled: str, directory: str = "/etc") -> SandboxUser:
+    """Look up a user by name, by number, or as `uid:gid`; a number need not be in any file."""
     uid, _, gid = spelled.partition(":")
     accounts = [line.split(":") for line in _lines(f"{directory}/passwd")]
     for fields in accounts:
         if len(fields) >= 6 and (fields[0] == uid or fields[2] == uid) and _is_id(fields[2]) and _is_id(fields[3]):
             number, group = int(fields[2]), int(gid) if _is_id(gid) else int(fields[3])
             groups = _groups_of(fields[0], directory)
-            return User(fields[0], number, group, tuple(sorted({group, *groups})), fields[5] or "/")
+            return SandboxUser(fields[0], number, group, tuple(sorted({group, *groups})), fields[5] or "/")
     if _is_id(uid):
         group = int(gid) if _is_id(gid) else int(uid)
-        return User(uid, int(uid), group, (group,), "/")
+        return SandboxUser(uid, int(uid), group, (group,), "/")
     raise UnknownUserError(f"no user {spelled!r} in the sandbox")
 
 

@@ -1,4 +1,4 @@
-"""Real containers from a real registry: pulled by digest, hardened, seen, stopped, and proven gone."""
+"""Real containers from a real registry: pulled by digest, hardened, inspected, stopped, and proven to be gone."""
 
 import base64
 import json
@@ -17,21 +17,22 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.tests.containers.images import BUSYBOX, Made, busybox_image, push
-from agent.tests.platform_hand import ALLOCATION, CREATE, Hand, seal
-from agent.tests.supervisor.standing import until
-from mooring_agent.cache import Cache
-from mooring_agent.containers import Containers
-from mooring_agent.executor import Executor
-from mooring_agent.families import FAMILIES
+from agent.tests.support.busybox_image import BUSYBOX, BuiltImage, busybox_image, push
+from agent.tests.support.fake_platform import ALLOCATION, CREATE, FakePlatform, seal
+from agent.tests.support.supervisors import until
+from mooring_agent.artifacts.blob_cache import BlobCache
+from mooring_agent.containers.container_tasks import ContainerTasks
+from mooring_agent.containers.images import ImageStore
+from mooring_agent.containers.podman import Podman
+from mooring_agent.control_plane.keys import make_keys
+from mooring_agent.control_plane.messages import TaskResult, decode
 from mooring_agent.hosts.contract import Network, SandboxSpec
 from mooring_agent.hosts.simulated import SimulatedHost
-from mooring_agent.images import Images
-from mooring_agent.journal import Journal
-from mooring_agent.keys import make_keys
-from mooring_agent.podman import Podman
-from mooring_agent.wire import Result, decode
+from mooring_agent.tasks.executor import Executor
+from mooring_agent.tasks.handlers import HANDLERS
+from mooring_agent.tasks.journal import Journal
 from server.tests.support.registry_process import RunningRegistry, running_registry
+from tests.support.waiting import until_sync
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("containers")]
 REPOSITORY = "apps/busybox"
@@ -40,13 +41,12 @@ UID_BASE = 400_000
 
 @pytest.fixture
 def anyio_backend() -> str:
-    """asyncio is what the agent runs on."""
     return "asyncio"
 
 
 @pytest.fixture
 def registry(tmp_path: Path) -> Iterator[RunningRegistry]:
-    """A registry with a directory of its own, since tests spoil what is in it."""
+    """A registry with a directory of its own, because tests corrupt its contents."""
     directory = tmp_path / "registry"
     directory.mkdir()
     with running_registry(directory) as running:
@@ -55,44 +55,40 @@ def registry(tmp_path: Path) -> Iterator[RunningRegistry]:
 
 @dataclass
 class Place:
-    """A network namespace, as a sandbox has one, and a device in the place of a GPU."""
+    """A network namespace, as a sandbox has one, and a device in place of a GPU."""
 
     pid: int
     device: str
 
     def network_path(self, allocation_id: str) -> str:
-        """Where it is joined."""
         return f"/proc/{self.pid}/ns/net"
 
     def uid_base(self, allocation_id: str) -> int | None:
-        """A range of its own."""
         return UID_BASE
 
     def spec_of(self, allocation_id: str) -> SandboxSpec:
-        """What the sandbox has."""
         network = Network("prj-1", "10.77.0.2", "10.77.0.0/24")
         return SandboxSpec(allocation_id, "ten_1", "prj_1", "box", 2.0, 1 << 30, 4_096, (), network)
 
     def device_paths(self, allocation_id: str) -> Sequence[str]:
-        """Its device."""
         return (self.device,)
 
 
 @dataclass
 class Machine:
-    """An agent with podman; the sandbox around the containers is simulated, they are not."""
+    """An agent with podman; the sandbox is simulated, the containers are real."""
 
     executor: Executor
     journal: Journal
-    containers: Containers
-    hand: Hand
+    containers: ContainerTasks
+    fake_platform: FakePlatform
     place: Place
 
-    async def do(self, type: str, arguments: dict[str, Any], **other: Any) -> Result:
-        """One task to its end."""
-        task = self.hand.task(type, arguments, **other)
+    async def do(self, type: str, arguments: dict[str, Any], **other: Any) -> TaskResult:
+        """Run one task to its end."""
+        task = self.fake_platform.task(type, arguments, **other)
         self.executor.accept(task)
-        await self.executor.settle()
+        await self.executor.wait_until_idle()
         entry = self.journal.find(task.task_id)
         assert entry is not None
         assert entry.result is not None
@@ -101,7 +97,7 @@ class Machine:
 
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
-    """A machine whose store and containers go with the test."""
+    """A machine whose store and containers are removed after the test."""
     podman = Podman(tmp_path / "containers")
     if not Podman.on_this_machine() or not os.access(BUSYBOX, os.X_OK):
         pytest.skip("containers need root, podman, runc, conmon and busybox-static")
@@ -109,18 +105,18 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     holder = network_holder()
     journal = Journal(tmp_path / "journal.sqlite")
     async with httpx.AsyncClient(timeout=180) as http:
-        cache = Cache(tmp_path / "cache")
+        cache = BlobCache(tmp_path / "cache")
         place = Place(holder.pid, device_node())
-        images = Images(cache, podman)
-        containers = Containers("nod_x", podman, images, cache, place, tmp_path / "volumes", http)
-        families = containers.families(FAMILIES)
-        executor = Executor(SimulatedHost(), journal, make_keys(), time.time, lambda: None, 4, families)
+        images = ImageStore(cache, podman)
+        containers = ContainerTasks("nod_x", podman, images, cache, place, tmp_path / "volumes", http)
+        handlers = containers.handlers(HANDLERS)
+        executor = Executor(SimulatedHost(), journal, make_keys(), time.time, lambda: None, 4, handlers)
         try:
-            yield Machine(executor, journal, containers, Hand(), place)
+            yield Machine(executor, journal, containers, FakePlatform(), place)
         finally:
             try:
                 await until(lambda: no_container_is_left(podman))
-                await podman.attempt("rmi", "--all", "--force")
+                await podman.try_call("rmi", "--all", "--force")
                 await until(lambda: not is_used(podman))
             finally:
                 os.unlink(place.device)
@@ -130,7 +126,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
             remove_store(podman)
 
 
-def launch(registry: RunningRegistry, image: Made, **other: Any) -> dict[str, Any]:
+def launch(registry: RunningRegistry, image: BuiltImage, **other: Any) -> dict[str, Any]:
     """The arguments of a launch."""
     return {
         "name": "web",
@@ -141,13 +137,13 @@ def launch(registry: RunningRegistry, image: Made, **other: Any) -> dict[str, An
 
 
 async def no_container_is_left(podman: Podman) -> bool:
-    """Remove all; what was only being made or ended is still there afterwards."""
-    await podman.attempt("rm", "--all", "--force", "--time", "0")
+    """Remove all containers, repeatedly: one that was just being created or ended may still appear."""
+    await podman.try_call("rm", "--all", "--force", "--time", "0")
     return await podman.containers({}) == []
 
 
 def is_used(podman: Podman) -> bool:
-    """Whether a process works on the store: one that cleans up behind a container by itself mounts it again."""
+    """Whether a process uses the store: one that cleans up after a container mounts it again."""
     for each in Path("/proc").glob("[0-9]*/cmdline"):
         with suppress(FileNotFoundError, ProcessLookupError):
             if f"{podman.directory}/".encode() in each.read_bytes():
@@ -156,7 +152,7 @@ def is_used(podman: Podman) -> bool:
 
 
 def remove_store(podman: Podman) -> None:
-    """podman keeps its store mounted onto itself."""
+    """Unmount the store, which podman mounts onto itself, and remove it."""
     for place in (podman.directory / "storage" / "overlay", podman.run):
         if place.is_mount():
             subprocess.run(["umount", str(place)], check=True)
@@ -175,7 +171,7 @@ def network_holder() -> "subprocess.Popen[bytes]":
 
 
 def device_node() -> str:
-    """A device of the machine that nobody else knows; it answers as /dev/full does."""
+    """A device of the machine that nothing else uses; it behaves like /dev/full."""
     path = f"/dev/mooring-test-{secrets.token_hex(6)}"
     os.mknod(path, stat.S_IFCHR, os.makedev(1, 7))
     os.chmod(path, 0o666)
@@ -185,16 +181,19 @@ def device_node() -> str:
 def fetched(network: str, url: str) -> str:
     """A page, fetched from inside a network."""
     command = ["nsenter", f"--net={network}", str(BUSYBOX), "wget", "-qO-", url]
-    for _ in range(200):
-        answer = subprocess.run(command, capture_output=True, text=True, check=False)
-        if answer.returncode == 0:
-            return answer.stdout
-        time.sleep(0.05)
-    raise AssertionError(answer.stderr)
+    answers = [subprocess.run(command, capture_output=True, text=True, check=False)]
+
+    def is_answered() -> bool:
+        if answers[-1].returncode != 0:
+            answers.append(subprocess.run(command, capture_output=True, text=True, check=False))
+        return answers[-1].returncode == 0
+
+    until_sync(is_answered, what=lambda: f"{url}: {answers[-1].stderr}")
+    return answers[-1].stdout
 
 
 def status_of(pid: int) -> dict[str, str]:
-    """What the kernel says of a process."""
+    """The kernel's status of a process."""
     return dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
 
 
@@ -205,13 +204,13 @@ def arguments_of_all() -> Iterator[bytes]:
             yield process.read_bytes()
 
 
-def said_in(result: Result) -> str:
-    """What was read of a log."""
+def said_in(result: TaskResult) -> str:
+    """The content of a log read."""
     assert result.outcome == "succeeded", result.failure
     return base64.b64decode(result.result["content_base64"]).decode()
 
 
-def failure_code(result: Result) -> str:
+def failure_code(result: TaskResult) -> str:
     """Why a task failed."""
     assert result.failure is not None
     return result.failure.code
@@ -248,13 +247,13 @@ async def test_a_container_is_pulled_by_digest_run_hardened_stopped_and_proven_g
     assert gone.receipt is not None
     receipt = json.loads(decode(gone.receipt.body))
     assert receipt["clean"] is True
-    assert {thing["kind"] for thing in receipt["removed"]} == {"containers", "files"}
+    assert {resource["kind"] for resource in receipt["removed"]} == {"containers", "files"}
     assert await machine.containers.podman.containers({}) == []
     with pytest.raises(FileNotFoundError):
         status_of(pid)
 
 
-async def test_a_container_that_wrote_more_than_is_kept_is_read_to_its_end_and_the_gap_is_told(
+async def test_a_container_that_wrote_more_than_is_stored_is_read_to_its_end_and_the_gap_is_reported(
     machine: Machine, registry: RunningRegistry
 ) -> None:
     image = busybox_image()
@@ -291,7 +290,7 @@ async def test_a_tampered_image_never_starts(machine: Machine, registry: Running
     file.write_bytes(spoiled)
     await machine.do("sandbox.create", CREATE)
     result = await machine.do("container.launch", launch(registry, image))
-    # docker-registry itself notices a manifest that was spoiled, and then answers with an error of its own.
+    # docker-registry itself detects a corrupted manifest, and responds with an error of its own.
     assert failure_code(result) in ("digest_mismatch", "image_pull_failed")
     if part == "layer":
         assert failure_code(result) == "digest_mismatch"
@@ -319,10 +318,10 @@ async def test_inside_a_container_nothing_of_the_machine_can_be_changed(
     name = launched.result["container_id"]
     said = ""
     while "done" not in said:
-        said = "".join((await machine.containers.podman.attempt("logs", name))[1:])
+        said = "".join((await machine.containers.podman.try_call("logs", name))[1:])
     assert "touch: /x: Read-only file system" in said
     assert "mount: permission denied" in said or "mount: mounting none on /tmp failed" in said
-    # Of the machine's devices the sandbox's own is there, and answers; no other is.
+    # Of the machine's devices, only the sandbox's own exists and works.
     assert "write error: No space left on device" in said
     assert {line for line in said.splitlines() if line.startswith("/dev/m")} == {"/dev/mqueue", machine.place.device}
     assert not [line for line in said.splitlines() if line.startswith("/dev/vd")]
@@ -342,7 +341,7 @@ async def test_a_secret_is_in_the_containers_environment_and_in_no_argument(
     assert launched.outcome == "succeeded", launched
     said = ""
     while "TOKEN" not in said:
-        said = (await machine.containers.podman.attempt("logs", launched.result["container_id"]))[1]
+        said = (await machine.containers.podman.try_call("logs", launched.result["container_id"]))[1]
     assert "TOKEN=hush-4711" in said
     assert b"hush-4711" not in b"".join(arguments_of_all())
     assert not [each for each in holding(machine, b"hush-4711") if each.name in ("bolt_state.db", "db.sql")]
@@ -352,11 +351,11 @@ async def test_a_secret_is_in_the_containers_environment_and_in_no_argument(
     assert removed.result == {"removed": True}
     await until(lambda: not is_used(machine.containers.podman))
     assert holding(machine, b"hush-4711") == [], "nothing of it is left, in no file and no database"
-    assert await machine.containers.secrets.holders() == []
+    assert await machine.containers.secrets.allocations() == []
 
 
 def holding(machine: Machine, secret: bytes) -> list[Path]:
-    """The files of podman's, in its store and in its place for what ends with the boot, that hold these bytes."""
+    """The files of podman, in its store and below /run, that contain these bytes."""
     podman = machine.containers.podman
     files = [each for place in (podman.directory, podman.run) for each in place.rglob("*") if each.is_file()]
     forms = (secret, base64.b64encode(secret)[:-4])
@@ -403,7 +402,7 @@ async def test_an_artifact_in_a_volume_is_read_by_its_container_and_goes_with_it
     assert launched.outcome == "succeeded", launched
     said = ""
     while "touch:" not in said:
-        _, out, errors = await machine.containers.podman.attempt("logs", launched.result["container_id"])
+        _, out, errors = await machine.containers.podman.try_call("logs", launched.result["container_id"])
         said = out + errors
     assert said.startswith("read"), said
     destroyed = await machine.do("sandbox.destroy", {})
@@ -430,16 +429,16 @@ async def test_a_sweep_reaps_containers_volumes_and_secrets_of_what_the_platform
     await machine.do("sandbox.create", CREATE)
     volume = [{"volume": "data", "target": "/data"}]
     launched = await machine.do("container.launch", launch(registry, image, mounts=volume))
-    # As an agent leaves it that is killed before podman has made the container.
-    await machine.containers.podman.call("secret", "create", f"{ALLOCATION}.web.1.0", "-", given=b"hush")
+    # The state after an agent is killed before podman has created the container.
+    await machine.containers.podman.call("secret", "create", f"{ALLOCATION}.web.1.0", "-", stdin=b"hush")
     assert await machine.containers.sweep([ALLOCATION]) == []
-    assert await machine.containers.secrets.holders() == [ALLOCATION]
+    assert await machine.containers.secrets.allocations() == [ALLOCATION]
     strays = await machine.containers.sweep([])
-    assert {(each.thing.kind, each.verdict, each.allocation_id) for each in strays} == {
+    assert {(each.resource.kind, each.verdict, each.allocation_id) for each in strays} == {
         ("containers", "reaped", ALLOCATION),
         ("files", "reaped", ALLOCATION),
         ("secrets", "reaped", ALLOCATION),
     }
     assert launched.result["container_id"] not in str(await machine.containers.podman.containers({}))
-    assert await machine.containers.secrets.holders() == []
+    assert await machine.containers.secrets.allocations() == []
     assert await machine.containers.sweep([]) == []

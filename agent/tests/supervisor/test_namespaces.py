@@ -1,4 +1,4 @@
-"""The supervisor where the machine lets it do more: as pid 1, owners in pid namespaces of their own, other users."""
+"""The supervisor with more rights: as pid 1, with owners in pid namespaces of their own, and other users."""
 
 import asyncio
 import os
@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from agent.tests.supervisor.standing import DAEMON, NEVER, is_alive, python, shell, until
-from mooring_agent.hosts import proc
-from mooring_agent.supervisor import logs
-from mooring_agent.supervisor.client import ProgramSpec, SupervisorClient, SupervisorRefusal, bind_listener
+from agent.tests.support.supervisors import DAEMON, NEVER, is_alive, python, shell, until
+from mooring_agent.kernel import proc, process_tree
+from mooring_agent.supervisor import segmented_log
+from mooring_agent.supervisor.supervisor_client import ProgramSpec, SupervisorClient, SupervisorRefusal, bind_listener
 from mooring_agent.supervisor.users import UnknownUserError, find_user
 
 INIT = """
 import sys
-from mooring_agent.supervisor.options import Options
-from mooring_agent.supervisor.service import serve
+from mooring_agent.supervisor.options import SupervisorOptions
+from mooring_agent.supervisor.serve import serve
 listener, state, nested = (int(each) for each in sys.argv[1:])
-serve(Options(listener, state, 0, "mooring-init test", peer_outside=True, owner_namespaces=bool(nested)))
+serve(SupervisorOptions(listener, state, 0, "mooring-init test", peer_outside=True, owner_namespaces=bool(nested)))
 """
 
 GREETER = """
@@ -44,11 +44,10 @@ class Init:
         self.client = SupervisorClient(state)
 
     def output(self, owner: str, key: str) -> str:
-        """What a program wrote."""
-        return b"".join(logs.read_log(str(self.state / f"label-{owner}" / "logs" / key), 0)).decode()
+        return b"".join(segmented_log.read_log(str(self.state / f"label-{owner}" / "logs" / key), 0)).decode()
 
-    async def told(self, owner: str, key: str, program: ProgramSpec) -> str:
-        """Run a program to its end; what it wrote."""
+    async def run_output(self, owner: str, key: str, program: ProgramSpec) -> str:
+        """Run a program to its end and return its output."""
         await self.client.start_run(owner, key, program, 60)
         ended = await self.client.wait_run(owner, key)
         assert ended.exit_code == 0, self.output(owner, key)
@@ -57,7 +56,7 @@ class Init:
 
 @pytest.fixture(params=["nested", "tree"])
 async def init(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Init]:
-    """It stands in new pid and mount namespaces; killing it ends them."""
+    """A supervisor in new pid and mount namespaces; killing it ends them."""
     listener = bind_listener(tmp_path)
     state = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
     inside = (sys.executable, "-I", "-c", f"import sys; sys.path[:0] = {sys.path!r}\n{INIT}")
@@ -85,9 +84,9 @@ async def test_the_machine_knows_its_pid_by_the_socket(init: Init) -> None:
 
 
 def living_below(pid: int) -> int:
-    """How many processes there are from this one on; whoever has ended and waits to be reaped does not count."""
+    """The number of processes from this one on, without zombies."""
     table = proc.processes()
-    return sum(not table[each].ended for each in proc.below(table, {pid}))
+    return sum(not table[each].ended for each in process_tree.subtree(table, {pid}))
 
 
 async def test_closing_an_owner_kills_its_daemon_while_the_other_lives(init: Init, tmp_path: Path) -> None:
@@ -122,14 +121,15 @@ for name, look in looks.items():
     except OSError as error:
         print(name, "denied")
 """
-    # What a host leaves to root in a sandbox: neither SYS_PTRACE nor PERFMON, which may read another's memory.
+    # The capabilities a host leaves to root in a sandbox: neither SYS_PTRACE nor PERFMON, which can read others'
+    # memory.
     kept = "-all,+chown,+dac_override,+fowner,+kill,+setgid,+setuid,+setpcap,+net_bind_service,+sys_chroot"
     program = ProgramSpec(("setpriv", f"--bounding-set={kept}", sys.executable, "-c", script), {}, "root")
-    assert "SEEN" not in await init.told("a", "task-1", program)
+    assert "SEEN" not in await init.run_output("a", "task-1", program)
     assert (await init.client.status()).pid == 1
 
 
-async def test_a_question_from_inside_is_not_heard(init: Init) -> None:
+async def test_a_request_from_inside_is_ignored(init: Init) -> None:
     script = f"""
 import socket
 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -139,17 +139,17 @@ try:
     print(repr(connection.recv(1000)))
 except ConnectionError: print("b''")
 """
-    assert (await init.told("a", "task-1", python(script))).strip() == "b''"
+    assert (await init.run_output("a", "task-1", python(script))).strip() == "b''"
 
 
 async def test_a_program_becomes_the_user_that_it_names(init: Init) -> None:
     script = "id -u; id -g; id -G; echo $HOME $USER; grep -c 'NoNewPrivs:.1' /proc/self/status || true; pwd"
     asked = ("sh", "-c", script)
-    known = await init.told("a", "task-1", ProgramSpec(asked, {}, "nobody"))
+    known = await init.run_output("a", "task-1", ProgramSpec(asked, {}, "nobody"))
     assert known.split() == ["65534", "65534", "65534", "/nonexistent", "nobody", "1", "/"]
-    number = await init.told("a", "task-2", ProgramSpec(asked, {}, "4711:4712", "/tmp"))
+    number = await init.run_output("a", "task-2", ProgramSpec(asked, {}, "4711:4712", "/tmp"))
     assert number.split() == ["4711", "4712", "4712", "/", "4711", "1", "/tmp"]
-    root = await init.told("a", "task-3", ProgramSpec(asked, {}, "root"))
+    root = await init.run_output("a", "task-3", ProgramSpec(asked, {}, "root"))
     assert root.split()[:3] == ["0", "0", "0"]
     assert root.split()[-2:] == ["0", "/"]
     with pytest.raises(SupervisorRefusal) as refused:

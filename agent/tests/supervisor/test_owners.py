@@ -1,4 +1,6 @@
-"""Owners under one supervisor: one goes whole, the others stay; and supervisors, or the agent, that are killed."""
+"""Owners under one supervisor: one is killed completely, the others stay; and supervisors, or the agent, that are
+killed.
+"""
 
 import asyncio
 import contextlib
@@ -10,20 +12,20 @@ from pathlib import Path
 
 import pytest
 
-from agent.tests.supervisor.standing import (
+from agent.tests.support.supervisors import (
     DAEMON,
     NEVER,
-    Standing,
+    RunningSupervisor,
     daemon_pid,
     is_alive,
     kill,
     python,
+    running_supervisor,
     shell,
-    standing,
     until,
 )
-from mooring_agent.hosts import proc
-from mooring_agent.supervisor.client import SupervisorGone, SupervisorRefusal
+from mooring_agent.kernel import proc
+from mooring_agent.supervisor.supervisor_client import SupervisorGone, SupervisorRefusal
 
 SERVER = """
 import http.server, pathlib, sys
@@ -45,22 +47,22 @@ time.sleep(1000)
 
 
 @pytest.fixture
-async def sandbox(tmp_path: Path) -> AsyncIterator[Standing]:
-    """A supervisor that stands for one test."""
-    async with standing(tmp_path) as made:
+async def sandbox(tmp_path: Path) -> AsyncIterator[RunningSupervisor]:
+    """A running supervisor for one test."""
+    async with running_supervisor(tmp_path) as made:
         yield made
 
 
-async def serve(sandbox: Standing, owner: str, tmp_path: Path) -> int:
-    """A real HTTP server of an owner's; its port."""
+async def serve(sandbox: RunningSupervisor, owner: str, tmp_path: Path) -> int:
+    """Start a real HTTP server of an owner; returns its port."""
     place = tmp_path / f"port-{owner}"
     await sandbox.client.start_service(owner, "web", python(SERVER, str(place)), NEVER)
     await until(place.exists)
     return int(place.read_text())
 
 
-async def answers(sandbox: Standing, port: int) -> bool:
-    """Whether HTTP is spoken there, over a connection that the supervisor made."""
+async def answers(sandbox: RunningSupervisor, port: int) -> bool:
+    """Whether HTTP is served there, over a connection that the supervisor made."""
     connection = await sandbox.client.dial(port)
     reader, writer = await asyncio.open_connection(sock=connection)
     writer.write(b"GET / HTTP/1.0\r\n\r\n")
@@ -70,7 +72,9 @@ async def answers(sandbox: Standing, port: int) -> bool:
     return b"200" in first
 
 
-async def test_closing_an_owner_kills_its_daemons_while_another_serves(sandbox: Standing, tmp_path: Path) -> None:
+async def test_closing_an_owner_kills_its_daemons_while_another_serves(
+    sandbox: RunningSupervisor, tmp_path: Path
+) -> None:
     port = await serve(sandbox, "stays", tmp_path)
     await sandbox.client.start_run("goes", "task-1", python(DAEMON, str(tmp_path / "d")), 60)
     assert (await sandbox.client.wait_run("goes", "task-1")).exit_code == 0
@@ -82,7 +86,7 @@ async def test_closing_an_owner_kills_its_daemons_while_another_serves(sandbox: 
     assert set((await sandbox.client.status()).owners) == {"stays"}
 
 
-async def test_an_owner_with_hundreds_of_scattered_processes_goes_whole(sandbox: Standing) -> None:
+async def test_an_owner_with_hundreds_of_scattered_processes_goes_whole(sandbox: RunningSupervisor) -> None:
     await sandbox.client.start_service("many", "bomb", python(BOMB), NEVER)
 
     async def scattered() -> bool:
@@ -94,7 +98,9 @@ async def test_an_owner_with_hundreds_of_scattered_processes_goes_whole(sandbox:
     assert not any(is_alive(pid) for pid in pids)
 
 
-async def test_killing_an_owner_lets_it_start_again_and_tells_what_ran(sandbox: Standing, tmp_path: Path) -> None:
+async def test_killing_an_owner_reports_what_ran_and_lets_it_start_again(
+    sandbox: RunningSupervisor, tmp_path: Path
+) -> None:
     await sandbox.client.start_service("a", "web", shell("exec sleep 1000"), {**NEVER, "policy": "always", "limit": 9})
     await sandbox.client.start_run("a", "task-1", shell("exec sleep 1000"), 600)
     await sandbox.client.start_run("a", "task-2", python(DAEMON, str(tmp_path / "d")), 600)
@@ -109,7 +115,9 @@ async def test_killing_an_owner_lets_it_start_again_and_tells_what_ran(sandbox: 
     assert (await sandbox.client.start_service("a", "web", shell("exec sleep 1000"), NEVER)).state == "running"
 
 
-async def test_an_owners_supervisor_that_is_killed_takes_its_programs_along(sandbox: Standing, tmp_path: Path) -> None:
+async def test_an_owners_supervisor_that_is_killed_takes_its_programs_along(
+    sandbox: RunningSupervisor, tmp_path: Path
+) -> None:
     port = await serve(sandbox, "stays", tmp_path)
     await sandbox.client.start_run("hit", "task-1", shell("exec sleep 1000"), 600)
     await sandbox.client.start_run("hit", "task-2", python(DAEMON, str(tmp_path / "d")), 600)
@@ -129,7 +137,7 @@ async def test_an_owners_supervisor_that_is_killed_takes_its_programs_along(sand
     assert await answers(sandbox, port)
 
 
-async def test_a_supervisor_that_is_killed_takes_everything_along(sandbox: Standing, tmp_path: Path) -> None:
+async def test_a_supervisor_that_is_killed_takes_everything_along(sandbox: RunningSupervisor, tmp_path: Path) -> None:
     await sandbox.client.start_run("", "done", shell("exit 3"), 60)
     await sandbox.client.wait_run("", "done")
     await sandbox.client.start_run("", "task-1", python(DAEMON, str(tmp_path / "d")), 600)
@@ -150,8 +158,8 @@ async def test_a_supervisor_that_is_killed_takes_everything_along(sandbox: Stand
 AGENT = """
 import asyncio, os, sys
 from pathlib import Path
-from mooring_agent.supervisor.client import ProgramSpec, SupervisorClient
-from mooring_agent.supervisor.launch import ensure_supervisor
+from mooring_agent.supervisor.supervisor_client import ProgramSpec, SupervisorClient
+from mooring_agent.supervisor.launcher import ensure_supervisor
 
 async def main():
     state, root, flag = (Path(each) for each in sys.argv[1:])
@@ -180,7 +188,7 @@ async def test_what_an_agent_started_outlives_it_and_its_result_is_found(tmp_pat
     pid = int(await agent.stdout.readline())
     agent.kill()
     await agent.wait()
-    async with standing(tmp_path) as sandbox:
+    async with running_supervisor(tmp_path) as sandbox:
         assert (await sandbox.client.status()).pid == pid
         found = await sandbox.client.find_run("", "task-1")
         assert found is not None
@@ -192,7 +200,7 @@ async def test_what_an_agent_started_outlives_it_and_its_result_is_found(tmp_pat
         assert service.state == "running"
 
 
-async def test_shutting_down_ends_every_owner_and_the_supervisor(sandbox: Standing, tmp_path: Path) -> None:
+async def test_shutting_down_ends_every_owner_and_the_supervisor(sandbox: RunningSupervisor, tmp_path: Path) -> None:
     await sandbox.client.start_run("a", "task-1", python(DAEMON, str(tmp_path / "d")), 600)
     daemon = await daemon_pid(tmp_path / "d")
     status = await sandbox.client.status()
@@ -200,13 +208,13 @@ async def test_shutting_down_ends_every_owner_and_the_supervisor(sandbox: Standi
     await until(lambda: not any(is_alive(pid) for pid in (daemon, status.pid, *status.owners.values())))
 
 
-async def test_a_second_supervisor_for_the_same_state_does_not_stand(sandbox: Standing) -> None:
+async def test_a_second_supervisor_for_the_same_state_does_not_stand(sandbox: RunningSupervisor) -> None:
     first = await sandbox.client.status()
     assert (await sandbox.status()).pid == first.pid
 
 
 def sockets_of(pid: int) -> set[str]:
-    """What a process has open, without what has no name of its own."""
+    """What a process has open, without anonymous files."""
     found = set()
     for name in os.listdir(f"/proc/{pid}/fd"):
         with contextlib.suppress(FileNotFoundError):
@@ -214,7 +222,7 @@ def sockets_of(pid: int) -> set[str]:
     return {each for each in found if not each.startswith("/proc/")}
 
 
-async def test_nothing_is_left_over_after_hundreds_of_runs(sandbox: Standing) -> None:
+async def test_nothing_is_left_over_after_hundreds_of_runs(sandbox: RunningSupervisor) -> None:
     await sandbox.client.start_run("", "warm", shell("true"), 60)
     await sandbox.client.wait_run("", "warm")
     status = await sandbox.client.status()
@@ -227,10 +235,10 @@ async def test_nothing_is_left_over_after_hundreds_of_runs(sandbox: Standing) ->
         await asyncio.gather(*(sandbox.client.wait_run("", key) for key in keys))
     with pytest.raises(SupervisorRefusal):
         await sandbox.client.start_run("", "absent", python("", "\0"), 60)
-    # At most as many as before: the connection that told the end of the first run may have been open still.
+    # At most as many as before: the connection that reported the end of the first run may still have been open.
     await until(lambda: all(len(os.listdir(f"/proc/{pid}/fd")) <= most for pid, most in zip(pids, before, strict=True)))
-    # What the programs left behind ends, and is reaped, a moment after the programs; and the collector may close
-    # what earlier tests left open in this process.
+    # Leftovers of the programs end, and are reaped, a moment after the programs; and garbage collection may close what
+    # earlier tests left open in this process.
     await until(lambda: not [each for each in proc.processes().values() if each.parent in pids and each.ended])
     assert sockets_of(os.getpid()) - own == set()
 
@@ -242,7 +250,7 @@ def memory_of(pid: int) -> tuple[int, int]:
     return int(memory["Rss"].split()[0]), int(memory["Pss"].split()[0])
 
 
-async def test_a_supervisor_is_small(sandbox: Standing) -> None:
+async def test_a_supervisor_is_small(sandbox: RunningSupervisor) -> None:
     for owner in ("a", "b"):
         await sandbox.client.start_service(owner, "web", shell("exec sleep 1000"), NEVER)
     status = await sandbox.client.status()
@@ -253,8 +261,8 @@ async def test_a_supervisor_is_small(sandbox: Standing) -> None:
         assert resident < 24 * 1024
 
 
-async def test_strangers_are_not_heard(sandbox: Standing) -> None:
-    """Another user who could reach the socket gets no answer."""
+async def test_requests_of_other_users_are_ignored(sandbox: RunningSupervisor) -> None:
+    """Another user who could reach the socket gets no reply."""
     if os.geteuid() != 0:
         pytest.skip("only root can be somebody else")
     sandbox.state.chmod(0o777)
@@ -271,15 +279,15 @@ try:
 except ConnectionError: print("b''")
 """
     stranger = await asyncio.create_subprocess_exec(sys.executable, "-c", script, str(sandbox.state), stdout=-1)
-    told, _ = await stranger.communicate()
-    assert told.strip() == b"b''"
+    output, _ = await stranger.communicate()
+    assert output.strip() == b"b''"
 
 
 @pytest.mark.parametrize(
     "raw",
     [b"", b"I", b"I{", b"I[]", b"Mx", b"X{}", b'I{"op":"none","owner":""}', b'I{"op":[]}', b'I{"op":"list","owner":7}'],
 )
-async def test_a_message_that_is_none_is_refused_and_ends_nothing(sandbox: Standing, raw: bytes) -> None:
+async def test_a_message_that_is_none_is_refused_and_ends_nothing(sandbox: RunningSupervisor, raw: bytes) -> None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     connection.settimeout(180)
     connection.connect(str(sandbox.state / "supervisor.sock"))

@@ -1,4 +1,4 @@
-"""Programs under a supervisor: started once, heard, restarted, ended."""
+"""Programs under a supervisor: started once, logged, restarted, stopped."""
 
 import asyncio
 import json
@@ -11,37 +11,36 @@ from pathlib import Path
 
 import pytest
 
-from agent.tests.supervisor.standing import (
+from agent.tests.support.supervisors import (
     DAEMON,
     NEVER,
-    Standing,
+    RunningSupervisor,
     daemon_pid,
     is_alive,
     kill,
     python,
+    running_supervisor,
     shell,
-    standing,
     until,
 )
-from mooring_agent.hosts import proc
-from mooring_agent.supervisor import logs
-from mooring_agent.supervisor.captures import read_capture
-from mooring_agent.supervisor.client import ProgramSpec, SupervisorRefusal
+from mooring_agent.kernel import proc
+from mooring_agent.supervisor import segmented_log
+from mooring_agent.supervisor.output_capture import read_capture
+from mooring_agent.supervisor.supervisor_client import ProgramSpec, SupervisorRefusal
 
 
 @pytest.fixture
-async def sandbox(tmp_path: Path) -> AsyncIterator[Standing]:
-    """A supervisor that stands for one test."""
-    async with standing(tmp_path) as made:
+async def sandbox(tmp_path: Path) -> AsyncIterator[RunningSupervisor]:
+    """A running supervisor for one test."""
+    async with running_supervisor(tmp_path) as made:
         yield made
 
 
-def output(sandbox: Standing, owner: str, key: str, offset: int = 0) -> bytes:
-    """What a program wrote."""
-    return b"".join(logs.read_log(sandbox.log(owner, key), offset))
+def output(sandbox: RunningSupervisor, owner: str, key: str, offset: int = 0) -> bytes:
+    return b"".join(segmented_log.read_log(sandbox.log(owner, key), offset))
 
 
-async def test_a_run_ends_with_its_code_and_its_output(sandbox: Standing) -> None:
+async def test_a_run_ends_with_its_code_and_its_output(sandbox: RunningSupervisor) -> None:
     program = ProgramSpec(("sh", "-c", "cat; echo to-stderr >&2; exit 7"), {}, stdin=b"typed\n")
     await sandbox.client.start_run("", "task-1", program, 60)
     ended = await sandbox.client.wait_run("", "task-1")
@@ -49,7 +48,7 @@ async def test_a_run_ends_with_its_code_and_its_output(sandbox: Standing) -> Non
     assert output(sandbox, "", "task-1") == b"typed\nto-stderr\n"
 
 
-async def test_the_standard_output_of_a_run_is_kept_apart_from_its_log(sandbox: Standing) -> None:
+async def test_the_standard_output_of_a_run_is_kept_apart_from_its_log(sandbox: RunningSupervisor) -> None:
     program = ProgramSpec(("sh", "-c", "echo out; echo to-stderr >&2; echo more; exit 7"), {}, output_bytes=100)
     await sandbox.client.start_run("", "task-1", program, 60)
     assert (await sandbox.client.wait_run("", "task-1")).exit_code == 7
@@ -57,7 +56,7 @@ async def test_the_standard_output_of_a_run_is_kept_apart_from_its_log(sandbox: 
     assert sorted(output(sandbox, "", "task-1").splitlines()) == [b"more", b"out", b"to-stderr"]
 
 
-async def test_no_more_of_an_output_is_kept_than_was_asked_for(sandbox: Standing) -> None:
+async def test_no_more_of_an_output_is_kept_than_was_asked_for(sandbox: RunningSupervisor) -> None:
     full = python("import sys; sys.stdout.write('x' * 50_000)")
     over = python("import sys; sys.stdout.write('x' * 49_999 + 'yz')")
     for key, program in (("full", full), ("over", over)):
@@ -74,7 +73,7 @@ async def test_no_more_of_an_output_is_kept_than_was_asked_for(sandbox: Standing
 
 
 async def test_what_a_run_left_behind_writes_to_the_log_and_not_to_its_output(
-    sandbox: Standing, tmp_path: Path
+    sandbox: RunningSupervisor, tmp_path: Path
 ) -> None:
     left = f"(while ! test -e {tmp_path}/go; do sleep 0.02; done; echo later) & echo now"
     await sandbox.client.start_run("", "task-1", replace(shell(left), output_bytes=100), 60)
@@ -84,12 +83,12 @@ async def test_what_a_run_left_behind_writes_to_the_log_and_not_to_its_output(
     assert read_capture(sandbox.log("", "task-1")) == (b"now\n", False)
 
 
-async def test_a_signal_is_told_as_128_and_its_number(sandbox: Standing) -> None:
+async def test_a_signal_is_reported_as_128_and_its_number(sandbox: RunningSupervisor) -> None:
     await sandbox.client.start_run("", "task-1", shell("kill -KILL $$"), 60)
     assert (await sandbox.client.wait_run("", "task-1")).exit_code == 128 + signal.SIGKILL
 
 
-async def test_a_key_is_started_at_most_once(sandbox: Standing) -> None:
+async def test_a_key_is_started_at_most_once(sandbox: RunningSupervisor) -> None:
     program = shell("echo once >> ../times")
     await asyncio.gather(*(sandbox.client.start_run("", "task-1", program, 60) for _ in range(10)))
     await sandbox.client.wait_run("", "task-1")
@@ -98,7 +97,9 @@ async def test_a_key_is_started_at_most_once(sandbox: Standing) -> None:
     assert (sandbox.root.parent / "times").read_text() == "once\n"
 
 
-async def test_a_run_that_does_not_end_is_killed_with_what_it_started(sandbox: Standing, tmp_path: Path) -> None:
+async def test_a_run_that_does_not_end_is_killed_with_what_it_started(
+    sandbox: RunningSupervisor, tmp_path: Path
+) -> None:
     for seconds in (3, 10, 30, 90):  # what it starts has to be there before its time is over, on a slow machine too
         key, written = f"task-{seconds}", tmp_path / f"d{seconds}"
         program = ProgramSpec(("sh", "-c", f"{sys.executable} -c '{DAEMON}' {written}; exec sleep 1000"), {})
@@ -111,7 +112,9 @@ async def test_a_run_that_does_not_end_is_killed_with_what_it_started(sandbox: S
     await until(lambda: not is_alive(daemon))
 
 
-async def test_cancelling_a_run_kills_it_and_its_daemon_and_nothing_else(sandbox: Standing, tmp_path: Path) -> None:
+async def test_cancelling_a_run_kills_it_and_its_daemon_and_nothing_else(
+    sandbox: RunningSupervisor, tmp_path: Path
+) -> None:
     await sandbox.client.start_run("", "other", shell("exec sleep 1000"), 600)
     other = (await sandbox.client.find_run("", "other")) or pytest.fail("it was just started")
     program = ProgramSpec(("sh", "-c", f"{sys.executable} -c '{DAEMON}' {tmp_path}/d; exec sleep 1000"), {})
@@ -124,7 +127,7 @@ async def test_cancelling_a_run_kills_it_and_its_daemon_and_nothing_else(sandbox
     assert is_alive(other.pid)
 
 
-async def test_a_program_that_is_not_there_is_told_and_stays_known(sandbox: Standing) -> None:
+async def test_a_missing_program_is_reported_and_stays_known(sandbox: RunningSupervisor) -> None:
     with pytest.raises(SupervisorRefusal) as refused:
         await sandbox.client.start_run("", "task-1", ProgramSpec(("no-such-program",), {}), 60)
     assert refused.value.code == "not_found"
@@ -133,7 +136,7 @@ async def test_a_program_that_is_not_there_is_told_and_stays_known(sandbox: Stan
     assert (found.state, found.reason) == ("ended", "not_found")
 
 
-async def test_a_file_that_may_not_be_run_is_told(sandbox: Standing) -> None:
+async def test_a_file_that_is_not_executable_is_reported(sandbox: RunningSupervisor) -> None:
     (sandbox.root / "plain").write_text("no program")
     with pytest.raises(SupervisorRefusal) as refused:
         await sandbox.client.start_run("", "task-1", ProgramSpec(("./plain",), {}), 60)
@@ -141,20 +144,20 @@ async def test_a_file_that_may_not_be_run_is_told(sandbox: Standing) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "../up", "a/b", ".hidden", "x" * 129, "ä", "a\0b", "a\nb"])
-async def test_a_key_that_is_no_name_is_refused(sandbox: Standing, key: str) -> None:
+async def test_a_key_that_is_no_name_is_refused(sandbox: RunningSupervisor, key: str) -> None:
     with pytest.raises(SupervisorRefusal) as refused:
         await sandbox.client.start_run("", key, shell("true"), 60)
     assert refused.value.code == "refused"
 
 
-async def test_a_directory_outside_of_the_root_is_refused(sandbox: Standing) -> None:
+async def test_a_directory_outside_of_the_root_is_refused(sandbox: RunningSupervisor) -> None:
     (sandbox.root / "link").symlink_to("/")
     for directory in ("../..", "/link", "/link/etc", "/absent"):
         with pytest.raises(SupervisorRefusal):
             await sandbox.client.start_run("", f"in{hash(directory)}", ProgramSpec(("true",), {}, "", directory), 60)
 
 
-async def test_long_input_and_environment_arrive_whole(sandbox: Standing) -> None:
+async def test_long_input_and_environment_arrive_whole(sandbox: RunningSupervisor) -> None:
     content = os.urandom(4 * 1_048_576)
     program = ProgramSpec(("sh", "-c", "sha256sum; echo ${#LONG}"), {"LONG": "x" * 100_000}, stdin=content)
     await sandbox.client.start_run("", "task-1", program, 60)
@@ -164,7 +167,7 @@ async def test_long_input_and_environment_arrive_whole(sandbox: Standing) -> Non
     assert output(sandbox, "", "task-1") == expected + b"100000\n"
 
 
-async def test_a_failing_service_is_restarted_up_to_its_limit(sandbox: Standing) -> None:
+async def test_a_failing_service_is_restarted_up_to_its_limit(sandbox: RunningSupervisor) -> None:
     restart = {"policy": "on_failure", "backoff_seconds": 0.01, "limit": 3}
     await sandbox.client.start_service("", "web", shell("echo started; exit 4"), restart)
     await until_state(sandbox, "web", "failed")
@@ -178,14 +181,14 @@ async def test_a_failing_service_is_restarted_up_to_its_limit(sandbox: Standing)
     ("policy", "code", "state"),
     [("never", 0, "exited"), ("never", 1, "failed"), ("on_failure", 0, "exited"), ("always", 0, "failed")],
 )
-async def test_a_policy_decides_about_the_end(sandbox: Standing, policy: str, code: int, state: str) -> None:
+async def test_a_policy_decides_about_the_end(sandbox: RunningSupervisor, policy: str, code: int, state: str) -> None:
     restart = {"policy": policy, "backoff_seconds": 0, "limit": 2}
     await sandbox.client.start_service("", "web", shell(f"echo started; exit {code}"), restart)
     await until_state(sandbox, "web", state)
     assert output(sandbox, "", "web").count(b"started") == (3 if policy == "always" else 1)
 
 
-async def test_a_service_whose_main_process_is_killed_comes_back(sandbox: Standing) -> None:
+async def test_a_service_whose_main_process_is_killed_comes_back(sandbox: RunningSupervisor) -> None:
     restart = {"policy": "on_failure", "backoff_seconds": 0, "limit": 10}
     first = await sandbox.client.start_service("", "web", shell("exec sleep 1000"), restart)
     assert first.pid is not None
@@ -198,7 +201,9 @@ async def test_a_service_whose_main_process_is_killed_comes_back(sandbox: Standi
     await until(another)
 
 
-async def test_stopping_the_main_process_leaves_its_job_alive_and_heard(sandbox: Standing, tmp_path: Path) -> None:
+async def test_stopping_the_main_process_leaves_its_job_alive_and_logged(
+    sandbox: RunningSupervisor, tmp_path: Path
+) -> None:
     job = f"setsid sh -c 'echo job $$; while ! test -e {tmp_path}/go; do sleep 0.05; done; echo done; sleep 1000' &"
     started = await sandbox.client.start_service("", "daemon", shell(f"{job} exec sleep 1000"), NEVER)
     await until(lambda: b"job" in output(sandbox, "", "daemon"))
@@ -217,7 +222,7 @@ async def test_stopping_the_main_process_leaves_its_job_alive_and_heard(sandbox:
     assert not any(is_alive(pid) for pid in left)
 
 
-async def test_a_service_that_does_not_listen_is_killed_after_its_grace(sandbox: Standing) -> None:
+async def test_a_service_that_does_not_listen_is_killed_after_its_grace(sandbox: RunningSupervisor) -> None:
     stubborn = python(
         "import signal,time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(1000)"
     )
@@ -229,14 +234,14 @@ async def test_a_service_that_does_not_listen_is_killed_after_its_grace(sandbox:
     assert (state.state, state.exit_code) == ("exited", 137)
 
 
-async def test_a_name_is_a_run_or_a_service_and_not_both(sandbox: Standing) -> None:
+async def test_a_name_is_a_run_or_a_service_and_not_both(sandbox: RunningSupervisor) -> None:
     await sandbox.client.start_run("", "same", shell("true"), 60)
     with pytest.raises(SupervisorRefusal):
         await sandbox.client.start_service("", "same", shell("true"), NEVER)
     assert await sandbox.client.inspect("", "same") is None
 
 
-async def test_a_program_gets_nothing_of_the_supervisors(sandbox: Standing) -> None:
+async def test_a_program_gets_nothing_of_the_supervisors(sandbox: RunningSupervisor) -> None:
     script = """
 import os, signal, json
 status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
@@ -266,7 +271,9 @@ print(json.dumps({
     }
 
 
-async def test_no_secret_is_in_an_argument_list_a_file_or_the_supervisors_environment(sandbox: Standing) -> None:
+async def test_no_secret_is_in_an_argument_list_a_file_or_the_supervisors_environment(
+    sandbox: RunningSupervisor,
+) -> None:
     secret = "tell-nobody-4711"
     program = ProgramSpec(("sh", "-c", "read word; exec sleep 1000"), {"TOKEN": secret}, stdin=f"{secret}\n".encode())
     started = await sandbox.client.start_service("", "web", program, NEVER)
@@ -285,8 +292,8 @@ async def test_no_secret_is_in_an_argument_list_a_file_or_the_supervisors_enviro
             assert secret.encode() not in file.read_bytes(), file
 
 
-async def until_state(sandbox: Standing, name: str, wanted: str) -> None:
-    """Wait for a service to be so."""
+async def until_state(sandbox: RunningSupervisor, name: str, wanted: str) -> None:
+    """Wait for a service to reach this state."""
 
     async def is_so() -> bool:
         state = await sandbox.client.inspect("", name)
@@ -296,5 +303,5 @@ async def until_state(sandbox: Standing, name: str, wanted: str) -> None:
 
 
 def environment_of(pid: int) -> bytes:
-    """What /proc shows of a process's variables."""
+    """The environment of a process, according to /proc."""
     return Path(f"/proc/{pid}/environ").read_bytes().strip(b"\0")

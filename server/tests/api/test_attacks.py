@@ -22,6 +22,7 @@ from mooring.storage.kernel.database import PLATFORM
 from server.tests.api.test_connection import serve
 from server.tests.conftest import PASSWORD, Tenant, World, running_platform
 from server.tests.support.service_accounts import assertion
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -366,11 +367,8 @@ async def test_a_caller_who_reads_nothing_of_its_answers_is_cut_off(monkeypatch:
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 4)
         connections = served.server.server_state.connections
-        async with asyncio.timeout(60):
-            while not connections:  # noqa: ASYNC110  uvicorn has no event for it
-                await asyncio.sleep(0.01)
-            while connections:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: connections)
+        await until(lambda: not connections)
         writer.close()
 
 
@@ -392,10 +390,13 @@ class SlowCaller:
 
     async def is_cut_off(self) -> None:
         """It is, once the kernel takes nothing more for it."""
-        async with asyncio.timeout(60):
-            while not self.transport.is_closing():
-                await asyncio.sleep(0.01)
+
+        def is_closing() -> bool:
+            if not self.transport.is_closing():
                 self.look_later()
+            return self.transport.is_closing()
+
+        await until(is_closing)
 
 
 @asynccontextmanager

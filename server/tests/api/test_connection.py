@@ -15,6 +15,7 @@ import uvicorn
 from mooring.api import connection as http
 from mooring.api.connection import HttpConnection
 from mooring.api.request_cycle import ANSWER, BODY, BODY_BYTES_WAITING_MAX, RequestCycle
+from tests.support.waiting import turns, until
 
 pytestmark = pytest.mark.anyio
 
@@ -94,8 +95,7 @@ async def serve(application: Application, **settings: Any) -> AsyncIterator[Serv
     )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([listening]))
-    while not server.started:  # noqa: ASYNC110  uvicorn has no event for it
-        await asyncio.sleep(0.005)
+    await until(lambda: server.started)
     served = Served(server, listening.getsockname()[1])
     try:
         yield served
@@ -160,8 +160,7 @@ async def test_pipelined_requests_are_answered_in_their_order_however_long_each_
     async with serve(application) as served:
         line = await served.line()
         line.send(b"".join(request(f"/{number}", "Content-Length: 1", method="POST", body=b"x") for number in range(5)))
-        while not begun:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: begun)
         first_may_end.set()
         paths = [json.loads((await line.answer())[2])["path"] for _ in range(5)]
         assert paths == begun == ["/0", "/1", "/2", "/3", "/4"]
@@ -172,7 +171,7 @@ async def test_a_request_may_arrive_byte_by_byte() -> None:
         line = await served.line()
         for byte in request("/x", "Content-Length: 4", method="POST", body=b"abcd"):
             line.send(bytes([byte]))
-            await asyncio.sleep(0)
+            await turns()
         assert json.loads((await line.answer())[2])["body"] == "abcd"
 
 
@@ -198,8 +197,7 @@ async def test_a_large_body_is_held_back_until_somebody_reads_it() -> None:
         line = await served.line()
         line.send(request("/x", f"Content-Length: {size}", method="POST", body=bytes(size)))
         (held,) = [await _connection_of(served)]
-        while held._reads:  # noqa: ASYNC110
-            await asyncio.sleep(0)
+        await until(lambda: not held._reads)
         assert len(held._current._body) < 4 * BODY_BYTES_WAITING_MAX  # type: ignore[union-attr]
         may_read.set()
         assert (await line.answer())[2] == str(size).encode()
@@ -218,8 +216,7 @@ async def test_behind_a_large_body_that_was_refused_unread_the_next_request_is_a
         line.send(f"POST /x HTTP/1.1\r\nhost: x\r\ncontent-length: {size}\r\n\r\n".encode())
         line.send(b"x" * (size // 2))
         connection = await _connection_of(served)
-        while connection._reads:  # noqa: ASYNC110  the connection has no event for it
-            await asyncio.sleep(0.005)
+        await until(lambda: not connection._reads)
         held_back.set()
         assert (await line.answer())[0] == 413
         line.send(b"x" * (size // 2) + request("/next"))
@@ -227,9 +224,7 @@ async def test_behind_a_large_body_that_was_refused_unread_the_next_request_is_a
 
 
 async def _connection_of(served: Served) -> HttpConnection:
-    while not served.server.server_state.connections:  # noqa: ASYNC110
-        await asyncio.sleep(0)
-    (found,) = served.server.server_state.connections
+    (found,) = await until(lambda: served.server.server_state.connections)
     assert isinstance(found, HttpConnection)
     return found
 
@@ -385,9 +380,7 @@ async def test_a_connection_that_falls_silent_after_a_long_request_is_closed_no_
         line.send(request("/x"))
         connection = await _connection_of(served)
         far = asyncio.get_running_loop().time() + http.BUSY_CHECK_SECONDS / 2
-        async with asyncio.timeout(TIMEOUT_SECONDS):
-            while connection._next_check_at < far:  # noqa: ASYNC110  until it was checked while it waited
-                await asyncio.sleep(0.02)
+        await until(lambda: connection._next_check_at >= far, what="a check of the connection while it waited")
         held.set()
         assert (await line.answer())[0] == 200
         assert await line.rest() == b""
@@ -434,12 +427,9 @@ async def test_neither_a_request_nor_its_connection_is_left_for_the_garbage_coll
                 assert (await line.answer())[0] == 200
             connection = await _connection_of(served)
             line.close()
-            connections: set[Any] = served.server.server_state.connections  # uvicorn's types know its own protocols
-            async with asyncio.timeout(TIMEOUT_SECONDS):
-                while connection in connections:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
+            await until(lambda: not served.server.server_state.connections)
             del connection
-            await asyncio.sleep(0)  # the transport lets go of it
+            await turns()  # the transport lets go of it
             assert not [each for each in gc.get_objects() if isinstance(each, RequestCycle | HttpConnection)]
         finally:
             gc.enable()

@@ -23,6 +23,7 @@ from server.tests.api.records.test_events import (
 )
 from server.tests.conftest import Tenant, World, running_platform
 from server.tests.support.service_accounts import assertion
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -212,9 +213,7 @@ async def test_a_list_that_may_wait_is_refused_when_its_reader_lost_the_right_be
     async with connection.transaction():
         await connection.execute("LOCK TABLE event_horizon")  # where a list looks first
         reading = asyncio.create_task(reader.get(f"{place.path}/events?wait=30"))
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while not await connection.fetchval(IS_HELD):  # noqa: ASYNC110  the server has no event for it
-                await asyncio.sleep(0.005)
+        await until(lambda: connection.fetchval(IS_HELD))
         await remove_membership(place)
     answer = await reading
     assert answer.status_code == 404, answer.text

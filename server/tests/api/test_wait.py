@@ -11,6 +11,7 @@ import pytest
 from mooring.settings import Settings
 from server.tests.api.records.test_events import shown
 from server.tests.conftest import Tenant, World, running_platform
+from tests.support.waiting import turns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -111,8 +112,7 @@ async def test_no_change_is_slept_through_whenever_it_happens(account: Account) 
     for turn in range(RACES):
         seen = await account.etag()
         waiting = asyncio.create_task(account.watcher.get(f"{account.path}?wait={LONG}&changed_from={seen}"))
-        for _ in range(chance.randrange(60)):  # turns of the event loop: from before the read to well into the wait
-            await asyncio.sleep(0)
+        await turns(chance.randrange(60))  # from before the read to well into the wait
         changed = await account.move(verbs[turn % 2])
         answer = await waiting
         assert answer.json()["etag"] == changed, f"race {turn} was answered with the old state"

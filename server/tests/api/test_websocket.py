@@ -20,6 +20,7 @@ from mooring.api.websocket import MESSAGE_BYTES_MAX, WebSocket
 from mooring.core.kernel.event import BEGINNING
 from server.tests.conftest import Tenant, World
 from server.tests.support.socket_client import PATIENCE_SECONDS, Line, Refused, connect, masked
+from tests.support.waiting import turns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -317,7 +318,7 @@ async def test_a_close_frame_is_the_last_one_also_where_the_caller_reads_slowly(
 
     async def pieces() -> AsyncGenerator[Any, None]:
         while True:
-            await asyncio.sleep(0)
+            await turns()
             yield StreamChunk(BEGINNING)
 
     talking = asyncio.create_task(
@@ -326,7 +327,7 @@ async def test_a_close_frame_is_the_last_one_also_where_the_caller_reads_slowly(
     async with asyncio.timeout(PATIENCE_SECONDS):
         await is_full.wait()
         await received.put({"type": BYTES, "body": masked(2, b"not text")})
-        await asyncio.sleep(0)
+        await turns()
         may_write.set()
         await talking
     assert [frame[0] for frame in sent] == [0x81] * (len(sent) - 1) + [0x88]

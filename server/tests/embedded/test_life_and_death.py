@@ -13,6 +13,7 @@ from mooring.embedded import AlreadyRunning, EmbeddedPostgres, supervisor
 from mooring.embedded.cluster import ClusterLayout
 from mooring.embedded.processes import account_for, running_pids, wait_until_gone
 from server.tests.embedded.conftest import Child, Remembered
+from tests.support.waiting import turns, until
 
 pytestmark = pytest.mark.real_part("postgresql")
 PATIENCE_SECONDS = 60.0
@@ -127,9 +128,7 @@ async def until_busy(dsn: str, pid: int) -> None:
     """Return once the backend computes: a query that was not begun yet makes no busy orphan."""
     connection = await asyncpg.connect(dsn)
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            while await connection.fetchval("SELECT state FROM pg_stat_activity WHERE pid = $1", pid) != "active":
-                pass
+        await until(lambda: connection.fetchval("SELECT state = 'active' FROM pg_stat_activity WHERE pid = $1", pid))
     finally:
         await connection.close()
 
@@ -178,10 +177,8 @@ async def test_a_supervisor_killed_while_it_makes_the_cluster_leaves_nothing_tha
 ) -> None:
     child = start_child(directory, "held")
     home = ClusterLayout(directory).home
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not list(home.glob("cluster.new-*/held")):
-            assert child.poll() is None
-            await asyncio.sleep(0)
+    await until(lambda: child.poll() is not None or list(home.glob("cluster.new-*/held")))
+    assert child.poll() is None
     child.kill()
     child.wait()
     assert not ClusterLayout(directory).cluster.exists()
@@ -193,7 +190,7 @@ async def test_a_supervisor_killed_while_it_makes_the_cluster_leaves_nothing_tha
 async def test_a_cancelled_start_ends_what_it_began(directory: Path, log: Remembered) -> None:
     server = EmbeddedPostgres(directory, log=log)
     starting = asyncio.ensure_future(server.start())
-    await asyncio.sleep(0)
+    await turns()
     starting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await starting

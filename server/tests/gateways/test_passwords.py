@@ -12,6 +12,7 @@ from argon2 import PasswordHasher, Type
 from mooring.core.identity.token import TOKEN_PREFIX, TokenKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.gateways.passwords import WAITING_MAX, Passwords, digest, new_one_time_code, new_token
+from tests.support.waiting import turns
 
 QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
@@ -91,7 +92,7 @@ async def test_a_storm_of_sign_ins_is_bounded_and_the_rest_told_to_wait() -> Non
     hasher.go_on.clear()
     storm = [asyncio.create_task(passwords.verify(stored, "correct horse battery")) for _ in range(WAITING_MAX)]
     try:
-        await asyncio.sleep(0)  # each of them is at its wait now
+        await turns()  # each of them is at its wait now
         with pytest.raises(Refusal) as refused:
             await passwords.verify(stored, "correct horse battery")
         assert (refused.value.code, refused.value.details) == (Code.RATE_LIMITED, {"retry_after_seconds": 5})
@@ -111,7 +112,7 @@ async def test_room_is_made_again_by_whoever_is_done_or_gone() -> None:
     hasher.go_on.clear()
     stored = QUICK.hash("correct horse battery")
     storm = [asyncio.create_task(passwords.verify(stored, "x")) for _ in range(WAITING_MAX)]
-    await asyncio.sleep(0)
+    await turns()
     for task in storm:
         task.cancel()
     await asyncio.gather(*storm, return_exceptions=True)

@@ -23,10 +23,11 @@ from server.tests.support.http_wire import Caller
 from server.tests.support.postgres import SOAK
 from server.tests.support.server_process import Fleet, make_project, make_tenant, sign_in_first_admin
 from server.tests.support.storm_log import NOTED, moved, replayed, seen
+from tools.soak import seed
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
-ATTEMPTS, CLIENTS, SEED = 100_000 if SOAK else 10_000, 16, 20
+ATTEMPTS, CLIENTS, SEED = 100_000 if SOAK else 10_000, 16, 20 + seed()
 SNAPSHOTS_MIN, DIFFERENT_MIN = 200, 50
 SHOWN_MAX = 5
 MOVES = ("stage", "canary", "activate", "rollback", "deprecate", "retire", "withdraw")

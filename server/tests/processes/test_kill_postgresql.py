@@ -18,6 +18,7 @@ import pytest
 from mooring.embedded.cluster import ClusterLayout
 from server.tests.support.http_wire import BROKEN, Caller, Told, stream
 from server.tests.support.server_process import Fleet, Served, Tenant, make_tenant, persist, sign_in_first_admin
+from tests.support.waiting import linger
 from tools.ports import free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -63,7 +64,7 @@ class Load:
                         self.received += batch
                         self._progress.set()
             except (*BROKEN, AssertionError):  # refused while the database is away
-                await asyncio.sleep(0.02)
+                await linger(0.02)
 
     async def until(self, reached: Callable[[], bool]) -> None:
         """Wait for progress."""

@@ -23,6 +23,7 @@ from server.tests.support.server_process import (
     sign_in_first_admin,
 )
 from server.tests.support.socket_client import connect
+from tests.support.waiting import linger, until
 from tools.ports import LOOPBACK, free_port
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -36,28 +37,32 @@ GIVEN_UP = {"MOORING_SHUTDOWN_SECONDS": "600"}
 
 async def until_blocked(connection: asyncpg.Connection) -> None:
     """Return once a statement of the server's waits for a lock."""
-    async with asyncio.timeout(120):
-        while not await connection.fetchval(BLOCKED):  # noqa: ASYNC110  another program has no event to wait for
-            await asyncio.sleep(0.005)
+    await until(lambda: connection.fetchval(BLOCKED))
 
 
 async def until_answering(url: str, count: int) -> None:
     """Return once the server is answering so many requests, and the one that asks for their number."""
     wanted = f"\nmooring_http_requests_in_flight {count + 1}.0\n".encode()
-    async with asyncio.timeout(120), Caller(url) as caller:
-        while wanted not in (await caller.call("GET", "/metrics")).body:  # noqa: ASYNC110  it has no event for it
-            await asyncio.sleep(0.005)
+    async with Caller(url) as caller:
+
+        async def is_answering() -> bool:
+            return wanted in (await caller.call("GET", "/metrics")).body
+
+        await until(is_answering)
 
 
 async def until_refused(url: str) -> None:
     """Return once the server takes no more connections."""
-    async with asyncio.timeout(120):
-        while True:
-            try:
-                async with Caller(url) as caller:
-                    await caller.call("GET", "/healthz")
-            except BROKEN:
-                return
+
+    async def is_refused() -> bool:
+        try:
+            async with Caller(url) as caller:
+                await caller.call("GET", "/healthz")
+        except BROKEN:
+            return True
+        return False
+
+    await until(is_refused)
 
 
 async def test_three_replicas_that_start_at_once_on_an_empty_database_make_one_first_admin(
@@ -203,11 +208,14 @@ def unsent_bytes(url: str) -> int:
 
 async def until_stuck(url: str) -> None:
     """Return once the server cannot send any more: what waits to be read grows no further."""
-    async with asyncio.timeout(120):
-        seen = [0]
-        while len(seen) < 4 or len(set(seen[-4:])) > 1 or not seen[-1]:
-            await asyncio.sleep(0.05)
-            seen.append(unsent_bytes(url))
+    seen = [0]
+
+    async def grows_no_further() -> bool:
+        await linger(0.05)
+        seen.append(unsent_bytes(url))
+        return len(seen) > 4 and len(set(seen[-4:])) == 1 and bool(seen[-1])
+
+    await until(grows_no_further)
 
 
 FILL = """

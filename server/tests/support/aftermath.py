@@ -5,7 +5,6 @@ one way; one that was killed and repeated must have changed it in the same way, 
 stand the events and audit rows of its correlation id, and what the answer says.
 """
 
-import asyncio
 import hashlib
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,6 +14,7 @@ import asyncpg
 
 from server.tests.support.http_wire import Answer, Caller
 from server.tests.support.mutations import Prepared
+from tests.support.waiting import until
 
 SUMMED: Final = ("revision", "generation")
 COLUMNS: Final = """
@@ -23,19 +23,17 @@ SELECT c.table_name, array_agg(c.column_name::text) FROM information_schema.colu
  WHERE c.table_schema = 'public' AND t.table_type = 'BASE TABLE' GROUP BY c.table_name"""
 SESSION_NAME: Final = "mooring-doomed"
 """What the connections of a server that dies on request are called."""
-BUSY: Final = f"""
-SELECT count(*) FROM pg_stat_activity
+NOT_BUSY: Final = f"""
+SELECT count(*) = 0 FROM pg_stat_activity
  WHERE datname = current_database() AND application_name = '{SESSION_NAME}' AND state <> 'idle'"""
-THERE: Final = f"""
-SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = '{SESSION_NAME}'"""
+NOT_THERE: Final = f"""
+SELECT count(*) = 0 FROM pg_stat_activity WHERE datname = current_database() AND application_name = '{SESSION_NAME}'"""
 State = dict[str, tuple[int, ...]]
 
 
 async def survived(connection: asyncpg.Connection) -> None:
     """Wait until all that a dead server sent is done: its connections end after that, and not before."""
-    async with asyncio.timeout(60):
-        while await connection.fetchval(THERE):  # noqa: ASYNC110  another program has no event to wait for
-            await asyncio.sleep(0.002)
+    await until(lambda: connection.fetchval(NOT_THERE))
 
 
 SUMMING: Final[WeakKeyDictionary[asyncpg.Connection, str]] = WeakKeyDictionary()
@@ -44,9 +42,7 @@ SUMMING: Final[WeakKeyDictionary[asyncpg.Connection, str]] = WeakKeyDictionary()
 
 async def state_of(connection: asyncpg.Connection) -> State:
     """The sum of every table, once nothing that a dead server sent is still being done."""
-    async with asyncio.timeout(60):
-        while await connection.fetchval(BUSY):  # noqa: ASYNC110  another program has no event to wait for
-            await asyncio.sleep(0.002)
+    await until(lambda: connection.fetchval(NOT_BUSY))
     if connection not in SUMMING:
         SUMMING[connection] = _summing(await connection.fetch(COLUMNS))
     return {table: tuple(sums) for table, sums in await connection.fetch(SUMMING[connection])}

@@ -12,6 +12,7 @@ from mooring.workers.outbox import OutboxRelay
 from server.tests.conftest import Tenant, World
 from server.tests.support.http_receiver import Receiver, made
 from server.tests.support.later_clock import ShiftedClock
+from tests.support.waiting import until
 
 
 class Outbox:
@@ -50,16 +51,22 @@ class Outbox:
 
     async def settled(self) -> None:
         """Wait until the relay may take all that has happened: others of the cluster may hold the horizon."""
-        async with asyncio.timeout(60):
-            while await events.unsettled(self.services.database):  # noqa: ASYNC110  the server has no event for it
-                await asyncio.sleep(0.01)
+
+        async def is_settled() -> bool:
+            return not await events.unsettled(self.services.database)
+
+        await until(is_settled)
 
     async def until(self, reached: Callable[[], Awaitable[bool]]) -> None:
         """Let the relay work until something is so; others of the cluster may hold the horizon for a moment."""
-        async with asyncio.timeout(60):
-            while not await reached():
+
+        async def works() -> bool:
+            if not (is_so := await reached()):
                 await self.relay.tick()
                 await self.relay.drain()
+            return is_so
+
+        await until(works)
 
     async def until_nothing_is_left(self) -> None:
         async def reached() -> bool:

@@ -8,7 +8,6 @@ so it gets an environment of its own.
 import re
 import shutil
 import subprocess
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from typing import Any
 
 import msgspec
 import pytest
+
+from tests.support.waiting import until_sync
 
 PROGRAM = "docker-registry"
 START_SECONDS_MAX = 120.0
@@ -76,12 +77,15 @@ def running_registry(
 
 
 def _address(process: "subprocess.Popen[bytes]", log: Path) -> str:
-    deadline = time.monotonic() + START_SECONDS_MAX
-    while True:
-        said = log.read_text(encoding="utf-8", errors="replace")
-        found = LISTENING.search(said)
-        if found is not None:
-            return found[1]
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"the registry did not start: {said}")
-        time.sleep(0.01)
+    def said() -> str:
+        return log.read_text(encoding="utf-8", errors="replace")
+
+    until_sync(
+        lambda: process.poll() is not None or LISTENING.search(said()),
+        START_SECONDS_MAX,
+        what=lambda: f"the start of the registry: {said()}",
+    )
+    found = LISTENING.search(said())
+    if found is None:
+        raise RuntimeError(f"the registry did not start: {said()}")
+    return found[1]

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from server.tests.support.http_wire import BROKEN, Caller
+from tests.support.waiting import linger
 
 LIBC = ctypes.CDLL(None)
 PR_SET_PDEATHSIG = 1
@@ -139,13 +140,13 @@ async def persist(caller: Caller, method: str, path: str, body: object = None, *
                 answer = await caller.call(method, path, body, {"Idempotency-Key": key})
             except BROKEN:
                 before.append(0)
-                await asyncio.sleep(0.02)
+                await linger(0.02)
                 continue
             if answer.status < 400:
                 return answer.json if answer.body else None, before
             assert (answer.status, answer.code) == (503, "temporarily_unavailable"), answer.body
             before.append(answer.status)
-            await asyncio.sleep(0.02)
+            await linger(0.02)
 
 
 async def sign_in(url: str, email: str, code: str, tenant: str | None = None) -> str:

@@ -12,6 +12,7 @@ from mooring.core.kernel.ids import Prefix, made_at_milliseconds
 from mooring.gateways.clock import SystemClock
 from mooring.gateways.telemetry.instruments import Telemetry
 from mooring.workers.loop import QUICK_PASSES, QUIET_SECONDS, WakePace, WorkerLoop, is_of_app
+from tests.support.waiting import turns
 
 
 def event(kind: EventType, **data: object) -> Event:
@@ -120,8 +121,7 @@ async def test_a_worker_is_woken_by_what_it_heeds_alone() -> None:
         await worker.ticked.wait()
         worker.ticked.clear()
         loop.wake(event(EventType.TASK_QUEUED))
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns(20)
         assert worker.ticks == 1
         loop.wake(event(EventType.ALLOCATION_ACTIVE))
         await worker.ticked.wait()

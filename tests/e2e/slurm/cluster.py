@@ -10,9 +10,8 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,7 +19,7 @@ from typing import Any, TypeVar
 from mooring_sdk import Client, models
 from tests.e2e.cloud import PATIENT, Machine
 from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
-from tests.e2e.traces import pauses
+from tests.support.waiting import until_sync
 
 Seen = TypeVar("Seen")
 REASON = "a test of real Slurm asks for it"
@@ -311,11 +310,15 @@ class Site:
 
     def patiently(self, ask: Callable[[float], Seen], is_over: Callable[[Seen], bool]) -> Seen:
         """What is asked for once it is over; how it stands after a long time, where it is not."""
-        end = time.monotonic() + SECONDS_MAX
-        pause = pauses()
-        while not is_over(seen := ask(20)) and time.monotonic() < end:
-            time.sleep(next(pause))
-        return seen
+        seen: list[Seen] = []
+
+        def holds() -> bool:
+            seen[:] = [ask(20)]
+            return is_over(seen[0])
+
+        with suppress(AssertionError):  # the caller says what is wrong
+            until_sync(holds, SECONDS_MAX)
+        return seen[0]
 
     def until(self, look: Callable[[], Any], what: str) -> Any:
         """Wait for something that only Slurm tells."""

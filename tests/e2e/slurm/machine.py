@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.tests.namespace.standing import namespaces_of
-from mooring_agent.hosts.namespace import NamespaceHost, births, processes, ranges
-from mooring_agent.hosts.namespace.look import socket_inodes, sockets
-from mooring_agent.hosts.namespace.network import BRIDGE, inside, links
-from mooring_agent.hosts.namespace.records import UIDS
+from agent.tests.support.namespace_sandboxes import namespaces_of
+from mooring_agent.hosts.namespace import NamespaceHost, init_process, namespace_processes, uid_ranges
+from mooring_agent.hosts.namespace.project_network import BRIDGE, list_links, run_inside
+from mooring_agent.hosts.namespace.sandbox_records import UIDS
+from mooring_agent.kernel import proc
 from tests.e2e.cloud import Machine
 from tests.e2e.traces import traces_of
 
@@ -34,10 +34,10 @@ def ways() -> Iterator[tuple[str, int]]:
     A network that nobody has by any of these is gone.
     """
     known: set[str] = set()
-    for pid in processes.pids():
-        if (process := processes.read(pid)) is None:
+    for pid in proc.pids():
+        if (process := namespace_processes.read(pid)) is None:
             continue
-        opened = [(f"/proc/{pid}/fd/{number}", target) for number, target in processes.descriptors(pid)]
+        opened = [(f"/proc/{pid}/fd/{number}", target) for number, target in proc.descriptors(pid)]
         for way, target in ((f"/proc/{pid}/ns/net", f"net:[{process.namespaces.get('net')}]"), *opened):
             if target.startswith("net:[") and target not in known:
                 known.add(target)
@@ -48,12 +48,12 @@ def ways() -> Iterator[tuple[str, int]]:
 
 def socket_numbers(way: str) -> frozenset[int]:
     """The sockets of all kinds in a network."""
-    return inside(way, lambda: frozenset(each.inode for each in sockets("/proc/thread-self/net")))
+    return run_inside(way, lambda: frozenset(each.inode for each in proc.sockets()))
 
 
 def own_paths() -> list[str]:
     """The files of the machine itself that are unix sockets."""
-    return [each.name.removeprefix("unix ") for each in sockets("/proc/self/net") if each.name.startswith("unix /")]
+    return [each.path for each in proc.sockets("/proc/self/net") if each.path.startswith("/")]
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Footprint:
     registry: Path  # of the ranges of all agents of the machine
     groups: tuple[Path, ...]
     namespaces: frozenset[tuple[str, int]]
-    cables: frozenset[str]
+    links: frozenset[str]
     projects: frozenset[int]  # the networks where the other ends of the cables are
     sockets: frozenset[int]  # that its processes had open
     taken_at: int  # in the kernel's ticks: who came later may have been given a number that is free again
@@ -74,28 +74,28 @@ class Footprint:
     def of(cls, machine: Machine, allocations: Collection[str]) -> "Footprint":
         """As it is now."""
         host = NamespaceHost(machine.directory / "host", machine.node_id)
-        records = [record for each in allocations if (record := host.places.load(each)) is not None]
+        records = [record for each in allocations if (record := host.store.load(each)) is not None]
         assert len(records) == len(allocations)
         users = {
-            each.first_uid: str(host.places.sandbox(each.spec.allocation_id))
+            each.first_uid: str(host.store.sandbox(each.spec.allocation_id))
             for each in records
             if each.first_uid is not None
         }
         cabled = [each for each in records if not each.spec.network.machine]
-        projects = {births.project_network(host.places, each.spec.network.name) for each in cabled}
+        projects = {init_process.find_project_network(host.store, each.spec.network.name) for each in cabled}
         assert None not in projects
         namespaces = frozenset(item for each in allocations for item in namespaces_of(host, each))
-        within = [each for each in processes.survey() if namespaces.intersection(each.namespaces.items())]
+        within = [each for each in namespace_processes.survey() if namespaces.intersection(each.namespaces.items())]
         return cls(
-            tuple(host.places.sandbox(each) for each in allocations),
+            tuple(host.store.sandbox(each) for each in allocations),
             users,
-            host.places.registry,
+            host.store.registry,
             tuple(Path(group) for each in records for group in each.cgroups),
             namespaces,
             frozenset(each.link for each in cabled),
             frozenset(network_number(each) for each in projects if each is not None),
-            socket_inodes(within),
-            processes.ticks_now(),
+            proc.socket_inodes([each.pid for each in within]),
+            proc.ticks_now(),
         )
 
     def left(self) -> list[str]:
@@ -104,8 +104,8 @@ class Footprint:
         found += [f"group {each}" for each in self.groups if each.exists()]
         found += [trace for each in self.directories for trace in traces_of(each)]
         # A range that is free again may be given to a sandbox of anybody, who came or went during the survey as well.
-        before, survey = ranges.given(self.registry), processes.survey()
-        after = ranges.given(self.registry)
+        before, survey = uid_ranges.allocated(self.registry), namespace_processes.survey()
+        after = uid_ranges.allocated(self.registry)
         own = [first for first, holder in self.users.items() if {before.get(first), after.get(first)} <= {holder, None}]
         # So may the number of a namespace; somebody older may be inside of one for a moment.
         given = {
@@ -129,13 +129,13 @@ class Footprint:
         )
         for way, begun in ways():
             with contextlib.suppress(OSError):  # it has ended meanwhile
-                number, there = network_number(way), links(way)
-                yield from (f"link {each} in net:{number}" for each in self.cables.intersection(there))
+                number, there = network_number(way), list_links(way)
+                yield from (f"link {each} in net:{number}" for each in self.links.intersection(there))
                 if number in self.projects and begun <= self.taken_at and set(there) <= NO_CABLE:
                     yield f"network net:{number} without a cable"
                 yield from (f"socket {each} in net:{number}" for each in self.sockets & socket_numbers(way))
 
 
-def is_of(process: processes.Process, ranges_of_users: Sequence[int]) -> bool:
+def is_of(process: namespace_processes.NamespaceProcess, ranges_of_users: Sequence[int]) -> bool:
     """Whether somebody of these ranges of users runs it."""
     return any(first <= process.uid < first + UIDS for first in ranges_of_users)

@@ -4,7 +4,7 @@ import os
 import signal
 
 from mooring_agent.hosts.namespace import NamespaceHost
-from mooring_agent.hosts.namespace.records import sandbox_itself
+from mooring_agent.hosts.namespace.sandbox_records import sandbox_owner
 from mooring_sdk import models
 from mooring_slurm.layout import controller_port, worker_port
 from tests.e2e.slurm.cluster import SKU, Site, Tenant
@@ -98,7 +98,7 @@ def test_from_launch_to_the_last_receipt(place: Site, ada: Tenant) -> None:
     footprint = Footprint.of(place.machines[0], [each for each in places if each is not None])
     standing = {each.partition(" ")[0] for each in footprint.left()}
     assert standing >= {"directory", "group", "process", "namespace", "link", "socket"}
-    assert len(footprint.cables) == len(places) == 4
+    assert len(footprint.links) == len(places) == 4
     wanted = used(place, ada, cluster)
     assert wanted
     place.stop(ada, cluster)
@@ -221,8 +221,8 @@ def test_a_worker_whose_sandbox_was_killed_is_replaced(place: Site, ada: Tenant)
     victim = place.members(ada, cluster)[1]
     assert victim.allocation_id is not None
     machine = place.machines[0]
-    init = NamespaceHost(machine.directory / "host", machine.node_id).places.load_init(
-        sandbox_itself(victim.allocation_id)
+    init = NamespaceHost(machine.directory / "host", machine.node_id).store.load_init(
+        sandbox_owner(victim.allocation_id)
     )
     assert init is not None
     os.kill(init.pid, signal.SIGKILL)

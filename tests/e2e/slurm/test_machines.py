@@ -1,6 +1,6 @@
 """A cluster of real Slurm over several whole machines, which reach each other by their own addresses."""
 
-from mooring_agent.hosts.namespace.network import links
+from mooring_agent.hosts.namespace.project_network import list_links
 from mooring_sdk import models
 from tests.e2e.elsewhere import NAMESPACES, elsewhere
 from tests.e2e.slurm.cluster import Site, Tenant
@@ -16,7 +16,7 @@ def test_workers_stand_on_machines_of_their_own_and_reach_the_controller_by_its_
     place: Site, ada: Tenant
 ) -> None:
     with elsewhere(3, (place.mooring.port, place.mooring.relay_port)) as networks:
-        bare = [links(str(NAMESPACES / each.name)) for each in networks]
+        bare = [list_links(str(NAMESPACES / each.name)) for each in networks]
         machines = [place.join(GPUS, THERE, each.way) for each in networks]
         place.admin.create_sku(
             slug=WHOLE,
@@ -53,4 +53,4 @@ def test_workers_stand_on_machines_of_their_own_and_reach_the_controller_by_its_
         for machine in machines:
             machine.stop()  # it is in the network that the sandbox had
         assert [each.left() for each in footprints] == [[], [], []]
-        assert [links(str(NAMESPACES / each.name)) for each in networks] == bare
+        assert [list_links(str(NAMESPACES / each.name)) for each in networks] == bare

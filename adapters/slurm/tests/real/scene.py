@@ -1,10 +1,11 @@
 """One real cluster as the tests of it see it: its members, its jobs by their keys, and waiting within bounds."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from adapters.slurm.tests.real.standing import Member, RealCluster
+from tests.support.waiting import until
 
 PATIENCE_SECONDS = 120.0
 GO = "/tmp/go"
@@ -79,12 +80,3 @@ class Scene:
             return found if found["state"] in states else None
 
         return await until(look)
-
-
-async def until(look: Callable[[], Awaitable[Found | None]]) -> Found:
-    """What a look finds, in the end."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            found = await look()
-            if found is not None:
-                return found

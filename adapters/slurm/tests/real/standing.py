@@ -9,8 +9,8 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from agent.tests.namespace.standing import Inside, spec_of
-from mooring_agent.hosts.contract import Device, FileSpec, Owner, ProcessSpec, Restart
+from agent.tests.support.namespace_sandboxes import Inside, spec_of
+from mooring_agent.hosts.contract import Device, FileSpec, Owner, ProcessSpec, RestartPolicy
 from mooring_agent.hosts.namespace import NamespaceHost
 from mooring_slurm import conf, daemons, layout
 from mooring_slurm.catalog import program
@@ -98,7 +98,7 @@ class RealCluster:
     async def start(self, member: Member, daemon: Daemon) -> None:
         """One service."""
         process = ProcessSpec(daemon.argv, environment=daemon.environment)
-        await self.host.start_service(member.owner, daemon.name, process, Restart("on_failure", 0.2, 50))
+        await self.host.start_service(member.owner, daemon.name, process, RestartPolicy("on_failure", 0.2, 50))
 
     async def stop(self, member: Member, name: str, grace_seconds: float = 10.0) -> bool:
         """The main process of a service; its children go on."""

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from adapters.slurm.tests.real.scene import GO, PATIENCE_SECONDS, WAITS, Scene, until
+from adapters.slurm.tests.real.scene import GO, PATIENCE_SECONDS, WAITS, Scene
 from adapters.slurm.tests.real.standing import RealCluster
-from agent.tests.namespace.standing import left_of
+from agent.tests.support.namespace_sandboxes import left_of
 from mooring_adapter import Instance, World
 from mooring_adapter import Member as Standing
 from mooring_agent.hosts.namespace import NamespaceHost
@@ -21,6 +21,7 @@ from mooring_slurm.config import Config
 from mooring_slurm.layout import SLURMCTLD, SLURMD
 from mooring_slurm.usage import usage_of
 from mooring_slurm.watch import forgets
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -49,7 +50,7 @@ async def scene(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Scene
             await asyncio.gather(hammering, return_exceptions=True)
         yield made
     finally:
-        for allocation_id in host.places.allocations():
+        for allocation_id in host.store.allocations():
             await host.destroy(allocation_id)
         assert left_of(host) == []
 

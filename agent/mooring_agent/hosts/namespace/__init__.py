@@ -1,4 +1,4 @@
-"""The namespace host: a sandbox of kernel namespaces per allocation, made by root, with a root directory of its own."""
+"""The namespace host: one sandbox of kernel namespaces per allocation, created by root, with its own root directory."""
 
 from mooring_agent.hosts.namespace.host import NamespaceHost
 

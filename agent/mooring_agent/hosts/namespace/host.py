@@ -1,8 +1,7 @@
 """The namespace host, as the agent sees it.
 
-What changes the machine is done in threads, one thing at a time per allocation; what happens inside of a sandbox is
-asked of the supervisor of the owner it concerns. The host keeps nothing in memory that it could not find again on
-disk.
+Changes of the machine run in threads, one at a time per allocation; what happens inside a sandbox is requested from the
+supervisor of the owner concerned. The host keeps nothing in memory that it could not find again on disk.
 """
 
 import asyncio
@@ -19,33 +18,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, ParamSpec, TypeVar
 
-from mooring_agent.address import LOOPBACK
+from mooring_agent.control_plane.addresses import LOOPBACK
 from mooring_agent.hosts import contract
 from mooring_agent.hosts.contract import (
     FileSpec,
     HostFailure,
-    Look,
     Owner,
     Peer,
     SandboxFacts,
     SandboxSpec,
+    TeardownReport,
 )
 from mooring_agent.hosts.namespace import (
-    births,
-    disks,
-    limits,
-    look,
-    making,
-    network,
-    owned,
-    processes,
-    sweeping,
-    unmaking,
+    cgroups,
+    create,
+    destroy,
+    init_process,
+    namespace_processes,
+    owner_files,
+    project_network,
+    sandbox_disk,
+    sweep,
 )
-from mooring_agent.hosts.namespace.making import Machine
-from mooring_agent.hosts.namespace.programs import Programs
-from mooring_agent.hosts.namespace.records import Init, Places, Record, sandbox_itself
+from mooring_agent.hosts.namespace.create import Machine
+from mooring_agent.hosts.namespace.sandbox_records import InitProcess, SandboxRecord, SandboxStore, sandbox_owner
+from mooring_agent.hosts.namespace.supervised_programs import SupervisedPrograms
 from mooring_agent.hosts.streams import SocketStream
+from mooring_agent.kernel import proc
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -55,200 +54,208 @@ _HOSTNAME: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _DEFAULT_REGISTRY: Final = Path("/var/lib/mooring-agent/uid-ranges")
 
 
-class NamespaceHost(Programs):
-    """Sandboxes of namespaces on this machine, of one agent."""
+class NamespaceHost(SupervisedPrograms):
+    """The namespace sandboxes of one agent on this machine."""
 
     kind: contract.HostKind = "namespace"
 
     def __init__(
-        self, directory: Path, node_id: str, registry: Path = _DEFAULT_REGISTRY, *,
-        disk_bytes: int = disks.DISK_BYTES, address: str = LOOPBACK,
-    ) -> None:  # fmt: skip
+        self,
+        directory: Path,
+        node_id: str,
+        registry: Path = _DEFAULT_REGISTRY,
+        *,
+        disk_bytes: int = sandbox_disk.DISK_BYTES,
+        address: str = LOOPBACK,
+    ) -> None:
         label = hashlib.sha256(f"{node_id}\n{directory}".encode()).hexdigest()[:12]
-        if disk_bytes and disk_bytes < disks.DISK_BYTES_MIN:
-            raise ValueError(f"a sandbox's disk has at least {disks.DISK_BYTES_MIN} bytes")
-        places = Places(directory.absolute(), label, registry)
-        self.machine = Machine(places, limits.detect(), threading.Lock(), disk_bytes, address)
-        self.places.make()
-        self.making_steps = making.STEPS
-        self.unmaking_steps = unmaking.STEPS
+        if disk_bytes and disk_bytes < sandbox_disk.DISK_BYTES_MIN:
+            raise ValueError(f"a sandbox's disk needs at least {sandbox_disk.DISK_BYTES_MIN} bytes")
+        store = SandboxStore(directory.absolute(), label, registry)
+        self.machine = Machine(store, cgroups.detect(), threading.Lock(), disk_bytes, address)
+        self.store.make()
+        self.create_steps = create.STEPS
+        self.destroy_steps = destroy.STEPS
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
-        self._dialled: dict[str, weakref.WeakSet[SocketStream]] = {}
+        self._open_streams: dict[str, weakref.WeakSet[SocketStream]] = {}
 
     @property
-    def places(self) -> Places:
-        """Where its records are."""
-        return self.machine.places
+    def store(self) -> SandboxStore:
+        return self.machine.store
 
     def network_path(self, allocation_id: str) -> str:
         """A path by which another program can join the sandbox's network."""
         return f"/proc/{self._init(allocation_id).pid}/ns/net"
 
     def uid_base(self, allocation_id: str) -> int | None:
-        """Where the sandbox's range of users begins; none for one that has no range of its own."""
+        """The first uid of the sandbox's range; none if it has no range of its own."""
         return self._record(allocation_id).first_uid
 
     def spec_of(self, allocation_id: str) -> SandboxSpec:
-        """What the sandbox was made with."""
         return self._record(allocation_id).spec
 
     def device_paths(self, allocation_id: str) -> tuple[str, ...]:
-        """The machine's devices that are the sandbox's; a simulated one is none of them."""
-        nodes = births.devices(self._record(allocation_id).spec.devices)
+        """The device files of the machine that belong to the sandbox; simulated GPUs have none."""
+        nodes = init_process.devices(self._record(allocation_id).spec.devices)
         return tuple(node["source"] for node in nodes if node["source"])
 
     def _lock(self, allocation_id: str) -> asyncio.Lock:
         return self._locks.setdefault(allocation_id, asyncio.Lock())
 
-    def _record(self, allocation_id: str) -> Record:
-        record = self.places.load(allocation_id)
+    def _record(self, allocation_id: str) -> SandboxRecord:
+        record = self.store.load(allocation_id)
         if record is None or record.status == "destroying":
-            raise HostFailure("not_found", f"there is no sandbox of {allocation_id}")
+            raise HostFailure("not_found", f"{allocation_id} has no sandbox here")
         return record
 
-    def _init(self, allocation_id: str) -> Init:
-        init = births.living(self.places, sandbox_itself(allocation_id))
+    def _init(self, allocation_id: str) -> InitProcess:
+        init = init_process.find_living(self.store, sandbox_owner(allocation_id))
         if init is None:
-            raise HostFailure("not_found", f"the sandbox of {allocation_id} does not stand")
+            raise HostFailure("not_found", f"the sandbox of {allocation_id} is not running")
         return init
 
     # --- sandboxes ---
 
     async def recover(self) -> Sequence[str]:
-        """After a start of the agent: complete what was begun, remove what never was, and say what stands."""
+        """After a start of the agent: complete what was begun, remove what never existed, return what is running."""
         standing = []
-        for allocation_id in self.places.allocations():
+        for allocation_id in self.store.allocations():
             async with self._lock(allocation_id):
-                if await _thread(self._recover_one, allocation_id):
+                if await _in_thread(self._recover_one, allocation_id):
                     standing.append(allocation_id)
-        await _thread(sweeping.remnants, self.machine)
+        await _in_thread(sweep.sweep_unrecorded, self.machine)
         for name in {self._record(each).spec.network.name for each in standing}:
-            await _thread(making.rename_members, self.machine, name)
+            await _in_thread(create.update_host_entries, self.machine, name)
         return standing
 
     def _recover_one(self, allocation_id: str) -> bool:
-        for owner in self.places.owners(allocation_id):
-            births.wait_for_birth(self.places.owner(owner))
-        record = self.places.load(allocation_id)
+        for owner in self.store.owners(allocation_id):
+            init_process.wait_for_spawn(self.store.owner(owner))
+        record = self.store.load(allocation_id)
         if record is None:
-            sweeping.remove_unrecorded(self.machine, allocation_id)
+            sweep.remove_unrecorded(self.machine, allocation_id)
             return False
         if record.status == "creating":
-            # One that cannot be completed stays as it is: whoever asks for it again is told why.
+            # A sandbox that cannot be completed stays as it is; the next request for it reports why.
             with contextlib.suppress(HostFailure):
-                record = making.perform(self.machine, record, self.making_steps)
-        return record.status == "standing" and births.living(self.places, sandbox_itself(allocation_id)) is not None
+                record = create.run_steps(self.machine, record, self.create_steps)
+        return (
+            record.status == "standing"
+            and init_process.find_living(self.store, sandbox_owner(allocation_id)) is not None
+        )
 
     async def create(self, spec: SandboxSpec) -> SandboxFacts:
-        """Make the sandbox, or answer how it stands already; a half made one is completed."""
+        """Create the sandbox, or return the state of an existing one; a partly created one is completed."""
         _check(spec)
         async with self._lock(spec.allocation_id):
-            return await _thread(self._create, spec)
+            return await _in_thread(self._create, spec)
 
     def _create(self, spec: SandboxSpec) -> SandboxFacts:
-        record = self.places.load(spec.allocation_id)
+        record = self.store.load(spec.allocation_id)
         if record is None:
-            record = making.begin(self.machine, spec)
+            record = create.record_intent(self.machine, spec)
         if record.status == "destroying":
             raise HostFailure("refused", f"the sandbox of {spec.allocation_id} is being destroyed")
         if record.status == "standing":
-            if births.living(self.places, sandbox_itself(spec.allocation_id)) is None:
-                raise HostFailure("interrupted", "the sandbox ended with its machine; it has to be destroyed first")
-            return making.facts(record)
-        return making.facts(making.perform(self.machine, record, self.making_steps))
+            if init_process.find_living(self.store, sandbox_owner(spec.allocation_id)) is None:
+                raise HostFailure("interrupted", "the sandbox ended with the machine's last boot; destroy it first")
+            return create.facts(record)
+        return create.facts(create.run_steps(self.machine, record, self.create_steps))
 
     async def set_peers(self, allocation_id: str, peers: Sequence[Peer]) -> None:
-        """Let the sandbox know these names beside those of its project on this machine, and forget others."""
+        """Set the names that this sandbox resolves in addition to those of its project on this machine."""
 
         def change() -> None:
             record = self._record(allocation_id)
             self._init(allocation_id)
-            self.places.store(replace(record, spec=replace(record.spec, peers=tuple(peers))))
-            refused = making.rename_members(self.machine, record.spec.network.name)
+            self.store.save(replace(record, spec=replace(record.spec, peers=tuple(peers))))
+            refused = create.update_host_entries(self.machine, record.spec.network.name)
             if allocation_id in refused:
                 raise refused[allocation_id]
 
         async with self._lock(allocation_id):
-            await _thread(change)
+            await _in_thread(change)
 
     async def write_files(self, owner: Owner, files: Sequence[FileSpec]) -> int:
-        """Write files below the sandbox's root and remember whose they are; how many."""
+        """Write files below the sandbox's root and record their owner; returns how many."""
         async with self._lock(owner.allocation_id):
-            return await _thread(owned.write, self.places, self._record(owner.allocation_id), owner, files)
+            return await _in_thread(owner_files.write, self.store, self._record(owner.allocation_id), owner, files)
 
     # --- reaching in ---
 
     async def dial(self, allocation_id: str, port: int) -> SocketStream:
-        """Connect to a port inside of the sandbox's own network, and nowhere else."""
+        """Connect to a port inside the sandbox's own network, and nowhere else."""
         if not 0 < port < 65536:
-            raise HostFailure("refused", "a port is 1 to 65535")
+            raise HostFailure("refused", "a port must be 1 to 65535")
         record, init = self._record(allocation_id), self._init(allocation_id)
         namespace = f"/proc/{init.pid}/ns/net"
-        if record.spec.network.machine and port not in await _thread(self._own_ports, allocation_id):
-            raise HostFailure("not_found", f"nothing in the sandbox takes connections on port {port}")
-        own = [record.spec.network.address] if record.spec.network.address else []
-        for address in (LOOPBACK, *own, "::1"):
+        if record.spec.network.machine and port not in await _in_thread(self._own_ports, allocation_id):
+            raise HostFailure("not_found", f"nothing in the sandbox accepts connections on port {port}")
+        addresses = [record.spec.network.address] if record.spec.network.address else []
+        for address in (LOOPBACK, *addresses, "::1"):
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             with contextlib.suppress(OSError, TimeoutError):
-                connection = await _thread(network.inside, namespace, lambda family=family: socket.socket(family))
+                connection = await _in_thread(
+                    project_network.run_inside, namespace, lambda family=family: socket.socket(family)
+                )
                 stream = await _connect(connection, address, port)
-                self._dialled.setdefault(allocation_id, weakref.WeakSet()).add(stream)
+                self._open_streams.setdefault(allocation_id, weakref.WeakSet()).add(stream)
                 return stream
-        raise HostFailure("not_found", f"nothing in the sandbox takes connections on port {port}")
+        raise HostFailure("not_found", f"nothing in the sandbox accepts connections on port {port}")
 
     def _own_ports(self, allocation_id: str) -> set[int]:
-        """The ports that processes of the sandbox listen on, where its network is the machine's."""
+        """The ports that the sandbox's processes listen on, where it uses the machine's network."""
         number = self._init(allocation_id).namespaces["uts"]
-        inside = [each for each in processes.survey() if each.namespaces.get("uts") == number]
-        inodes = look.socket_inodes(inside)
-        return {each.port for each in look.sockets("/proc/self/net") if each.port and each.inode in inodes}
+        inside = [each for each in namespace_processes.survey() if each.namespaces.get("uts") == number]
+        inodes = proc.socket_inodes([each.pid for each in inside])
+        return {each.port for each in proc.sockets("/proc/self/net") if each.port and each.inode in inodes}
 
-    async def _hang_up(self, allocation_id: str) -> None:
-        """Our own connections into a sandbox would keep its network alive."""
-        for stream in list(self._dialled.pop(allocation_id, ())):
+    async def _close_streams(self, allocation_id: str) -> None:
+        """Close our own connections into a sandbox, which would keep its network alive."""
+        for stream in list(self._open_streams.pop(allocation_id, ())):
             await stream.close()
 
     # --- teardown ---
 
-    async def close_owner(self, owner: Owner) -> Look:
-        """Kill, remove and look for everything of one owner; the others go on."""
+    async def close_owner(self, owner: Owner) -> TeardownReport:
+        """Kill and remove everything of one owner, then inspect; other owners are not affected."""
         if not owner.label:
             return await self.destroy(owner.allocation_id)
         async with self._lock(owner.allocation_id):
-            record = self.places.load(owner.allocation_id)
+            record = self.store.load(owner.allocation_id)
             if record is None:
-                return await _thread(unmaking.destroy_unknown, self.machine, owner.allocation_id)
-            return await _thread(unmaking.close_owner, self.machine, record, owner)
+                return await _in_thread(destroy.destroy_unknown, self.machine, owner.allocation_id)
+            return await _in_thread(destroy.close_owner, self.machine, record, owner)
 
-    async def destroy(self, allocation_id: str) -> Look:
-        """Kill, remove and look for everything of the allocation."""
+    async def destroy(self, allocation_id: str) -> TeardownReport:
+        """Kill and remove everything of the allocation, then inspect."""
         async with self._lock(allocation_id):
-            await self._hang_up(allocation_id)
-            record = self.places.load(allocation_id)
+            await self._close_streams(allocation_id)
+            record = self.store.load(allocation_id)
             if record is None:
-                return await _thread(unmaking.destroy_unknown, self.machine, allocation_id)
-            return await _thread(unmaking.destroy, self.machine, record, self.unmaking_steps)
+                return await _in_thread(destroy.destroy_unknown, self.machine, allocation_id)
+            return await _in_thread(destroy.destroy, self.machine, record, self.destroy_steps)
 
     async def sweep(self, known: Collection[str]) -> Sequence[contract.Stray]:
         """Compare the machine with the allocations that the platform knows; reap what is ours and unknown."""
         strays: list[contract.Stray] = []
-        for allocation_id in self.places.allocations():
-            thing = contract.Thing("files", str(self.places.sandbox(allocation_id)))
-            record = self.places.load(allocation_id)
+        for allocation_id in self.store.allocations():
+            resource = contract.Resource("files", str(self.store.sandbox(allocation_id)))
+            record = self.store.load(allocation_id)
             if allocation_id not in known:
                 found = await self.destroy(allocation_id)
-                # What of it is still there is held by somebody of the machine whom we do not know.
+                # What is still there is held by a process of the machine that is not ours.
                 held = [contract.Stray(each, "foreign", allocation_id) for each in found.remaining]
-                strays += [contract.Stray(thing, "reaped", allocation_id), *held]
+                strays += [contract.Stray(resource, "reaped", allocation_id), *held]
             elif record is not None and record.status == "creating" and not self._lock(allocation_id).locked():
                 async with self._lock(allocation_id):
-                    await _thread(self._recover_one, allocation_id)
-                strays.append(contract.Stray(thing, "adopted", allocation_id))
-        return [*strays, *await _thread(sweeping.remnants, self.machine)]
+                    await _in_thread(self._recover_one, allocation_id)
+                strays.append(contract.Stray(resource, "adopted", allocation_id))
+        return [*strays, *await _in_thread(sweep.sweep_unrecorded, self.machine)]
 
 
-async def _thread(action: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-    """In a thread that is waited for to its end, also by whoever is cancelled: the lock must not be let go before."""
+async def _in_thread(action: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Run in a thread and wait for its end even if the caller is cancelled: the lock must be held until then."""
     work = asyncio.ensure_future(asyncio.to_thread(action, *arguments, **named))
     try:
         return await asyncio.shield(work)
@@ -269,19 +276,19 @@ async def _connect(connection: socket.socket, address: str, port: int) -> Socket
 
 
 def _check(spec: SandboxSpec) -> None:
-    """Refuse what the machine would misunderstand."""
+    """Refuse specifications that cannot be applied."""
     if os.geteuid() != 0:
-        raise HostFailure("permission_denied", "only root makes namespaces with a range of users")
+        raise HostFailure("permission_denied", "only root can create namespaces with a uid range")
     if spec.isolation not in ("user_namespace", "bounded"):
-        raise HostFailure("refused", f"this host has no isolation {spec.isolation!r}")
+        raise HostFailure("refused", f"this host does not support the isolation {spec.isolation!r}")
     if not _HOSTNAME.fullmatch(spec.hostname):
-        raise HostFailure("refused", f"{spec.hostname!r} is no host name")
+        raise HostFailure("refused", f"{spec.hostname!r} is not a host name")
     if spec.cpus <= 0 or spec.memory_bytes <= 0 or spec.pids <= 0:
-        raise HostFailure("refused", "limits are above zero")
+        raise HostFailure("refused", "limits must be above zero")
     if not spec.network.machine:
         try:
             inside = ipaddress.ip_address(spec.network.address) in ipaddress.ip_network(spec.network.subnet)
         except ValueError as problem:
             raise HostFailure("refused", str(problem)) from problem
         if not inside or not spec.network.name:
-            raise HostFailure("refused", "the address is outside of the project's network")
+            raise HostFailure("refused", "the address is outside the project's network")

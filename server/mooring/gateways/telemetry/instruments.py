@@ -301,7 +301,7 @@ class Telemetry:
         if wants_traces(otlp_endpoint, os.environ):
             # The SDK is loaded only where it is used: it would double the time that a start takes to import.
             module = importlib.import_module("mooring.gateways.telemetry.otlp")
-            self.tracing = module.Tracing(otlp_endpoint or None)
+            self.tracing = module.OtlpTracing(otlp_endpoint or None)
         self.numbers.watch("mooring_http_requests_in_flight", lambda: {(): self.in_flight})
         self.numbers.watch("mooring_event_streams", lambda: {(): self.streams})
         self.numbers.watch("mooring_log_lines_lost", lambda: {(): self.lines.lost})

@@ -15,6 +15,7 @@ from mooring.storage.kernel.pool import PooledConnection
 from server.tests.support.agent_double import CLAIMS, held
 from server.tests.support.lifecycle_rows import context
 from server.tests.support.node_site import RUN, Site
+from tests.support.waiting import turns, until
 
 BLOCK = """
 INSERT INTO transition
@@ -76,9 +77,7 @@ async def test_a_claim_that_is_held_up_holds_up_no_other_node(site: Site) -> Non
         await connection.execute(BLOCK, mine.id, site.tenant.id)  # the claim of this task waits for what becomes of it
         slow, quick = asyncio.create_task(site.agent.claim()), asyncio.create_task(other.claim())
         await wait_for_polls(site, 2)
-        async with asyncio.timeout(WAIT_SECONDS):
-            while site.agent.node_id not in dispatcher._claiming:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+        await until(lambda: site.agent.node_id in dispatcher._claiming)
         theirs = await site.make(node_id=other.node_id)
         assert [each["task_id"] for each in await quick] == [theirs.id]
         later = await site.make()
@@ -221,7 +220,7 @@ async def test_a_thousand_waiting_polls_cost_no_statement_of_their_own(
 
         monkeypatch.setattr(PooledConnection, name, counted)
     polls = [asyncio.create_task(dispatcher.poll(TaskPoll(f"nod_{index}", 8, 60.0))) for index in range(1_000)]
-    await asyncio.sleep(0)
+    await turns()
     assert dispatcher.waiting == 1_000
     assert not [each for each in asked if "task" in each.lower()]
     dispatcher.release()
@@ -289,9 +288,7 @@ async def test_a_task_does_not_slip_in_while_its_owner_is_closed(site: Site) -> 
 async def wait_for_polls(site: Site, count: int) -> None:
     """Wait until so many polls wait in the platform's process, which is this one."""
     dispatcher = site.world.running.platform.tools.dispatcher
-    async with asyncio.timeout(WAIT_SECONDS):
-        while dispatcher.waiting != count:  # noqa: ASYNC110  the dispatcher has no event for it
-            await asyncio.sleep(0.005)
+    await until(lambda: dispatcher.waiting == count)
 
 
 async def test_whoever_waits_for_the_claim_is_woken_by_it(site: Site) -> None:

@@ -16,6 +16,7 @@ from server.tests.support.agent_double import agent_of
 from server.tests.support.agents import encoded
 from server.tests.support.lifecycle_rows import context
 from server.tests.support.node_site import Site
+from tests.support.waiting import turns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -173,11 +174,11 @@ async def test_output_is_followed_as_it_comes(site: Site) -> None:
     task = await site.agent.claim_one()
     path = f"{site.path}/tasks/{made.id}/log"
     following = asyncio.create_task(site.people.get(f"{path}?wait=60"))
-    await asyncio.sleep(0)
+    await turns()
     await site.agent.report(logged(task, 0, b"first\n"))
     assert (await following).json()["text"] == "first\n"
     ending = asyncio.create_task(site.people.get(f"{path}?offset=6&wait=60"))
-    await asyncio.sleep(0)
+    await turns()
     await site.agent.finish(task)
     assert (await ending).json()["ended"] is True
 

@@ -13,6 +13,7 @@ from mooring.core.kernel.event import StreamPosition
 from mooring.settings import Settings
 from server.tests.conftest import PASSWORD, Running, Tenant, World, running_platform
 from server.tests.support.http_wire import BROKEN, Stream, Told, stream
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -269,9 +270,7 @@ async def test_a_reader_that_does_not_read_holds_up_nobody_and_misses_nothing(
 
 async def until_streams(running: Running, counts: dict[str, int]) -> None:
     """Return once the platform counts these streams by principal."""
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while running.platform.tools.streams != counts:  # noqa: ASYNC110  the product has no event for it
-            await asyncio.sleep(0)
+    await until(lambda: running.platform.tools.streams == counts)
 
 
 async def test_a_caller_holds_a_bounded_number_of_streams_and_gets_room_back_when_one_ends(

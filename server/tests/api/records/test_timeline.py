@@ -20,6 +20,7 @@ from server.tests.conftest import World
 from server.tests.support.http_wire import stream
 from server.tests.support.lifecycle_rows import Ground, context, make_ground
 from server.tests.support.socket_client import PATIENCE_SECONDS, connect
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -136,12 +137,11 @@ async def tell(
 
 
 async def settled(database: Database, ground: Ground, story: TimelineSelection, count: int) -> list[str]:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            found = await timelines.read(database, ground.acting, story, BEGINNING, 100)
-            if len(found) >= count:
-                return [each.type for each in found]
-            await asyncio.sleep(0.01)  # another transaction of the cluster is open
+    async def read() -> list[str] | None:  # another transaction of the cluster may be open
+        found = await timelines.read(database, ground.acting, story, BEGINNING, 100)
+        return [each.type for each in found] if len(found) >= count else None
+
+    return await until(read) or []
 
 
 async def test_the_timeline_of_an_instance_has_its_own_things_and_the_capacity_it_asked_for(

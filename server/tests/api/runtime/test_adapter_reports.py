@@ -17,6 +17,7 @@ from mooring.storage.runtime import instance as instances
 from server.tests.api.runtime.test_claims import deployed, usage_record
 from server.tests.support.adapter_site import Adapter, Floor
 from server.tests.support.lifecycle_rows import context
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -371,5 +372,4 @@ async def blocked(floor: Floor) -> None:
     """Wait until somebody waits for a lock of somebody else."""
     statement = """SELECT count(*) FROM pg_stat_activity
                     WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"""
-    while not await floor.fetch(statement):  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
+    await until(lambda: floor.fetch(statement))

@@ -2,6 +2,7 @@
 
 import asyncio
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from mooring.core.runtime.operation import OperationKind
 from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import running_platform
 from server.tests.support.adapter_site import RUNTIME, Adapter, Floor, a_floor, make_operator
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -155,14 +157,12 @@ async def test_a_poll_in_another_process_is_woken_too(floor: Floor) -> None:
         client = other.client(floor.token)
         adapter = Adapter(client, "elsewhere", floor.account.id)
         waiting = asyncio.create_task(adapter.poll(wait_seconds=25))
-        while not other.platform.tools.claims.waiting:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await until(lambda: other.platform.tools.claims.waiting)
         instance, *_ = await floor.launch()
         answer = await waiting
         assert [each["instance_id"] for each in answer["claims"]] == [instance.id]
         news = asyncio.create_task(adapter.poll(wait_seconds=25, held=answer["claims"], after=answer["cursor"]))
-        while other.platform.tools.claims.waiting < 1:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+        await until(lambda: other.platform.tools.claims.waiting)
         await floor.ask(instance, OperationKind.ACTION)
         assert (await news)["changed"] == [instance.id]
         await client.aclose()
@@ -257,9 +257,11 @@ def usage_record() -> dict[str, object]:
 
 async def waits(floor: Floor, count: int) -> None:
     """Wait until so many polls wait."""
-    async with asyncio.timeout(60):
-        while floor.world.running.platform.tools.claims.waiting < count:  # noqa: ASYNC110
-            await asyncio.sleep(0.005)
+    await until(lambda: floor.world.running.platform.tools.claims.waiting >= count)
+
+
+def waits_or_is_answered(floor: Floor, polling: "asyncio.Task[dict[str, Any]]") -> bool:
+    return polling.done() or floor.world.running.platform.tools.claims.waiting > 0
 
 
 async def waiting_poll(
@@ -272,8 +274,7 @@ async def waiting_poll(
     async with asyncio.timeout(120):
         while True:
             polling = asyncio.create_task(adapter.poll(held=held, after=cursor, wait_seconds=25))
-            while not polling.done() and not floor.world.running.platform.tools.claims.waiting:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
+            await until(partial(waits_or_is_answered, floor, polling))
             if not polling.done():
                 return polling, cursor
             cursor = (await polling)["cursor"]

@@ -16,6 +16,7 @@ from server.tests.support import made_things
 from server.tests.support.launching import Launching, make_launching
 from server.tests.support.route_requests import Home
 from server.tests.support.service_accounts import make_account
+from tests.support.waiting import until
 
 __all__ = ["bare_shop"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -153,9 +154,4 @@ async def test_whoever_loses_the_right_while_an_action_goes_on_is_not_told_how_i
 async def _begun(launching: Launching, instance_id: str) -> str:
     """The action that is open, as soon as there is one."""
     query = "SELECT id FROM operation WHERE instance_id = $1 AND kind = 'action' AND finished_at IS NULL"
-    async with asyncio.timeout(60):
-        while True:
-            found = await launching.services.database.fetchval(PLATFORM, query, instance_id)
-            if found is not None:
-                return str(found)
-            await asyncio.sleep(0.01)
+    return str(await until(lambda: launching.services.database.fetchval(PLATFORM, query, instance_id)))

@@ -39,6 +39,7 @@ from server.tests.support.registry_adversary import (
     status,
 )
 from server.tests.support.server_process import Fleet, Served, Tenant, make_tenant, sign_in_first_admin
+from tests.support.waiting import linger
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -431,7 +432,7 @@ async def test_a_registry_that_sends_its_head_a_line_at_a_time_is_too_slow(siege
         while True:
             writer.write(b"x: y\r\n")
             await writer.drain()
-            await asyncio.sleep(0.05)
+            await linger(0.05)
 
     siege.foe.routes[siege.manifest(digest_of(CONTENT))] = slow_head
     assert await siege.not_registered("oci", digest_of(CONTENT), hasty=True) == "source_too_slow"
@@ -442,7 +443,7 @@ async def test_a_registry_that_sends_its_head_a_line_at_a_time_is_too_slow(siege
 
 async def test_a_registry_that_sends_a_byte_at_a_time_is_too_slow(siege: Siege) -> None:
     name = f"dripping-{next(_numbers)}"
-    dripping = drips(len(CONTENT), lambda: asyncio.sleep(0.05))
+    dripping = drips(len(CONTENT), lambda: linger(0.05))
     siege.foe.routes[f"/models/{name}"] = asked_by(serve(CONTENT), dripping)
 
     stored: list[tuple[str, str]] = []

@@ -16,6 +16,7 @@ from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.artifact_check import CheckWorker
 from server.tests.conftest import Running, Tenant, World, running_platform
 from server.tests.support.registry_adversary import Adversary, Asked, head, serve, stalls_after, status
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -398,13 +399,18 @@ async def test_of_two_that_hold_one_check_only_the_later_one_ends_it(port: Port)
     expire = "UPDATE artifact_check SET lease_expires_at = now() - interval '1 hour' WHERE id = $1 RETURNING true"
     assert await database.fetchval(PLATFORM, expire, check_id)
     worker = CheckWorker(other.platform.services)
-    async with asyncio.timeout(60):
-        while "lose_lease" not in await port.steps(check_id):
-            await database.fetchval(PLATFORM, expire, check_id)  # the holder may have said a word in between
-            await worker.tick()
-        while (await port.steps(check_id)).count("start") < 2:
-            await asyncio.sleep(0.05)  # the pause before another attempt
-            await worker.tick()
+
+    async def is_lost() -> bool:
+        await database.fetchval(PLATFORM, expire, check_id)  # the holder may have said a word in between
+        await worker.tick()
+        return "lose_lease" in await port.steps(check_id)
+
+    async def has_begun_again() -> bool:  # after the pause before another attempt
+        await worker.tick()
+        return (await port.steps(check_id)).count("start") > 1
+
+    await until(is_lost)
+    await until(has_begun_again)
     gate.open()
     ended = await port.ended(made)
     await port.running.platform.services.checks.drain()

@@ -37,6 +37,7 @@ from server.tests.support.registry_adversary import (
     stalls_after,
     status,
 )
+from tests.support.waiting import linger
 
 pytestmark = pytest.mark.anyio
 
@@ -161,7 +162,7 @@ async def test_a_byte_now_and_then_is_too_slow_although_something_always_comes(
     foe: Adversary, dialer: EgressClient
 ) -> None:
     client = client_of(foe, dialer, patience=HASTY)
-    foe.routes[BLOB_PATH] = drips(BLOB.size, lambda: asyncio.sleep(0.01))
+    foe.routes[BLOB_PATH] = drips(BLOB.size, lambda: linger(0.01))
     headers = f"/v2/{REPOSITORY}/manifests/{BLOB.digest}"
 
     async def slow_headers(asked: Asked, writer: asyncio.StreamWriter) -> None:
@@ -169,7 +170,7 @@ async def test_a_byte_now_and_then_is_too_slow_although_something_always_comes(
         while True:
             writer.write(b"x: y\r\n")
             await writer.drain()
-            await asyncio.sleep(0.01)
+            await linger(0.01)
 
     foe.routes[headers] = slow_headers
 
@@ -182,7 +183,7 @@ async def test_a_byte_now_and_then_is_too_slow_although_something_always_comes(
 
 async def test_the_whole_has_a_time_limit_however_steadily_it_comes(foe: Adversary, dialer: EgressClient) -> None:
     patience = SourceTimeouts(total_seconds=0.3, window_bytes=1, attempts=1)
-    foe.routes[BLOB_PATH] = drips(BLOB.size, lambda: asyncio.sleep(0.01))
+    foe.routes[BLOB_PATH] = drips(BLOB.size, lambda: linger(0.01))
 
     assert await code_of(client_of(foe, dialer, patience=patience).read_blob(REPOSITORY, BLOB)) is Code.SOURCE_TOO_SLOW
 

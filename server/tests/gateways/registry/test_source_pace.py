@@ -14,6 +14,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.gateways.egress import EgressRequest, OpenEgressAnswer
 from mooring.gateways.registry.source_stream import BodyRequest, SourceReader, SourceTimeouts
 from tests.support.rows import every_row
+from tests.support.waiting import linger
 
 PATIENCE: Final = SourceTimeouts(window_seconds=30.0, window_bytes=1_000, silence_seconds=60.0, attempts=1)
 Gap = tuple[float, int]  # so long nothing comes, and then so many bytes
@@ -50,7 +51,7 @@ class Played:
 
     async def _body(self) -> AsyncIterator[bytes]:
         for seconds, size in self._gaps:
-            await asyncio.sleep(seconds)
+            await linger(seconds)
             yield bytes(size)
         await asyncio.Event().wait()
 

@@ -16,6 +16,7 @@ from mooring.storage.kernel.event import EventSelection
 from mooring.storage.kernel.hub import EventHub
 from mooring.storage.kernel.unit_of_work import apply
 from server.tests.support.lifecycle_rows import context
+from tests.support.waiting import turns, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -216,10 +217,12 @@ async def test_a_hub_goes_on_after_a_read_that_failed_in_an_unforeseen_way(
 ) -> None:
     administrator = await connect()
     await administrator.execute("ALTER TABLE event RENAME TO event_elsewhere")
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while "reading the event stream failed" not in caplog.text:
-            hub.notify()
-            await asyncio.sleep(0)
+
+    def has_failed() -> bool:
+        hub.notify()
+        return "reading the event stream failed" in caplog.text
+
+    await until(has_failed)
     await administrator.execute("ALTER TABLE event_elsewhere RENAME TO event")
     await happen(database, "after")
     assert [event.subject_id for event in await follow(hub, 1)] == ["after"]
@@ -229,7 +232,7 @@ async def test_a_closed_hub_ends_every_wait_at_once(database: Database) -> None:
     hub = EventHub(database)
     await hub.open()
     waiting = [asyncio.create_task(hub.wait(hub.head, 3600)) for _ in range(5)]
-    await asyncio.sleep(0)
+    await turns()
     await hub.close()
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert await asyncio.gather(*waiting) == [True] * 5

@@ -13,6 +13,7 @@ from mooring.settings import Settings
 from mooring.storage.kernel import pool
 from mooring.storage.kernel.database import PLATFORM, WITH_KEPT_PLANS, Acting, Database, PoolSettings, RowReader
 from mooring.wiring import platform
+from tests.support.waiting import turns, until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -104,7 +105,7 @@ async def test_whoever_waits_gets_the_next_connection_under_its_own_name(small: 
 async def test_whoever_gives_up_waiting_takes_no_connection_along(small: Database) -> None:
     async with small.connection(ONE), small.connection(ONE):
         asking = [asyncio.create_task(small.fetchval(ONE, SPEAKS_FOR)) for _ in range(4)]
-        await asyncio.sleep(0)
+        await turns()
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
@@ -117,8 +118,7 @@ async def test_a_cancelled_statements_connection_is_not_used_again(small: Databa
         before = await connection.fetchval(BACKEND)
     asking = asyncio.create_task(small.fetchval(ONE, "SELECT pg_sleep(30)"))
     async with small.connection(PLATFORM) as watching:
-        while not await watching.fetchval(IS_ASLEEP):  # noqa: ASYNC110  the server has no event for it
-            await asyncio.sleep(0)
+        await until(lambda: watching.fetchval(IS_ASLEEP))
     asking.cancel()
     with pytest.raises(asyncio.CancelledError):
         await asking
@@ -189,9 +189,9 @@ async def test_closing_waits_for_what_is_in_use_and_refuses_the_rest(
     await database.open()
     async with database.connection(ONE) as connection:
         waiting = asyncio.create_task(database.fetchval(ONE, SPEAKS_FOR))
-        await asyncio.sleep(0)
+        await turns()
         closing = asyncio.create_task(database.close())
-        await asyncio.sleep(0)
+        await turns()
         assert await connection.fetchval("SELECT 1") == 1
     await closing
     for asking in (waiting, database.fetchval(ONE, SPEAKS_FOR)):

@@ -18,6 +18,7 @@ from mooring.core.runtime.member import MEMBER, MemberState, MemberTrigger
 from mooring.storage.kernel.constraints import REFUSALS
 from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
 from server.tests.support.lifecycle_rows import HOMES, Ground, Subject, machines_of, make_ground, refused_by
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -206,6 +207,4 @@ async def task_of(ground: Ground, member_id: str, state: TaskState) -> Subject:
 async def until_one_waits_for(holder: asyncpg.Connection, ground: Ground) -> None:
     """Until another session waits for a lock that this one holds."""
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-    async with asyncio.timeout(60):
-        while not await ground.database.fetchval(PLATFORM, waiting, holder.get_server_pid()):  # noqa: ASYNC110
-            await asyncio.sleep(0.002)
+    await until(lambda: ground.database.fetchval(PLATFORM, waiting, holder.get_server_pid()))

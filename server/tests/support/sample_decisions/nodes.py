@@ -24,7 +24,8 @@ INVENTORY: Final = inventory.Inventory("1.0.0", node.HostKind.SIMULATED, 4, 2**3
 
 
 def a_token() -> enrolment.EnrolmentToken:
-    return enrolment.create_enrolment_token(NOW, FRESH, "local", {}, 0).result
+    """One that is made when it is asked for: a run may last longer than a token does."""
+    return enrolment.create_enrolment_token(context(), FRESH, "local", {}, 0).result
 
 
 def a_node(status: str = "ready") -> node.Node:

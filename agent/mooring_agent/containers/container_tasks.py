@@ -1,0 +1,377 @@
+"""Containers in a sandbox: images by digest, hardened, in the sandbox's network and uid range.
+
+A container has all capabilities dropped, no new privileges, a read-only root, a non-root user, limits on memory, CPUs
+and processes, and no network but the sandbox's. Labels identify its owner, so that a new agent finds it again and a
+teardown can prove that none is left.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import httpx
+import msgspec
+
+from mooring_agent.artifacts.blob_cache import BlobCache
+from mooring_agent.artifacts.http_sources import HttpSource, RegistryRepository
+from mooring_agent.containers.container_secrets import ContainerSecrets
+from mooring_agent.containers.images import ImageStore
+from mooring_agent.containers.podman import Podman
+from mooring_agent.hosts import safe_paths
+from mooring_agent.hosts.contract import (
+    FileSpec,
+    Host,
+    HostFailure,
+    LogRequest,
+    Owner,
+    Resource,
+    SandboxSpec,
+    Stray,
+    TeardownReport,
+)
+from mooring_agent.hosts.log_parts import read_container_log
+from mooring_agent.hosts.namespace import root_filesystem
+from mooring_agent.tasks import arguments as task_arguments
+from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler
+from mooring_agent.tasks.log_read import LogReader, LogReadHandler
+
+LINES_MAX: Final = 50
+REMOVALS: Final = 10
+REMOVAL_SECONDS: Final = 0.2
+LINE_MAX: Final = 2_000
+LOG_PATH: Final = "{{.HostConfig.LogConfig.Path}}"
+NODE: Final = "org.mooring.node"
+ALLOCATION: Final = "org.mooring.allocation"
+OWNER: Final = "org.mooring.owner"
+NAME: Final = "org.mooring.name"
+TASK: Final = "org.mooring.task"
+
+
+class ContainerSandboxes(Protocol):
+    """What a host with containers must provide about a sandbox."""
+
+    def network_path(self, allocation_id: str) -> str:
+        """The path by which a container joins the sandbox's network."""
+
+    def uid_base(self, allocation_id: str) -> int | None:
+        """The first uid of the sandbox's range; none if it has no range of its own."""
+
+    def spec_of(self, allocation_id: str) -> SandboxSpec: ...
+
+    def device_paths(self, allocation_id: str) -> Sequence[str]:
+        """The device files of the machine that belong to the sandbox."""
+
+
+@dataclass(slots=True)
+class ContainerTasks:
+    """The container tasks of one agent."""
+
+    node_id: str
+    podman: Podman
+    images: ImageStore
+    cache: BlobCache
+    sandboxes: ContainerSandboxes
+    volumes: Path
+    http: httpx.AsyncClient
+
+    @property
+    def secrets(self) -> ContainerSecrets:
+        return ContainerSecrets(self.podman)
+
+    def handlers(self, base: Mapping[str, TaskHandler]) -> dict[str, TaskHandler]:
+        """The handlers with containers added; teardown removes an owner's containers before the host inspects."""
+        return {
+            **base,
+            "container.launch": TaskHandler(self.launch, is_repeatable=False),
+            "container.control": TaskHandler(self.control),
+            "container.remove": TaskHandler(self.remove),
+            "artifact.fetch": TaskHandler(self.fetch),
+            **LogReadHandler(self.find_log).handlers(),
+            "teardown.verify": replace(
+                base["teardown.verify"], perform=self._with_container_teardown(base["teardown.verify"])
+            ),
+            "sandbox.destroy": replace(
+                base["sandbox.destroy"], perform=self._with_container_teardown(base["sandbox.destroy"])
+            ),
+        }
+
+    async def launch(self, host: Host, context: TaskContext, arguments: task_arguments.ContainerLaunch) -> ResultFields:
+        owner = context.owner
+        existing = await self._find(owner, arguments.name)
+        if existing is not None:
+            if existing["Labels"].get(TASK) != context.task.task_id:
+                raise HostFailure("refused", f"{owner.name} already has a container {arguments.name!r}")
+            if existing["State"] == "created":  # the agent was interrupted between creating and starting it
+                await self.podman.call("start", self._name(owner, arguments.name))
+            return await self._container_fields(owner, arguments.name)
+        if context.is_resumed:
+            raise HostFailure("interrupted", "the agent was interrupted before the container was started")
+        arguments = _bounded(self.sandboxes.spec_of(owner.allocation_id), arguments)
+        token = None if arguments.image.secret is None else context.secret(arguments.image.secret)
+        registry = RegistryRepository(
+            self.http, arguments.image.registry, arguments.image.repository, token, arguments.image.private
+        )
+        image = await self.images.ensure(registry, arguments.image.digest, context.report_progress)
+        context.report_progress("start", 0, None, "")
+        options = [*self._create_options(context, arguments), *await self.secrets.options(context, arguments)]
+        await self.podman.call("create", *options, image.image_id, *arguments.argv)
+        await self.podman.call("start", self._name(owner, arguments.name))
+        return {**await self._container_fields(owner, arguments.name), "fetched_bytes": image.fetched_bytes}
+
+    async def control(
+        self, host: Host, context: TaskContext, arguments: task_arguments.ContainerControl
+    ) -> ResultFields:
+        owner, name = context.owner, self._name(context.owner, arguments.name)
+        if await self._find(owner, arguments.name) is None:
+            raise HostFailure("not_found", f"{owner.name} has no container {arguments.name!r}")
+        grace = str(int(arguments.grace_seconds))
+        if arguments.action in ("stop", "restart"):
+            await self.podman.call(arguments.action, "--time", grace, name)
+        elif arguments.action == "start":
+            await self.podman.call("start", name)
+        return await self._container_fields(owner, arguments.name)
+
+    async def remove(self, host: Host, context: TaskContext, arguments: task_arguments.ContainerRemove) -> ResultFields:
+        if await self._find(context.owner, arguments.name) is None:
+            await self.secrets.remove_for_container(context.owner, arguments.name)
+            return {"removed": False}
+        await self._force_remove(self._name(context.owner, arguments.name))
+        await self.secrets.remove_for_container(context.owner, arguments.name)
+        return {"removed": await self._find(context.owner, arguments.name) is None}
+
+    async def fetch(self, host: Host, context: TaskContext, arguments: task_arguments.ArtifactFetch) -> ResultFields:
+        token = None if arguments.secret is None else context.secret(arguments.secret)
+        if arguments.kind == "oci":
+            address, repository = _registry_of(arguments.source)
+            registry = RegistryRepository(self.http, address, repository, token, arguments.private)
+            image = await self.images.ensure(
+                registry, arguments.digest, context.report_progress, arguments.no_progress_seconds
+            )
+            return {"image_id": image.image_id, "bytes": image.fetched_bytes, "from_cache": image.fetched_bytes == 0}
+        if not arguments.source.startswith(("https://", "http://")):
+            raise HostFailure("refused", "the source of a blob must be an https:// or http:// URL")
+        source = HttpSource(self.http, arguments.source, token, arguments.private)
+        was_here = await self.cache.fetch(
+            arguments.digest, arguments.size, source, context.report_progress, arguments.no_progress_seconds
+        )
+        if arguments.destination is not None:
+            await self._copy_to_sandbox(host, context, arguments.digest, arguments.destination)
+        if arguments.volume is not None:
+            await asyncio.to_thread(self._link_into_volume, context.owner, arguments)
+        return {"bytes": self.cache.path(arguments.digest).stat().st_size, "from_cache": was_here}
+
+    async def _copy_to_sandbox(self, host: Host, context: TaskContext, digest: str, destination: str) -> None:
+        with self.cache.using(digest) as path:
+            if path.stat().st_size > safe_paths.FILE_MAX_BYTES:
+                raise HostFailure(
+                    "too_large", f"a file in a sandbox may have at most {safe_paths.FILE_MAX_BYTES} bytes"
+                )
+            content = await asyncio.to_thread(path.read_bytes)
+        await host.write_files(context.owner, [FileSpec(destination, content)])
+
+    def _link_into_volume(self, owner: Owner, arguments: task_arguments.ArtifactFetch) -> None:
+        """Hard-link the cached bytes into a volume, readable by any user of the container; nothing is copied."""
+        directory = self._volumes_of(owner) / str(arguments.volume)
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        new = directory / f".{arguments.file or arguments.volume}.new"
+        new.unlink(missing_ok=True)
+        with self.cache.using(arguments.digest) as path:
+            os.link(path, new)
+            new.chmod(0o444)
+        new.rename(directory / str(arguments.file or arguments.volume))
+
+    async def find_log(self, context: TaskContext, arguments: task_arguments.LogRead, request: LogRequest) -> LogReader:
+        """Find the file in which a container's monitor keeps its log."""
+        owner = context.owner
+        if await self._find(owner, arguments.name) is None:
+            raise HostFailure("not_found", f"{owner.name} has no container {arguments.name!r}")
+        path = (await self.podman.call("inspect", "--format", LOG_PATH, self._name(owner, arguments.name))).strip()
+        return lambda: asyncio.to_thread(read_container_log, path, request)
+
+    async def sweep(self, secret_name: Collection[str]) -> list[Stray]:
+        """Remove containers, volumes and secrets of allocations that the platform does not know.
+
+        The podman store belongs to this agent alone: a container without our label was put there by somebody else.
+        """
+        strays = []
+        for each in await self.podman.containers({}):
+            labels, resource = each["Labels"] or {}, Resource("containers", each["Names"][0])
+            if NODE not in labels:
+                strays.append(Stray(resource, "foreign"))
+            elif labels.get(ALLOCATION) not in secret_name or labels[NODE] != self.node_id:
+                await self._force_remove(each["Id"])
+                strays.append(Stray(resource, "reaped", labels.get(ALLOCATION)))
+        unknown = sorted({*self._volume_holders(), *await self.secrets.allocations()} - set(secret_name))
+        for allocation_id in unknown:
+            resources = [*await self.secrets.remove(Owner(allocation_id)), *self._clear_volumes(Owner(allocation_id))]
+            strays += [Stray(resource, "reaped", allocation_id) for resource in resources]
+        return strays
+
+    def _volume_holders(self) -> list[str]:
+        return [path.name for path in self.volumes.iterdir()] if self.volumes.exists() else []
+
+    def _with_container_teardown(self, handler: TaskHandler) -> Any:
+        async def perform(host: Host, context: TaskContext, arguments: task_arguments.StrictArguments) -> ResultFields:
+            owner = context.owner
+            found = await self._find_all(owner)
+            for each in found:
+                with suppress(HostFailure):  # what is left is reported below
+                    await self._force_remove(each["Id"])
+            fields = await handler.perform(host, context, arguments)
+            left = await self._find_all(owner)
+            other_resources = [*self._clear_volumes(owner), *await self.secrets.remove(owner)]
+            if context.teardown is not None:
+                context.teardown = _with_containers(context.teardown, found, left, other_resources)
+                fields = {**fields, "clean": context.teardown.clean}
+            return fields
+
+        return perform
+
+    async def _force_remove(self, name: str) -> None:
+        """Kill and remove. A mount of it may be busy for a moment in a sandbox that is just being created."""
+        for _ in range(REMOVALS - 1):
+            status, _, _ = await self.podman.try_call("rm", "--force", "--time", "0", name)
+            if status == 0:
+                return
+            await asyncio.sleep(REMOVAL_SECONDS)
+        await self.podman.call("rm", "--force", "--time", "0", name)
+
+    async def _find_all(self, owner: Owner) -> Sequence[dict[str, Any]]:
+        labels = {NODE: self.node_id, ALLOCATION: owner.allocation_id}
+        return await self.podman.containers({**labels, OWNER: owner.name} if owner.label else labels)
+
+    async def _find(self, owner: Owner, name: str) -> dict[str, Any] | None:
+        found = await self.podman.containers({NODE: self.node_id, OWNER: owner.name, NAME: name})
+        return found[0] if found else None
+
+    async def _container_fields(self, owner: Owner, name: str) -> ResultFields:
+        inspected = json.loads(await self.podman.call("inspect", self._name(owner, name)))[0]
+        state = inspected["State"]
+        return {
+            "container_id": inspected["Id"],
+            "state": state["Status"],
+            "exit_code": state["ExitCode"] if state["Status"] == "exited" else None,
+            "image_digest": inspected["ImageDigest"],
+            "last_lines": await self._last_lines(owner, name),
+        }
+
+    async def _last_lines(self, owner: Owner, name: str) -> list[str]:
+        _, stdout, stderr = await self.podman.try_call("logs", "--tail", str(LINES_MAX), self._name(owner, name))
+        return [line[:LINE_MAX] for line in (stdout + stderr).splitlines()[-LINES_MAX:]]
+
+    def _name(self, owner: Owner, name: str) -> str:
+        return f"{owner.name.replace('/', '.')}.{name}"
+
+    def _create_options(self, context: TaskContext, arguments: task_arguments.ContainerLaunch) -> list[str]:
+        owner = context.owner
+        # What an image declares would be left behind: anonymous volumes, and health-check timers on the machine.
+        options = ["--pull=never", "--read-only", "--no-hosts", "--init", "--image-volume=tmpfs", "--no-healthcheck"]
+        values = {
+            "--name": self._name(owner, arguments.name),
+            "--cap-drop": "ALL",
+            "--security-opt": "no-new-privileges",
+            "--user": arguments.user,
+            "--pids-limit": str(arguments.pids),
+            "--memory": str(arguments.memory_bytes),
+            "--cpus": f"{arguments.cpus:g}",
+            "--network": f"ns:{self.sandboxes.network_path(owner.allocation_id)}",
+            "--restart": "no",
+        }
+        options += [word for pair in values.items() for word in pair]
+        base = self.sandboxes.uid_base(owner.allocation_id)
+        if base is not None:
+            options += ["--uidmap", f"0:{base}:65536", "--gidmap", f"0:{base}:65536"]
+        labels = {
+            NODE: self.node_id,
+            ALLOCATION: owner.allocation_id,
+            OWNER: owner.name,
+            NAME: arguments.name,
+            TASK: context.task.task_id,
+        }
+        options += [option for name, value in labels.items() for option in ("--label", f"{name}={value}")]
+        options += [option for name, value in arguments.environment.items() for option in ("--env", f"{name}={value}")]
+        options += [
+            option for path in self.sandboxes.device_paths(owner.allocation_id) for option in ("--device", path)
+        ]
+        options += [option for path in arguments.temporary for option in ("--tmpfs", f"{path}:rw,nosuid,nodev")]
+        for mount in arguments.mounts:
+            options += ["--mount", self._mount(owner, mount, arguments.user, base or 0)]
+        return options
+
+    def _mount(self, owner: Owner, mount: task_arguments.MountArguments, user: str, base: int) -> str:
+        if "," in mount.target:
+            raise HostFailure("path_refused", f"{mount.target!r}: a mount target must not contain a comma")
+        directory = self._volumes_of(owner) / mount.volume
+        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        uid, _, gid = user.partition(":")
+        os.chown(directory, base + int(uid), base + int(gid))
+        mode = ",readonly" if mount.read_only else ""
+        return f"type=bind,source={directory},target={mount.target}{mode}"
+
+    def _volumes_of(self, owner: Owner) -> Path:
+        return self.volumes / owner.allocation_id / (f"@{owner.label}" if owner.label else "_")
+
+    def _clear_volumes(self, owner: Owner) -> list[Resource]:
+        directory = self._volumes_of(owner) if owner.label else self.volumes / owner.allocation_id
+        if not directory.exists():
+            return []
+        root_filesystem.remove(directory)
+        return [Resource("files", f"volumes of {owner.name}")]
+
+
+def _registry_of(source: str) -> tuple[str, str]:
+    """The registry and repository of `oci://registry/repository` (over https) or `https://registry/v2/repository`."""
+    if source.startswith("oci://"):
+        host, _, repository = source.removeprefix("oci://").partition("/")
+        address = f"https://{host}" if host else ""
+    else:
+        address, _, repository = source.rpartition("/v2/")
+    if not address.startswith(("https://", "http://")) or not repository:
+        raise HostFailure("refused", "the source of an image must be oci://registry/repository")
+    return address, repository
+
+
+def _bounded(sandbox: SandboxSpec, arguments: task_arguments.ContainerLaunch) -> task_arguments.ContainerLaunch:
+    """The arguments with every limit set: at most the sandbox's own, which is also the default."""
+    for name in ("cpus", "memory_bytes", "pids"):
+        requested, limit = getattr(arguments, name), getattr(sandbox, name)
+        if requested is not None and requested > limit:
+            raise HostFailure("capacity", f"the container requests {name} {requested:g}, but its sandbox has {limit:g}")
+        if requested is None:
+            arguments = msgspec.structs.replace(arguments, **{name: limit})
+    return arguments
+
+
+def _with_containers(
+    teardown: TeardownReport,
+    found: Sequence[dict[str, Any]],
+    left: Sequence[dict[str, Any]],
+    other_resources: Sequence[Resource],
+) -> TeardownReport:
+    remaining = tuple(Resource("containers", each["Names"][0]) for each in left)
+    found_resources = tuple(Resource("containers", each["Names"][0]) for each in found)
+    return replace(
+        teardown,
+        found=(*teardown.found, *found_resources, *other_resources),
+        removed=(
+            *teardown.removed,
+            *(resource for resource in found_resources if resource not in remaining),
+            *other_resources,
+        ),
+        remaining=(*teardown.remaining, *remaining),
+        looked={**teardown.looked, "containers": teardown.looked.get("containers", 0) + len(found)},
+    )
+
+
+async def create_container_tasks(node_id: str, directory: Path, sandboxes: ContainerSandboxes) -> ContainerTasks:
+    podman = Podman(directory / "containers")
+    await asyncio.to_thread(podman.prepare)
+    cache = BlobCache(directory / "cache")
+    images = ImageStore(cache, podman)
+    http = httpx.AsyncClient(timeout=httpx.Timeout(60.0), follow_redirects=False)
+    return ContainerTasks(node_id, podman, images, cache, sandboxes, directory / "volumes", http)

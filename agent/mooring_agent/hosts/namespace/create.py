@@ -1,0 +1,189 @@
+"""Creating a sandbox: a list of idempotent steps.
+
+The steps are data, so that a test can stop after each of them. Everything that a step allocates or creates is in the
+sandbox's record first, so that after a crash the next agent runs the whole list again and reaches the same state.
+"""
+
+import logging
+import platform
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from mooring_agent.control_plane.addresses import LOOPBACK
+from mooring_agent.hosts.contract import HostFailure, Peer, SandboxFacts, SandboxSpec
+from mooring_agent.hosts.namespace import (
+    cgroups,
+    init_process,
+    owner_files,
+    project_network,
+    root_filesystem,
+    sandbox_disk,
+    uid_ranges,
+)
+from mooring_agent.hosts.namespace.cgroups import CgroupHierarchies
+from mooring_agent.hosts.namespace.sandbox_records import InitProcess, SandboxRecord, SandboxStore, sandbox_owner
+from mooring_agent.sandbox_init import confinement
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the steps work with."""
+
+    store: SandboxStore
+    hierarchies: CgroupHierarchies
+    network_lock: threading.Lock  # serializes changes of the project networks
+    disk_bytes: int = sandbox_disk.DISK_BYTES  # how much a sandbox may write; 0 for no limit
+    address: str = LOOPBACK  # where other machines reach this one
+
+
+Step = Callable[[Machine, SandboxRecord], SandboxRecord]
+
+
+def allocate_uids(machine: Machine, record: SandboxRecord) -> SandboxRecord:
+    """Give the sandbox a uid range of its own, unless capabilities alone confine it."""
+    if record.spec.isolation == "bounded" or record.first_uid is not None:
+        return record
+    holder = machine.store.sandbox(record.spec.allocation_id)
+    return machine.store.save(replace(record, first_uid=uid_ranges.claim(machine.store.registry, holder)))
+
+
+def plan_resources(machine: Machine, record: SandboxRecord) -> SandboxRecord:
+    """Record the names of its network link and control groups."""
+    if record.link:
+        return record
+    allocation_id = record.spec.allocation_id
+    groups = cgroups.plan(machine.hierarchies, machine.store.label, allocation_id)
+    return machine.store.save(replace(record, link=project_network.link_name(allocation_id), cgroups=groups))
+
+
+def create_disk(machine: Machine, record: SandboxRecord) -> SandboxRecord:
+    """Create a disk of its own where this machine supports it, from scratch unless the sandbox is alive."""
+    if _init(machine, record) is not None:
+        return record
+    reason = sandbox_disk.unavailable_reason() if machine.disk_bytes else "the agent is configured without a disk limit"
+    if reason:
+        return machine.store.save(replace(record, disk=f"not enforced: {reason}", has_disk=False))
+    record = machine.store.save(replace(record, disk=sandbox_disk.describe(machine.disk_bytes), has_disk=True))
+    sandbox_disk.create(machine.store.disk(record.spec.allocation_id), machine.disk_bytes)
+    return record
+
+
+def build_root_filesystem(machine: Machine, record: SandboxRecord) -> SandboxRecord:
+    """Build its root file system, from scratch unless the sandbox is alive."""
+    if _init(machine, record) is None:
+        root_filesystem.build(machine.store.root(record.spec.allocation_id), record.spec, record.first_uid)
+    return record
+
+
+def create_cgroups(machine: Machine, record: SandboxRecord) -> SandboxRecord:
+    rules = init_process.device_rules(init_process.devices(record.spec.devices))
+    limits = cgroups.create(machine.hierarchies, record.cgroups, record.spec, rules)
+    limits["disk"] = record.disk
+    limits["capabilities"] = "bounding set, no new privileges"
+    known = confinement.filter_program(platform.machine()) is not None
+    limits["system_calls"] = "seccomp" if known else f"not enforced: no list for a {platform.machine()} machine"
+    return machine.store.save(replace(record, limits=limits))
+
+
+def spawn_init(machine: Machine, record: SandboxRecord) -> SandboxRecord:
+    """Create its namespaces and its init."""
+    # Otherwise the first two members of a project would each create a network.
+    with machine.network_lock:
+        init_process.ensure_sandbox_init(machine.store, record)
+    return record
+
+
+def attach_veth(machine: Machine, record: SandboxRecord) -> SandboxRecord:
+    """Connect it to the project's network."""
+    init = _init(machine, record)
+    if init is None:
+        raise HostFailure("interrupted", "the sandbox's init ended while the sandbox was created")
+    if record.spec.network.machine:
+        return record
+    with machine.network_lock:
+        project = f"/proc/{init.pid}/fd/{init_process.PROJECT_DESCRIPTOR}"
+        project_network.attach(project, record.spec.network, record.link, init.pid)
+    return record
+
+
+def publish_host_entries(machine: Machine, record: SandboxRecord) -> SandboxRecord:
+    """Make the project's members on this machine resolve its name, and it theirs."""
+    update_host_entries(machine, record.spec.network.name)
+    return record
+
+
+def mark_standing(machine: Machine, record: SandboxRecord) -> SandboxRecord:
+    return machine.store.save(replace(record, status="standing"))
+
+
+STEPS: tuple[Step, ...] = (
+    allocate_uids,
+    plan_resources,
+    create_disk,
+    build_root_filesystem,
+    create_cgroups,
+    spawn_init,
+    attach_veth,
+    publish_host_entries,
+    mark_standing,
+)
+
+
+def record_intent(machine: Machine, spec: SandboxSpec) -> SandboxRecord:
+    """Record that the sandbox is wanted, before anything of it exists. On the machine's network it has that address."""
+    if spec.network.machine:
+        spec = replace(spec, network=replace(spec.network, address=machine.address))
+    return machine.store.save(SandboxRecord(spec=spec, status="creating"))
+
+
+def run_steps(machine: Machine, record: SandboxRecord, steps: tuple[Step, ...]) -> SandboxRecord:
+    """Run the steps, regardless of which of them ran before."""
+    for step in steps:
+        try:
+            record = step(machine, record)
+        except OSError as problem:
+            raise HostFailure("host_error", f"{step.__name__}: {problem}") from problem
+    return record
+
+
+def facts(record: SandboxRecord) -> SandboxFacts:
+    return SandboxFacts(record.spec.isolation, record.spec.network.address, dict(record.limits))
+
+
+def update_host_entries(machine: Machine, name: str) -> dict[str, HostFailure]:
+    """Update /etc/hosts of every sandbox in a project's network on this machine.
+
+    A sandbox whose tenant replaced /etc/hosts by something else keeps that, and does not hold up the others; the
+    failures are returned by allocation.
+    """
+    refused: dict[str, HostFailure] = {}
+    with machine.network_lock:
+        records = [each for each in map(machine.store.load, machine.store.allocations()) if each is not None]
+        members = [each for each in records if _is_member(each, name)]
+        for record in members:
+            init = _init(machine, record)
+            if init is None:
+                continue
+            peers = [Peer(each.spec.hostname, each.spec.network.address) for each in members if each is not record]
+            try:
+                owner_files.write_hosts(record, init, (*peers, *record.spec.peers))
+            except HostFailure as failure:
+                log.warning(
+                    "cannot update /etc/hosts of %s: %s; leaving it as it is", record.spec.allocation_id, failure
+                )
+                refused[record.spec.allocation_id] = failure
+            except OSError as problem:  # it has just ended
+                log.info("skipped /etc/hosts of %s, which has just ended: %s", record.spec.allocation_id, problem)
+    return refused
+
+
+def _is_member(record: SandboxRecord, name: str) -> bool:
+    network = record.spec.network
+    return record.status != "destroying" and network.name == name and not network.machine
+
+
+def _init(machine: Machine, record: SandboxRecord) -> InitProcess | None:
+    return init_process.find_living(machine.store, sandbox_owner(record.spec.allocation_id))

@@ -1,0 +1,65 @@
+"""Choosing the host of an agent, and checking that the machine supports it."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from mooring_agent.control_plane.addresses import LOOPBACK
+from mooring_agent.hosts.contract import Host
+from mooring_agent.hosts.namespace import NamespaceHost
+from mooring_agent.hosts.namespace.sandbox_disk import DISK_BYTES
+from mooring_agent.hosts.process import ProcessHost
+
+REQUIRED_PROGRAMS: Final[Mapping[str, Mapping[str, str]]] = {
+    "namespace": {"ip": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
+}
+"""The programs that each host needs, and their Debian packages."""
+PROBE_SECONDS: Final = 30.0
+
+
+def check_host_requirements(kind: str) -> None:
+    """Raise now, with a remedy, if this machine cannot run the host; otherwise every sandbox would fail."""
+    if kind == "namespace" and os.geteuid() != 0:
+        raise ValueError("the namespace host needs root; `--host process` does not, but isolates nothing")
+    if missing := {
+        name: package for name, package in REQUIRED_PROGRAMS.get(kind, {}).items() if shutil.which(name) is None
+    }:
+        raise ValueError(
+            f"the {kind} host needs {', '.join(missing)}: apt-get install {' '.join(sorted(set(missing.values())))}"
+        )
+    if kind == "namespace":
+        _try_namespaces()
+
+
+def _try_namespaces() -> None:
+    """Root of a container often has no right to create namespaces."""
+    probe = subprocess.run(
+        ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "/bin/true"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PROBE_SECONDS,
+    )
+    if probe.returncode != 0:
+        raise ValueError(
+            f"root cannot create namespaces on this machine ({probe.stderr.strip()[:200]}): it may be a container; "
+            "`--host process` works there, but isolates nothing"
+        )
+
+
+def create_host(
+    kind: str, directory: Path, node_id: str, *, disk_bytes: int = DISK_BYTES, address: str = LOOPBACK
+) -> Host:
+    """Create the host of this kind below the agent's state directory.
+
+    `disk_bytes` limits what each sandbox writes; `address` is where other machines reach this one.
+    """
+    if kind == "namespace":
+        return NamespaceHost(directory / "host", node_id, disk_bytes=disk_bytes, address=address)
+    if kind == "process":
+        return ProcessHost(directory / "host", node_id)
+    raise ValueError(f"unknown host {kind!r}")

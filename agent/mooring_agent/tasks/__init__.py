@@ -1,0 +1,1 @@
+"""Tasks: verified, journaled, executed by their handlers, and reported to the platform."""

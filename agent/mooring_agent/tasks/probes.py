@@ -1,0 +1,98 @@
+"""Probes: whether a program in a sandbox serves, checked from inside the sandbox's network."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from mooring_agent.hosts.contract import Host, HostFailure, ProcessSpec
+from mooring_agent.tasks import arguments as task_arguments
+from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler, output_of
+
+HEAD_MAX: Final = 65_536
+
+
+async def probe_tcp(host: Host, context: TaskContext, arguments: task_arguments.ProbeTcp) -> ResultFields:
+
+    async def probe_once(attempt: int) -> str:
+        stream = await host.dial(context.task.allocation_id, arguments.port)
+        await stream.close()
+        return "connected"
+
+    return await _probe(arguments, probe_once)
+
+
+async def probe_http(host: Host, context: TaskContext, arguments: task_arguments.ProbeHttp) -> ResultFields:
+
+    async def probe_once(attempt: int) -> str:
+        stream = await host.dial(context.task.allocation_id, arguments.port)
+        try:
+            request = f"GET {arguments.path} HTTP/1.1\r\nHost: localhost:{arguments.port}\r\nConnection: close\r\n\r\n"
+            await stream.send(request.encode("ascii"))
+            head = b""
+            while b"\r\n" not in head and len(head) < HEAD_MAX:
+                part = await stream.receive()
+                if not part:
+                    break
+                head += part
+        finally:
+            await stream.close()
+        parts = head.partition(b"\r\n")[0].split(b" ", 2)
+        if len(parts) < 2 or not parts[0].startswith(b"HTTP/") or not parts[1].isdigit():
+            raise HostFailure("probe_failed", f"port {arguments.port} does not speak HTTP")
+        if int(parts[1]) not in arguments.status:
+            raise HostFailure("probe_failed", f"{arguments.path} responded with {int(parts[1])}")
+        return parts[1].decode()
+
+    return await _probe(arguments, probe_once)
+
+
+async def probe_exec(host: Host, context: TaskContext, arguments: task_arguments.ProbeExec) -> ResultFields:
+    """Succeeds if a program exits with 0."""
+
+    output: ResultFields = {}
+
+    async def probe_once(attempt: int) -> str:
+        key = f"{context.task.task_id}.{context.task.fence}.{attempt}"
+        output.clear()
+        process = ProcessSpec(
+            arguments.argv, arguments.environment, arguments.user, output_bytes=arguments.output_bytes
+        )
+        code = await host.run(context.owner, key, process, arguments.timeout_seconds)
+        output.update(await output_of(host, context, key, arguments.output_bytes))
+        if code != 0:
+            raise HostFailure("probe_failed", f"{arguments.argv[0]} exited with {code}", code, output)
+        return "0"
+
+    return await _probe(arguments, probe_once) | output
+
+
+async def _probe(arguments: task_arguments.ProbeArguments, probe_once: Callable[[int], Awaitable[str]]) -> ResultFields:
+    last_failure = HostFailure("probe_failed", "it was not tried")
+    for attempt in range(arguments.attempts):
+        if attempt:
+            await asyncio.sleep(arguments.interval_seconds)
+        started = time.monotonic()
+        try:
+            async with asyncio.timeout(arguments.timeout_seconds):
+                observed = await probe_once(attempt)
+        except TimeoutError:
+            last_failure = HostFailure("probe_failed", f"no response within {arguments.timeout_seconds:g} s")
+        except HostFailure as failure:
+            last_failure = HostFailure("probe_failed", failure.detail, failure.exit_code, failure.result)
+        else:
+            latency = round((time.monotonic() - started) * 1_000)
+            return {"observed": observed, "attempts": attempt + 1, "latency_milliseconds": latency}
+    raise HostFailure(
+        "probe_failed",
+        f"after {arguments.attempts} attempts: {last_failure.detail}",
+        last_failure.exit_code,
+        last_failure.result,
+    )
+
+
+PROBES: Final[dict[str, TaskHandler]] = {
+    "probe.tcp": TaskHandler(probe_tcp),
+    "probe.http": TaskHandler(probe_http),
+    "probe.exec": TaskHandler(probe_exec),
+}

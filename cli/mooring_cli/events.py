@@ -1,0 +1,81 @@
+"""`mooring events`: what happened, in order, or as it happens."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from mooring_cli import output
+from mooring_cli.invocation import current, plain_call
+from mooring_cli.main import MooringCommand
+from mooring_cli.nouns import CommandEndpoint
+from mooring_cli.output import plain
+from mooring_cli.scope import PAGE_MAX, ScopeOptions, ScopeResolver, scope_options
+
+EVENTS = (
+    CommandEndpoint("list_project_events", "project", "project_id"),
+    CommandEndpoint("list_tenant_events", "tenant", "tenant_id"),
+    CommandEndpoint("list_platform_events", "platform", ""),
+)
+STREAMS = (
+    CommandEndpoint("stream_project_events", "project", "project_id"),
+    CommandEndpoint("stream_tenant_events", "tenant", "tenant_id"),
+    CommandEndpoint("stream_platform_events", "platform", ""),
+)
+
+
+@click.command(cls=MooringCommand)
+@scope_options
+@click.option("--follow", is_flag=True, help="Show events as they happen, until interrupted.")
+@click.option("--correlation", metavar="ID", help="Only events with this correlation id.")
+@click.option(
+    "--since", metavar="CURSOR", help="Start after this cursor; `beginning` is the oldest event that is kept."
+)
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=100, help="Show at most this many; 0 for all. [default: 100]"
+)
+def events(
+    *,
+    project: str | None,
+    tenant: str | None,
+    platform: bool,
+    follow: bool,
+    correlation: str | None,
+    since: str | None,
+    limit: int,
+) -> None:
+    """Show events, oldest first, or follow them as they happen.
+
+    Without --project, --tenant or --platform it uses the scope of the context, otherwise your own.
+    With --follow and without --since it starts now. It reconnects when a connection breaks and misses nothing.
+    """
+    invocation = current()
+    chosen = ScopeOptions(project, tenant, platform)
+    query = {"correlation_id": correlation}
+    if follow:
+        endpoint, path = ScopeResolver(invocation).choose(STREAMS, chosen)
+        stream = invocation.client.follow(plain_call(endpoint.operation, path, query), cursor=since)
+        output.show_lines(invocation.output, stream, event_line)
+        return
+    endpoint, path = ScopeResolver(invocation).choose(EVENTS, chosen)
+    begins = None if since == "beginning" else since
+    call = plain_call(endpoint.operation, path, {**query, "cursor": begins, "limit": min(limit or PAGE_MAX, PAGE_MAX)})
+    found = list(invocation.client.pages(call, most=limit or None))
+    if not found and invocation.output == "table":
+        output.note("No events.")
+    elif invocation.output == "table":
+        output.show_lines("table", found, event_line)
+    else:
+        output.show(invocation.output, found)
+    if limit and len(found) == limit:
+        output.note(f"There may be more: --since {found[-1]['cursor']}")
+
+
+def event_line(event: dict[str, Any]) -> str:
+    moment = output.read_time(str(event.get("occurred_at", "")))
+    clock = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if isinstance(moment, datetime) else "-"
+    data = " ".join(f"{name}={output.nested(value)}" for name, value in (event.get("data") or {}).items())
+    actor = f"by {event.get('actor_kind')} {event.get('actor_id')}"
+    return plain(
+        f"{clock}  {event.get('type')}  {event.get('subject_id')}  {data}  {actor}  [{event.get('correlation_id')}]"
+    )
