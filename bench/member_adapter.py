@@ -1,7 +1,7 @@
 """The smallest adapter whose members come up in three tasks, as those of a real app do: files, a process, a probe."""
 
 from bench.instance_rows import SLUG
-from mooring_adapter import Adapter, Finish, Member, Operation, Plan, ReportMember, RunTask, Step, World, main
+from mooring_adapter import Adapter, Finish, InstanceView, Member, Operation, Plan, ReportMember, RunTask, Step, main
 
 
 def bring_up(member: Member) -> list[Step]:
@@ -18,9 +18,9 @@ def bring_up(member: Member) -> list[Step]:
     ]
 
 
-def plan(world: World, operation: Operation) -> Plan:
+def plan(view: InstanceView, operation: Operation) -> Plan:
     """Every operation brings up the members that it names."""
-    return Plan((*(step for each in world.concerned(operation) for step in bring_up(each)), Finish()))
+    return Plan((*(step for each in view.concerned(operation) for step in bring_up(each)), Finish()))
 
 
 if __name__ == "__main__":

@@ -33,9 +33,9 @@ from mooring_agent.hosts.contract import (
 )
 from mooring_agent.hosts.namespace import NamespaceHost
 from mooring_sdk import models
-from mooring_slurm import conf, daemons
-from mooring_slurm.config import Config
-from mooring_slurm.layout import Home, modes
+from mooring_slurm import config_files, daemons
+from mooring_slurm.launch_config import LaunchConfig
+from mooring_slurm.layout import MemberHome, modes
 from tests.e2e.slurm.cluster import SKU, Site, Tenant, site
 
 GOAL = 2.0
@@ -92,8 +92,8 @@ class ByHand:
         self.share = share
         self.host = NamespaceHost(directory / "host", f"nod_bench{number}")
         self.names = ("controller-0", "worker-0", "worker-1")
-        self.config = Config()
-        self.cluster = conf.Cluster(
+        self.config = LaunchConfig()
+        self.cluster = config_files.ClusterSettings(
             name="byhand",
             controller_host="box-0",
             controller_address="10.78.0.10",
@@ -109,7 +109,7 @@ class ByHand:
         await asyncio.gather(*(self._sandbox(number) for number in range(3)))
         await asyncio.gather(*(self._member(number, key) for number in range(3)))
         owner = self._owner(0)
-        environment = {"SLURM_CONF": Home(self.names[0]).slurm_conf}
+        environment = {"SLURM_CONF": MemberHome(self.names[0]).slurm_conf}
         ready = ProcessSpec(("sh", "-c", READY), environment, "root", "/")
         if await self.host.run(owner, "ready", ready, 60.0) != 0:
             raise RuntimeError("by hand: the cluster did not come up")
@@ -145,9 +145,9 @@ class ByHand:
         await self.host.create(spec)
 
     async def _member(self, number: int, key: bytes) -> None:
-        home, owner = Home(self.names[number]), self._owner(number)
+        home, owner = MemberHome(self.names[number]), self._owner(number)
         is_controller = number == 0
-        worker = conf.Worker(home.name, 1, 1_024, (2 * number, 2 * number + 1))
+        worker = config_files.WorkerResources(home.name, 1, 1_024, (2 * number, 2 * number + 1))
         files = [FileSpec("/srv/slurm", directory=True, mode=0o755)]
         files += [
             FileSpec(home.below(part) if part else home.path, directory=True, mode=int(mode, 8))
@@ -155,11 +155,11 @@ class ByHand:
         ]
         files += [
             FileSpec(home.munge_key, key, 0o600),
-            FileSpec(home.slurm_conf, conf.slurm_conf(self.cluster, home).encode(), 0o644),
-            FileSpec(home.below("etc", "cgroup.conf"), conf.cgroup_conf().encode(), 0o644),
+            FileSpec(home.slurm_conf, config_files.slurm_conf(self.cluster, home).encode(), 0o644),
+            FileSpec(home.below("etc", "cgroup.conf"), config_files.cgroup_conf().encode(), 0o644),
         ]
         if not is_controller:
-            text = conf.gres_conf(worker, self.config.gpu_type)
+            text = config_files.gres_conf(worker, self.config.gpu_type)
             files.append(FileSpec(home.below("etc", "gres.conf"), text.encode(), 0o644))
         await self.host.write_files(owner, files)
         await self._start(owner, daemons.munged(home))
@@ -168,7 +168,7 @@ class ByHand:
         last = daemons.slurmctld(home) if is_controller else daemons.slurmd(home, worker, self.config.gpu_type)
         await self._start(owner, last)
 
-    async def _start(self, owner: Owner, daemon: daemons.Daemon) -> None:
+    async def _start(self, owner: Owner, daemon: daemons.DaemonSpec) -> None:
         process = ProcessSpec(daemon.argv, daemon.environment)
         await self.host.start_service(owner, daemon.name, process, RestartPolicy("on_failure"))
 

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import mooring_workload.image
 from mooring_workload import catalog
-from mooring_workload.image import Layout, hello_image, jupyter_image
+from mooring_workload.image import ImageLayout, hello_image, jupyter_image
 from tools import set_up
 
 KEPT = set_up.TOOLS / "images"
 
 
-def image_of(app: str) -> Layout:
+def image_of(app: str) -> ImageLayout:
     """The image of an app, as an OCI layout."""
     with catalog.requirements_file() as requirements:
         made_of = [Path(mooring_workload.image.__file__).read_bytes(), sys.version.encode()]
@@ -29,7 +29,7 @@ def image_of(app: str) -> Layout:
                 if app == "jupyter":
                     return jupyter_image(place, requirements, _installer())
                 return hello_image(place, catalog.program())
-    return Layout(place)
+    return ImageLayout(place)
 
 
 def _installer() -> list[str]:

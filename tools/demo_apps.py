@@ -24,7 +24,7 @@ from mooring.gateways.signing.cosign_sign import sign_as_tag
 from mooring_agent.containers.podman import Podman
 from mooring_sdk import Client, MooringError, models
 from mooring_workload.bundle import BUNDLE_VERSION, bundle_of, key_at, public_half, write_bundle
-from mooring_workload.image import BuildFailed, Layout
+from mooring_workload.image import BuildFailed, ImageLayout
 from tools.app_images import image_of
 from tools.demo_nodes import SKU, BrowserSession, TenantProject, visit
 from tools.demo_output import DemoFailed, heading, show_fact, undisturbed
@@ -165,7 +165,7 @@ def show_jupyter(stage: DemoStage) -> None:
         enter_the_lab(work, instance)
 
 
-async def push_layout(intent: models.Publish, image: Layout) -> None:
+async def push_layout(intent: models.Publish, image: ImageLayout) -> None:
     """Push an image from a directory."""
 
     async def send(pusher: RegistryPusher) -> None:

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The echo adapter once more, as one shell script: the contract needs no kit and no particular language.
-# It needs curl, jq and openssl. Its steps have the same names as those of the Python adapter and so either
-# goes on where the other was stopped. Read docs/adapter-kit.md for what each request means.
+# The echo adapter as one shell script: the contract needs no kit and no particular language.
+# It needs curl, jq and openssl. Its steps have the same names as those of the Python adapter, so that each
+# continues where the other was stopped. docs/adapter-contract.md explains each request.
 #
 #   MOORING_URL=…  MOORING_KEY_FILE=key.pem  ./echo.sh
 set -eu
@@ -13,7 +13,7 @@ room=$(mktemp -d)                                # requests and answers; secrets
 say() { printf '{"time":"%s","level":"%s","event":"%s"}\n' "$(date -u +%Y-%m-%dT%H:%M:%SZ)" "$1" "$2" >&2; }
 base64url() { openssl base64 -A | tr '+/' '-_' | tr -d '='; }
 
-# A sentence that the key signs: "I am $1, for $2" (RFC 7523). $3 names the key.
+# A signed JWT assertion (RFC 7523): subject $1, audience $2, key id $3.
 assertion() {
     now=$(date +%s)
     head=$(printf '{"alg":"EdDSA","typ":"JWT","kid":"%s"}' "$3" | base64url)
@@ -24,7 +24,7 @@ assertion() {
     printf '%s.%s.%s' "$head" "$claims" "$signature"
 }
 
-# Exchange an assertion for a token; it stays in a variable.
+# Exchange an assertion for a token, which is kept in a variable.
 sign_in() {
     token=$(printf 'data-urlencode = "grant_type=urn:ietf:params:oauth:grant-type:jwt-bearer"\ndata-urlencode = "assertion=%s"\n' \
         "$(assertion "$account" "$known_as" "$key_id")" |
@@ -33,7 +33,7 @@ sign_in() {
 }
 
 # Send the requests in $place/requests (two lines each: "METHOD path correlation trace", then the body), in order,
-# until one is refused. The answers are $place/1, $place/2 …; the statuses come out, one a line.
+# until one is refused. The responses are $place/1, $place/2 …; prints the statuses, one per line.
 send() {
     number=0 span=$(openssl rand -hex 6)
     while read -r method path correlation trace && IFS= read -r body; do
@@ -49,7 +49,7 @@ send() {
     done <"$place/requests" | curl --config - 2>/dev/null || true
 }
 
-# The same, with a new token where the old one is no longer good; the last status is in $status.
+# The same, with a new token if the old one has expired; the last status is in $status.
 exchange() {
     send >"$place/statuses"
     status=$(tail -n 1 "$place/statuses")
@@ -68,7 +68,7 @@ ask() { # ask PATH BODY: one request that is about no operation
 
 forget() { held=$(printf '%s' "$held" | jq -c --arg id "$1" 'map(select(.instance_id != $id))'); }
 
-# Read the world of an instance, plan, and do what is due; again until nothing is.
+# Read an instance, plan, and do what is due; repeat until nothing is.
 keep() {
     id=$1 fence=$2 rounds=0
     while [ $rounds -lt 40 ]; do
@@ -90,24 +90,24 @@ keep() {
             forget "$id"
             return
         fi
-        case $status in 2??) ;; *) say warning "refused or not answered: $status"; sleep 0.2 ;; esac
+        case $status in 2??) ;; *) say warning "a request failed; reading again: $status"; sleep 0.2 ;; esac
     done
 }
 
-# One account: claim, keep, heartbeat; all in one loop.
+# One account: claim, work and heartbeat in one loop.
 serve() {
     account=$1 key_id=$2 place="$room/$1" held='[]' after='' soonest=20 token=''
     mkdir -p "$place"
     trap 'release; exit 0' TERM INT
     until sign_in; do sleep 0.5; done
-    say info "serving $account"
+    say info "serving account $account"
     while :; do
-        # The poll is heartbeat, claim and news in one.
+        # The poll is heartbeat, claim and notification at once.
         if ! poll "$(printf '{"holder":"%s","free":50,"wait_seconds":%s,"held":%s%s}' "$holder" "$soonest" "$held" "$after")"; then
             sleep 0.3
             continue
         fi
-        # What is held from now on, up to where the news were heard, and what to look at; without news, everything.
+        # The claims, the cursor of the news, and the instances to read; without news, all of them.
         printf '%s' "$held" | jq -r --slurpfile news "$place/1" '
             $news[0] as $n | (map({(.instance_id): .fence}) | add // {}) as $held
             | (reduce $n.lost[] as $l ($held; if .[$l.instance_id] == $l.fence then del(.[$l.instance_id]) else . end)
@@ -136,10 +136,10 @@ release() {
     trap - TERM INT
     [ -z "${under_way:-}" ] || kill "$under_way" 2>/dev/null || true
     ask /runtime/releases "$(printf '{"holder":"%s","held":%s}' "$holder" "$held")" || true
-    say info "gave the claims back"
+    say info "released the claims"
 }
 
-# The plan: the world in; out comes in how many seconds to look again ("-" for no time), then the requests.
+# The plan: reads the instance, prints the seconds until the next look ("-" for never), then the requests.
 PLAN=$(cat <<'JQ'
 def time: sub("\\.[0-9]+"; "") | sub("\\+00:00$"; "Z") | fromdate;
 def port: .port_by_id;
@@ -150,12 +150,12 @@ def reachable: .failure_code != "node_lost" and (.allocation.node_reachable != f
 def peers($members): . as $m | [($members[] | select(.component_key == "seed")),
     (if $m.component_key == "gate" then [$members[] | select(.component_key == "worker")][:50][] else empty end)] | [.[] | {address: (.allocation.address // "127.0.0.1"), name, port: port, role: .component_key}] | tojson;
 
-# Steps: a task, a report about a member, a gathering, the end.
+# Steps: a task, a report about a member, a barrier, the end.
 def task($step; $type; $arguments): {step: $step, member: .id, type: $type, arguments: $arguments};
 def soft: . + {soft: true};
-def report($step; $told): {step: $step, member: .id, told: $told};
+def report($step; $report): {step: $step, member: .id, report: $report};
 def gather($step): {step: $step, gathers: true};
-def finish($told): {step: "finish", finish: ($told + {outcome: ($told.outcome // "succeeded")})};
+def finish($result): {step: "finish", finish: ($result + {outcome: ($result.outcome // "succeeded")})};
 def failed($code; $detail): finish({outcome: "failed", failure: {code: $code, detail: $detail, last_lines: []}});
 
 def files($step; $members): task($step; "files.write"; {files: [
@@ -188,11 +188,11 @@ def concerned($w; $op): [$op.member_ids[] as $id | $w.members[] | select(.id == 
 def made($w; $op): reduce ($w.tasks[] | select(.operation_id == $op.id)) as $t ({}; .[$t.step] = $t);
 def is_over: .status | IN("succeeded", "failed", "cancelled", "expired");
 
-# A seed goes only while a majority of the others stands.
+# A seed may stop only while a majority of the others works.
 def has_quorum($w): . as $m | [alive($w)[] | select(.component_key == "seed")] as $seeds
     | .component_key != "seed" or ($seeds | length) == 1
       or ([$seeds[] | select(.id != $m.id and (.status | IN("ready", "degraded")) and reachable)] | length) > (($seeds | length) / 2 | floor);
-# How quiet a member is: its looks so far, and what to do next.
+# How far the drain of a member is: its probes so far, and what to do next.
 def quietness($w; $op): . as $m | made($w; $op) as $made
     | [range(1; 1000) | $made["quiet/\($m.id)/\(.)"] // empty] as $looks | ($looks | last) as $last
     | (if $op.kind | IN("remove", "replace") then $w.manifest.lifecycle.delete.graceful_seconds // 60 else 0 end) as $ending
@@ -204,7 +204,7 @@ def quietness($w; $op): . as $m | made($w; $op) as $made
          | (if $again then {step: "pause/\($m.id)", member: $m.id, wait: (($last.finished_at | time) + 1)} else empty end),
            (task("quiet/\($m.id)/\([($looks | length), 1] | max + if $again then 1 else 0 end)"; "probe.http";
                  {port: ($m | port), path: "/quiet", attempts: 8, interval_seconds: 0.25}) | soft))]};
-# One member after the other, in as many lanes as leave a majority up; each member's steps are a list.
+# One member after the other, in as many lanes as leave a majority running; the steps of each member are a list.
 def in_lanes: ([((length - 1) / 2 | floor), 1] | max) as $lanes | . as $all
     | range(length) as $i | $all[$i] | if $i < $lanes then .[] else (.[0] + {after: $all[$i - $lanes][-1].step}), .[1:][] end;
 
@@ -229,7 +229,7 @@ def plan_action($w; $op): made($w; $op) as $made | ($op.request.action // $op.re
           ([$made[] | select(.status == "succeeded")] | length) as $kept
           | finish({output: {seeds: $kept}}
               + if ([$made[] | select(is_over)] | length) == ($seeds | length) and $kept <= (($seeds | length) / 2 | floor)
-                then {outcome: "failed", failure: {code: "unhealthy", detail: "no majority of the seeds kept it", last_lines: []}} else {} end) end
+                then {outcome: "failed", failure: {code: "unhealthy", detail: "it was not stored by a majority of the seeds", last_lines: []}} else {} end) end
       else failed("adapter_error"; "this adapter knows no action \($name)") end;
 
 def plan($w; $op): alive($w) as $members | concerned($w; $op) as $named
@@ -237,17 +237,17 @@ def plan($w; $op): alive($w) as $members | concerned($w; $op) as $named
         if [made($w; $op)[] | select(is_over | not)] | length > 0 then empty else finish({outcome: "cancelled"}) end
       elif $op.kind == "deploy" then
         [$members[] | select(.component_key == "seed")] as $seeds
-        | if ($seeds | length) % 2 == 0 then failed("config_refused"; "seeds come in odd numbers, so that a majority is one") else
+        | if ($seeds | length) % 2 == 0 then failed("config_refused"; "the number of seeds must be odd, so that there is always a majority") else
           ($seeds[] | bring_up($w; $members)), gather("seeds"),
           ($members[] | select(.component_key != "seed") | bring_up($w; $members)), endpoints($w; $members), finish({}) end
       elif $op.kind == "add" then ($named[] | bring_up($w; $members)), news($members; $named), endpoints($w; $members), finish({})
       elif $op.kind == "drain" then
-        $named[0] as $m | if ($m | has_quorum($w)) | not then {step: "quorum", blocked: {code: "quorum", detail: "no majority of the seeds would be left"}}
+        $named[0] as $m | if ($m | has_quorum($w)) | not then {step: "quorum", blocked: {code: "quorum", detail: "a majority of the seeds would not be left"}}
         else ($m | quietness($w; $op)) as $q
           | if $q.given_up then failed("not_quiet"; "\($m.name) still had work when the time was over") else $q.steps[],
             if $q.quiet then ($m | report("drained/\(.id)"; {status: "drained", detail: (.adapter_detail + {cordoned_by: $op.id})})), finish({}) else empty end end end
       elif $op.kind == "remove" then
-        if any($named[]; standing and (has_quorum($w) | not)) then {step: "quorum", blocked: {code: "quorum", detail: "no majority of the seeds would be left"}}
+        if any($named[]; standing and (has_quorum($w) | not)) then {step: "quorum", blocked: {code: "quorum", detail: "a majority of the seeds would not be left"}}
         else [$named[] | leave($w; $op)] as $leaving | $leaving[].steps[],
           if any($leaving[]; .open) then empty else news([$members[] | select(.id | IN($op.member_ids[]) | not)]; $named), finish({}) end end
       elif $op.kind == "replace" then
@@ -283,7 +283,7 @@ def why($m): {code: (if $m.failure_code == "node_lost" or (.status == "expired" 
     detail: "\(.step): \(.failure_detail // .failure_code // .status)", last_lines: (.last_lines // [])};
 def reached($kind; $status): ($kind | IN("deploy", "add")) and (.status | IN("ready", "degraded", "draining", "drained", "removing", "removed") or ($status == "joining" and . == "joining"));
 
-# What is due: steps of one member follow each other, members go side by side, a step of no member waits for all before it.
+# What is due: steps of one member in order, members in parallel, a step without a member waits for all before it.
 def due($w; $op): made($w; $op) as $made | (reduce $w.members[] as $m ({}; .[$m.id] = $m)) as $by
     | ([$op.steps[] | select(.status == "done") | .name]) as $noted
     | reduce plan($w; $op) as $s ({last: {}, gate: true, all: true, done: {}, tasks: [], members: {}, steps: [], wait: null};
@@ -297,10 +297,10 @@ def due($w; $op): made($w; $op) as $made | (reduce $w.members[] as $m ({}; .[$m.
                   else (($t // {step: $s.step, status: "expired", failure_detail: "the node is lost"}) | why($m)) as $f | .failure = $f
                     | if $m.status == "joining" then .members[$m.id] = {id: $m.id, status: "failed", failure: $f} else . end end
                 elif $t == null and $may then .tasks += [$s] else . end
-            elif $s.told then
-              if ($s.step | IN($noted[])) or ($m | reached($op.kind; $s.told.status)) or ($s.told.version and $m.version == $s.told.version) then .is = true
+            elif $s.report then
+              if ($s.step | IN($noted[])) or ($m | reached($op.kind; $s.report.status)) or ($s.report.version and $m.version == $s.report.version) then .is = true
               elif $m.failure_code == "node_lost" then .failure = {code: "node_lost", detail: "the node of \($m.name) is lost", last_lines: []}
-              elif $may and (.members | has($m.id) | not) then .is = true | .members[$m.id] = ({id: $m.id} + $s.told)
+              elif $may and (.members | has($m.id) | not) then .is = true | .members[$m.id] = ({id: $m.id} + $s.report)
                 | if $op.kind | IN("deploy", "add") then . else .steps += [{name: $s.step, status: "done"}] end
               else . end
             elif $s.wait then if $s.wait <= ($w.now | time) then .is = true else .wait = ($s.wait - ($w.now | time)) end
@@ -311,7 +311,7 @@ def due($w; $op): made($w; $op) as $made | (reduce $w.members[] as $m ({}; .[$m.
           | .is as $is | .done[$s.step] = $is
           | if $s.member then .last[$s.member] = $is | .all = (.all and $is) else .gate = $is | .all = $is | .last = {} end end);
 
-# The health of what runs, and members whose drain was taken back.
+# The health of a running instance, and members whose drain was taken back.
 def watched($w): alive($w) as $members | [$members[] | select(.component_key == "seed")] as $seeds
     | ([$seeds[] | select(.status | IN("ready", "degraded"))] | length) as $up
     | (if $up <= (($seeds | length) / 2 | floor) or ($seeds | length) % 2 == 0 or any($members[]; .status | IN("failed", "degraded")) then "degraded" else "healthy" end) as $health
@@ -323,10 +323,10 @@ def watched($w): alive($w) as $members | [$members[] | select(.component_key == 
     | (if ($begun | type) != "number" then $now elif $now >= $begun + 300 then $begun + 300 else $begun end) as $until
     | (if ($begun | type) == "number" and $until > $begun then {path: "usage", body: {records: [{record_id: "ready/\($begun)", unit: "ready_members",
           started_at: ($begun | todate), ended_at: ($until | todate), quantity: $counted}]}} else empty end),
-      (([$back[] | select($looks["wanted/\(.id)/\(.adapter_detail.cordoned_by)"].status == "succeeded") | {id, detail: (.adapter_detail | del(.cordoned_by))}]) as $told
+      (([$back[] | select($looks["wanted/\(.id)/\(.adapter_detail.cordoned_by)"].status == "succeeded") | {id, detail: (.adapter_detail | del(.cordoned_by))}]) as $changes
        | ((if $health != $w.instance.health then {health: $health} else {} end)
           + if $until != $begun then {detail: ($w.instance.adapter_detail + {metered_until: $until, metered_members: $ready})} else {} end) as $whole
-       | if ($told | length) + ($whole | length) > 0 then {path: "reports", body: ({members: $told} + if $whole == {} then {} else {instance: $whole} end)} else empty end),
+       | if ($changes | length) + ($whole | length) > 0 then {path: "reports", body: ({members: $changes} + if $whole == {} then {} else {instance: $whole} end)} else empty end),
       ($back[] | "wanted/\(.id)/\(.adapter_detail.cordoned_by)" as $step | select($looks[$step] == null)
        | {path: "tasks", body: {step: $step, member_id: .id, type: "probe.http", arguments: {port: port, path: "/wanted", attempts: 5, interval_seconds: 1}}});
 
@@ -335,14 +335,14 @@ def requests($w; $op): due($w; $op) as $d | {correlation: $op.correlation_id, tr
     | ((if $op.status == "cancelling" then {} else $begin end)
        + (if $d.blocked and $op.blocker_code != $d.blocked.code then {blocked: $d.blocked} elif $op.status == "blocked" and ($d.blocked | not) then {blocked: null} else {} end)
        + (if $d.members == {} then {} else {members: [$d.members[]]} end) + (if $d.steps == [] then {} else {steps: $d.steps} end)
-       + (if $d.endpoint then {instance: {endpoints: ([$w.instance.endpoints[] | select(.name != $d.endpoint.name)] + [$d.endpoint])}} else {} end)) as $told
+       + (if $d.endpoint then {instance: {endpoints: ([$w.instance.endpoints[] | select(.name != $d.endpoint.name)] + [$d.endpoint])}} else {} end)) as $changes
     | (if $d.wait then {wait: $d.wait} else empty end),
-      (if $told == {} then empty else $labels + {path: "reports", body: ({operation_id: $op.id} + $told)} end),
+      (if $changes == {} then empty else $labels + {path: "reports", body: ({operation_id: $op.id} + $changes)} end),
       (if $d.failure then empty else $d.tasks[] | $labels + {path: "tasks", body: {operation_id: $op.id, step, member_id: .member, type, arguments}} end),
       (if $d.failure then {outcome: "failed", failure: $d.failure} else $d.finish // empty end
        | $labels + {path: "operations/\($op.id)/finish", body: .});
 
-# A port for each member, by its id: on a host without networks of their own they share the machine's.
+# A port chosen by the id of the member: on a host without isolated networks members share the ports of the machine.
 def hashed: explode | reduce .[] as $c (5381; (. * 33 + $c) % 4294967296) | 20000 + . % 12000;
 (.members |= map(. + {port_by_id: (.id | hashed)})) as $w
 | [($w.operations[] as $op | requests($w; $op)), (if $w.instance.status == "running" then watched($w) else empty end)] as $all
@@ -359,7 +359,7 @@ public=$(openssl pkey -in "$MOORING_KEY_FILE" -pubout -outform DER | tail -c 32 
 until printf '{"assertion":"%s"}' "$(assertion "key:$public" "${known_as%/oauth/token}/runtime/accounts" adapter)" |
     curl --silent --fail --max-time 30 --header 'Content-Type: application/json' --data-binary @- "$api/runtime/accounts" \
         >"$place/accounts"; do
-    say warning "the accounts could not be asked for"
+    say warning "cannot list the accounts; retrying"
     sleep 1
 done
 children=

@@ -6,49 +6,49 @@ from mooring_sdk.mooring_error import MooringError
 
 
 class AddressRefused(MooringError):
-    """An address that was given resolves to a network that the platform does not dial for tenants: loopback, link-local, private, or its own."""
+    """The given address resolves to a network that the platform does not dial for tenants: loopback, link-local, private, or its own."""
 
     code = "address_refused"
 
 
 class AllocationInUse(MooringError):
-    """The allocation holds members of another instance, and the two apps do not both allow to share it."""
+    """The allocation holds members of another instance, and at least one of the two apps does not allow sharing."""
 
     code = "allocation_in_use"
 
 
 class ArtifactNotFoundAtSource(MooringError):
-    """The source does not have the digest, tag or file that was named."""
+    """The source does not have this digest, tag or file."""
 
     code = "artifact_not_found_at_source"
 
 
 class ArtifactNotPinned(MooringError):
-    """A task of an adapter names a digest or a role that neither the instance's version nor the operation's has."""
+    """An adapter's task names a digest or a role that is neither in the instance's version nor in the operation's."""
 
     code = "artifact_not_pinned"
 
 
 class ArtifactNotRegistered(MooringError):
-    """No artifact with this digest is registered in sight of the project, so nobody has looked at its bytes."""
+    """The project sees no registered artifact with this digest, so nobody has checked its bytes."""
 
     code = "artifact_not_registered"
 
 
 class ArtifactRevoked(MooringError):
-    """The artifact was withdrawn for ever, whatever else is true of it."""
+    """The artifact was permanently withdrawn, whatever its other states say."""
 
     code = "artifact_revoked"
 
 
 class ArtifactUnverified(MooringError):
-    """No stored evidence proves the artifact under the policy in force."""
+    """No stored evidence proves the artifact under the current policy."""
 
     code = "artifact_unverified"
 
 
 class AssertionRefused(MooringError):
-    """The signed assertion was not accepted: unknown key, wrong signature, audience or lifetime, used before, or the account is not active, or the node retired."""
+    """The signed assertion was not accepted: unknown key, wrong signature, audience or lifetime, used before, or the account is not active, or the node is retired."""
 
     code = "assertion_refused"
 
@@ -66,13 +66,13 @@ class CheckCancelled(MooringError):
 
 
 class CheckRunning(MooringError):
-    """The answer needs a check of the artifact's bytes, and that is still under way."""
+    """The answer needs a check of the artifact's bytes, and that check is still running."""
 
     code = "check_running"
 
 
 class CircuitOpen(MooringError):
-    """Launches of this version on this shape failed several times in a row, so no more are begun for a while."""
+    """Launches of this version on this shape failed several times in a row, so new ones are refused for a while."""
 
     code = "circuit_open"
 
@@ -84,19 +84,19 @@ class ClosingRecordMissing(MooringError):
 
 
 class Conflict(MooringError):
-    """Others kept changing the same thing while this request was decided, more often than it is tried again."""
+    """Other requests kept changing the same resource, and this request ran out of internal retries."""
 
     code = "conflict"
 
 
 class ContentExpandsTooFar(MooringError):
-    """Compressed content grows, when it is unpacked, beyond what the platform unpacks."""
+    """The compressed content unpacks to more bytes than the platform accepts."""
 
     code = "content_expands_too_far"
 
 
 class CursorExpired(MooringError):
-    """The events after this cursor are no longer kept."""
+    """The events after this cursor were deleted because of their age."""
 
     code = "cursor_expired"
 
@@ -108,37 +108,37 @@ class CursorInvalid(MooringError):
 
 
 class DigestMismatch(MooringError):
-    """The bytes at the source are not those that the digest names."""
+    """The bytes at the source do not have this digest."""
 
     code = "digest_mismatch"
 
 
 class EnrolmentRefused(MooringError):
-    """A machine did not join: its one-time token is unknown, used, revoked or past its fifteen minutes, or the proof was not made by the key that it offers."""
+    """The machine could not join: its one-time token is unknown, used, revoked or older than fifteen minutes, or the proof was not made with the key that it offers."""
 
     code = "enrolment_refused"
 
 
 class GracePeriod(MooringError):
-    """What is deprecated stays for a while, so that those who use it can leave."""
+    """Something that is deprecated stays for a while, so that its users can move away from it."""
 
     code = "grace_period"
 
 
 class GrantExceedsCeiling(MooringError):
-    """Nobody gives a role or an action that he does not hold himself in that place."""
+    """Nobody can grant a role or an action that they do not hold themselves in that place."""
 
     code = "grant_exceeds_ceiling"
 
 
 class HeaderInvalid(MooringError):
-    """A header has a form that is not taken."""
+    """A header of the request is malformed."""
 
     code = "header_invalid"
 
 
 class HoldPresent(MooringError):
-    """Something still uses the digest, and what is in use is not retired."""
+    """Something still uses the digest, and an artifact in use cannot be retired."""
 
     code = "hold_present"
 
@@ -150,13 +150,13 @@ class IdempotencyConflict(MooringError):
 
 
 class IllegalTransition(MooringError):
-    """The request is well formed, but the thing is in a state that does not take it."""
+    """The request is well formed, but the resource is in a state that does not accept it."""
 
     code = "illegal_transition"
 
 
 class Incompatible(MooringError):
-    """The app does not fit the capacity that was named."""
+    """The app does not fit the chosen capacity."""
 
     code = "incompatible"
 
@@ -174,37 +174,37 @@ class LastAdmin(MooringError):
 
 
 class LayerMismatch(MooringError):
-    """The image's manifest is what its digest names, but a layer has other bytes than those it names."""
+    """The image's manifest matches its digest, but the bytes of a layer do not match the manifest."""
 
     code = "layer_mismatch"
 
 
 class LeaseLost(MooringError):
-    """Another holder has the lease now; what this one reported was not taken."""
+    """Another holder has the lease now; this report was ignored."""
 
     code = "lease_lost"
 
 
 class LimitReached(MooringError):
-    """There are as many of these as the platform keeps for one owner."""
+    """The owner already has as many of these as the platform allows."""
 
     code = "limit_reached"
 
 
 class MalformedRequest(MooringError):
-    """The request could not be read: not JSON, not UTF-8, or not HTTP as it should be."""
+    """The request could not be parsed: it is not valid JSON, UTF-8 or HTTP."""
 
     code = "malformed_request"
 
 
 class ManifestInvalid(MooringError):
-    """The manifest has errors; each is named with its place, the reason and a fix."""
+    """The manifest has errors; each is listed with its place, the reason and a fix."""
 
     code = "manifest_invalid"
 
 
 class MediaTypeUnsupported(MooringError):
-    """The body is of a media type that this endpoint does not take."""
+    """This endpoint does not accept the media type of the body."""
 
     code = "media_type_unsupported"
 
@@ -216,13 +216,13 @@ class MethodNotAllowed(MooringError):
 
 
 class ModeNotOffered(MooringError):
-    """The pair of operating mode and control-plane scope is not offered yet, or not supported by the app."""
+    """The platform does not offer this pair of operating mode and control-plane scope yet, or the app does not support it."""
 
     code = "mode_not_offered"
 
 
 class NameTaken(MooringError):
-    """Something of this kind has that name already."""
+    """Another resource of this kind already has that name."""
 
     code = "name_taken"
 
@@ -234,7 +234,7 @@ class NoCapacity(MooringError):
 
 
 class NotEmpty(MooringError):
-    """It still holds things that must go first."""
+    """The resource still contains others, which must be removed first."""
 
     code = "not_empty"
 
@@ -246,7 +246,7 @@ class NotEntitled(MooringError):
 
 
 class NotFound(MooringError):
-    """There is no such thing, or the caller may not see it."""
+    """There is no such resource, or the caller may not see it."""
 
     code = "not_found"
 
@@ -258,79 +258,79 @@ class NotSupported(MooringError):
 
 
 class OperationInProgress(MooringError):
-    """Another operation on the same instance or member is not over."""
+    """Another operation on the same instance or member is still running."""
 
     code = "operation_in_progress"
 
 
 class PermissionDenied(MooringError):
-    """The caller is known, and may not do this here."""
+    """The caller is known, but may not do this here."""
 
     code = "permission_denied"
 
 
 class PolicyDenied(MooringError):
-    """A layer of the policy does not allow it."""
+    """A layer of the policy does not allow this."""
 
     code = "policy_denied"
 
 
 class PolicyWidens(MooringError):
-    """An overlay may only narrow what the layers above it allow, and this one says more."""
+    """A layer may only narrow what the layers above it allow, and this one allows more."""
 
     code = "policy_widens"
 
 
 class PromotionRefused(MooringError):
-    """The move exists, but what it needs is not there."""
+    """The transition exists, but its conditions are not met."""
 
     code = "promotion_refused"
 
 
 class RateLimited(MooringError):
-    """More requests came from this caller than the platform takes."""
+    """This caller sends more requests than the platform accepts."""
 
     code = "rate_limited"
 
 
 class RedirectRefused(MooringError):
-    """The source sends the reader on to a host that is not allowed for it."""
+    """The source redirects to a host that is not allowed for it."""
 
     code = "redirect_refused"
 
 
 class RegistryAuthRefused(MooringError):
-    """The registry, or another source, does not accept the credentials, asks for some that are not there, or wants them sent to a host that is not allowed."""
+    """The registry, or another source, does not accept the credentials, requires credentials that are not configured, or wants them sent to a host that is not allowed."""
 
     code = "registry_auth_refused"
 
 
 class RevisionConflict(MooringError):
-    """The thing changed after the caller read it."""
+    """The resource changed after the caller read it."""
 
     code = "revision_conflict"
 
 
 class RollbackUnavailable(MooringError):
-    """There is nothing to go back to: no earlier pin, or its version is retired or its artifacts are revoked."""
+    """There is nothing to roll back to: no earlier pin, or its version is retired, or its artifacts are revoked."""
 
     code = "rollback_unavailable"
 
 
 class SignInRefused(MooringError):
-    """Tenant, e-mail address and password (or one-time code) do not belong together, or the user is disabled."""
+    """Tenant, e-mail address and password (or one-time code) do not match, or the user is disabled."""
 
     code = "sign_in_refused"
 
 
 class SignatureInvalid(MooringError):
-    """There are signatures, and none of them can be used: malformed, too large, or not of the kind that is taken."""
+    """There are signatures, but none of them can be used: they are malformed, too large, or of an unsupported kind."""
 
     code = "signature_invalid"
 
 
 class SignatureKeyUnknown(MooringError):
-    """There are signatures, and none of them was made by a key that is trusted here over these bytes."""
+    """There are signatures, but no key that is trusted here made one over these bytes."""
 
     code = "signature_key_unknown"
 
@@ -348,55 +348,55 @@ class SignatureReplayed(MooringError):
 
 
 class SmokeFailed(MooringError):
-    """The artifact is complete, but could not be started: platform, config or entry point are not as they must be."""
+    """The artifact is complete, but could not be started: its platform, its config or its entry point is wrong."""
 
     code = "smoke_failed"
 
 
 class SourceDenied(MooringError):
-    """The artifact comes from a place that is not on the list of sources, or that the policy denies."""
+    """The artifact's source is not on the list of allowed sources, or the policy denies it."""
 
     code = "source_denied"
 
 
 class SourceEndless(MooringError):
-    """The source went on sending beyond the size that it or the manifest had announced, or beyond the limit without announcing any."""
+    """The source sent more bytes than it or the manifest had announced, or exceeded the limit without announcing a size."""
 
     code = "source_endless"
 
 
 class SourceMalformed(MooringError):
-    """The source answered with something that is not what its protocol says."""
+    """The source's answer violates its protocol."""
 
     code = "source_malformed"
 
 
 class SourcePathRefused(MooringError):
-    """A file was named that is not a plain file below the directory that the platform opens for this."""
+    """The named file is not a regular file below the directory that the platform allows for this."""
 
     code = "source_path_refused"
 
 
 class SourceStalled(MooringError):
-    """The source stopped sending in the middle: no byte came for as long as a check waits."""
+    """The source stopped in the middle of its answer: no byte arrived before the time-out."""
 
     code = "source_stalled"
 
 
 class SourceTooLarge(MooringError):
-    """The content is larger than the platform takes from this source."""
+    """The content is larger than the platform accepts from this source."""
 
     code = "source_too_large"
 
 
 class SourceTooSlow(MooringError):
-    """The source did not send its answer in time, or went on too slowly."""
+    """The source did not start its answer in time, or sent it too slowly."""
 
     code = "source_too_slow"
 
 
 class SourceUnreachable(MooringError):
-    """The source could not be reached, broke off, or failed, more often than it is tried again."""
+    """The source could not be reached, closed the connection, or failed on every attempt."""
 
     code = "source_unreachable"
 
@@ -408,7 +408,7 @@ class TagMoved(MooringError):
 
 
 class TemporarilyUnavailable(MooringError):
-    """A part that the request needs does not answer: the database, most often."""
+    """A component that the request needs, most often the database, does not answer."""
 
     code = "temporarily_unavailable"
 
@@ -420,19 +420,19 @@ class Unauthenticated(MooringError):
 
 
 class ValidationFailed(MooringError):
-    """The request was read, but a value in it is not taken."""
+    """The request is well formed, but a value in it is not valid."""
 
     code = "validation_failed"
 
 
 class VersionAheadOfArtifact(MooringError):
-    """A version is never further than its artifacts, and this move would make it so."""
+    """A version is never promoted further than its artifacts, and this change would break that rule."""
 
     code = "version_ahead_of_artifact"
 
 
 class VersionDeprecated(MooringError):
-    """The version is superseded: what runs goes on, and new instances are refused."""
+    """The version is superseded: running instances continue, and new ones are refused."""
 
     code = "version_deprecated"
 

@@ -23,12 +23,12 @@ class SyncMethods:
         Needs the action `member.add`."""
 
     def add_platform_signer_key(self, *, name: str, public_key_pem: str, options: CallOptions = UNCHANGED) -> models.SignerKey:
-        """Trust a public key. To rotate, add the next one, sign with it, and remove the last.
+        """Trust a public key. To rotate a key: add the new one, sign with it, and remove the old one.
 
         Needs the action `signer_key.update`."""
 
     def add_tenant_signer_key(self, tenant_id: str, *, name: str, public_key_pem: str, options: CallOptions = UNCHANGED) -> models.SignerKey:
-        """Trust a public key. To rotate, add the next one, sign with it, and remove the last.
+        """Trust a public key. To rotate a key: add the new one, sign with it, and remove the old one.
 
         Needs the action `signer_key.update`."""
 
@@ -38,12 +38,12 @@ class SyncMethods:
         Needs the action `operation.cancel`."""
 
     def cancel_platform_artifact_check(self, artifact_id: str, check_id: str, *, options: CallOptions = UNCHANGED) -> models.ArtifactCheck:
-        """End a check early. Nothing is concluded from it; verifying begins a new one.
+        """Cancel a check. Nothing is concluded from it; verifying the artifact starts a new one.
 
         Needs the action `artifact.verify`."""
 
     def cancel_project_artifact_check(self, project_id: str, artifact_id: str, check_id: str, *, options: CallOptions = UNCHANGED) -> models.ArtifactCheck:
-        """End a check early. Nothing is concluded from it; verifying begins a new one.
+        """Cancel a check. Nothing is concluded from it; verifying the artifact starts a new one.
 
         Needs the action `artifact.verify`."""
 
@@ -55,12 +55,12 @@ class SyncMethods:
         Needs the action `task.cancel`."""
 
     def cancel_tenant_artifact_check(self, tenant_id: str, artifact_id: str, check_id: str, *, options: CallOptions = UNCHANGED) -> models.ArtifactCheck:
-        """End a check early. Nothing is concluded from it; verifying begins a new one.
+        """Cancel a check. Nothing is concluded from it; verifying the artifact starts a new one.
 
         Needs the action `artifact.verify`."""
 
     def change_own_password(self, *, current_password: str, new_password: str, options: CallOptions = UNCHANGED) -> None:
-        """Change the caller's own password; every older token but the one in use counts no more.
+        """Change the caller's own password; it invalidates every older token except the one in use.
 
         Needs the action `self.update`."""
 
@@ -125,10 +125,10 @@ class SyncMethods:
         The answer contains a secret that is shown only once."""
 
     def create_entitlement(self, project_id: str, *, app_id: str, reason: str, enabled: bool | None = None, versions: str | None = None, rules: models.RulesBody | None = None, agreed_actions: list[str] | None = None, options: CallOptions = UNCHANGED) -> models.Entitlement:
-        """Entitle a project to an app, or say that it is not.
+        """Entitle a project to an app, or state that it is not entitled.
 
-        The answer shows what the newest offered version requires for its operator account and what of it nobody agreed
-        to: a version that requires more than was agreed to is not launched.
+        The answer shows the actions that the newest offered version requires for its operator account, and which of them
+        nobody has agreed to. A version that requires more than was agreed cannot be launched.
 
         Needs the action `entitlement.update`."""
 
@@ -138,24 +138,24 @@ class SyncMethods:
         Needs the action `instance.create`."""
 
     def create_platform_app(self, *, slug: str, display_name: str, category: str, description: str | None = None, icon: str | None = None, options: CallOptions = UNCHANGED) -> models.App:
-        """Register an app, for everybody or for one tenant; its slug and category stay for ever.
+        """Register an app, for all tenants or for one; its slug and category never change.
 
         Needs the action `app.create`."""
 
     def create_platform_artifact_source(self, *, name: str, pattern: str, reaches_private: bool | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSource:
-        """Allow artifacts from a place.
+        """Allow artifacts from a source.
 
         Needs the action `artifact_source.update`."""
 
     def create_platform_membership(self, *, user_id: str, role: str, options: CallOptions = UNCHANGED) -> models.Membership:
-        """Give a user a role here; nobody gives more than he holds himself.
+        """Give a user a role in this place; nobody can grant more than they hold themselves.
 
         Needs the action `membership.create`."""
 
     def create_platform_user(self, *, email: str, display_name: str, options: CallOptions = UNCHANGED) -> models.UserCreated:
-        """Make a user with a one-time sign-in.
+        """Create a user with a one-time sign-in code.
 
-        The code is told once. A membership gives the user something to do.
+        The code is shown only once. The user can do nothing before a membership gives them a role.
 
         Needs the action `user.create`.
 
@@ -179,12 +179,12 @@ class SyncMethods:
         The answer contains a secret that is shown only once."""
 
     def create_project(self, tenant_id: str, *, slug: str, display_name: str, options: CallOptions = UNCHANGED) -> models.Project:
-        """Make a project in a tenant.
+        """Create a project in a tenant.
 
         Needs the action `project.create`."""
 
     def create_project_membership(self, project_id: str, *, user_id: str, role: str, options: CallOptions = UNCHANGED) -> models.Membership:
-        """Give a user a role here; nobody gives more than he holds himself.
+        """Give a user a role in this place; nobody can grant more than they hold themselves.
 
         Needs the action `membership.create`."""
 
@@ -199,12 +199,12 @@ class SyncMethods:
         The answer contains a secret that is shown only once."""
 
     def create_service_account(self, project_id: str, *, name: str, actions: list[str], description: str | None = None, public_key: str | None = None, options: CallOptions = UNCHANGED) -> models.ServiceAccount:
-        """Make a service account with an explicit list of actions, at most those of its maker.
+        """Create a service account with an explicit list of actions, at most those of its creator.
 
         Needs the action `service_account.create`."""
 
     def create_service_account_key(self, project_id: str, service_account_id: str, *, public_key: str, expires_at: datetime | None = None, options: CallOptions = UNCHANGED) -> models.Key:
-        """Add a public key: add the new one, switch over, revoke the old one, and the key is rotated.
+        """Add a public key. To rotate a key: add the new one, switch to it, revoke the old one.
 
         Needs the action `service_account.key.create`."""
 
@@ -214,34 +214,34 @@ class SyncMethods:
         Needs the action `sku.update`."""
 
     def create_tenant(self, *, slug: str, display_name: str, first_admin: models.FirstAdminBody, options: CallOptions = UNCHANGED) -> models.TenantCreated:
-        """Make a tenant with its first admin.
+        """Create a tenant with its first admin.
 
-        The answer holds the admin's one-time sign-in code. It is told once; a repeat with the same Idempotency-Key
-        tells it again.
+        The answer holds the admin's one-time sign-in code. It is shown only once; a repeated request with the same
+        Idempotency-Key shows it again.
 
         Needs the action `tenant.create`.
 
         The answer contains a secret that is shown only once."""
 
     def create_tenant_app(self, tenant_id: str, *, slug: str, display_name: str, category: str, description: str | None = None, icon: str | None = None, options: CallOptions = UNCHANGED) -> models.App:
-        """Register an app, for everybody or for one tenant; its slug and category stay for ever.
+        """Register an app, for all tenants or for one; its slug and category never change.
 
         Needs the action `app.create`."""
 
     def create_tenant_artifact_source(self, tenant_id: str, *, name: str, pattern: str, reaches_private: bool | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSource:
-        """Allow artifacts from a place.
+        """Allow artifacts from a source.
 
         Needs the action `artifact_source.update`."""
 
     def create_tenant_membership(self, tenant_id: str, *, user_id: str, role: str, options: CallOptions = UNCHANGED) -> models.Membership:
-        """Give a user a role here; nobody gives more than he holds himself.
+        """Give a user a role in this place; nobody can grant more than they hold themselves.
 
         Needs the action `membership.create`."""
 
     def create_tenant_user(self, tenant_id: str, *, email: str, display_name: str, options: CallOptions = UNCHANGED) -> models.UserCreated:
-        """Make a user with a one-time sign-in.
+        """Create a user with a one-time sign-in code.
 
-        The code is told once. A membership gives the user something to do.
+        The code is shown only once. The user can do nothing before a membership gives them a role.
 
         Needs the action `user.create`.
 
@@ -265,7 +265,9 @@ class SyncMethods:
         The answer contains a secret that is shown only once."""
 
     def create_token(self, *, name: str, expires_in_seconds: int | None = None, actions: list[str] | None = None, options: CallOptions = UNCHANGED) -> models.TokenCreated:
-        """Make a personal access token, told once; with `actions` it is narrower than its maker, never wider.
+        """Create a personal access token; it is shown only once.
+
+        `actions` limits the token to these action keys; a token never allows more than its owner may do.
 
         Needs the action `token.create`.
 
@@ -277,7 +279,7 @@ class SyncMethods:
         Needs the action `attachment.delete`."""
 
     def delete_entitlement(self, project_id: str, entitlement_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Take an entitlement away; what runs goes on, new instances are refused.
+        """Delete an entitlement; running instances continue, new ones are refused.
 
         Needs the action `entitlement.update`."""
 
@@ -287,12 +289,12 @@ class SyncMethods:
         Needs the action `instance.delete`."""
 
     def delete_platform_artifact_source(self, source_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Take a source off the list; what came from it is no longer verified, from the next use on.
+        """Remove a source from the list; artifacts from it are not verified any more at their next use.
 
         Needs the action `artifact_source.update`."""
 
     def delete_platform_membership(self, membership_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Take a role away; no place loses its last admin.
+        """Take a role away; the last admin of a place cannot be removed.
 
         Needs the action `membership.delete`."""
 
@@ -307,7 +309,7 @@ class SyncMethods:
         Needs the action `project.delete`."""
 
     def delete_project_membership(self, project_id: str, membership_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Take a role away; no place loses its last admin.
+        """Take a role away; the last admin of a place cannot be removed.
 
         Needs the action `membership.delete`."""
 
@@ -317,17 +319,17 @@ class SyncMethods:
         Needs the action `webhook.delete`."""
 
     def delete_service_account(self, project_id: str, service_account_id: str, *, options: CallOptions = UNCHANGED) -> models.ServiceAccount:
-        """Delete a service account for ever; its record stays readable.
+        """Permanently delete a service account; its record stays readable.
 
         Needs the action `service_account.delete`."""
 
     def delete_tenant_artifact_source(self, tenant_id: str, source_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Take a source off the list; what came from it is no longer verified, from the next use on.
+        """Remove a source from the list; artifacts from it are not verified any more at their next use.
 
         Needs the action `artifact_source.update`."""
 
     def delete_tenant_membership(self, tenant_id: str, membership_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Take a role away; no place loses its last admin.
+        """Take a role away; the last admin of a place cannot be removed.
 
         Needs the action `membership.delete`."""
 
@@ -346,22 +348,22 @@ class SyncMethods:
         Needs the action `attachment.delete`."""
 
     def disable_entitlement(self, project_id: str, entitlement_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Entitlement:
-        """Switch an entitlement off; its terms stay, what runs goes on, new instances are refused.
+        """Switch an entitlement off; its terms stay, running instances continue, new ones are refused.
 
         Needs the action `entitlement.update`."""
 
     def disable_platform_user(self, user_id: str, *, options: CallOptions = UNCHANGED) -> models.User:
-        """Disable a user: its tokens count no more, until it is enabled again.
+        """Disable a user; their tokens are refused until they are enabled again.
 
         Needs the action `user.update`."""
 
     def disable_service_account(self, project_id: str, service_account_id: str, *, options: CallOptions = UNCHANGED) -> models.ServiceAccount:
-        """Switch a service account off: its tokens count no more.
+        """Switch a service account off; its tokens are no longer accepted.
 
         Needs the action `service_account.disable`."""
 
     def disable_tenant_user(self, tenant_id: str, user_id: str, *, options: CallOptions = UNCHANGED) -> models.User:
-        """Disable a user: its tokens count no more, until it is enabled again.
+        """Disable a user; their tokens are refused until they are enabled again.
 
         Needs the action `user.update`."""
 
@@ -376,7 +378,7 @@ class SyncMethods:
         Needs the action `node.drain`."""
 
     def enable_entitlement(self, project_id: str, entitlement_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Entitlement:
-        """Switch an entitlement on, on the terms that it has.
+        """Switch an entitlement on without changing its terms.
 
         Needs the action `entitlement.update`."""
 
@@ -455,17 +457,17 @@ class SyncMethods:
         Needs the action `operation.read`."""
 
     def explain_platform_policy(self, *, source: str | None = None, region: str | None = None, sku: str | None = None, app: str | None = None, gpus: int | None = None, signed: bool | None = None, image: bool | None = None, options: CallOptions = UNCHANGED) -> models.Explained:
-        """Decide about something as it would be decided here, and say which layer decided and why.
+        """Evaluate the policy of this place for a hypothetical request, and show which layer decides and why.
 
         Needs the action `policy.read`."""
 
     def explain_project_policy(self, project_id: str, *, source: str | None = None, region: str | None = None, sku: str | None = None, app: str | None = None, gpus: int | None = None, signed: bool | None = None, image: bool | None = None, options: CallOptions = UNCHANGED) -> models.Explained:
-        """Decide about something as it would be decided here, and say which layer decided and why.
+        """Evaluate the policy of this place for a hypothetical request, and show which layer decides and why.
 
         Needs the action `policy.read`."""
 
     def explain_tenant_policy(self, tenant_id: str, *, source: str | None = None, region: str | None = None, sku: str | None = None, app: str | None = None, gpus: int | None = None, signed: bool | None = None, image: bool | None = None, options: CallOptions = UNCHANGED) -> models.Explained:
-        """Decide about something as it would be decided here, and say which layer decided and why.
+        """Evaluate the policy of this place for a hypothetical request, and show which layer decides and why.
 
         Needs the action `policy.read`."""
 
@@ -523,7 +525,7 @@ class SyncMethods:
         Needs the action `entitlement.read`."""
 
     def get_health(self, *, options: CallOptions = UNCHANGED) -> models.Health:
-        """Whether the process runs; it says nothing of what it depends on.
+        """Whether the process is alive; it does not check the services that it depends on.
 
         Needs no token."""
 
@@ -561,7 +563,7 @@ class SyncMethods:
         Needs the action `node.read`."""
 
     def get_openapi(self, *, options: CallOptions = UNCHANGED) -> dict[str, Any]:
-        """The API's description, OpenAPI 3.1.
+        """The description of this API as OpenAPI 3.1.
 
         Needs no token."""
 
@@ -576,27 +578,27 @@ class SyncMethods:
         Needs the action `catalog.read`."""
 
     def get_platform_artifact(self, artifact_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Read an artifact; its trust is derived at this moment.
+        """Read an artifact; its trust is derived when it is read.
 
         Needs the action `artifact.read`."""
 
     def get_platform_artifact_check(self, artifact_id: str, check_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheck:
-        """Read a check; `wait` with `changed_from` follows its progress, with `until` its end.
+        """Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end.
 
         Needs the action `artifact.read`."""
 
     def get_platform_artifact_evidence(self, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.ArtifactEvidence:
-        """Read what was observed about an artifact, what was checked, and what follows from it now.
+        """Read the evidence about an artifact, its checks, and the trust that follows from them now.
 
         Needs the action `artifact.read`."""
 
     def get_platform_artifact_history(self, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.History:
-        """Read every move of an artifact, with who made it and why.
+        """Read every transition of an artifact, with who made it and why.
 
         Needs the action `artifact.read`."""
 
     def get_platform_artifact_impact(self, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.Impact:
-        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
 
         Needs the action `artifact.read`."""
 
@@ -611,7 +613,7 @@ class SyncMethods:
         Needs the action `membership.read`."""
 
     def get_platform_policy(self, *, options: CallOptions = UNCHANGED) -> models.Policy:
-        """Read the layer of exactly this place; what counts in the end, `explain` says.
+        """Read the layer of exactly this place; `explain` shows the combined effect of all layers.
 
         Needs the action `policy.read`."""
 
@@ -626,7 +628,7 @@ class SyncMethods:
         Needs the action `app_version.read`."""
 
     def get_platform_version_history(self, app_id: str, version_id: str, *, options: CallOptions = UNCHANGED) -> models.VersionHistory:
-        """Read every move of a version: who made it, when and why.
+        """Read every transition of a version: who made it, when and why.
 
         Needs the action `app_version.read`."""
 
@@ -641,27 +643,27 @@ class SyncMethods:
         Needs the action `project.read`."""
 
     def get_project_artifact(self, project_id: str, artifact_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Read an artifact; its trust is derived at this moment.
+        """Read an artifact; its trust is derived when it is read.
 
         Needs the action `artifact.read`."""
 
     def get_project_artifact_check(self, project_id: str, artifact_id: str, check_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheck:
-        """Read a check; `wait` with `changed_from` follows its progress, with `until` its end.
+        """Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end.
 
         Needs the action `artifact.read`."""
 
     def get_project_artifact_evidence(self, project_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.ArtifactEvidence:
-        """Read what was observed about an artifact, what was checked, and what follows from it now.
+        """Read the evidence about an artifact, its checks, and the trust that follows from them now.
 
         Needs the action `artifact.read`."""
 
     def get_project_artifact_history(self, project_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.History:
-        """Read every move of an artifact, with who made it and why.
+        """Read every transition of an artifact, with who made it and why.
 
         Needs the action `artifact.read`."""
 
     def get_project_artifact_impact(self, project_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.Impact:
-        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
 
         Needs the action `artifact.read`."""
 
@@ -676,7 +678,7 @@ class SyncMethods:
         Needs the action `membership.read`."""
 
     def get_project_policy(self, project_id: str, *, options: CallOptions = UNCHANGED) -> models.Policy:
-        """Read the layer of exactly this place; what counts in the end, `explain` says.
+        """Read the layer of exactly this place; `explain` shows the combined effect of all layers.
 
         Needs the action `policy.read`."""
 
@@ -701,14 +703,14 @@ class SyncMethods:
         Needs no token."""
 
     def get_registry(self, *, options: CallOptions = UNCHANGED) -> models.Registry:
-        """Read how the platform's own registry is set up: name, issuer and the certificate that it trusts.
+        """Read the configuration of the platform's own registry: name, issuer and the certificate that it trusts.
 
         Needs the action `artifact_source.read`."""
 
     def get_registry_token(self, *, service: str | None = None, scope: str | None = None, account: str | None = None, client_id: str | None = None, offline_token: str | None = None, options: CallOptions = UNCHANGED) -> models.RegistryToken:
-        """Exchange a token of this platform for one that its registry takes, over some repositories.
+        """Exchange a token of this platform for a token for some repositories of its registry.
 
-        The token is the password of basic authentication, under any user name.
+        Send the platform's token as the password of basic authentication, with any user name.
 
         Needs no token."""
 
@@ -756,27 +758,27 @@ class SyncMethods:
         Needs the action `catalog.read`."""
 
     def get_tenant_artifact(self, tenant_id: str, artifact_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Read an artifact; its trust is derived at this moment.
+        """Read an artifact; its trust is derived when it is read.
 
         Needs the action `artifact.read`."""
 
     def get_tenant_artifact_check(self, tenant_id: str, artifact_id: str, check_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheck:
-        """Read a check; `wait` with `changed_from` follows its progress, with `until` its end.
+        """Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end.
 
         Needs the action `artifact.read`."""
 
     def get_tenant_artifact_evidence(self, tenant_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.ArtifactEvidence:
-        """Read what was observed about an artifact, what was checked, and what follows from it now.
+        """Read the evidence about an artifact, its checks, and the trust that follows from them now.
 
         Needs the action `artifact.read`."""
 
     def get_tenant_artifact_history(self, tenant_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.History:
-        """Read every move of an artifact, with who made it and why.
+        """Read every transition of an artifact, with who made it and why.
 
         Needs the action `artifact.read`."""
 
     def get_tenant_artifact_impact(self, tenant_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.Impact:
-        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
 
         Needs the action `artifact.read`."""
 
@@ -791,7 +793,7 @@ class SyncMethods:
         Needs the action `membership.read`."""
 
     def get_tenant_policy(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.Policy:
-        """Read the layer of exactly this place; what counts in the end, `explain` says.
+        """Read the layer of exactly this place; `explain` shows the combined effect of all layers.
 
         Needs the action `policy.read`."""
 
@@ -806,7 +808,7 @@ class SyncMethods:
         Needs the action `app_version.read`."""
 
     def get_tenant_version_history(self, tenant_id: str, app_id: str, version_id: str, *, options: CallOptions = UNCHANGED) -> models.VersionHistory:
-        """Read every move of a version: who made it, when and why.
+        """Read every transition of a version: who made it, when and why.
 
         Needs the action `app_version.read`."""
 
@@ -821,7 +823,7 @@ class SyncMethods:
         Needs the action `token.read`."""
 
     def get_whoami(self, *, options: CallOptions = UNCHANGED) -> models.WhoAmI:
-        """Read who the caller is, and what it may do where.
+        """Read who the caller is, and what they may do in which place.
 
         Needs the action `self.read`."""
 
@@ -833,7 +835,7 @@ class SyncMethods:
         Needs the action `secret.create`."""
 
     def lint_manifest(self, *, manifest: Any, app_slug: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.Linted:
-        """Look for mistakes in a manifest without publishing it; each is told by a JSON pointer, with a fix.
+        """Look for mistakes in a manifest without publishing it; each finding has a JSON pointer and a fix.
 
         Needs the action `self.read`."""
 
@@ -888,12 +890,12 @@ class SyncMethods:
         """List what the project is attached to, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_catalog(self, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogAppPage:
-        """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version.
+        """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version.
 
         Needs the action `self.read`."""
 
     def iter_catalog(self, *, limit: int | None = None, search: str | None = None, category: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.CatalogApp, None, None]:
-        """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version; iterates over all pages, and stops after `most` items if that is given."""
+        """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_closing_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ClosingRecordPage:
         """List by what the end of each member is known: a receipt, that nothing was started, or a write-off.
@@ -920,12 +922,12 @@ class SyncMethods:
         """List enrolment tokens, without their secrets; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_entitlements(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EntitlementPage:
-        """List what a project was entitled to; what it may launch in the end is in its catalog.
+        """List the entitlements of a project; its catalog shows what it may actually launch.
 
         Needs the action `entitlement.read`."""
 
     def iter_entitlements(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Entitlement, None, None]:
-        """List what a project was entitled to; what it may launch in the end is in its catalog; iterates over all pages, and stops after `most` items if that is given."""
+        """List the entitlements of a project; its catalog shows what it may actually launch; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_instance_attachments(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.InstanceAttachmentPage:
         """List which projects are attached to an instance of this one, each with its account's name and its state.
@@ -989,28 +991,28 @@ class SyncMethods:
         """List the allocations on nodes, their owners, and what blocks their release; nothing of their content; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_apps(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AppPage:
-        """List the apps of exactly this place; what a project may launch is in its catalog.
+        """List the apps of exactly this place; a project's catalog lists what the project may launch.
 
         Needs the action `catalog.read`."""
 
     def iter_platform_apps(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.App, None, None]:
-        """List the apps of exactly this place; what a project may launch is in its catalog; iterates over all pages, and stops after `most` items if that is given."""
+        """List the apps of exactly this place; a project's catalog lists what the project may launch; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_artifact_checks(self, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
-        """List the checks of an artifact, newest first: those that are under way and those that ended.
+        """List the checks of an artifact, newest first, both unfinished and ended ones.
 
         Needs the action `artifact.read`."""
 
     def iter_platform_artifact_checks(self, artifact_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ArtifactCheck, None, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; iterates over all pages, and stops after `most` items if that is given."""
+        """List the checks of an artifact, newest first, both unfinished and ended ones; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_artifact_sources(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSourcePage:
-        """List the sources that count here: the platform's and the tenant's own.
+        """List the sources that apply in this place: the platform's and the tenant's own.
 
         Needs the action `artifact_source.read`."""
 
     def iter_platform_artifact_sources(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ArtifactSource, None, None]:
-        """List the sources that count here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+        """List the sources that apply in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_artifacts(self, *, cursor: str | None = None, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactPage:
         """List the artifacts that this place sees: the platform's, its tenant's and its own.
@@ -1053,20 +1055,20 @@ class SyncMethods:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_memberships(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
-        """List who has which role in exactly this place.
+        """List who has which role in exactly this place, without the places above and below.
 
         Needs the action `membership.read`."""
 
     def iter_platform_memberships(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Membership, None, None]:
-        """List who has which role in exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List who has which role in exactly this place, without the places above and below; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_signer_keys(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
-        """List the keys that count or counted here: the platform's and the tenant's own.
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own.
 
         Needs the action `signer_key.read`."""
 
     def iter_platform_signer_keys(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.SignerKey, None, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_users(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UserPage:
         """List users.
@@ -1093,20 +1095,20 @@ class SyncMethods:
         """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_artifact_checks(self, project_id: str, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
-        """List the checks of an artifact, newest first: those that are under way and those that ended.
+        """List the checks of an artifact, newest first, both unfinished and ended ones.
 
         Needs the action `artifact.read`."""
 
     def iter_project_artifact_checks(self, project_id: str, artifact_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ArtifactCheck, None, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; iterates over all pages, and stops after `most` items if that is given."""
+        """List the checks of an artifact, newest first, both unfinished and ended ones; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_artifact_sources(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSourcePage:
-        """List the sources that count here: the platform's and the tenant's own.
+        """List the sources that apply in this place: the platform's and the tenant's own.
 
         Needs the action `artifact_source.read`."""
 
     def iter_project_artifact_sources(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ArtifactSource, None, None]:
-        """List the sources that count here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+        """List the sources that apply in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_artifacts(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactPage:
         """List the artifacts that this place sees: the platform's, its tenant's and its own.
@@ -1125,12 +1127,12 @@ class SyncMethods:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_catalog(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogEntryPage:
-        """Browse what a project may launch and, for what it may not, everything that hinders it.
+        """Browse the apps as a project sees them: which it may launch and, for the others, every reason why not.
 
         Needs the action `catalog.read`."""
 
     def iter_project_catalog(self, project_id: str, *, limit: int | None = None, search: str | None = None, category: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.CatalogEntry, None, None]:
-        """Browse what a project may launch and, for what it may not, everything that hinders it; iterates over all pages, and stops after `most` items if that is given."""
+        """Browse the apps as a project sees them: which it may launch and, for the others, every reason why not; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_deliveries(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
         """List the deliveries of this scope's webhooks, newest first.
@@ -1149,20 +1151,20 @@ class SyncMethods:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_memberships(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
-        """List who has which role in exactly this place.
+        """List who has which role in exactly this place, without the places above and below.
 
         Needs the action `membership.read`."""
 
     def iter_project_memberships(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Membership, None, None]:
-        """List who has which role in exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List who has which role in exactly this place, without the places above and below; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_signer_keys(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
-        """List the keys that count or counted here: the platform's and the tenant's own.
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own.
 
         Needs the action `signer_key.read`."""
 
     def iter_project_signer_keys(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.SignerKey, None, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_webhooks(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
         """List the webhooks of exactly this scope.
@@ -1173,12 +1175,12 @@ class SyncMethods:
         """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_projects(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ProjectPage:
-        """List the projects that the caller may read: all of the tenant for its admins, else those it works in.
+        """List the projects that the caller may read: a tenant's admins see all, others see those they belong to.
 
         Needs the action `self.read`."""
 
     def iter_projects(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Project, None, None]:
-        """List the projects that the caller may read: all of the tenant for its admins, else those it works in; iterates over all pages, and stops after `most` items if that is given."""
+        """List the projects that the caller may read: a tenant's admins see all, others see those they belong to; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_receipts(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, allocation_id: str | None = None, options: CallOptions = UNCHANGED) -> models.ReceiptPage:
         """List the receipts of the project's teardowns, newest first.
@@ -1189,17 +1191,17 @@ class SyncMethods:
         """List the receipts of the project's teardowns, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_service_account_keys(self, project_id: str, service_account_id: str, *, options: CallOptions = UNCHANGED) -> models.KeyPage:
-        """List the public keys of a service account, revoked ones too.
+        """List the public keys of a service account, including revoked ones.
 
         Needs the action `service_account.read`."""
 
     def list_service_accounts(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ServiceAccountPage:
-        """List a project's service accounts; deleted ones are readable by id only.
+        """List a project's service accounts; deleted ones can only be read by id.
 
         Needs the action `service_account.read`."""
 
     def iter_service_accounts(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ServiceAccount, None, None]:
-        """List a project's service accounts; deleted ones are readable by id only; iterates over all pages, and stops after `most` items if that is given."""
+        """List a project's service accounts; deleted ones can only be read by id; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_sku_prices(self, sku_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SkuPricePage:
         """List the price history of a SKU, the newest price last.
@@ -1231,28 +1233,28 @@ class SyncMethods:
         """List the project's tasks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_apps(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AppPage:
-        """List the apps of exactly this place; what a project may launch is in its catalog.
+        """List the apps of exactly this place; a project's catalog lists what the project may launch.
 
         Needs the action `catalog.read`."""
 
     def iter_tenant_apps(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.App, None, None]:
-        """List the apps of exactly this place; what a project may launch is in its catalog; iterates over all pages, and stops after `most` items if that is given."""
+        """List the apps of exactly this place; a project's catalog lists what the project may launch; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_artifact_checks(self, tenant_id: str, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
-        """List the checks of an artifact, newest first: those that are under way and those that ended.
+        """List the checks of an artifact, newest first, both unfinished and ended ones.
 
         Needs the action `artifact.read`."""
 
     def iter_tenant_artifact_checks(self, tenant_id: str, artifact_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ArtifactCheck, None, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; iterates over all pages, and stops after `most` items if that is given."""
+        """List the checks of an artifact, newest first, both unfinished and ended ones; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_artifact_sources(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSourcePage:
-        """List the sources that count here: the platform's and the tenant's own.
+        """List the sources that apply in this place: the platform's and the tenant's own.
 
         Needs the action `artifact_source.read`."""
 
     def iter_tenant_artifact_sources(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ArtifactSource, None, None]:
-        """List the sources that count here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+        """List the sources that apply in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_artifacts(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactPage:
         """List the artifacts that this place sees: the platform's, its tenant's and its own.
@@ -1295,20 +1297,20 @@ class SyncMethods:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_memberships(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
-        """List who has which role in exactly this place.
+        """List who has which role in exactly this place, without the places above and below.
 
         Needs the action `membership.read`."""
 
     def iter_tenant_memberships(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Membership, None, None]:
-        """List who has which role in exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List who has which role in exactly this place, without the places above and below; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_signer_keys(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
-        """List the keys that count or counted here: the platform's and the tenant's own.
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own.
 
         Needs the action `signer_key.read`."""
 
     def iter_tenant_signer_keys(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.SignerKey, None, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_users(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UserPage:
         """List users.
@@ -1353,12 +1355,12 @@ class SyncMethods:
         """Read the timeline of a correlation id or an instance: events and audit rows in one order; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tokens(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TokenPage:
-        """List the caller's own tokens that still count.
+        """List the caller's own tokens that are neither revoked nor expired.
 
         Needs the action `token.read`."""
 
     def iter_tokens(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Token, None, None]:
-        """List the caller's own tokens that still count; iterates over all pages, and stops after `most` items if that is given."""
+        """List the caller's own tokens that are neither revoked nor expired; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_usage_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UsageRecordPage:
         """List the usage that the app reported.
@@ -1385,7 +1387,7 @@ class SyncMethods:
         Needs the action `task.create`."""
 
     def open_break_glass(self, *, tenant_id: str, reason: str, role: str | None = None, options: CallOptions = UNCHANGED) -> models.BreakGlassOpened:
-        """Enter a tenant for a bounded time, with a stated reason that the tenant reads too.
+        """Enter a tenant for a bounded time, with a stated reason that the tenant can read too.
 
         Needs the action `break_glass.open`.
 
@@ -1409,52 +1411,52 @@ class SyncMethods:
         Needs the action `instance.create`."""
 
     def promote_platform_artifact(self, artifact_id: str, *, move: str, reason: str, wait: float | None = None, superseded_by: str | None = None, no_successor_because: str | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+        """Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
-        Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
-        goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
-        the artifact is verified at this moment; `retired` needs that nothing holds its digest.
+        Staging needs a smoke check, which fetches and hashes every layer. If the check takes longer than the request waits,
+        the request is refused with `check_running`; repeat it when the check has ended. To stage, canary and activate, the
+        artifact must be verified at that moment; to retire it, nothing may hold its digest.
 
         Needs the action `artifact.promote`."""
 
     def promote_platform_version(self, app_id: str, version_id: str, *, move: str, reason: str, canary_percentage: float | None = None, superseded_by: str | None = None, no_successor_because: str | None = None, options: CallOptions = UNCHANGED) -> models.Version:
-        """Move a version through its promotion, for a stated reason.
+        """Promote a version one step, for a stated reason.
 
-        `canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the
-        successor, or why there is none. A version is never further than its artifacts.
+        `canary` needs the percentage; for a version that is a canary already, it changes the percentage. `deprecate` needs
+        the successor, or the reason why there is none. A version is never promoted further than its artifacts.
 
         Needs the action `app_version.promote`."""
 
     def promote_project_artifact(self, project_id: str, artifact_id: str, *, move: str, reason: str, wait: float | None = None, superseded_by: str | None = None, no_successor_because: str | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+        """Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
-        Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
-        goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
-        the artifact is verified at this moment; `retired` needs that nothing holds its digest.
+        Staging needs a smoke check, which fetches and hashes every layer. If the check takes longer than the request waits,
+        the request is refused with `check_running`; repeat it when the check has ended. To stage, canary and activate, the
+        artifact must be verified at that moment; to retire it, nothing may hold its digest.
 
         Needs the action `artifact.promote`."""
 
     def promote_tenant_artifact(self, tenant_id: str, artifact_id: str, *, move: str, reason: str, wait: float | None = None, superseded_by: str | None = None, no_successor_because: str | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+        """Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
-        Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
-        goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
-        the artifact is verified at this moment; `retired` needs that nothing holds its digest.
+        Staging needs a smoke check, which fetches and hashes every layer. If the check takes longer than the request waits,
+        the request is refused with `check_running`; repeat it when the check has ended. To stage, canary and activate, the
+        artifact must be verified at that moment; to retire it, nothing may hold its digest.
 
         Needs the action `artifact.promote`."""
 
     def promote_tenant_version(self, tenant_id: str, app_id: str, version_id: str, *, move: str, reason: str, canary_percentage: float | None = None, superseded_by: str | None = None, no_successor_because: str | None = None, options: CallOptions = UNCHANGED) -> models.Version:
-        """Move a version through its promotion, for a stated reason.
+        """Promote a version one step, for a stated reason.
 
-        `canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the
-        successor, or why there is none. A version is never further than its artifacts.
+        `canary` needs the percentage; for a version that is a canary already, it changes the percentage. `deprecate` needs
+        the successor, or the reason why there is none. A version is never promoted further than its artifacts.
 
         Needs the action `app_version.promote`."""
 
     def publish_platform_artifact(self, *, name: str, options: CallOptions = UNCHANGED) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.
 
-        Push with it, then register the digest. The token is told once and counts for some minutes.
+        Push with it, then register the digest. The token is shown only once and is valid for some minutes.
 
         Needs the action `artifact.create`.
 
@@ -1463,7 +1465,7 @@ class SyncMethods:
     def publish_project_artifact(self, project_id: str, *, name: str, options: CallOptions = UNCHANGED) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.
 
-        Push with it, then register the digest. The token is told once and counts for some minutes.
+        Push with it, then register the digest. The token is shown only once and is valid for some minutes.
 
         Needs the action `artifact.create`.
 
@@ -1472,7 +1474,7 @@ class SyncMethods:
     def publish_tenant_artifact(self, tenant_id: str, *, name: str, options: CallOptions = UNCHANGED) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.
 
-        Push with it, then register the digest. The token is told once and counts for some minutes.
+        Push with it, then register the digest. The token is shown only once and is valid for some minutes.
 
         Needs the action `artifact.create`.
 
@@ -1484,29 +1486,29 @@ class SyncMethods:
         Needs the action `instance.update`."""
 
     def register_platform_artifact(self, *, kind: str, location: str, digest: str, wait: float | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Register a digest, which must be at its source.
+        """Register a digest, which the source must have.
 
-        Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
-        that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
-        not be read is to try again.
+        The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The
+        request waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.
+        Registering it again after a failed check starts another one.
 
         Needs the action `artifact.create`."""
 
     def register_project_artifact(self, project_id: str, *, kind: str, location: str, digest: str, wait: float | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Register a digest, which must be at its source.
+        """Register a digest, which the source must have.
 
-        Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
-        that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
-        not be read is to try again.
+        The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The
+        request waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.
+        Registering it again after a failed check starts another one.
 
         Needs the action `artifact.create`."""
 
     def register_tenant_artifact(self, tenant_id: str, *, kind: str, location: str, digest: str, wait: float | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Register a digest, which must be at its source.
+        """Register a digest, which the source must have.
 
-        Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
-        that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
-        not be read is to try again.
+        The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The
+        request waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.
+        Registering it again after a failed check starts another one.
 
         Needs the action `artifact.create`."""
 
@@ -1531,12 +1533,12 @@ class SyncMethods:
         Needs the action `member.remove`."""
 
     def remove_platform_signer_key(self, signer_key_id: str, *, options: CallOptions = UNCHANGED) -> models.SignerKey:
-        """Stop trusting a key, at once: what only it signed is no longer verified where a signature is required.
+        """Stop trusting a key immediately; if signatures are required, artifacts that only it signed are not verified.
 
         Needs the action `signer_key.update`."""
 
     def remove_tenant_signer_key(self, tenant_id: str, signer_key_id: str, *, options: CallOptions = UNCHANGED) -> models.SignerKey:
-        """Stop trusting a key, at once: what only it signed is no longer verified where a signature is required.
+        """Stop trusting a key immediately; if signatures are required, artifacts that only it signed are not verified.
 
         Needs the action `signer_key.update`."""
 
@@ -1551,12 +1553,12 @@ class SyncMethods:
         Needs the action `member.replace`."""
 
     def replace_platform_version_manifest(self, app_id: str, version_id: str, *, manifest: dict[str, Any], revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Version:
-        """Replace the manifest of a draft; from staging on it never changes.
+        """Replace the manifest of a draft; once staged, it never changes.
 
         Needs the action `app_version.create`."""
 
     def replace_tenant_version_manifest(self, tenant_id: str, app_id: str, version_id: str, *, manifest: dict[str, Any], revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Version:
-        """Replace the manifest of a draft; from staging on it never changes.
+        """Replace the manifest of a draft; once staged, it never changes.
 
         Needs the action `app_version.create`."""
 
@@ -1616,14 +1618,14 @@ class SyncMethods:
         Needs the action `usage.report`."""
 
     def reset_platform_user(self, user_id: str, *, options: CallOptions = UNCHANGED) -> models.UserCreated:
-        """Replace a user's password, and every token, by a new one-time sign-in, which is told once.
+        """Replace a user's password and all their tokens by a new one-time sign-in code, which is shown only once.
 
         Needs the action `user.update`.
 
         The answer contains a secret that is shown only once."""
 
     def reset_tenant_user(self, tenant_id: str, user_id: str, *, options: CallOptions = UNCHANGED) -> models.UserCreated:
-        """Replace a user's password, and every token, by a new one-time sign-in, which is told once.
+        """Replace a user's password and all their tokens by a new one-time sign-in code, which is shown only once.
 
         Needs the action `user.update`.
 
@@ -1667,27 +1669,27 @@ class SyncMethods:
         Needs the action `node.enrol`."""
 
     def revoke_platform_artifact(self, artifact_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Withdraw an artifact for ever: every use from now on is refused.
+        """Withdraw an artifact permanently: every later use is refused.
 
         Needs the action `artifact.revoke`."""
 
     def revoke_project_artifact(self, project_id: str, artifact_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Withdraw an artifact for ever: every use from now on is refused.
+        """Withdraw an artifact permanently: every later use is refused.
 
         Needs the action `artifact.revoke`."""
 
     def revoke_service_account_key(self, project_id: str, service_account_id: str, key_id: str, *, options: CallOptions = UNCHANGED) -> models.Key:
-        """Revoke a key, and with it every token that was made with it.
+        """Revoke a key, and with it every token that was issued with it.
 
         Needs the action `service_account.key.revoke`."""
 
     def revoke_tenant_artifact(self, tenant_id: str, artifact_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Withdraw an artifact for ever: every use from now on is refused.
+        """Withdraw an artifact permanently: every later use is refused.
 
         Needs the action `artifact.revoke`."""
 
     def revoke_token(self, token_id: str, *, options: CallOptions = UNCHANGED) -> models.Token:
-        """Revoke one of the caller's own tokens; its open streams are closed.
+        """Revoke one of the caller's own tokens and close its open streams.
 
         Needs the action `token.revoke`."""
 
@@ -1732,7 +1734,7 @@ class SyncMethods:
         """Set the public key of the adapter that serves an app.
 
         Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,
-        unless it is kept while adapters change over.
+        unless it is kept while adapters switch over.
 
         Needs the action `app.update`."""
 
@@ -1740,15 +1742,15 @@ class SyncMethods:
         """Set the public key of the adapter that serves an app.
 
         Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,
-        unless it is kept while adapters change over.
+        unless it is kept while adapters switch over.
 
         Needs the action `app.update`."""
 
     def sign_in(self, *, email: str, tenant: str | None = None, password: str | None = None, one_time_code: str | None = None, new_password: str | None = None, options: CallOptions = UNCHANGED) -> models.SignedIn:
-        """Sign a person in: a short-lived session token for a password or a one-time code.
+        """Sign a person in with a password or a one-time code; the answer is a short-lived session token.
 
-        A user of a tenant names the tenant's slug; a user of the platform's does not. With a one-time code, `new_password`
-        becomes the password, and the code counts no more.
+        A user of a tenant gives the tenant's slug; a user of the platform does not. With a one-time code, `new_password`
+        becomes the password, and the code cannot be used again.
 
         Needs no token."""
 
@@ -1820,7 +1822,7 @@ class SyncMethods:
         Needs the action `webhook.update`."""
 
     def update_entitlement(self, project_id: str, entitlement_id: str, *, enabled: bool, reason: str, versions: str | None = None, rules: models.RulesBody | None = None, agreed_actions: list[str] | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Entitlement:
-        """State an entitlement's terms anew: on, off, versions, rules, and the actions that are agreed to.
+        """Replace an entitlement's terms: on or off, versions, rules, and the agreed actions.
 
         Needs the action `entitlement.update`."""
 
@@ -1830,9 +1832,9 @@ class SyncMethods:
         Needs the action `app.update`."""
 
     def update_platform_policy(self, *, rules: models.RulesBody, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Policy:
-        """State all rules of this place's layer; they take effect with the next decision.
+        """Replace all rules of this place's layer; they take effect with the next decision.
 
-        A layer can only narrow what the layers above it allow; one that says more is refused.
+        A layer can only narrow what the layers above it allow; one that allows more is refused.
 
         Needs the action `policy.update`."""
 
@@ -1849,9 +1851,9 @@ class SyncMethods:
         Needs the action `project.update`."""
 
     def update_project_policy(self, project_id: str, *, rules: models.RulesBody, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Policy:
-        """State all rules of this place's layer; they take effect with the next decision.
+        """Replace all rules of this place's layer; they take effect with the next decision.
 
-        A layer can only narrow what the layers above it allow; one that says more is refused.
+        A layer can only narrow what the layers above it allow; one that allows more is refused.
 
         Needs the action `policy.update`."""
 
@@ -1885,9 +1887,9 @@ class SyncMethods:
         Needs the action `app.update`."""
 
     def update_tenant_policy(self, tenant_id: str, *, rules: models.RulesBody, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Policy:
-        """State all rules of this place's layer; they take effect with the next decision.
+        """Replace all rules of this place's layer; they take effect with the next decision.
 
-        A layer can only narrow what the layers above it allow; one that says more is refused.
+        A layer can only narrow what the layers above it allow; one that allows more is refused.
 
         Needs the action `policy.update`."""
 
@@ -1907,26 +1909,26 @@ class SyncMethods:
         Needs the action `instance.update`."""
 
     def verify_platform_artifact(self, artifact_id: str, *, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Look at the source again, collect the signatures beside it, and conclude.
+        """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
-        good or bad; `trust` and `doubts` of the answer say what follows.
+        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
+        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`."""
 
     def verify_project_artifact(self, project_id: str, artifact_id: str, *, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Look at the source again, collect the signatures beside it, and conclude.
+        """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
-        good or bad; `trust` and `doubts` of the answer say what follows.
+        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
+        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`."""
 
     def verify_tenant_artifact(self, tenant_id: str, artifact_id: str, *, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Look at the source again, collect the signatures beside it, and conclude.
+        """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
-        good or bad; `trust` and `doubts` of the answer say what follows.
+        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
+        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`."""
 
@@ -1948,12 +1950,12 @@ class AsyncMethods:
         Needs the action `member.add`."""
 
     async def add_platform_signer_key(self, *, name: str, public_key_pem: str, options: CallOptions = UNCHANGED) -> models.SignerKey:
-        """Trust a public key. To rotate, add the next one, sign with it, and remove the last.
+        """Trust a public key. To rotate a key: add the new one, sign with it, and remove the old one.
 
         Needs the action `signer_key.update`."""
 
     async def add_tenant_signer_key(self, tenant_id: str, *, name: str, public_key_pem: str, options: CallOptions = UNCHANGED) -> models.SignerKey:
-        """Trust a public key. To rotate, add the next one, sign with it, and remove the last.
+        """Trust a public key. To rotate a key: add the new one, sign with it, and remove the old one.
 
         Needs the action `signer_key.update`."""
 
@@ -1963,12 +1965,12 @@ class AsyncMethods:
         Needs the action `operation.cancel`."""
 
     async def cancel_platform_artifact_check(self, artifact_id: str, check_id: str, *, options: CallOptions = UNCHANGED) -> models.ArtifactCheck:
-        """End a check early. Nothing is concluded from it; verifying begins a new one.
+        """Cancel a check. Nothing is concluded from it; verifying the artifact starts a new one.
 
         Needs the action `artifact.verify`."""
 
     async def cancel_project_artifact_check(self, project_id: str, artifact_id: str, check_id: str, *, options: CallOptions = UNCHANGED) -> models.ArtifactCheck:
-        """End a check early. Nothing is concluded from it; verifying begins a new one.
+        """Cancel a check. Nothing is concluded from it; verifying the artifact starts a new one.
 
         Needs the action `artifact.verify`."""
 
@@ -1980,12 +1982,12 @@ class AsyncMethods:
         Needs the action `task.cancel`."""
 
     async def cancel_tenant_artifact_check(self, tenant_id: str, artifact_id: str, check_id: str, *, options: CallOptions = UNCHANGED) -> models.ArtifactCheck:
-        """End a check early. Nothing is concluded from it; verifying begins a new one.
+        """Cancel a check. Nothing is concluded from it; verifying the artifact starts a new one.
 
         Needs the action `artifact.verify`."""
 
     async def change_own_password(self, *, current_password: str, new_password: str, options: CallOptions = UNCHANGED) -> None:
-        """Change the caller's own password; every older token but the one in use counts no more.
+        """Change the caller's own password; it invalidates every older token except the one in use.
 
         Needs the action `self.update`."""
 
@@ -2050,10 +2052,10 @@ class AsyncMethods:
         The answer contains a secret that is shown only once."""
 
     async def create_entitlement(self, project_id: str, *, app_id: str, reason: str, enabled: bool | None = None, versions: str | None = None, rules: models.RulesBody | None = None, agreed_actions: list[str] | None = None, options: CallOptions = UNCHANGED) -> models.Entitlement:
-        """Entitle a project to an app, or say that it is not.
+        """Entitle a project to an app, or state that it is not entitled.
 
-        The answer shows what the newest offered version requires for its operator account and what of it nobody agreed
-        to: a version that requires more than was agreed to is not launched.
+        The answer shows the actions that the newest offered version requires for its operator account, and which of them
+        nobody has agreed to. A version that requires more than was agreed cannot be launched.
 
         Needs the action `entitlement.update`."""
 
@@ -2063,24 +2065,24 @@ class AsyncMethods:
         Needs the action `instance.create`."""
 
     async def create_platform_app(self, *, slug: str, display_name: str, category: str, description: str | None = None, icon: str | None = None, options: CallOptions = UNCHANGED) -> models.App:
-        """Register an app, for everybody or for one tenant; its slug and category stay for ever.
+        """Register an app, for all tenants or for one; its slug and category never change.
 
         Needs the action `app.create`."""
 
     async def create_platform_artifact_source(self, *, name: str, pattern: str, reaches_private: bool | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSource:
-        """Allow artifacts from a place.
+        """Allow artifacts from a source.
 
         Needs the action `artifact_source.update`."""
 
     async def create_platform_membership(self, *, user_id: str, role: str, options: CallOptions = UNCHANGED) -> models.Membership:
-        """Give a user a role here; nobody gives more than he holds himself.
+        """Give a user a role in this place; nobody can grant more than they hold themselves.
 
         Needs the action `membership.create`."""
 
     async def create_platform_user(self, *, email: str, display_name: str, options: CallOptions = UNCHANGED) -> models.UserCreated:
-        """Make a user with a one-time sign-in.
+        """Create a user with a one-time sign-in code.
 
-        The code is told once. A membership gives the user something to do.
+        The code is shown only once. The user can do nothing before a membership gives them a role.
 
         Needs the action `user.create`.
 
@@ -2104,12 +2106,12 @@ class AsyncMethods:
         The answer contains a secret that is shown only once."""
 
     async def create_project(self, tenant_id: str, *, slug: str, display_name: str, options: CallOptions = UNCHANGED) -> models.Project:
-        """Make a project in a tenant.
+        """Create a project in a tenant.
 
         Needs the action `project.create`."""
 
     async def create_project_membership(self, project_id: str, *, user_id: str, role: str, options: CallOptions = UNCHANGED) -> models.Membership:
-        """Give a user a role here; nobody gives more than he holds himself.
+        """Give a user a role in this place; nobody can grant more than they hold themselves.
 
         Needs the action `membership.create`."""
 
@@ -2124,12 +2126,12 @@ class AsyncMethods:
         The answer contains a secret that is shown only once."""
 
     async def create_service_account(self, project_id: str, *, name: str, actions: list[str], description: str | None = None, public_key: str | None = None, options: CallOptions = UNCHANGED) -> models.ServiceAccount:
-        """Make a service account with an explicit list of actions, at most those of its maker.
+        """Create a service account with an explicit list of actions, at most those of its creator.
 
         Needs the action `service_account.create`."""
 
     async def create_service_account_key(self, project_id: str, service_account_id: str, *, public_key: str, expires_at: datetime | None = None, options: CallOptions = UNCHANGED) -> models.Key:
-        """Add a public key: add the new one, switch over, revoke the old one, and the key is rotated.
+        """Add a public key. To rotate a key: add the new one, switch to it, revoke the old one.
 
         Needs the action `service_account.key.create`."""
 
@@ -2139,34 +2141,34 @@ class AsyncMethods:
         Needs the action `sku.update`."""
 
     async def create_tenant(self, *, slug: str, display_name: str, first_admin: models.FirstAdminBody, options: CallOptions = UNCHANGED) -> models.TenantCreated:
-        """Make a tenant with its first admin.
+        """Create a tenant with its first admin.
 
-        The answer holds the admin's one-time sign-in code. It is told once; a repeat with the same Idempotency-Key
-        tells it again.
+        The answer holds the admin's one-time sign-in code. It is shown only once; a repeated request with the same
+        Idempotency-Key shows it again.
 
         Needs the action `tenant.create`.
 
         The answer contains a secret that is shown only once."""
 
     async def create_tenant_app(self, tenant_id: str, *, slug: str, display_name: str, category: str, description: str | None = None, icon: str | None = None, options: CallOptions = UNCHANGED) -> models.App:
-        """Register an app, for everybody or for one tenant; its slug and category stay for ever.
+        """Register an app, for all tenants or for one; its slug and category never change.
 
         Needs the action `app.create`."""
 
     async def create_tenant_artifact_source(self, tenant_id: str, *, name: str, pattern: str, reaches_private: bool | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSource:
-        """Allow artifacts from a place.
+        """Allow artifacts from a source.
 
         Needs the action `artifact_source.update`."""
 
     async def create_tenant_membership(self, tenant_id: str, *, user_id: str, role: str, options: CallOptions = UNCHANGED) -> models.Membership:
-        """Give a user a role here; nobody gives more than he holds himself.
+        """Give a user a role in this place; nobody can grant more than they hold themselves.
 
         Needs the action `membership.create`."""
 
     async def create_tenant_user(self, tenant_id: str, *, email: str, display_name: str, options: CallOptions = UNCHANGED) -> models.UserCreated:
-        """Make a user with a one-time sign-in.
+        """Create a user with a one-time sign-in code.
 
-        The code is told once. A membership gives the user something to do.
+        The code is shown only once. The user can do nothing before a membership gives them a role.
 
         Needs the action `user.create`.
 
@@ -2190,7 +2192,9 @@ class AsyncMethods:
         The answer contains a secret that is shown only once."""
 
     async def create_token(self, *, name: str, expires_in_seconds: int | None = None, actions: list[str] | None = None, options: CallOptions = UNCHANGED) -> models.TokenCreated:
-        """Make a personal access token, told once; with `actions` it is narrower than its maker, never wider.
+        """Create a personal access token; it is shown only once.
+
+        `actions` limits the token to these action keys; a token never allows more than its owner may do.
 
         Needs the action `token.create`.
 
@@ -2202,7 +2206,7 @@ class AsyncMethods:
         Needs the action `attachment.delete`."""
 
     async def delete_entitlement(self, project_id: str, entitlement_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Take an entitlement away; what runs goes on, new instances are refused.
+        """Delete an entitlement; running instances continue, new ones are refused.
 
         Needs the action `entitlement.update`."""
 
@@ -2212,12 +2216,12 @@ class AsyncMethods:
         Needs the action `instance.delete`."""
 
     async def delete_platform_artifact_source(self, source_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Take a source off the list; what came from it is no longer verified, from the next use on.
+        """Remove a source from the list; artifacts from it are not verified any more at their next use.
 
         Needs the action `artifact_source.update`."""
 
     async def delete_platform_membership(self, membership_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Take a role away; no place loses its last admin.
+        """Take a role away; the last admin of a place cannot be removed.
 
         Needs the action `membership.delete`."""
 
@@ -2232,7 +2236,7 @@ class AsyncMethods:
         Needs the action `project.delete`."""
 
     async def delete_project_membership(self, project_id: str, membership_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Take a role away; no place loses its last admin.
+        """Take a role away; the last admin of a place cannot be removed.
 
         Needs the action `membership.delete`."""
 
@@ -2242,17 +2246,17 @@ class AsyncMethods:
         Needs the action `webhook.delete`."""
 
     async def delete_service_account(self, project_id: str, service_account_id: str, *, options: CallOptions = UNCHANGED) -> models.ServiceAccount:
-        """Delete a service account for ever; its record stays readable.
+        """Permanently delete a service account; its record stays readable.
 
         Needs the action `service_account.delete`."""
 
     async def delete_tenant_artifact_source(self, tenant_id: str, source_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Take a source off the list; what came from it is no longer verified, from the next use on.
+        """Remove a source from the list; artifacts from it are not verified any more at their next use.
 
         Needs the action `artifact_source.update`."""
 
     async def delete_tenant_membership(self, tenant_id: str, membership_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Take a role away; no place loses its last admin.
+        """Take a role away; the last admin of a place cannot be removed.
 
         Needs the action `membership.delete`."""
 
@@ -2271,22 +2275,22 @@ class AsyncMethods:
         Needs the action `attachment.delete`."""
 
     async def disable_entitlement(self, project_id: str, entitlement_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Entitlement:
-        """Switch an entitlement off; its terms stay, what runs goes on, new instances are refused.
+        """Switch an entitlement off; its terms stay, running instances continue, new ones are refused.
 
         Needs the action `entitlement.update`."""
 
     async def disable_platform_user(self, user_id: str, *, options: CallOptions = UNCHANGED) -> models.User:
-        """Disable a user: its tokens count no more, until it is enabled again.
+        """Disable a user; their tokens are refused until they are enabled again.
 
         Needs the action `user.update`."""
 
     async def disable_service_account(self, project_id: str, service_account_id: str, *, options: CallOptions = UNCHANGED) -> models.ServiceAccount:
-        """Switch a service account off: its tokens count no more.
+        """Switch a service account off; its tokens are no longer accepted.
 
         Needs the action `service_account.disable`."""
 
     async def disable_tenant_user(self, tenant_id: str, user_id: str, *, options: CallOptions = UNCHANGED) -> models.User:
-        """Disable a user: its tokens count no more, until it is enabled again.
+        """Disable a user; their tokens are refused until they are enabled again.
 
         Needs the action `user.update`."""
 
@@ -2301,7 +2305,7 @@ class AsyncMethods:
         Needs the action `node.drain`."""
 
     async def enable_entitlement(self, project_id: str, entitlement_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Entitlement:
-        """Switch an entitlement on, on the terms that it has.
+        """Switch an entitlement on without changing its terms.
 
         Needs the action `entitlement.update`."""
 
@@ -2380,17 +2384,17 @@ class AsyncMethods:
         Needs the action `operation.read`."""
 
     async def explain_platform_policy(self, *, source: str | None = None, region: str | None = None, sku: str | None = None, app: str | None = None, gpus: int | None = None, signed: bool | None = None, image: bool | None = None, options: CallOptions = UNCHANGED) -> models.Explained:
-        """Decide about something as it would be decided here, and say which layer decided and why.
+        """Evaluate the policy of this place for a hypothetical request, and show which layer decides and why.
 
         Needs the action `policy.read`."""
 
     async def explain_project_policy(self, project_id: str, *, source: str | None = None, region: str | None = None, sku: str | None = None, app: str | None = None, gpus: int | None = None, signed: bool | None = None, image: bool | None = None, options: CallOptions = UNCHANGED) -> models.Explained:
-        """Decide about something as it would be decided here, and say which layer decided and why.
+        """Evaluate the policy of this place for a hypothetical request, and show which layer decides and why.
 
         Needs the action `policy.read`."""
 
     async def explain_tenant_policy(self, tenant_id: str, *, source: str | None = None, region: str | None = None, sku: str | None = None, app: str | None = None, gpus: int | None = None, signed: bool | None = None, image: bool | None = None, options: CallOptions = UNCHANGED) -> models.Explained:
-        """Decide about something as it would be decided here, and say which layer decided and why.
+        """Evaluate the policy of this place for a hypothetical request, and show which layer decides and why.
 
         Needs the action `policy.read`."""
 
@@ -2448,7 +2452,7 @@ class AsyncMethods:
         Needs the action `entitlement.read`."""
 
     async def get_health(self, *, options: CallOptions = UNCHANGED) -> models.Health:
-        """Whether the process runs; it says nothing of what it depends on.
+        """Whether the process is alive; it does not check the services that it depends on.
 
         Needs no token."""
 
@@ -2486,7 +2490,7 @@ class AsyncMethods:
         Needs the action `node.read`."""
 
     async def get_openapi(self, *, options: CallOptions = UNCHANGED) -> dict[str, Any]:
-        """The API's description, OpenAPI 3.1.
+        """The description of this API as OpenAPI 3.1.
 
         Needs no token."""
 
@@ -2501,27 +2505,27 @@ class AsyncMethods:
         Needs the action `catalog.read`."""
 
     async def get_platform_artifact(self, artifact_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Read an artifact; its trust is derived at this moment.
+        """Read an artifact; its trust is derived when it is read.
 
         Needs the action `artifact.read`."""
 
     async def get_platform_artifact_check(self, artifact_id: str, check_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheck:
-        """Read a check; `wait` with `changed_from` follows its progress, with `until` its end.
+        """Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end.
 
         Needs the action `artifact.read`."""
 
     async def get_platform_artifact_evidence(self, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.ArtifactEvidence:
-        """Read what was observed about an artifact, what was checked, and what follows from it now.
+        """Read the evidence about an artifact, its checks, and the trust that follows from them now.
 
         Needs the action `artifact.read`."""
 
     async def get_platform_artifact_history(self, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.History:
-        """Read every move of an artifact, with who made it and why.
+        """Read every transition of an artifact, with who made it and why.
 
         Needs the action `artifact.read`."""
 
     async def get_platform_artifact_impact(self, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.Impact:
-        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
 
         Needs the action `artifact.read`."""
 
@@ -2536,7 +2540,7 @@ class AsyncMethods:
         Needs the action `membership.read`."""
 
     async def get_platform_policy(self, *, options: CallOptions = UNCHANGED) -> models.Policy:
-        """Read the layer of exactly this place; what counts in the end, `explain` says.
+        """Read the layer of exactly this place; `explain` shows the combined effect of all layers.
 
         Needs the action `policy.read`."""
 
@@ -2551,7 +2555,7 @@ class AsyncMethods:
         Needs the action `app_version.read`."""
 
     async def get_platform_version_history(self, app_id: str, version_id: str, *, options: CallOptions = UNCHANGED) -> models.VersionHistory:
-        """Read every move of a version: who made it, when and why.
+        """Read every transition of a version: who made it, when and why.
 
         Needs the action `app_version.read`."""
 
@@ -2566,27 +2570,27 @@ class AsyncMethods:
         Needs the action `project.read`."""
 
     async def get_project_artifact(self, project_id: str, artifact_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Read an artifact; its trust is derived at this moment.
+        """Read an artifact; its trust is derived when it is read.
 
         Needs the action `artifact.read`."""
 
     async def get_project_artifact_check(self, project_id: str, artifact_id: str, check_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheck:
-        """Read a check; `wait` with `changed_from` follows its progress, with `until` its end.
+        """Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end.
 
         Needs the action `artifact.read`."""
 
     async def get_project_artifact_evidence(self, project_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.ArtifactEvidence:
-        """Read what was observed about an artifact, what was checked, and what follows from it now.
+        """Read the evidence about an artifact, its checks, and the trust that follows from them now.
 
         Needs the action `artifact.read`."""
 
     async def get_project_artifact_history(self, project_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.History:
-        """Read every move of an artifact, with who made it and why.
+        """Read every transition of an artifact, with who made it and why.
 
         Needs the action `artifact.read`."""
 
     async def get_project_artifact_impact(self, project_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.Impact:
-        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
 
         Needs the action `artifact.read`."""
 
@@ -2601,7 +2605,7 @@ class AsyncMethods:
         Needs the action `membership.read`."""
 
     async def get_project_policy(self, project_id: str, *, options: CallOptions = UNCHANGED) -> models.Policy:
-        """Read the layer of exactly this place; what counts in the end, `explain` says.
+        """Read the layer of exactly this place; `explain` shows the combined effect of all layers.
 
         Needs the action `policy.read`."""
 
@@ -2626,14 +2630,14 @@ class AsyncMethods:
         Needs no token."""
 
     async def get_registry(self, *, options: CallOptions = UNCHANGED) -> models.Registry:
-        """Read how the platform's own registry is set up: name, issuer and the certificate that it trusts.
+        """Read the configuration of the platform's own registry: name, issuer and the certificate that it trusts.
 
         Needs the action `artifact_source.read`."""
 
     async def get_registry_token(self, *, service: str | None = None, scope: str | None = None, account: str | None = None, client_id: str | None = None, offline_token: str | None = None, options: CallOptions = UNCHANGED) -> models.RegistryToken:
-        """Exchange a token of this platform for one that its registry takes, over some repositories.
+        """Exchange a token of this platform for a token for some repositories of its registry.
 
-        The token is the password of basic authentication, under any user name.
+        Send the platform's token as the password of basic authentication, with any user name.
 
         Needs no token."""
 
@@ -2681,27 +2685,27 @@ class AsyncMethods:
         Needs the action `catalog.read`."""
 
     async def get_tenant_artifact(self, tenant_id: str, artifact_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Read an artifact; its trust is derived at this moment.
+        """Read an artifact; its trust is derived when it is read.
 
         Needs the action `artifact.read`."""
 
     async def get_tenant_artifact_check(self, tenant_id: str, artifact_id: str, check_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheck:
-        """Read a check; `wait` with `changed_from` follows its progress, with `until` its end.
+        """Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end.
 
         Needs the action `artifact.read`."""
 
     async def get_tenant_artifact_evidence(self, tenant_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.ArtifactEvidence:
-        """Read what was observed about an artifact, what was checked, and what follows from it now.
+        """Read the evidence about an artifact, its checks, and the trust that follows from them now.
 
         Needs the action `artifact.read`."""
 
     async def get_tenant_artifact_history(self, tenant_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.History:
-        """Read every move of an artifact, with who made it and why.
+        """Read every transition of an artifact, with who made it and why.
 
         Needs the action `artifact.read`."""
 
     async def get_tenant_artifact_impact(self, tenant_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.Impact:
-        """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees.
+        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
 
         Needs the action `artifact.read`."""
 
@@ -2716,7 +2720,7 @@ class AsyncMethods:
         Needs the action `membership.read`."""
 
     async def get_tenant_policy(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.Policy:
-        """Read the layer of exactly this place; what counts in the end, `explain` says.
+        """Read the layer of exactly this place; `explain` shows the combined effect of all layers.
 
         Needs the action `policy.read`."""
 
@@ -2731,7 +2735,7 @@ class AsyncMethods:
         Needs the action `app_version.read`."""
 
     async def get_tenant_version_history(self, tenant_id: str, app_id: str, version_id: str, *, options: CallOptions = UNCHANGED) -> models.VersionHistory:
-        """Read every move of a version: who made it, when and why.
+        """Read every transition of a version: who made it, when and why.
 
         Needs the action `app_version.read`."""
 
@@ -2746,7 +2750,7 @@ class AsyncMethods:
         Needs the action `token.read`."""
 
     async def get_whoami(self, *, options: CallOptions = UNCHANGED) -> models.WhoAmI:
-        """Read who the caller is, and what it may do where.
+        """Read who the caller is, and what they may do in which place.
 
         Needs the action `self.read`."""
 
@@ -2758,7 +2762,7 @@ class AsyncMethods:
         Needs the action `secret.create`."""
 
     async def lint_manifest(self, *, manifest: Any, app_slug: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.Linted:
-        """Look for mistakes in a manifest without publishing it; each is told by a JSON pointer, with a fix.
+        """Look for mistakes in a manifest without publishing it; each finding has a JSON pointer and a fix.
 
         Needs the action `self.read`."""
 
@@ -2813,12 +2817,12 @@ class AsyncMethods:
         """List what the project is attached to, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_catalog(self, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogAppPage:
-        """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version.
+        """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version.
 
         Needs the action `self.read`."""
 
     def iter_catalog(self, *, limit: int | None = None, search: str | None = None, category: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.CatalogApp, None]:
-        """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version; iterates over all pages, and stops after `most` items if that is given."""
+        """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_closing_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ClosingRecordPage:
         """List by what the end of each member is known: a receipt, that nothing was started, or a write-off.
@@ -2845,12 +2849,12 @@ class AsyncMethods:
         """List enrolment tokens, without their secrets; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_entitlements(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EntitlementPage:
-        """List what a project was entitled to; what it may launch in the end is in its catalog.
+        """List the entitlements of a project; its catalog shows what it may actually launch.
 
         Needs the action `entitlement.read`."""
 
     def iter_entitlements(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Entitlement, None]:
-        """List what a project was entitled to; what it may launch in the end is in its catalog; iterates over all pages, and stops after `most` items if that is given."""
+        """List the entitlements of a project; its catalog shows what it may actually launch; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_instance_attachments(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.InstanceAttachmentPage:
         """List which projects are attached to an instance of this one, each with its account's name and its state.
@@ -2914,28 +2918,28 @@ class AsyncMethods:
         """List the allocations on nodes, their owners, and what blocks their release; nothing of their content; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_apps(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AppPage:
-        """List the apps of exactly this place; what a project may launch is in its catalog.
+        """List the apps of exactly this place; a project's catalog lists what the project may launch.
 
         Needs the action `catalog.read`."""
 
     def iter_platform_apps(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.App, None]:
-        """List the apps of exactly this place; what a project may launch is in its catalog; iterates over all pages, and stops after `most` items if that is given."""
+        """List the apps of exactly this place; a project's catalog lists what the project may launch; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_artifact_checks(self, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
-        """List the checks of an artifact, newest first: those that are under way and those that ended.
+        """List the checks of an artifact, newest first, both unfinished and ended ones.
 
         Needs the action `artifact.read`."""
 
     def iter_platform_artifact_checks(self, artifact_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ArtifactCheck, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; iterates over all pages, and stops after `most` items if that is given."""
+        """List the checks of an artifact, newest first, both unfinished and ended ones; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_artifact_sources(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSourcePage:
-        """List the sources that count here: the platform's and the tenant's own.
+        """List the sources that apply in this place: the platform's and the tenant's own.
 
         Needs the action `artifact_source.read`."""
 
     def iter_platform_artifact_sources(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ArtifactSource, None]:
-        """List the sources that count here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+        """List the sources that apply in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_artifacts(self, *, cursor: str | None = None, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactPage:
         """List the artifacts that this place sees: the platform's, its tenant's and its own.
@@ -2978,20 +2982,20 @@ class AsyncMethods:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_memberships(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
-        """List who has which role in exactly this place.
+        """List who has which role in exactly this place, without the places above and below.
 
         Needs the action `membership.read`."""
 
     def iter_platform_memberships(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Membership, None]:
-        """List who has which role in exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List who has which role in exactly this place, without the places above and below; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_signer_keys(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
-        """List the keys that count or counted here: the platform's and the tenant's own.
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own.
 
         Needs the action `signer_key.read`."""
 
     def iter_platform_signer_keys(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.SignerKey, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_users(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UserPage:
         """List users.
@@ -3018,20 +3022,20 @@ class AsyncMethods:
         """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_artifact_checks(self, project_id: str, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
-        """List the checks of an artifact, newest first: those that are under way and those that ended.
+        """List the checks of an artifact, newest first, both unfinished and ended ones.
 
         Needs the action `artifact.read`."""
 
     def iter_project_artifact_checks(self, project_id: str, artifact_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ArtifactCheck, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; iterates over all pages, and stops after `most` items if that is given."""
+        """List the checks of an artifact, newest first, both unfinished and ended ones; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_artifact_sources(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSourcePage:
-        """List the sources that count here: the platform's and the tenant's own.
+        """List the sources that apply in this place: the platform's and the tenant's own.
 
         Needs the action `artifact_source.read`."""
 
     def iter_project_artifact_sources(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ArtifactSource, None]:
-        """List the sources that count here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+        """List the sources that apply in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_artifacts(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactPage:
         """List the artifacts that this place sees: the platform's, its tenant's and its own.
@@ -3050,12 +3054,12 @@ class AsyncMethods:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_catalog(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogEntryPage:
-        """Browse what a project may launch and, for what it may not, everything that hinders it.
+        """Browse the apps as a project sees them: which it may launch and, for the others, every reason why not.
 
         Needs the action `catalog.read`."""
 
     def iter_project_catalog(self, project_id: str, *, limit: int | None = None, search: str | None = None, category: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.CatalogEntry, None]:
-        """Browse what a project may launch and, for what it may not, everything that hinders it; iterates over all pages, and stops after `most` items if that is given."""
+        """Browse the apps as a project sees them: which it may launch and, for the others, every reason why not; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_deliveries(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
         """List the deliveries of this scope's webhooks, newest first.
@@ -3074,20 +3078,20 @@ class AsyncMethods:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_memberships(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
-        """List who has which role in exactly this place.
+        """List who has which role in exactly this place, without the places above and below.
 
         Needs the action `membership.read`."""
 
     def iter_project_memberships(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Membership, None]:
-        """List who has which role in exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List who has which role in exactly this place, without the places above and below; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_signer_keys(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
-        """List the keys that count or counted here: the platform's and the tenant's own.
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own.
 
         Needs the action `signer_key.read`."""
 
     def iter_project_signer_keys(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.SignerKey, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_webhooks(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
         """List the webhooks of exactly this scope.
@@ -3098,12 +3102,12 @@ class AsyncMethods:
         """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_projects(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ProjectPage:
-        """List the projects that the caller may read: all of the tenant for its admins, else those it works in.
+        """List the projects that the caller may read: a tenant's admins see all, others see those they belong to.
 
         Needs the action `self.read`."""
 
     def iter_projects(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Project, None]:
-        """List the projects that the caller may read: all of the tenant for its admins, else those it works in; iterates over all pages, and stops after `most` items if that is given."""
+        """List the projects that the caller may read: a tenant's admins see all, others see those they belong to; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_receipts(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, allocation_id: str | None = None, options: CallOptions = UNCHANGED) -> models.ReceiptPage:
         """List the receipts of the project's teardowns, newest first.
@@ -3114,17 +3118,17 @@ class AsyncMethods:
         """List the receipts of the project's teardowns, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_service_account_keys(self, project_id: str, service_account_id: str, *, options: CallOptions = UNCHANGED) -> models.KeyPage:
-        """List the public keys of a service account, revoked ones too.
+        """List the public keys of a service account, including revoked ones.
 
         Needs the action `service_account.read`."""
 
     async def list_service_accounts(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ServiceAccountPage:
-        """List a project's service accounts; deleted ones are readable by id only.
+        """List a project's service accounts; deleted ones can only be read by id.
 
         Needs the action `service_account.read`."""
 
     def iter_service_accounts(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ServiceAccount, None]:
-        """List a project's service accounts; deleted ones are readable by id only; iterates over all pages, and stops after `most` items if that is given."""
+        """List a project's service accounts; deleted ones can only be read by id; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_sku_prices(self, sku_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SkuPricePage:
         """List the price history of a SKU, the newest price last.
@@ -3156,28 +3160,28 @@ class AsyncMethods:
         """List the project's tasks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_apps(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AppPage:
-        """List the apps of exactly this place; what a project may launch is in its catalog.
+        """List the apps of exactly this place; a project's catalog lists what the project may launch.
 
         Needs the action `catalog.read`."""
 
     def iter_tenant_apps(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.App, None]:
-        """List the apps of exactly this place; what a project may launch is in its catalog; iterates over all pages, and stops after `most` items if that is given."""
+        """List the apps of exactly this place; a project's catalog lists what the project may launch; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_artifact_checks(self, tenant_id: str, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
-        """List the checks of an artifact, newest first: those that are under way and those that ended.
+        """List the checks of an artifact, newest first, both unfinished and ended ones.
 
         Needs the action `artifact.read`."""
 
     def iter_tenant_artifact_checks(self, tenant_id: str, artifact_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ArtifactCheck, None]:
-        """List the checks of an artifact, newest first: those that are under way and those that ended; iterates over all pages, and stops after `most` items if that is given."""
+        """List the checks of an artifact, newest first, both unfinished and ended ones; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_artifact_sources(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSourcePage:
-        """List the sources that count here: the platform's and the tenant's own.
+        """List the sources that apply in this place: the platform's and the tenant's own.
 
         Needs the action `artifact_source.read`."""
 
     def iter_tenant_artifact_sources(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ArtifactSource, None]:
-        """List the sources that count here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+        """List the sources that apply in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_artifacts(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactPage:
         """List the artifacts that this place sees: the platform's, its tenant's and its own.
@@ -3220,20 +3224,20 @@ class AsyncMethods:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_memberships(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
-        """List who has which role in exactly this place.
+        """List who has which role in exactly this place, without the places above and below.
 
         Needs the action `membership.read`."""
 
     def iter_tenant_memberships(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Membership, None]:
-        """List who has which role in exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List who has which role in exactly this place, without the places above and below; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_signer_keys(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
-        """List the keys that count or counted here: the platform's and the tenant's own.
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own.
 
         Needs the action `signer_key.read`."""
 
     def iter_tenant_signer_keys(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.SignerKey, None]:
-        """List the keys that count or counted here: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+        """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_users(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UserPage:
         """List users.
@@ -3278,12 +3282,12 @@ class AsyncMethods:
         """Read the timeline of a correlation id or an instance: events and audit rows in one order; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tokens(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TokenPage:
-        """List the caller's own tokens that still count.
+        """List the caller's own tokens that are neither revoked nor expired.
 
         Needs the action `token.read`."""
 
     def iter_tokens(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Token, None]:
-        """List the caller's own tokens that still count; iterates over all pages, and stops after `most` items if that is given."""
+        """List the caller's own tokens that are neither revoked nor expired; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_usage_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UsageRecordPage:
         """List the usage that the app reported.
@@ -3310,7 +3314,7 @@ class AsyncMethods:
         Needs the action `task.create`."""
 
     async def open_break_glass(self, *, tenant_id: str, reason: str, role: str | None = None, options: CallOptions = UNCHANGED) -> models.BreakGlassOpened:
-        """Enter a tenant for a bounded time, with a stated reason that the tenant reads too.
+        """Enter a tenant for a bounded time, with a stated reason that the tenant can read too.
 
         Needs the action `break_glass.open`.
 
@@ -3334,52 +3338,52 @@ class AsyncMethods:
         Needs the action `instance.create`."""
 
     async def promote_platform_artifact(self, artifact_id: str, *, move: str, reason: str, wait: float | None = None, superseded_by: str | None = None, no_successor_because: str | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+        """Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
-        Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
-        goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
-        the artifact is verified at this moment; `retired` needs that nothing holds its digest.
+        Staging needs a smoke check, which fetches and hashes every layer. If the check takes longer than the request waits,
+        the request is refused with `check_running`; repeat it when the check has ended. To stage, canary and activate, the
+        artifact must be verified at that moment; to retire it, nothing may hold its digest.
 
         Needs the action `artifact.promote`."""
 
     async def promote_platform_version(self, app_id: str, version_id: str, *, move: str, reason: str, canary_percentage: float | None = None, superseded_by: str | None = None, no_successor_because: str | None = None, options: CallOptions = UNCHANGED) -> models.Version:
-        """Move a version through its promotion, for a stated reason.
+        """Promote a version one step, for a stated reason.
 
-        `canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the
-        successor, or why there is none. A version is never further than its artifacts.
+        `canary` needs the percentage; for a version that is a canary already, it changes the percentage. `deprecate` needs
+        the successor, or the reason why there is none. A version is never promoted further than its artifacts.
 
         Needs the action `app_version.promote`."""
 
     async def promote_project_artifact(self, project_id: str, artifact_id: str, *, move: str, reason: str, wait: float | None = None, superseded_by: str | None = None, no_successor_because: str | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+        """Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
-        Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
-        goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
-        the artifact is verified at this moment; `retired` needs that nothing holds its digest.
+        Staging needs a smoke check, which fetches and hashes every layer. If the check takes longer than the request waits,
+        the request is refused with `check_running`; repeat it when the check has ended. To stage, canary and activate, the
+        artifact must be verified at that moment; to retire it, nothing may hold its digest.
 
         Needs the action `artifact.promote`."""
 
     async def promote_tenant_artifact(self, tenant_id: str, artifact_id: str, *, move: str, reason: str, wait: float | None = None, superseded_by: str | None = None, no_successor_because: str | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+        """Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
-        Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
-        goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
-        the artifact is verified at this moment; `retired` needs that nothing holds its digest.
+        Staging needs a smoke check, which fetches and hashes every layer. If the check takes longer than the request waits,
+        the request is refused with `check_running`; repeat it when the check has ended. To stage, canary and activate, the
+        artifact must be verified at that moment; to retire it, nothing may hold its digest.
 
         Needs the action `artifact.promote`."""
 
     async def promote_tenant_version(self, tenant_id: str, app_id: str, version_id: str, *, move: str, reason: str, canary_percentage: float | None = None, superseded_by: str | None = None, no_successor_because: str | None = None, options: CallOptions = UNCHANGED) -> models.Version:
-        """Move a version through its promotion, for a stated reason.
+        """Promote a version one step, for a stated reason.
 
-        `canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the
-        successor, or why there is none. A version is never further than its artifacts.
+        `canary` needs the percentage; for a version that is a canary already, it changes the percentage. `deprecate` needs
+        the successor, or the reason why there is none. A version is never promoted further than its artifacts.
 
         Needs the action `app_version.promote`."""
 
     async def publish_platform_artifact(self, *, name: str, options: CallOptions = UNCHANGED) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.
 
-        Push with it, then register the digest. The token is told once and counts for some minutes.
+        Push with it, then register the digest. The token is shown only once and is valid for some minutes.
 
         Needs the action `artifact.create`.
 
@@ -3388,7 +3392,7 @@ class AsyncMethods:
     async def publish_project_artifact(self, project_id: str, *, name: str, options: CallOptions = UNCHANGED) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.
 
-        Push with it, then register the digest. The token is told once and counts for some minutes.
+        Push with it, then register the digest. The token is shown only once and is valid for some minutes.
 
         Needs the action `artifact.create`.
 
@@ -3397,7 +3401,7 @@ class AsyncMethods:
     async def publish_tenant_artifact(self, tenant_id: str, *, name: str, options: CallOptions = UNCHANGED) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.
 
-        Push with it, then register the digest. The token is told once and counts for some minutes.
+        Push with it, then register the digest. The token is shown only once and is valid for some minutes.
 
         Needs the action `artifact.create`.
 
@@ -3409,29 +3413,29 @@ class AsyncMethods:
         Needs the action `instance.update`."""
 
     async def register_platform_artifact(self, *, kind: str, location: str, digest: str, wait: float | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Register a digest, which must be at its source.
+        """Register a digest, which the source must have.
 
-        Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
-        that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
-        not be read is to try again.
+        The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The
+        request waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.
+        Registering it again after a failed check starts another one.
 
         Needs the action `artifact.create`."""
 
     async def register_project_artifact(self, project_id: str, *, kind: str, location: str, digest: str, wait: float | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Register a digest, which must be at its source.
+        """Register a digest, which the source must have.
 
-        Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
-        that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
-        not be read is to try again.
+        The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The
+        request waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.
+        Registering it again after a failed check starts another one.
 
         Needs the action `artifact.create`."""
 
     async def register_tenant_artifact(self, tenant_id: str, *, kind: str, location: str, digest: str, wait: float | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Register a digest, which must be at its source.
+        """Register a digest, which the source must have.
 
-        Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
-        that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
-        not be read is to try again.
+        The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The
+        request waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.
+        Registering it again after a failed check starts another one.
 
         Needs the action `artifact.create`."""
 
@@ -3456,12 +3460,12 @@ class AsyncMethods:
         Needs the action `member.remove`."""
 
     async def remove_platform_signer_key(self, signer_key_id: str, *, options: CallOptions = UNCHANGED) -> models.SignerKey:
-        """Stop trusting a key, at once: what only it signed is no longer verified where a signature is required.
+        """Stop trusting a key immediately; if signatures are required, artifacts that only it signed are not verified.
 
         Needs the action `signer_key.update`."""
 
     async def remove_tenant_signer_key(self, tenant_id: str, signer_key_id: str, *, options: CallOptions = UNCHANGED) -> models.SignerKey:
-        """Stop trusting a key, at once: what only it signed is no longer verified where a signature is required.
+        """Stop trusting a key immediately; if signatures are required, artifacts that only it signed are not verified.
 
         Needs the action `signer_key.update`."""
 
@@ -3476,12 +3480,12 @@ class AsyncMethods:
         Needs the action `member.replace`."""
 
     async def replace_platform_version_manifest(self, app_id: str, version_id: str, *, manifest: dict[str, Any], revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Version:
-        """Replace the manifest of a draft; from staging on it never changes.
+        """Replace the manifest of a draft; once staged, it never changes.
 
         Needs the action `app_version.create`."""
 
     async def replace_tenant_version_manifest(self, tenant_id: str, app_id: str, version_id: str, *, manifest: dict[str, Any], revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Version:
-        """Replace the manifest of a draft; from staging on it never changes.
+        """Replace the manifest of a draft; once staged, it never changes.
 
         Needs the action `app_version.create`."""
 
@@ -3541,14 +3545,14 @@ class AsyncMethods:
         Needs the action `usage.report`."""
 
     async def reset_platform_user(self, user_id: str, *, options: CallOptions = UNCHANGED) -> models.UserCreated:
-        """Replace a user's password, and every token, by a new one-time sign-in, which is told once.
+        """Replace a user's password and all their tokens by a new one-time sign-in code, which is shown only once.
 
         Needs the action `user.update`.
 
         The answer contains a secret that is shown only once."""
 
     async def reset_tenant_user(self, tenant_id: str, user_id: str, *, options: CallOptions = UNCHANGED) -> models.UserCreated:
-        """Replace a user's password, and every token, by a new one-time sign-in, which is told once.
+        """Replace a user's password and all their tokens by a new one-time sign-in code, which is shown only once.
 
         Needs the action `user.update`.
 
@@ -3592,27 +3596,27 @@ class AsyncMethods:
         Needs the action `node.enrol`."""
 
     async def revoke_platform_artifact(self, artifact_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Withdraw an artifact for ever: every use from now on is refused.
+        """Withdraw an artifact permanently: every later use is refused.
 
         Needs the action `artifact.revoke`."""
 
     async def revoke_project_artifact(self, project_id: str, artifact_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Withdraw an artifact for ever: every use from now on is refused.
+        """Withdraw an artifact permanently: every later use is refused.
 
         Needs the action `artifact.revoke`."""
 
     async def revoke_service_account_key(self, project_id: str, service_account_id: str, key_id: str, *, options: CallOptions = UNCHANGED) -> models.Key:
-        """Revoke a key, and with it every token that was made with it.
+        """Revoke a key, and with it every token that was issued with it.
 
         Needs the action `service_account.key.revoke`."""
 
     async def revoke_tenant_artifact(self, tenant_id: str, artifact_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Withdraw an artifact for ever: every use from now on is refused.
+        """Withdraw an artifact permanently: every later use is refused.
 
         Needs the action `artifact.revoke`."""
 
     async def revoke_token(self, token_id: str, *, options: CallOptions = UNCHANGED) -> models.Token:
-        """Revoke one of the caller's own tokens; its open streams are closed.
+        """Revoke one of the caller's own tokens and close its open streams.
 
         Needs the action `token.revoke`."""
 
@@ -3657,7 +3661,7 @@ class AsyncMethods:
         """Set the public key of the adapter that serves an app.
 
         Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,
-        unless it is kept while adapters change over.
+        unless it is kept while adapters switch over.
 
         Needs the action `app.update`."""
 
@@ -3665,15 +3669,15 @@ class AsyncMethods:
         """Set the public key of the adapter that serves an app.
 
         Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,
-        unless it is kept while adapters change over.
+        unless it is kept while adapters switch over.
 
         Needs the action `app.update`."""
 
     async def sign_in(self, *, email: str, tenant: str | None = None, password: str | None = None, one_time_code: str | None = None, new_password: str | None = None, options: CallOptions = UNCHANGED) -> models.SignedIn:
-        """Sign a person in: a short-lived session token for a password or a one-time code.
+        """Sign a person in with a password or a one-time code; the answer is a short-lived session token.
 
-        A user of a tenant names the tenant's slug; a user of the platform's does not. With a one-time code, `new_password`
-        becomes the password, and the code counts no more.
+        A user of a tenant gives the tenant's slug; a user of the platform does not. With a one-time code, `new_password`
+        becomes the password, and the code cannot be used again.
 
         Needs no token."""
 
@@ -3745,7 +3749,7 @@ class AsyncMethods:
         Needs the action `webhook.update`."""
 
     async def update_entitlement(self, project_id: str, entitlement_id: str, *, enabled: bool, reason: str, versions: str | None = None, rules: models.RulesBody | None = None, agreed_actions: list[str] | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Entitlement:
-        """State an entitlement's terms anew: on, off, versions, rules, and the actions that are agreed to.
+        """Replace an entitlement's terms: on or off, versions, rules, and the agreed actions.
 
         Needs the action `entitlement.update`."""
 
@@ -3755,9 +3759,9 @@ class AsyncMethods:
         Needs the action `app.update`."""
 
     async def update_platform_policy(self, *, rules: models.RulesBody, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Policy:
-        """State all rules of this place's layer; they take effect with the next decision.
+        """Replace all rules of this place's layer; they take effect with the next decision.
 
-        A layer can only narrow what the layers above it allow; one that says more is refused.
+        A layer can only narrow what the layers above it allow; one that allows more is refused.
 
         Needs the action `policy.update`."""
 
@@ -3774,9 +3778,9 @@ class AsyncMethods:
         Needs the action `project.update`."""
 
     async def update_project_policy(self, project_id: str, *, rules: models.RulesBody, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Policy:
-        """State all rules of this place's layer; they take effect with the next decision.
+        """Replace all rules of this place's layer; they take effect with the next decision.
 
-        A layer can only narrow what the layers above it allow; one that says more is refused.
+        A layer can only narrow what the layers above it allow; one that allows more is refused.
 
         Needs the action `policy.update`."""
 
@@ -3810,9 +3814,9 @@ class AsyncMethods:
         Needs the action `app.update`."""
 
     async def update_tenant_policy(self, tenant_id: str, *, rules: models.RulesBody, reason: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Policy:
-        """State all rules of this place's layer; they take effect with the next decision.
+        """Replace all rules of this place's layer; they take effect with the next decision.
 
-        A layer can only narrow what the layers above it allow; one that says more is refused.
+        A layer can only narrow what the layers above it allow; one that allows more is refused.
 
         Needs the action `policy.update`."""
 
@@ -3832,26 +3836,26 @@ class AsyncMethods:
         Needs the action `instance.update`."""
 
     async def verify_platform_artifact(self, artifact_id: str, *, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Look at the source again, collect the signatures beside it, and conclude.
+        """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
-        good or bad; `trust` and `doubts` of the answer say what follows.
+        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
+        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`."""
 
     async def verify_project_artifact(self, project_id: str, artifact_id: str, *, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Look at the source again, collect the signatures beside it, and conclude.
+        """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
-        good or bad; `trust` and `doubts` of the answer say what follows.
+        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
+        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`."""
 
     async def verify_tenant_artifact(self, tenant_id: str, artifact_id: str, *, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
-        """Look at the source again, collect the signatures beside it, and conclude.
+        """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
-        good or bad; `trust` and `doubts` of the answer say what follows.
+        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
+        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`."""
 

@@ -11,7 +11,7 @@ import msgspec
 
 
 class AccessToken(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A service account's short-lived token, told once."""
+    """A short-lived token of a service account or a node; it is shown only once."""
 
     access_token: str
     token_type: str
@@ -142,7 +142,7 @@ class AnnouncedKey(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class App(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Something that can be launched."""
+    """An app that users can launch."""
 
     id: str
     tenant_id: str | None
@@ -166,7 +166,7 @@ class AppPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Artifact(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Bytes under a digest; `trust` is what the evidence says at this moment."""
+    """Bytes with a digest; `trust` is derived from the evidence when the artifact is read."""
 
     id: str
     tenant_id: str | None
@@ -198,7 +198,7 @@ class Artifact(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ArtifactCheck(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A check of an artifact's bytes: how far it is, or what came of it."""
+    """A check of an artifact's bytes, with its progress and its result."""
 
     id: str
     artifact_id: str
@@ -229,7 +229,7 @@ class ArtifactCheckPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ArtifactEvidence(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """All that is known about an artifact's bytes, and what follows from it now."""
+    """All evidence about an artifact's bytes, and the trust that follows from it now."""
 
     trust: str
     doubts: list[Doubt]
@@ -252,7 +252,7 @@ class ArtifactPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ArtifactSource(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A source on the list; without a tenant it is the platform's and for everybody."""
+    """A source on the list; without a tenant it belongs to the platform and applies to all tenants."""
 
     id: str
     tenant_id: str | None
@@ -416,7 +416,7 @@ class BreakGlass(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class BreakGlassOpened(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A new entry with its token, told once."""
+    """A new entry with its token, which is shown only once."""
 
     id: str
     tenant_id: str
@@ -473,7 +473,7 @@ class CatalogAppPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class CatalogEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An app as a project sees it: whether it may launch it and, if not, everything that hinders it."""
+    """An app as a project sees it: whether the project may launch it and, if not, every reason why."""
 
     app_id: str
     tenant_id: str | None
@@ -497,7 +497,7 @@ class CatalogEntryPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class CatalogVersion(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The version that is meant, as far as a launcher has to know it."""
+    """The selected version, with what a launcher needs to know."""
 
     id: str
     version: str
@@ -564,7 +564,7 @@ class Check(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class CheckName(StrEnum):
-    """What is looked at."""
+    """The kind of a check."""
 
     CONTENT = "content"
     SMOKE = "smoke"
@@ -859,7 +859,7 @@ class EnrolmentTokenPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Entitlement(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A project's right to launch an app, beside what the newest offered version requires."""
+    """A project's right to launch an app, and the actions that the newest offered version requires."""
 
     id: str
     tenant_id: str
@@ -952,7 +952,7 @@ class Expected(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Explained(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The decision, which layer made it and why, and the answer of each layer."""
+    """The decision, the layer that made it and why, and the verdicts of all layers."""
 
     allowed: bool
     decided_by: str | None
@@ -978,7 +978,7 @@ class Failure(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Finding(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One thing that is wrong: where (a JSON pointer), why, and what to do."""
+    """One mistake: where (a JSON pointer), why, and how to fix it."""
 
     pointer: str
     rule: str
@@ -1006,7 +1006,7 @@ class FinishedOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class FirstAdminBody(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Who shall administer the new tenant."""
+    """The first admin of the new tenant."""
 
     email: str
     display_name: str
@@ -1032,7 +1032,7 @@ class GroupState(StrEnum):
 
 
 class Health(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Whether it runs, or is ready, and if not, why."""
+    """Whether the process is alive, or ready, and the reasons if it is not."""
 
     status: str
     reasons: list[str] | None = None
@@ -1062,7 +1062,7 @@ class Hindrance(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class History(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Every move of an artifact, oldest first."""
+    """Every transition of an artifact, oldest first."""
 
     items: list[Step]
 
@@ -1076,7 +1076,7 @@ class HostKind(StrEnum):
 
 
 class Impact(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a revocation touches, as far as this place may know."""
+    """What a revocation would affect, as far as this place may know."""
 
     digest: str
     holds_count: int
@@ -1086,7 +1086,7 @@ class Impact(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ImpactedInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An instance whose pin has the digest, or whose open upgrade leads to it."""
+    """An instance whose pin has the digest, or whose running upgrade leads to it."""
 
     id: str
     tenant_id: str
@@ -1098,7 +1098,7 @@ class ImpactedInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ImpactedMember(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A member of such an instance, and the version that it is on itself."""
+    """A member of such an instance, and the version that the member runs."""
 
     id: str
     tenant_id: str
@@ -1255,7 +1255,7 @@ class KeyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Layer(StrEnum):
-    """Where a rule stands, from the widest to the narrowest."""
+    """The layers of a policy, from the widest to the narrowest."""
 
     ENTITLEMENT = "entitlement"
     GLOBAL = "global"
@@ -1283,7 +1283,7 @@ class Link(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Linted(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What lint found; `stageable` when no finding is an error."""
+    """The findings of lint; `stageable` means that no finding is an error."""
 
     stageable: bool
     manifest_digest: str | None
@@ -1433,7 +1433,7 @@ class MembershipPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class NamesRule(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What is allowed (none: all) and what is denied, which counts more; a name may end with `*`."""
+    """What is allowed (null: everything) and what is denied, which has precedence; a name may end with `*`."""
 
     allow: list[str] | None = None
     deny: list[str] | None = None
@@ -1598,7 +1598,7 @@ class NodeTaskPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Obstacle(StrEnum):
-    """What kind of thing stands in the way."""
+    """The kind of an obstacle."""
 
     DEPRECATED = "deprecated"
     NO_COMPATIBLE_CAPACITY = "no_compatible_capacity"
@@ -1859,7 +1859,7 @@ class PlatformKeys(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Policy(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One layer of the policy; one that says nothing yet has no id."""
+    """One layer of the policy; a layer without rules has no id yet."""
 
     id: str | None
     tenant_id: str | None
@@ -1998,7 +1998,7 @@ class ReceiptPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Reference(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Every word of the contract."""
+    """Every error, action key, lifecycle and event type of the contract, with its meaning."""
 
     errors: list[ErrorReference]
     actions: list[ActionReference]
@@ -2007,7 +2007,7 @@ class Reference(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Registry(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The platform's own registry, and what it is set up with."""
+    """The platform's own registry and its configuration."""
 
     url: str
     service: str
@@ -2016,7 +2016,7 @@ class Registry(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RegistryToken(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A token for the registry; both names are in use."""
+    """A token for the registry, under both names that clients expect."""
 
     token: str
     access_token: str
@@ -2192,7 +2192,7 @@ class RoleView(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class RulesBody(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The rules of one layer; what is not given says nothing."""
+    """The rules of one layer; an omitted field is not restricted."""
 
     sources: NamesRule | None = None
     regions: NamesRule | None = None
@@ -2392,7 +2392,7 @@ class SignedBody(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class SignedIn(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A session token, told once."""
+    """A new session token; it is shown only once."""
 
     token: str
     token_id: str
@@ -2409,7 +2409,7 @@ class SignedTask(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class SignerKey(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A key whose signatures count, until it was removed."""
+    """A key whose signatures are trusted, unless it was removed."""
 
     id: str
     tenant_id: str | None
@@ -2521,7 +2521,7 @@ class Stage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Step(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One move, with who made it and why where the caller may know."""
+    """One transition, with who made it and why if the caller may know."""
 
     machine: str
     generation: int
@@ -2553,7 +2553,7 @@ class StoredUsage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Subject(StrEnum):
-    """What is decided about."""
+    """What a decision is about."""
 
     APP = "app"
     GPUS = "gpus"
@@ -2649,7 +2649,7 @@ class Tenant(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class TenantCreated(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A new tenant with its first admin and that user's one-time sign-in."""
+    """A new tenant with its first admin and the admin's one-time sign-in code."""
 
     id: str
     slug: str
@@ -2718,7 +2718,7 @@ class Token(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class TokenCreated(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A new token, told once."""
+    """A new token; it is shown only once."""
 
     id: str
     kind: str
@@ -2798,7 +2798,7 @@ class User(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class UserCreated(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A user with a one-time sign-in."""
+    """A user with a new one-time sign-in code."""
 
     id: str
     tenant_id: str | None
@@ -2821,7 +2821,7 @@ class UserPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Verdict(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The answer of one layer to one thing that was asked."""
+    """The verdict of one layer on one part of the request."""
 
     layer: str | None
     subject: str | None
@@ -2856,7 +2856,7 @@ class Version(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class VersionHistory(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Every move of a version, the first one first."""
+    """Every transition of a version, oldest first."""
 
     items: list[VersionStep]
 
@@ -2869,7 +2869,7 @@ class VersionPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class VersionStep(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One move of a version, with who made it and why."""
+    """One transition of a version, with who made it and why."""
 
     generation: int
     before: str | None
@@ -2883,7 +2883,7 @@ class VersionStep(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Visibility(StrEnum):
-    """Who may use it."""
+    """Who may use an artifact."""
 
     PLATFORM = "platform"
     PROJECT = "project"
@@ -2940,7 +2940,7 @@ class WebhookTested(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class WhoAmI(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Who the caller is, and what it may do."""
+    """Who the caller is, and what they may do."""
 
     kind: str
     id: str

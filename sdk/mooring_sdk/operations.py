@@ -13,7 +13,7 @@ OBJECTS = {
         ("placement", "models.Placement | None", ""),
     ),
     "AddSignerKey": (
-        ("name", "str", "required", "A name for people."),
+        ("name", "str", "required", "A name that people read."),
         ("public_key_pem", "str", "required", "ECDSA P-256 or Ed25519, in PEM form: `cosign.pub`."),
     ),
     "Blocked": (
@@ -46,14 +46,14 @@ OBJECTS = {
         ("sku", "str", "required", "Slug or id of a SKU."),
         ("gpu_count", "int | None", "", "One of the counts that the SKU is sold with."),
         ("region", "str | None", "", "Where it must be; without it: where there is room."),
-        ("name", "str | None", "", "A name for machines."),
+        ("name", "str | None", "", "A name for URLs and the command line."),
         ("group_id", "str | None", ""),
         ("place_within_seconds", "int | None", "", "Seconds in which a place must be found, or it fails."),
         ("scheduler_type", "str | None", "", "A label; the platform does not interpret it."),
         ("integration_metadata", "dict[str, str] | None", "", "Stored and shown; the platform does not interpret it."),
     ),
     "CreateAllocationGroup": (
-        ("name", "str", "required", "A name for machines."),
+        ("name", "str", "required", "A name for URLs and the command line."),
         ("shape", "str", "required", "", ("baremetal", "gpu_slice")),
         ("sku", "str", "required", "Slug or id of a SKU."),
         ("count", "int", "", "How many."),
@@ -65,35 +65,35 @@ OBJECTS = {
         ("integration_metadata", "dict[str, str] | None", "", "Stored and shown; the platform does not interpret it."),
     ),
     "CreateApp": (
-        ("slug", "str", "required", "A name for machines."),
-        ("display_name", "str", "required", "A name for people."),
+        ("slug", "str", "required", "A name for URLs and the command line."),
+        ("display_name", "str", "required", "A name that people read."),
         ("category", "str", "required", "What kind of app it is."),
         ("description", "str", "", "What the app is for, in a few lines."),
         ("icon", "str", "", "The https address of a picture; empty for none."),
     ),
     "CreateArtifactSource": (
-        ("name", "str", "required", "A name for people."),
+        ("name", "str", "required", "A name that people read."),
         ("pattern", "str", "required", "A location, or the beginning of one that ends with `/*`, such as `oci://registry.example/*`."),
-        ("reaches_private", "bool", "", "Whether it may lie in a private network; the platform's sources only."),
+        ("reaches_private", "bool", "", "Whether it may be in a private network; only for sources of the platform."),
     ),
     "CreateAttachment": (
         ("instance_id", "str", "required", "An instance of another project of the tenant."),
     ),
     "CreateEnrolmentToken": (
-        ("region", "str", "", "A name for machines."),
+        ("region", "str", "", "A name for URLs and the command line."),
         ("labels", "dict[str, str]", "", "Names and values for people and for reports."),
     ),
     "CreateEntitlement": (
         ("app_id", "str", "required"),
-        ("reason", "str", "required", "Why; it is kept in the audit trail."),
+        ("reason", "str", "required", "The reason; it is stored in the audit trail."),
         ("enabled", "bool", ""),
-        ("versions", "str | None", "", "Such as `>=1.2.0 <2.0.0`; none for every version."),
+        ("versions", "str | None", "", "Such as `>=1.2.0 <2.0.0`; null for every version."),
         ("rules", "models.RulesBody", ""),
         ("agreed_actions", "list[str]", "", "What the app's operator account may do: agree to `required_actions`."),
     ),
     "CreateInstance": (
         ("app", "str", "required", "Slug or id of an app."),
-        ("name", "str", "required", "A name for machines."),
+        ("name", "str", "required", "A name for URLs and the command line."),
         ("placement", "models.Placement", "required"),
         ("version", "str | None", "", "An exact version, such as `1.2.0`."),
         ("channel", "str | None", "", "", ("canary", "stable")),
@@ -113,18 +113,18 @@ OBJECTS = {
         ("role", "str", "required", "", ("platform_admin", "platform_operator", "project_admin", "project_member", "project_viewer", "tenant_admin")),
     ),
     "CreateProject": (
-        ("slug", "str", "required", "A name for machines."),
-        ("display_name", "str", "required", "A name for people."),
+        ("slug", "str", "required", "A name for URLs and the command line."),
+        ("display_name", "str", "required", "A name that people read."),
     ),
     "CreateServiceAccount": (
-        ("name", "str", "required", "A name for machines."),
+        ("name", "str", "required", "A name for URLs and the command line."),
         ("actions", "list[str]", "required"),
         ("description", "str", ""),
         ("public_key", "str | None", "", "The 32 bytes of an Ed25519 public key, in base64."),
     ),
     "CreateSku": (
-        ("slug", "str", "required", "A name for machines."),
-        ("display_name", "str", "required", "A name for people."),
+        ("slug", "str", "required", "A name for URLs and the command line."),
+        ("display_name", "str", "required", "A name that people read."),
         ("shape", "str", "required", "", ("baremetal", "gpu_slice")),
         ("gpu_model", "str", "required"),
         ("regions", "list[str]", "required"),
@@ -133,8 +133,8 @@ OBJECTS = {
         ("currency", "str", "required"),
     ),
     "CreateTenant": (
-        ("slug", "str", "required", "A name for machines."),
-        ("display_name", "str", "required", "A name for people."),
+        ("slug", "str", "required", "A name for URLs and the command line."),
+        ("display_name", "str", "required", "A name that people read."),
         ("first_admin", "models.FirstAdminBody", "required"),
     ),
     "CreateToken": (
@@ -144,7 +144,7 @@ OBJECTS = {
     ),
     "CreateUser": (
         ("email", "str", "required", "An e-mail address."),
-        ("display_name", "str", "required", "A name for people."),
+        ("display_name", "str", "required", "A name that people read."),
     ),
     "CreateVersion": (
         ("manifest", "dict[str, Any]", "required", "A manifest, as `GET /api/v1/schemas/manifest` describes it."),
@@ -164,7 +164,7 @@ OBJECTS = {
     ),
     "EnrolNode": (
         ("token", "str", "required is_secret"),
-        ("name", "str", "required", "A name for machines."),
+        ("name", "str", "required", "A name for URLs and the command line."),
         ("host", "str", "required", "", ("namespace", "process", "simulated")),
         ("signing_key", "str", "required", "32 bytes in base64url."),
         ("sealing_key", "str", "required", "32 bytes in base64url."),
@@ -198,11 +198,11 @@ OBJECTS = {
     ),
     "FirstAdminBody": (
         ("email", "str", "required", "An e-mail address."),
-        ("display_name", "str", "required", "A name for people."),
+        ("display_name", "str", "required", "A name that people read."),
     ),
     "LintManifest": (
         ("manifest", "Any", "required"),
-        ("app_slug", "str | None", "", "A name for machines."),
+        ("app_slug", "str | None", "", "A name for URLs and the command line."),
         ("category", "str | None", "", "What kind of app it is."),
     ),
     "MakeMemberTask": (
@@ -244,8 +244,8 @@ OBJECTS = {
         ("lifetime_seconds", "float", ""),
     ),
     "NamesRule": (
-        ("allow", "list[str] | None", "", "Names, or beginnings that end with `*`; without it all."),
-        ("deny", "list[str]", "", "The same; what is denied counts more than what is allowed."),
+        ("allow", "list[str] | None", "", "Names, or prefixes that end with `*`; without this list all are allowed."),
+        ("deny", "list[str]", "", "The same form; the deny list has precedence over the allow list."),
     ),
     "OpenBreakGlass": (
         ("tenant_id", "str", "required"),
@@ -262,7 +262,7 @@ OBJECTS = {
     ),
     "PlanInstance": (
         ("app", "str", "required", "Slug or id of an app."),
-        ("name", "str", "", "A name for machines."),
+        ("name", "str", "", "A name for URLs and the command line."),
         ("version", "str | None", "", "An exact version, such as `1.2.0`."),
         ("channel", "str | None", "", "", ("canary", "stable")),
         ("config", "dict[str, Any]", "", "By the manifest's `config_schema`."),
@@ -275,28 +275,28 @@ OBJECTS = {
     ),
     "PromoteArtifact": (
         ("move", "str", "required", "", ("activate", "canary", "deprecate", "retire", "rollback", "stage", "withdraw")),
-        ("reason", "str", "required", "Why: at least 10 characters."),
+        ("reason", "str", "required", "The reason, at least 10 characters."),
         ("superseded_by", "str | None", ""),
-        ("no_successor_because", "str | None", "", "Why: at least 10 characters."),
+        ("no_successor_because", "str | None", "", "The reason, at least 10 characters."),
     ),
     "PromoteVersion": (
         ("move", "str", "required", "", ("activate", "canary", "deprecate", "retire", "rollback", "stage", "withdraw")),
-        ("reason", "str", "required", "Why; it is kept in the audit trail."),
+        ("reason", "str", "required", "The reason; it is stored in the audit trail."),
         ("canary_percentage", "float | None", "", "Share of the projects, with at most two decimals."),
         ("superseded_by", "str | None", ""),
-        ("no_successor_because", "str | None", "", "Why; it is kept in the audit trail."),
+        ("no_successor_because", "str | None", "", "The reason; it is stored in the audit trail."),
     ),
     "PublishArtifact": (
-        ("name", "str", "required", "The repository's name below this place's own."),
+        ("name", "str", "required", "The repository's name below this place's namespace."),
     ),
     "PutPolicy": (
         ("rules", "models.RulesBody", "required"),
-        ("reason", "str", "required", "Why; it is kept in the audit trail."),
-        ("revision", "int | None", "", "The revision that was seen; refused when there is a newer one."),
+        ("reason", "str", "required", "The reason; it is stored in the audit trail."),
+        ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
     "RegisterArtifact": (
         ("kind", "str", "required", "", ("blob", "oci")),
-        ("location", "str", "required", "Where the bytes lie: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`."),
+        ("location", "str", "required", "Where the bytes are: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`."),
         ("digest", "str", "required", "`sha256:` and 64 hexadecimal digits; never a tag."),
         ("labels", "dict[str, str]", ""),
     ),
@@ -310,8 +310,8 @@ OBJECTS = {
         ("keep_allocation", "bool | None", "", "Keep the allocation that was asked for with it."),
     ),
     "Rename": (
-        ("display_name", "str", "required", "A name for people."),
-        ("revision", "int | None", "", "The revision that was seen; refused when there is a newer one."),
+        ("display_name", "str", "required", "A name that people read."),
+        ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
     "RepairInstance": (
         ("scope", "str", "", "", ("control_plane", "member", "whole_runtime")),
@@ -319,7 +319,7 @@ OBJECTS = {
     ),
     "ReplaceManifest": (
         ("manifest", "dict[str, Any]", "required", "A manifest, as `GET /api/v1/schemas/manifest` describes it."),
-        ("revision", "int | None", "", "The revision that was seen; refused when there is a newer one."),
+        ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
     "ReplaceMember": (
         ("surge", "bool | None", "", "The new one joins before the old one goes; without it, where there may be one more."),
@@ -355,15 +355,15 @@ OBJECTS = {
         ("reason", "str", "required", "Why, in a sentence."),
     ),
     "RevokeArtifact": (
-        ("reason", "str", "required", "Why: at least 10 characters."),
+        ("reason", "str", "required", "The reason, at least 10 characters."),
     ),
     "RulesBody": (
         ("sources", "models.NamesRule | None", ""),
         ("regions", "models.NamesRule | None", ""),
         ("skus", "models.NamesRule | None", ""),
         ("apps", "models.NamesRule | None", ""),
-        ("signatures", "str | None", "", "What has to be signed by a trusted key: `none`, `images` or `everything`."),
-        ("gpus_max", "int | None", "", "How many GPUs a project may hold."),
+        ("signatures", "str | None", "", "What must be signed by a trusted key: `none`, `images` or `everything`."),
+        ("gpus_max", "int | None", "", "How many GPUs a project may have at once."),
     ),
     "RunAtTerminal": (
         ("argv", "list[str]", "", "The command; none: a login shell."),
@@ -382,11 +382,11 @@ OBJECTS = {
     ),
     "SetAdapterKey": (
         ("public_key", "str | None", "required", "The 32 bytes of an Ed25519 public key, in base64."),
-        ("keep_previous", "bool", "", "Whether the key before goes on counting, while adapters change over."),
+        ("keep_previous", "bool", "", "Whether the previous key stays valid while adapters switch over."),
     ),
     "SignIn": (
         ("email", "str", "required", "An e-mail address."),
-        ("tenant", "str | None", "", "A name for machines."),
+        ("tenant", "str | None", "", "A name for URLs and the command line."),
         ("password", "str | None", "is_secret"),
         ("one_time_code", "str | None", "is_secret"),
         ("new_password", "str | None", "is_secret", "At least 12 characters."),
@@ -399,47 +399,47 @@ OBJECTS = {
         ("input", "dict[str, Any]", "", "At most 65536 bytes."),
     ),
     "SwitchEntitlement": (
-        ("reason", "str", "required", "Why; it is kept in the audit trail."),
+        ("reason", "str", "required", "The reason; it is stored in the audit trail."),
     ),
     "TokenGrant": (
         ("grant_type", "str", "required"),
         ("assertion", "str", "required"),
     ),
     "UpdateApp": (
-        ("display_name", "str | None", "", "A name for people."),
+        ("display_name", "str | None", "", "A name that people read."),
         ("description", "str | None", "", "What the app is for, in a few lines."),
         ("icon", "str | None", "", "The https address of a picture; empty for none."),
-        ("revision", "int | None", "", "The revision that was seen; refused when there is a newer one."),
+        ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
     "UpdateEntitlement": (
         ("enabled", "bool", "required"),
-        ("reason", "str", "required", "Why; it is kept in the audit trail."),
-        ("versions", "str | None", "", "Such as `>=1.2.0 <2.0.0`; none for every version."),
+        ("reason", "str", "required", "The reason; it is stored in the audit trail."),
+        ("versions", "str | None", "", "Such as `>=1.2.0 <2.0.0`; null for every version."),
         ("rules", "models.RulesBody", ""),
         ("agreed_actions", "list[str]", "", "What the app's operator account may do: agree to `required_actions`."),
-        ("revision", "int | None", "", "The revision that was seen; refused when there is a newer one."),
+        ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
     "UpdateServiceAccount": (
         ("actions", "list[str] | None", ""),
         ("description", "str | None", ""),
-        ("revision", "int | None", "", "The revision that was seen; refused when there is a newer one."),
+        ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
     "UpdateSku": (
-        ("display_name", "str | None", "", "A name for people."),
+        ("display_name", "str | None", "", "A name that people read."),
         ("regions", "list[str] | None", ""),
         ("allowed_gpu_counts", "list[int] | None", "", "How many GPUs one allocation may have."),
         ("price_minor_per_gpu_hour", "int | None", "", "The price of a GPU per hour, in minor units."),
         ("currency", "str | None", ""),
         ("status", "str | None", "", "", ("offered", "withdrawn")),
         ("reason", "str", "", "Why; required when the price changes."),
-        ("revision", "int | None", "", "The revision that was seen; refused when there is a newer one."),
+        ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
     "UpdateWebhook": (
         ("url", "str | None", "", "Where messages are sent: https, without user, password and fragment."),
         ("event_types", "list[str] | None", "", "Event types, or families such as `identity.*`; an empty list means all."),
         ("description", "str | None", ""),
         ("enabled", "bool | None", ""),
-        ("revision", "int | None", "", "The revision that was seen; refused when there is a newer one."),
+        ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
     "UpgradeInstance": (
         ("version", "str | None", "", "An exact version, such as `1.2.0`."),
@@ -460,12 +460,12 @@ ROWS = {
     "add_platform_signer_key": (
         "POST", "/api/v1/platform/signer-keys", "platform", "takes_key", "models.SignerKey", None, "AddSignerKey",
         (),
-        "Trust a public key. To rotate, add the next one, sign with it, and remove the last", "Needs the action `signer_key.update`.",
+        "Trust a public key. To rotate a key: add the new one, sign with it, and remove the old one", "Needs the action `signer_key.update`.",
     ),
     "add_tenant_signer_key": (
         "POST", "/api/v1/tenants/{tenant_id}/signer-keys", "tenant", "takes_key", "models.SignerKey", None, "AddSignerKey",
         (),
-        "Trust a public key. To rotate, add the next one, sign with it, and remove the last", "Needs the action `signer_key.update`.",
+        "Trust a public key. To rotate a key: add the new one, sign with it, and remove the old one", "Needs the action `signer_key.update`.",
     ),
     "cancel_operation": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/operations/{operation_id}/cancel", "project", "takes_key", "models.Operation", None, "CancelOperation",
@@ -475,12 +475,12 @@ ROWS = {
     "cancel_platform_artifact_check": (
         "POST", "/api/v1/platform/artifacts/{artifact_id}/checks/{check_id}/cancel", "platform", "takes_key", "models.ArtifactCheck", None, None,
         (),
-        "End a check early. Nothing is concluded from it; verifying begins a new one", "Needs the action `artifact.verify`.",
+        "Cancel a check. Nothing is concluded from it; verifying the artifact starts a new one", "Needs the action `artifact.verify`.",
     ),
     "cancel_project_artifact_check": (
         "POST", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/checks/{check_id}/cancel", "project", "takes_key", "models.ArtifactCheck", None, None,
         (),
-        "End a check early. Nothing is concluded from it; verifying begins a new one", "Needs the action `artifact.verify`.",
+        "Cancel a check. Nothing is concluded from it; verifying the artifact starts a new one", "Needs the action `artifact.verify`.",
     ),
     "cancel_task": (
         "POST", "/api/v1/projects/{project_id}/tasks/{task_id}/cancel", "project", "takes_key", "models.Task", None, None,
@@ -490,12 +490,12 @@ ROWS = {
     "cancel_tenant_artifact_check": (
         "POST", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/checks/{check_id}/cancel", "tenant", "takes_key", "models.ArtifactCheck", None, None,
         (),
-        "End a check early. Nothing is concluded from it; verifying begins a new one", "Needs the action `artifact.verify`.",
+        "Cancel a check. Nothing is concluded from it; verifying the artifact starts a new one", "Needs the action `artifact.verify`.",
     ),
     "change_own_password": (
         "POST", "/api/v1/whoami/password", "self", "takes_key", None, None, "ChangePassword",
         (),
-        "Change the caller's own password; every older token but the one in use counts no more", "Needs the action `self.update`.",
+        "Change the caller's own password; it invalidates every older token except the one in use", "Needs the action `self.update`.",
     ),
     "claim_instances": (
         "POST", "/api/v1/runtime/claims", "runtime", "", "models.ClaimedInstances", None, "ClaimInstances",
@@ -540,7 +540,7 @@ ROWS = {
     "create_entitlement": (
         "POST", "/api/v1/projects/{project_id}/entitlements", "project", "takes_key", "models.Entitlement", None, "CreateEntitlement",
         (),
-        "Entitle a project to an app, or say that it is not", "The answer shows what the newest offered version requires for its operator account and what of it nobody agreed\nto: a version that requires more than was agreed to is not launched.\n\nNeeds the action `entitlement.update`.",
+        "Entitle a project to an app, or state that it is not entitled", "The answer shows the actions that the newest offered version requires for its operator account, and which of them\nnobody has agreed to. A version that requires more than was agreed cannot be launched.\n\nNeeds the action `entitlement.update`.",
     ),
     "create_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances", "project", "takes_key", "models.Instance", None, "CreateInstance",
@@ -550,22 +550,22 @@ ROWS = {
     "create_platform_app": (
         "POST", "/api/v1/platform/apps", "platform", "takes_key", "models.App", None, "CreateApp",
         (),
-        "Register an app, for everybody or for one tenant; its slug and category stay for ever", "Needs the action `app.create`.",
+        "Register an app, for all tenants or for one; its slug and category never change", "Needs the action `app.create`.",
     ),
     "create_platform_artifact_source": (
         "POST", "/api/v1/platform/artifact-sources", "platform", "takes_key", "models.ArtifactSource", None, "CreateArtifactSource",
         (),
-        "Allow artifacts from a place", "Needs the action `artifact_source.update`.",
+        "Allow artifacts from a source", "Needs the action `artifact_source.update`.",
     ),
     "create_platform_membership": (
         "POST", "/api/v1/platform/memberships", "platform", "takes_key", "models.Membership", None, "CreateMembership",
         (),
-        "Give a user a role here; nobody gives more than he holds himself", "Needs the action `membership.create`.",
+        "Give a user a role in this place; nobody can grant more than they hold themselves", "Needs the action `membership.create`.",
     ),
     "create_platform_user": (
         "POST", "/api/v1/platform/users", "platform", "takes_key shows_secret_once", "models.UserCreated", None, "CreateUser",
         (),
-        "Make a user with a one-time sign-in", "The code is told once. A membership gives the user something to do.\n\nNeeds the action `user.create`.",
+        "Create a user with a one-time sign-in code", "The code is shown only once. The user can do nothing before a membership gives them a role.\n\nNeeds the action `user.create`.",
     ),
     "create_platform_version": (
         "POST", "/api/v1/platform/apps/{app_id}/versions", "platform", "takes_key", "models.Version", None, "CreateVersion",
@@ -580,12 +580,12 @@ ROWS = {
     "create_project": (
         "POST", "/api/v1/tenants/{tenant_id}/projects", "tenant", "takes_key", "models.Project", None, "CreateProject",
         (),
-        "Make a project in a tenant", "Needs the action `project.create`.",
+        "Create a project in a tenant", "Needs the action `project.create`.",
     ),
     "create_project_membership": (
         "POST", "/api/v1/projects/{project_id}/memberships", "project", "takes_key", "models.Membership", None, "CreateMembership",
         (),
-        "Give a user a role here; nobody gives more than he holds himself", "Needs the action `membership.create`.",
+        "Give a user a role in this place; nobody can grant more than they hold themselves", "Needs the action `membership.create`.",
     ),
     "create_project_webhook": (
         "POST", "/api/v1/projects/{project_id}/webhooks", "project", "takes_key shows_secret_once", "models.WebhookKeyed", None, "CreateWebhook",
@@ -595,12 +595,12 @@ ROWS = {
     "create_service_account": (
         "POST", "/api/v1/projects/{project_id}/service-accounts", "project", "takes_key", "models.ServiceAccount", None, "CreateServiceAccount",
         (),
-        "Make a service account with an explicit list of actions, at most those of its maker", "Needs the action `service_account.create`.",
+        "Create a service account with an explicit list of actions, at most those of its creator", "Needs the action `service_account.create`.",
     ),
     "create_service_account_key": (
         "POST", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}/keys", "project", "takes_key", "models.Key", None, "CreateKey",
         (),
-        "Add a public key: add the new one, switch over, revoke the old one, and the key is rotated", "Needs the action `service_account.key.create`.",
+        "Add a public key. To rotate a key: add the new one, switch to it, revoke the old one", "Needs the action `service_account.key.create`.",
     ),
     "create_sku": (
         "POST", "/api/v1/platform/skus", "platform", "takes_key", "models.Sku", None, "CreateSku",
@@ -610,27 +610,27 @@ ROWS = {
     "create_tenant": (
         "POST", "/api/v1/tenants", "platform", "takes_key shows_secret_once", "models.TenantCreated", None, "CreateTenant",
         (),
-        "Make a tenant with its first admin", "The answer holds the admin's one-time sign-in code. It is told once; a repeat with the same Idempotency-Key\ntells it again.\n\nNeeds the action `tenant.create`.",
+        "Create a tenant with its first admin", "The answer holds the admin's one-time sign-in code. It is shown only once; a repeated request with the same\nIdempotency-Key shows it again.\n\nNeeds the action `tenant.create`.",
     ),
     "create_tenant_app": (
         "POST", "/api/v1/tenants/{tenant_id}/apps", "tenant", "takes_key", "models.App", None, "CreateApp",
         (),
-        "Register an app, for everybody or for one tenant; its slug and category stay for ever", "Needs the action `app.create`.",
+        "Register an app, for all tenants or for one; its slug and category never change", "Needs the action `app.create`.",
     ),
     "create_tenant_artifact_source": (
         "POST", "/api/v1/tenants/{tenant_id}/artifact-sources", "tenant", "takes_key", "models.ArtifactSource", None, "CreateArtifactSource",
         (),
-        "Allow artifacts from a place", "Needs the action `artifact_source.update`.",
+        "Allow artifacts from a source", "Needs the action `artifact_source.update`.",
     ),
     "create_tenant_membership": (
         "POST", "/api/v1/tenants/{tenant_id}/memberships", "tenant", "takes_key", "models.Membership", None, "CreateMembership",
         (),
-        "Give a user a role here; nobody gives more than he holds himself", "Needs the action `membership.create`.",
+        "Give a user a role in this place; nobody can grant more than they hold themselves", "Needs the action `membership.create`.",
     ),
     "create_tenant_user": (
         "POST", "/api/v1/tenants/{tenant_id}/users", "tenant", "takes_key shows_secret_once", "models.UserCreated", None, "CreateUser",
         (),
-        "Make a user with a one-time sign-in", "The code is told once. A membership gives the user something to do.\n\nNeeds the action `user.create`.",
+        "Create a user with a one-time sign-in code", "The code is shown only once. The user can do nothing before a membership gives them a role.\n\nNeeds the action `user.create`.",
     ),
     "create_tenant_version": (
         "POST", "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions", "tenant", "takes_key", "models.Version", None, "CreateVersion",
@@ -645,7 +645,7 @@ ROWS = {
     "create_token": (
         "POST", "/api/v1/tokens", "self", "takes_key shows_secret_once", "models.TokenCreated", None, "CreateToken",
         (),
-        "Make a personal access token, told once; with `actions` it is narrower than its maker, never wider", "Needs the action `token.create`.",
+        "Create a personal access token; it is shown only once", "`actions` limits the token to these action keys; a token never allows more than its owner may do.\n\nNeeds the action `token.create`.",
     ),
     "delete_attachment": (
         "DELETE", "/api/v1/projects/{project_id}/attachments/{attachment_id}", "project", "takes_key", "models.Attachment", None, None,
@@ -655,7 +655,7 @@ ROWS = {
     "delete_entitlement": (
         "DELETE", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}", "project", "takes_key", None, None, None,
         (),
-        "Take an entitlement away; what runs goes on, new instances are refused", "Needs the action `entitlement.update`.",
+        "Delete an entitlement; running instances continue, new ones are refused", "Needs the action `entitlement.update`.",
     ),
     "delete_instance": (
         "DELETE", "/api/v1/projects/{project_id}/app-instances/{instance_id}", "project", "takes_key", "models.Operation", None, None,
@@ -665,12 +665,12 @@ ROWS = {
     "delete_platform_artifact_source": (
         "DELETE", "/api/v1/platform/artifact-sources/{source_id}", "platform", "takes_key", None, None, None,
         (),
-        "Take a source off the list; what came from it is no longer verified, from the next use on", "Needs the action `artifact_source.update`.",
+        "Remove a source from the list; artifacts from it are not verified any more at their next use", "Needs the action `artifact_source.update`.",
     ),
     "delete_platform_membership": (
         "DELETE", "/api/v1/platform/memberships/{membership_id}", "platform", "takes_key", None, None, None,
         (),
-        "Take a role away; no place loses its last admin", "Needs the action `membership.delete`.",
+        "Take a role away; the last admin of a place cannot be removed", "Needs the action `membership.delete`.",
     ),
     "delete_platform_webhook": (
         "DELETE", "/api/v1/platform/webhooks/{webhook_id}", "platform", "takes_key", None, None, None,
@@ -685,7 +685,7 @@ ROWS = {
     "delete_project_membership": (
         "DELETE", "/api/v1/projects/{project_id}/memberships/{membership_id}", "project", "takes_key", None, None, None,
         (),
-        "Take a role away; no place loses its last admin", "Needs the action `membership.delete`.",
+        "Take a role away; the last admin of a place cannot be removed", "Needs the action `membership.delete`.",
     ),
     "delete_project_webhook": (
         "DELETE", "/api/v1/projects/{project_id}/webhooks/{webhook_id}", "project", "takes_key", None, None, None,
@@ -695,17 +695,17 @@ ROWS = {
     "delete_service_account": (
         "DELETE", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}", "project", "takes_key", "models.ServiceAccount", None, None,
         (),
-        "Delete a service account for ever; its record stays readable", "Needs the action `service_account.delete`.",
+        "Permanently delete a service account; its record stays readable", "Needs the action `service_account.delete`.",
     ),
     "delete_tenant_artifact_source": (
         "DELETE", "/api/v1/tenants/{tenant_id}/artifact-sources/{source_id}", "tenant", "takes_key", None, None, None,
         (),
-        "Take a source off the list; what came from it is no longer verified, from the next use on", "Needs the action `artifact_source.update`.",
+        "Remove a source from the list; artifacts from it are not verified any more at their next use", "Needs the action `artifact_source.update`.",
     ),
     "delete_tenant_membership": (
         "DELETE", "/api/v1/tenants/{tenant_id}/memberships/{membership_id}", "tenant", "takes_key", None, None, None,
         (),
-        "Take a role away; no place loses its last admin", "Needs the action `membership.delete`.",
+        "Take a role away; the last admin of a place cannot be removed", "Needs the action `membership.delete`.",
     ),
     "delete_tenant_webhook": (
         "DELETE", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", "tenant", "takes_key", None, None, None,
@@ -720,22 +720,22 @@ ROWS = {
     "disable_entitlement": (
         "POST", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}/disable", "project", "takes_key", "models.Entitlement", None, "SwitchEntitlement",
         (),
-        "Switch an entitlement off; its terms stay, what runs goes on, new instances are refused", "Needs the action `entitlement.update`.",
+        "Switch an entitlement off; its terms stay, running instances continue, new ones are refused", "Needs the action `entitlement.update`.",
     ),
     "disable_platform_user": (
         "POST", "/api/v1/platform/users/{user_id}/disable", "platform", "takes_key", "models.User", None, None,
         (),
-        "Disable a user: its tokens count no more, until it is enabled again", "Needs the action `user.update`.",
+        "Disable a user; their tokens are refused until they are enabled again", "Needs the action `user.update`.",
     ),
     "disable_service_account": (
         "POST", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}/disable", "project", "takes_key", "models.ServiceAccount", None, None,
         (),
-        "Switch a service account off: its tokens count no more", "Needs the action `service_account.disable`.",
+        "Switch a service account off; its tokens are no longer accepted", "Needs the action `service_account.disable`.",
     ),
     "disable_tenant_user": (
         "POST", "/api/v1/tenants/{tenant_id}/users/{user_id}/disable", "tenant", "takes_key", "models.User", None, None,
         (),
-        "Disable a user: its tokens count no more, until it is enabled again", "Needs the action `user.update`.",
+        "Disable a user; their tokens are refused until they are enabled again", "Needs the action `user.update`.",
     ),
     "drain_member": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}/drain", "project", "takes_key", "models.Operation", None, "DrainMember",
@@ -750,7 +750,7 @@ ROWS = {
     "enable_entitlement": (
         "POST", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}/enable", "project", "takes_key", "models.Entitlement", None, "SwitchEntitlement",
         (),
-        "Switch an entitlement on, on the terms that it has", "Needs the action `entitlement.update`.",
+        "Switch an entitlement on without changing its terms", "Needs the action `entitlement.update`.",
     ),
     "enable_platform_user": (
         "POST", "/api/v1/platform/users/{user_id}/enable", "platform", "takes_key", "models.User", None, None,
@@ -823,7 +823,7 @@ ROWS = {
             ("signed", "bool", ""),
             ("image", "bool", ""),
         ),
-        "Decide about something as it would be decided here, and say which layer decided and why", "Needs the action `policy.read`.",
+        "Evaluate the policy of this place for a hypothetical request, and show which layer decides and why", "Needs the action `policy.read`.",
     ),
     "explain_project_policy": (
         "GET", "/api/v1/projects/{project_id}/policy/explain", "project", "", "models.Explained", None, None,
@@ -836,7 +836,7 @@ ROWS = {
             ("signed", "bool", ""),
             ("image", "bool", ""),
         ),
-        "Decide about something as it would be decided here, and say which layer decided and why", "Needs the action `policy.read`.",
+        "Evaluate the policy of this place for a hypothetical request, and show which layer decides and why", "Needs the action `policy.read`.",
     ),
     "explain_tenant_policy": (
         "GET", "/api/v1/tenants/{tenant_id}/policy/explain", "tenant", "", "models.Explained", None, None,
@@ -849,7 +849,7 @@ ROWS = {
             ("signed", "bool", ""),
             ("image", "bool", ""),
         ),
-        "Decide about something as it would be decided here, and say which layer decided and why", "Needs the action `policy.read`.",
+        "Evaluate the policy of this place for a hypothetical request, and show which layer decides and why", "Needs the action `policy.read`.",
     ),
     "export_receipt": (
         "GET", "/api/v1/projects/{project_id}/receipts/{receipt_id}/export", "project", "", "models.ReceiptBundle", None, None,
@@ -915,7 +915,7 @@ ROWS = {
     "get_health": (
         "GET", "/healthz", "public", "", "models.Health", None, None,
         (),
-        "Whether the process runs; it says nothing of what it depends on", "Needs no token.",
+        "Whether the process is alive; it does not check the services that it depends on", "Needs no token.",
     ),
     "get_instance": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}", "project", "", "models.Instance", None, None,
@@ -979,7 +979,7 @@ ROWS = {
     "get_openapi": (
         "GET", "/api/v1/openapi.json", "public", "", "dict[str, Any]", None, None,
         (),
-        "The API's description, OpenAPI 3.1", "Needs no token.",
+        "The description of this API as OpenAPI 3.1", "Needs no token.",
     ),
     "get_operation": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/operations/{operation_id}", "project", "", "models.Operation", None, None,
@@ -1006,7 +1006,7 @@ ROWS = {
             ("until", "str", "", "States to wait for, separated by commas."),
             ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
         ),
-        "Read an artifact; its trust is derived at this moment", "Needs the action `artifact.read`.",
+        "Read an artifact; its trust is derived when it is read", "Needs the action `artifact.read`.",
     ),
     "get_platform_artifact_check": (
         "GET", "/api/v1/platform/artifacts/{artifact_id}/checks/{check_id}", "platform", "", "models.ArtifactCheck", None, None,
@@ -1015,22 +1015,22 @@ ROWS = {
             ("until", "str", "", "States to wait for, separated by commas."),
             ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
         ),
-        "Read a check; `wait` with `changed_from` follows its progress, with `until` its end", "Needs the action `artifact.read`.",
+        "Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end", "Needs the action `artifact.read`.",
     ),
     "get_platform_artifact_evidence": (
         "GET", "/api/v1/platform/artifacts/{artifact_id}/evidence", "platform", "", "models.ArtifactEvidence", None, None,
         (),
-        "Read what was observed about an artifact, what was checked, and what follows from it now", "Needs the action `artifact.read`.",
+        "Read the evidence about an artifact, its checks, and the trust that follows from them now", "Needs the action `artifact.read`.",
     ),
     "get_platform_artifact_history": (
         "GET", "/api/v1/platform/artifacts/{artifact_id}/history", "platform", "is_list", "models.History", None, None,
         (),
-        "Read every move of an artifact, with who made it and why", "Needs the action `artifact.read`.",
+        "Read every transition of an artifact, with who made it and why", "Needs the action `artifact.read`.",
     ),
     "get_platform_artifact_impact": (
         "GET", "/api/v1/platform/artifacts/{artifact_id}/impact", "platform", "", "models.Impact", None, None,
         (),
-        "Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees", "Needs the action `artifact.read`.",
+        "Read what a revocation would affect: the versions, instances and members that this place sees on its digest", "Needs the action `artifact.read`.",
     ),
     "get_platform_delivery": (
         "GET", "/api/v1/platform/deliveries/{delivery_id}", "platform", "", "models.Delivery", None, None,
@@ -1045,7 +1045,7 @@ ROWS = {
     "get_platform_policy": (
         "GET", "/api/v1/platform/policy", "platform", "", "models.Policy", None, None,
         (),
-        "Read the layer of exactly this place; what counts in the end, `explain` says", "Needs the action `policy.read`.",
+        "Read the layer of exactly this place; `explain` shows the combined effect of all layers", "Needs the action `policy.read`.",
     ),
     "get_platform_user": (
         "GET", "/api/v1/platform/users/{user_id}", "platform", "", "models.User", None, None,
@@ -1068,7 +1068,7 @@ ROWS = {
     "get_platform_version_history": (
         "GET", "/api/v1/platform/apps/{app_id}/versions/{version_id}/history", "platform", "is_list", "models.VersionHistory", None, None,
         (),
-        "Read every move of a version: who made it, when and why", "Needs the action `app_version.read`.",
+        "Read every transition of a version: who made it, when and why", "Needs the action `app_version.read`.",
     ),
     "get_platform_webhook": (
         "GET", "/api/v1/platform/webhooks/{webhook_id}", "platform", "", "models.Webhook", None, None,
@@ -1095,7 +1095,7 @@ ROWS = {
             ("until", "str", "", "States to wait for, separated by commas."),
             ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
         ),
-        "Read an artifact; its trust is derived at this moment", "Needs the action `artifact.read`.",
+        "Read an artifact; its trust is derived when it is read", "Needs the action `artifact.read`.",
     ),
     "get_project_artifact_check": (
         "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/checks/{check_id}", "project", "", "models.ArtifactCheck", None, None,
@@ -1104,22 +1104,22 @@ ROWS = {
             ("until", "str", "", "States to wait for, separated by commas."),
             ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
         ),
-        "Read a check; `wait` with `changed_from` follows its progress, with `until` its end", "Needs the action `artifact.read`.",
+        "Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end", "Needs the action `artifact.read`.",
     ),
     "get_project_artifact_evidence": (
         "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/evidence", "project", "", "models.ArtifactEvidence", None, None,
         (),
-        "Read what was observed about an artifact, what was checked, and what follows from it now", "Needs the action `artifact.read`.",
+        "Read the evidence about an artifact, its checks, and the trust that follows from them now", "Needs the action `artifact.read`.",
     ),
     "get_project_artifact_history": (
         "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/history", "project", "is_list", "models.History", None, None,
         (),
-        "Read every move of an artifact, with who made it and why", "Needs the action `artifact.read`.",
+        "Read every transition of an artifact, with who made it and why", "Needs the action `artifact.read`.",
     ),
     "get_project_artifact_impact": (
         "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/impact", "project", "", "models.Impact", None, None,
         (),
-        "Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees", "Needs the action `artifact.read`.",
+        "Read what a revocation would affect: the versions, instances and members that this place sees on its digest", "Needs the action `artifact.read`.",
     ),
     "get_project_delivery": (
         "GET", "/api/v1/projects/{project_id}/deliveries/{delivery_id}", "project", "", "models.Delivery", None, None,
@@ -1134,7 +1134,7 @@ ROWS = {
     "get_project_policy": (
         "GET", "/api/v1/projects/{project_id}/policy", "project", "", "models.Policy", None, None,
         (),
-        "Read the layer of exactly this place; what counts in the end, `explain` says", "Needs the action `policy.read`.",
+        "Read the layer of exactly this place; `explain` shows the combined effect of all layers", "Needs the action `policy.read`.",
     ),
     "get_project_webhook": (
         "GET", "/api/v1/projects/{project_id}/webhooks/{webhook_id}", "project", "", "models.Webhook", None, None,
@@ -1163,7 +1163,7 @@ ROWS = {
     "get_registry": (
         "GET", "/api/v1/platform/registry", "platform", "", "models.Registry", None, None,
         (),
-        "Read how the platform's own registry is set up: name, issuer and the certificate that it trusts", "Needs the action `artifact_source.read`.",
+        "Read the configuration of the platform's own registry: name, issuer and the certificate that it trusts", "Needs the action `artifact_source.read`.",
     ),
     "get_registry_token": (
         "GET", "/api/v1/registry/token", "public", "", "models.RegistryToken", None, None,
@@ -1174,7 +1174,7 @@ ROWS = {
             ("client_id", "str", ""),
             ("offline_token", "str", ""),
         ),
-        "Exchange a token of this platform for one that its registry takes, over some repositories", "The token is the password of basic authentication, under any user name.\n\nNeeds no token.",
+        "Exchange a token of this platform for a token for some repositories of its registry", "Send the platform's token as the password of basic authentication, with any user name.\n\nNeeds no token.",
     ),
     "get_runtime_instance": (
         "GET", "/api/v1/runtime/instances/{instance_id}", "runtime", "", "models.RuntimeWhole", None, None,
@@ -1245,7 +1245,7 @@ ROWS = {
             ("until", "str", "", "States to wait for, separated by commas."),
             ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
         ),
-        "Read an artifact; its trust is derived at this moment", "Needs the action `artifact.read`.",
+        "Read an artifact; its trust is derived when it is read", "Needs the action `artifact.read`.",
     ),
     "get_tenant_artifact_check": (
         "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/checks/{check_id}", "tenant", "", "models.ArtifactCheck", None, None,
@@ -1254,22 +1254,22 @@ ROWS = {
             ("until", "str", "", "States to wait for, separated by commas."),
             ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
         ),
-        "Read a check; `wait` with `changed_from` follows its progress, with `until` its end", "Needs the action `artifact.read`.",
+        "Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end", "Needs the action `artifact.read`.",
     ),
     "get_tenant_artifact_evidence": (
         "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/evidence", "tenant", "", "models.ArtifactEvidence", None, None,
         (),
-        "Read what was observed about an artifact, what was checked, and what follows from it now", "Needs the action `artifact.read`.",
+        "Read the evidence about an artifact, its checks, and the trust that follows from them now", "Needs the action `artifact.read`.",
     ),
     "get_tenant_artifact_history": (
         "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/history", "tenant", "is_list", "models.History", None, None,
         (),
-        "Read every move of an artifact, with who made it and why", "Needs the action `artifact.read`.",
+        "Read every transition of an artifact, with who made it and why", "Needs the action `artifact.read`.",
     ),
     "get_tenant_artifact_impact": (
         "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/impact", "tenant", "", "models.Impact", None, None,
         (),
-        "Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees", "Needs the action `artifact.read`.",
+        "Read what a revocation would affect: the versions, instances and members that this place sees on its digest", "Needs the action `artifact.read`.",
     ),
     "get_tenant_delivery": (
         "GET", "/api/v1/tenants/{tenant_id}/deliveries/{delivery_id}", "tenant", "", "models.Delivery", None, None,
@@ -1284,7 +1284,7 @@ ROWS = {
     "get_tenant_policy": (
         "GET", "/api/v1/tenants/{tenant_id}/policy", "tenant", "", "models.Policy", None, None,
         (),
-        "Read the layer of exactly this place; what counts in the end, `explain` says", "Needs the action `policy.read`.",
+        "Read the layer of exactly this place; `explain` shows the combined effect of all layers", "Needs the action `policy.read`.",
     ),
     "get_tenant_user": (
         "GET", "/api/v1/tenants/{tenant_id}/users/{user_id}", "tenant", "", "models.User", None, None,
@@ -1307,7 +1307,7 @@ ROWS = {
     "get_tenant_version_history": (
         "GET", "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions/{version_id}/history", "tenant", "is_list", "models.VersionHistory", None, None,
         (),
-        "Read every move of a version: who made it, when and why", "Needs the action `app_version.read`.",
+        "Read every transition of a version: who made it, when and why", "Needs the action `app_version.read`.",
     ),
     "get_tenant_webhook": (
         "GET", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", "tenant", "", "models.Webhook", None, None,
@@ -1326,7 +1326,7 @@ ROWS = {
     "get_whoami": (
         "GET", "/api/v1/whoami", "self", "", "models.WhoAmI", None, None,
         (),
-        "Read who the caller is, and what it may do where", "Needs the action `self.read`.",
+        "Read who the caller is, and what they may do in which place", "Needs the action `self.read`.",
     ),
     "keep_instance_secret": (
         "POST", "/api/v1/runtime/instances/{instance_id}/secrets", "runtime", "", "models.KeptSecret", None, "MakeSecret",
@@ -1336,7 +1336,7 @@ ROWS = {
     "lint_manifest": (
         "POST", "/api/v1/manifests/lint", "self", "", "models.Linted", None, "LintManifest",
         (),
-        "Look for mistakes in a manifest without publishing it; each is told by a JSON pointer, with a fix", "Needs the action `self.read`.",
+        "Look for mistakes in a manifest without publishing it; each finding has a JSON pointer and a fix", "Needs the action `self.read`.",
     ),
     "list_agent_allocations": (
         "GET", "/api/v1/agent/allocations", "node", "", "models.NodeAllocations", None, None,
@@ -1397,10 +1397,10 @@ ROWS = {
         (
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
-            ("search", "str", "", "Beginnings of words; each must occur."),
+            ("search", "str", "", "Prefixes of words; an app must match all of them."),
             ("category", "str", "", "What kind of app it is."),
         ),
-        "Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version", "Needs the action `self.read`.",
+        "Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version", "Needs the action `self.read`.",
     ),
     "list_closing_records": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/closing-records", "project", "has_pages is_list", "models.ClosingRecordPage", "models.ClosingRecord", None,
@@ -1432,7 +1432,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List what a project was entitled to; what it may launch in the end is in its catalog", "Needs the action `entitlement.read`.",
+        "List the entitlements of a project; its catalog shows what it may actually launch", "Needs the action `entitlement.read`.",
     ),
     "list_instance_attachments": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/attachments", "project", "has_pages is_list", "models.InstanceAttachmentPage", "models.InstanceAttachment", None,
@@ -1489,7 +1489,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
             ("status", "str", "", "", ("drained", "draining", "enrolled", "ready", "retired")),
-            ("region", "str", "", "A name for machines."),
+            ("region", "str", "", "A name for URLs and the command line."),
             ("reachable", "bool", ""),
         ),
         "List nodes, by status, region or reachability", "Needs the action `node.read`.",
@@ -1520,7 +1520,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List the apps of exactly this place; what a project may launch is in its catalog", "Needs the action `catalog.read`.",
+        "List the apps of exactly this place; a project's catalog lists what the project may launch", "Needs the action `catalog.read`.",
     ),
     "list_platform_artifact_checks": (
         "GET", "/api/v1/platform/artifacts/{artifact_id}/checks", "platform", "has_pages is_list", "models.ArtifactCheckPage", "models.ArtifactCheck", None,
@@ -1528,7 +1528,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List the checks of an artifact, newest first: those that are under way and those that ended", "Needs the action `artifact.read`.",
+        "List the checks of an artifact, newest first, both unfinished and ended ones", "Needs the action `artifact.read`.",
     ),
     "list_platform_artifact_sources": (
         "GET", "/api/v1/platform/artifact-sources", "platform", "has_pages is_list", "models.ArtifactSourcePage", "models.ArtifactSource", None,
@@ -1536,7 +1536,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List the sources that count here: the platform's and the tenant's own", "Needs the action `artifact_source.read`.",
+        "List the sources that apply in this place: the platform's and the tenant's own", "Needs the action `artifact_source.read`.",
     ),
     "list_platform_artifacts": (
         "GET", "/api/v1/platform/artifacts", "platform", "has_pages is_list", "models.ArtifactPage", "models.Artifact", None,
@@ -1596,7 +1596,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List who has which role in exactly this place", "Needs the action `membership.read`.",
+        "List who has which role in exactly this place, without the places above and below", "Needs the action `membership.read`.",
     ),
     "list_platform_signer_keys": (
         "GET", "/api/v1/platform/signer-keys", "platform", "has_pages is_list", "models.SignerKeyPage", "models.SignerKey", None,
@@ -1604,7 +1604,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List the keys that count or counted here: the platform's and the tenant's own", "Needs the action `signer_key.read`.",
+        "List the keys that are or were trusted in this place: the platform's and the tenant's own", "Needs the action `signer_key.read`.",
     ),
     "list_platform_users": (
         "GET", "/api/v1/platform/users", "platform", "has_pages is_list", "models.UserPage", "models.User", None,
@@ -1636,7 +1636,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List the checks of an artifact, newest first: those that are under way and those that ended", "Needs the action `artifact.read`.",
+        "List the checks of an artifact, newest first, both unfinished and ended ones", "Needs the action `artifact.read`.",
     ),
     "list_project_artifact_sources": (
         "GET", "/api/v1/projects/{project_id}/artifact-sources", "project", "has_pages is_list", "models.ArtifactSourcePage", "models.ArtifactSource", None,
@@ -1644,7 +1644,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List the sources that count here: the platform's and the tenant's own", "Needs the action `artifact_source.read`.",
+        "List the sources that apply in this place: the platform's and the tenant's own", "Needs the action `artifact_source.read`.",
     ),
     "list_project_artifacts": (
         "GET", "/api/v1/projects/{project_id}/artifacts", "project", "has_pages is_list", "models.ArtifactPage", "models.Artifact", None,
@@ -1674,10 +1674,10 @@ ROWS = {
         (
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
-            ("search", "str", "", "Beginnings of words; each must occur."),
+            ("search", "str", "", "Prefixes of words; an app must match all of them."),
             ("category", "str", "", "What kind of app it is."),
         ),
-        "Browse what a project may launch and, for what it may not, everything that hinders it", "Needs the action `catalog.read`.",
+        "Browse the apps as a project sees them: which it may launch and, for the others, every reason why not", "Needs the action `catalog.read`.",
     ),
     "list_project_deliveries": (
         "GET", "/api/v1/projects/{project_id}/deliveries", "project", "has_pages is_list", "models.DeliveryPage", "models.Delivery", None,
@@ -1706,7 +1706,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List who has which role in exactly this place", "Needs the action `membership.read`.",
+        "List who has which role in exactly this place, without the places above and below", "Needs the action `membership.read`.",
     ),
     "list_project_signer_keys": (
         "GET", "/api/v1/projects/{project_id}/signer-keys", "project", "has_pages is_list", "models.SignerKeyPage", "models.SignerKey", None,
@@ -1714,7 +1714,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List the keys that count or counted here: the platform's and the tenant's own", "Needs the action `signer_key.read`.",
+        "List the keys that are or were trusted in this place: the platform's and the tenant's own", "Needs the action `signer_key.read`.",
     ),
     "list_project_webhooks": (
         "GET", "/api/v1/projects/{project_id}/webhooks", "project", "has_pages is_list", "models.WebhookPage", "models.Webhook", None,
@@ -1730,7 +1730,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List the projects that the caller may read: all of the tenant for its admins, else those it works in", "Needs the action `self.read`.",
+        "List the projects that the caller may read: a tenant's admins see all, others see those they belong to", "Needs the action `self.read`.",
     ),
     "list_receipts": (
         "GET", "/api/v1/projects/{project_id}/receipts", "project", "has_pages is_list", "models.ReceiptPage", "models.Receipt", None,
@@ -1744,7 +1744,7 @@ ROWS = {
     "list_service_account_keys": (
         "GET", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}/keys", "project", "is_list", "models.KeyPage", None, None,
         (),
-        "List the public keys of a service account, revoked ones too", "Needs the action `service_account.read`.",
+        "List the public keys of a service account, including revoked ones", "Needs the action `service_account.read`.",
     ),
     "list_service_accounts": (
         "GET", "/api/v1/projects/{project_id}/service-accounts", "project", "has_pages is_list", "models.ServiceAccountPage", "models.ServiceAccount", None,
@@ -1752,7 +1752,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List a project's service accounts; deleted ones are readable by id only", "Needs the action `service_account.read`.",
+        "List a project's service accounts; deleted ones can only be read by id", "Needs the action `service_account.read`.",
     ),
     "list_sku_prices": (
         "GET", "/api/v1/skus/{sku_id}/prices", "self", "has_pages is_list", "models.SkuPricePage", "models.SkuPrice", None,
@@ -1768,7 +1768,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
             ("status", "str", "", "", ("offered", "withdrawn")),
-            ("region", "str", "", "A name for machines."),
+            ("region", "str", "", "A name for URLs and the command line."),
             ("shape", "str", "", "", ("baremetal", "gpu_slice")),
         ),
         "List the SKUs with their present prices", "Needs the action `self.read`.",
@@ -1795,7 +1795,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List the apps of exactly this place; what a project may launch is in its catalog", "Needs the action `catalog.read`.",
+        "List the apps of exactly this place; a project's catalog lists what the project may launch", "Needs the action `catalog.read`.",
     ),
     "list_tenant_artifact_checks": (
         "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/checks", "tenant", "has_pages is_list", "models.ArtifactCheckPage", "models.ArtifactCheck", None,
@@ -1803,7 +1803,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List the checks of an artifact, newest first: those that are under way and those that ended", "Needs the action `artifact.read`.",
+        "List the checks of an artifact, newest first, both unfinished and ended ones", "Needs the action `artifact.read`.",
     ),
     "list_tenant_artifact_sources": (
         "GET", "/api/v1/tenants/{tenant_id}/artifact-sources", "tenant", "has_pages is_list", "models.ArtifactSourcePage", "models.ArtifactSource", None,
@@ -1811,7 +1811,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List the sources that count here: the platform's and the tenant's own", "Needs the action `artifact_source.read`.",
+        "List the sources that apply in this place: the platform's and the tenant's own", "Needs the action `artifact_source.read`.",
     ),
     "list_tenant_artifacts": (
         "GET", "/api/v1/tenants/{tenant_id}/artifacts", "tenant", "has_pages is_list", "models.ArtifactPage", "models.Artifact", None,
@@ -1871,7 +1871,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List who has which role in exactly this place", "Needs the action `membership.read`.",
+        "List who has which role in exactly this place, without the places above and below", "Needs the action `membership.read`.",
     ),
     "list_tenant_signer_keys": (
         "GET", "/api/v1/tenants/{tenant_id}/signer-keys", "tenant", "has_pages is_list", "models.SignerKeyPage", "models.SignerKey", None,
@@ -1879,7 +1879,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List the keys that count or counted here: the platform's and the tenant's own", "Needs the action `signer_key.read`.",
+        "List the keys that are or were trusted in this place: the platform's and the tenant's own", "Needs the action `signer_key.read`.",
     ),
     "list_tenant_users": (
         "GET", "/api/v1/tenants/{tenant_id}/users", "tenant", "has_pages is_list", "models.UserPage", "models.User", None,
@@ -1931,7 +1931,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the page before."),
             ("limit", "int", "", "Most items on the page."),
         ),
-        "List the caller's own tokens that still count", "Needs the action `token.read`.",
+        "List the caller's own tokens that are neither revoked nor expired", "Needs the action `token.read`.",
     ),
     "list_usage_records": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/usage", "project", "has_pages is_list", "models.UsageRecordPage", "models.UsageRecord", None,
@@ -1954,7 +1954,7 @@ ROWS = {
     "open_break_glass": (
         "POST", "/api/v1/platform/break-glass", "platform", "takes_key shows_secret_once", "models.BreakGlassOpened", None, "OpenBreakGlass",
         (),
-        "Enter a tenant for a bounded time, with a stated reason that the tenant reads too", "Needs the action `break_glass.open`.",
+        "Enter a tenant for a bounded time, with a stated reason that the tenant can read too", "Needs the action `break_glass.open`.",
     ),
     "open_endpoint": (
         "POST", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}/open", "project", "takes_key shows_secret_once", "models.Link", None, None,
@@ -1969,48 +1969,48 @@ ROWS = {
     "promote_platform_artifact": (
         "POST", "/api/v1/platform/artifacts/{artifact_id}/promote", "platform", "takes_key", "models.Artifact", None, "PromoteArtifact",
         (
-            ("wait", "float", "", "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says."),
+            ("wait", "float", "", "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`."),
         ),
-        "Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw", "Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that\ngoes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that\nthe artifact is verified at this moment; `retired` needs that nothing holds its digest.\n\nNeeds the action `artifact.promote`.",
+        "Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw", "Staging needs a smoke check, which fetches and hashes every layer. If the check takes longer than the request waits,\nthe request is refused with `check_running`; repeat it when the check has ended. To stage, canary and activate, the\nartifact must be verified at that moment; to retire it, nothing may hold its digest.\n\nNeeds the action `artifact.promote`.",
     ),
     "promote_platform_version": (
         "POST", "/api/v1/platform/apps/{app_id}/versions/{version_id}/promote", "platform", "takes_key", "models.Version", None, "PromoteVersion",
         (),
-        "Move a version through its promotion, for a stated reason", "`canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the\nsuccessor, or why there is none. A version is never further than its artifacts.\n\nNeeds the action `app_version.promote`.",
+        "Promote a version one step, for a stated reason", "`canary` needs the percentage; for a version that is a canary already, it changes the percentage. `deprecate` needs\nthe successor, or the reason why there is none. A version is never promoted further than its artifacts.\n\nNeeds the action `app_version.promote`.",
     ),
     "promote_project_artifact": (
         "POST", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/promote", "project", "takes_key", "models.Artifact", None, "PromoteArtifact",
         (
-            ("wait", "float", "", "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says."),
+            ("wait", "float", "", "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`."),
         ),
-        "Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw", "Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that\ngoes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that\nthe artifact is verified at this moment; `retired` needs that nothing holds its digest.\n\nNeeds the action `artifact.promote`.",
+        "Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw", "Staging needs a smoke check, which fetches and hashes every layer. If the check takes longer than the request waits,\nthe request is refused with `check_running`; repeat it when the check has ended. To stage, canary and activate, the\nartifact must be verified at that moment; to retire it, nothing may hold its digest.\n\nNeeds the action `artifact.promote`.",
     ),
     "promote_tenant_artifact": (
         "POST", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/promote", "tenant", "takes_key", "models.Artifact", None, "PromoteArtifact",
         (
-            ("wait", "float", "", "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says."),
+            ("wait", "float", "", "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`."),
         ),
-        "Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw", "Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that\ngoes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that\nthe artifact is verified at this moment; `retired` needs that nothing holds its digest.\n\nNeeds the action `artifact.promote`.",
+        "Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw", "Staging needs a smoke check, which fetches and hashes every layer. If the check takes longer than the request waits,\nthe request is refused with `check_running`; repeat it when the check has ended. To stage, canary and activate, the\nartifact must be verified at that moment; to retire it, nothing may hold its digest.\n\nNeeds the action `artifact.promote`.",
     ),
     "promote_tenant_version": (
         "POST", "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions/{version_id}/promote", "tenant", "takes_key", "models.Version", None, "PromoteVersion",
         (),
-        "Move a version through its promotion, for a stated reason", "`canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the\nsuccessor, or why there is none. A version is never further than its artifacts.\n\nNeeds the action `app_version.promote`.",
+        "Promote a version one step, for a stated reason", "`canary` needs the percentage; for a version that is a canary already, it changes the percentage. `deprecate` needs\nthe successor, or the reason why there is none. A version is never promoted further than its artifacts.\n\nNeeds the action `app_version.promote`.",
     ),
     "publish_platform_artifact": (
         "POST", "/api/v1/platform/artifacts/publish", "platform", "takes_key shows_secret_once", "models.Publish", None, "PublishArtifact",
         (),
-        "Get a token to push to one repository of this place in the platform's own registry", "Push with it, then register the digest. The token is told once and counts for some minutes.\n\nNeeds the action `artifact.create`.",
+        "Get a token to push to one repository of this place in the platform's own registry", "Push with it, then register the digest. The token is shown only once and is valid for some minutes.\n\nNeeds the action `artifact.create`.",
     ),
     "publish_project_artifact": (
         "POST", "/api/v1/projects/{project_id}/artifacts/publish", "project", "takes_key shows_secret_once", "models.Publish", None, "PublishArtifact",
         (),
-        "Get a token to push to one repository of this place in the platform's own registry", "Push with it, then register the digest. The token is told once and counts for some minutes.\n\nNeeds the action `artifact.create`.",
+        "Get a token to push to one repository of this place in the platform's own registry", "Push with it, then register the digest. The token is shown only once and is valid for some minutes.\n\nNeeds the action `artifact.create`.",
     ),
     "publish_tenant_artifact": (
         "POST", "/api/v1/tenants/{tenant_id}/artifacts/publish", "tenant", "takes_key shows_secret_once", "models.Publish", None, "PublishArtifact",
         (),
-        "Get a token to push to one repository of this place in the platform's own registry", "Push with it, then register the digest. The token is told once and counts for some minutes.\n\nNeeds the action `artifact.create`.",
+        "Get a token to push to one repository of this place in the platform's own registry", "Push with it, then register the digest. The token is shown only once and is valid for some minutes.\n\nNeeds the action `artifact.create`.",
     ),
     "reconcile_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/reconcile", "project", "takes_key", "models.Operation", None, None,
@@ -2020,23 +2020,23 @@ ROWS = {
     "register_platform_artifact": (
         "POST", "/api/v1/platform/artifacts", "platform", "takes_key", "models.Artifact", None, "RegisterArtifact",
         (
-            ("wait", "float", "", "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says."),
+            ("wait", "float", "", "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`."),
         ),
-        "Register a digest, which must be at its source", "Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for\nthat: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could\nnot be read is to try again.\n\nNeeds the action `artifact.create`.",
+        "Register a digest, which the source must have", "The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The\nrequest waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.\nRegistering it again after a failed check starts another one.\n\nNeeds the action `artifact.create`.",
     ),
     "register_project_artifact": (
         "POST", "/api/v1/projects/{project_id}/artifacts", "project", "takes_key", "models.Artifact", None, "RegisterArtifact",
         (
-            ("wait", "float", "", "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says."),
+            ("wait", "float", "", "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`."),
         ),
-        "Register a digest, which must be at its source", "Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for\nthat: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could\nnot be read is to try again.\n\nNeeds the action `artifact.create`.",
+        "Register a digest, which the source must have", "The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The\nrequest waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.\nRegistering it again after a failed check starts another one.\n\nNeeds the action `artifact.create`.",
     ),
     "register_tenant_artifact": (
         "POST", "/api/v1/tenants/{tenant_id}/artifacts", "tenant", "takes_key", "models.Artifact", None, "RegisterArtifact",
         (
-            ("wait", "float", "", "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says."),
+            ("wait", "float", "", "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`."),
         ),
-        "Register a digest, which must be at its source", "Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for\nthat: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could\nnot be read is to try again.\n\nNeeds the action `artifact.create`.",
+        "Register a digest, which the source must have", "The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The\nrequest waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.\nRegistering it again after a failed check starts another one.\n\nNeeds the action `artifact.create`.",
     ),
     "release_allocation": (
         "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/release", "project", "takes_key", "models.Allocation", None, None,
@@ -2061,12 +2061,12 @@ ROWS = {
     "remove_platform_signer_key": (
         "DELETE", "/api/v1/platform/signer-keys/{signer_key_id}", "platform", "takes_key", "models.SignerKey", None, None,
         (),
-        "Stop trusting a key, at once: what only it signed is no longer verified where a signature is required", "Needs the action `signer_key.update`.",
+        "Stop trusting a key immediately; if signatures are required, artifacts that only it signed are not verified", "Needs the action `signer_key.update`.",
     ),
     "remove_tenant_signer_key": (
         "DELETE", "/api/v1/tenants/{tenant_id}/signer-keys/{signer_key_id}", "tenant", "takes_key", "models.SignerKey", None, None,
         (),
-        "Stop trusting a key, at once: what only it signed is no longer verified where a signature is required", "Needs the action `signer_key.update`.",
+        "Stop trusting a key immediately; if signatures are required, artifacts that only it signed are not verified", "Needs the action `signer_key.update`.",
     ),
     "repair_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/repair", "project", "takes_key", "models.Operation", None, "RepairInstance",
@@ -2081,12 +2081,12 @@ ROWS = {
     "replace_platform_version_manifest": (
         "PUT", "/api/v1/platform/apps/{app_id}/versions/{version_id}/manifest", "platform", "takes_key", "models.Version", None, "ReplaceManifest",
         (),
-        "Replace the manifest of a draft; from staging on it never changes", "Needs the action `app_version.create`.",
+        "Replace the manifest of a draft; once staged, it never changes", "Needs the action `app_version.create`.",
     ),
     "replace_tenant_version_manifest": (
         "PUT", "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions/{version_id}/manifest", "tenant", "takes_key", "models.Version", None, "ReplaceManifest",
         (),
-        "Replace the manifest of a draft; from staging on it never changes", "Needs the action `app_version.create`.",
+        "Replace the manifest of a draft; once staged, it never changes", "Needs the action `app_version.create`.",
     ),
     "replay_platform_dead_deliveries": (
         "POST", "/api/v1/platform/deliveries/replay-dead", "platform", "takes_key", "models.Replayed", None, None,
@@ -2141,12 +2141,12 @@ ROWS = {
     "reset_platform_user": (
         "POST", "/api/v1/platform/users/{user_id}/reset", "platform", "takes_key shows_secret_once", "models.UserCreated", None, None,
         (),
-        "Replace a user's password, and every token, by a new one-time sign-in, which is told once", "Needs the action `user.update`.",
+        "Replace a user's password and all their tokens by a new one-time sign-in code, which is shown only once", "Needs the action `user.update`.",
     ),
     "reset_tenant_user": (
         "POST", "/api/v1/tenants/{tenant_id}/users/{user_id}/reset", "tenant", "takes_key shows_secret_once", "models.UserCreated", None, None,
         (),
-        "Replace a user's password, and every token, by a new one-time sign-in, which is told once", "Needs the action `user.update`.",
+        "Replace a user's password and all their tokens by a new one-time sign-in code, which is shown only once", "Needs the action `user.update`.",
     ),
     "restart_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/restart", "project", "takes_key", "models.Operation", None, None,
@@ -2186,27 +2186,27 @@ ROWS = {
     "revoke_platform_artifact": (
         "POST", "/api/v1/platform/artifacts/{artifact_id}/revoke", "platform", "takes_key", "models.Artifact", None, "RevokeArtifact",
         (),
-        "Withdraw an artifact for ever: every use from now on is refused", "Needs the action `artifact.revoke`.",
+        "Withdraw an artifact permanently: every later use is refused", "Needs the action `artifact.revoke`.",
     ),
     "revoke_project_artifact": (
         "POST", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/revoke", "project", "takes_key", "models.Artifact", None, "RevokeArtifact",
         (),
-        "Withdraw an artifact for ever: every use from now on is refused", "Needs the action `artifact.revoke`.",
+        "Withdraw an artifact permanently: every later use is refused", "Needs the action `artifact.revoke`.",
     ),
     "revoke_service_account_key": (
         "DELETE", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}/keys/{key_id}", "project", "takes_key", "models.Key", None, None,
         (),
-        "Revoke a key, and with it every token that was made with it", "Needs the action `service_account.key.revoke`.",
+        "Revoke a key, and with it every token that was issued with it", "Needs the action `service_account.key.revoke`.",
     ),
     "revoke_tenant_artifact": (
         "POST", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/revoke", "tenant", "takes_key", "models.Artifact", None, "RevokeArtifact",
         (),
-        "Withdraw an artifact for ever: every use from now on is refused", "Needs the action `artifact.revoke`.",
+        "Withdraw an artifact permanently: every later use is refused", "Needs the action `artifact.revoke`.",
     ),
     "revoke_token": (
         "DELETE", "/api/v1/tokens/{token_id}", "self", "takes_key", "models.Token", None, None,
         (),
-        "Revoke one of the caller's own tokens; its open streams are closed", "Needs the action `token.revoke`.",
+        "Revoke one of the caller's own tokens and close its open streams", "Needs the action `token.revoke`.",
     ),
     "rollback_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/rollback", "project", "takes_key", "models.Operation", None, None,
@@ -2236,17 +2236,17 @@ ROWS = {
     "set_platform_app_adapter_key": (
         "PUT", "/api/v1/platform/apps/{app_id}/adapter-key", "platform", "takes_key", "models.App", None, "SetAdapterKey",
         (),
-        "Set the public key of the adapter that serves an app", "Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,\nunless it is kept while adapters change over.\n\nNeeds the action `app.update`.",
+        "Set the public key of the adapter that serves an app", "Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,\nunless it is kept while adapters switch over.\n\nNeeds the action `app.update`.",
     ),
     "set_tenant_app_adapter_key": (
         "PUT", "/api/v1/tenants/{tenant_id}/apps/{app_id}/adapter-key", "tenant", "takes_key", "models.App", None, "SetAdapterKey",
         (),
-        "Set the public key of the adapter that serves an app", "Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,\nunless it is kept while adapters change over.\n\nNeeds the action `app.update`.",
+        "Set the public key of the adapter that serves an app", "Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,\nunless it is kept while adapters switch over.\n\nNeeds the action `app.update`.",
     ),
     "sign_in": (
         "POST", "/api/v1/sign-in", "public", "", "models.SignedIn", None, "SignIn",
         (),
-        "Sign a person in: a short-lived session token for a password or a one-time code", "A user of a tenant names the tenant's slug; a user of the platform's does not. With a one-time code, `new_password`\nbecomes the password, and the code counts no more.\n\nNeeds no token.",
+        "Sign a person in with a password or a one-time code; the answer is a short-lived session token", "A user of a tenant gives the tenant's slug; a user of the platform does not. With a one-time code, `new_password`\nbecomes the password, and the code cannot be used again.\n\nNeeds no token.",
     ),
     "start_attachment_action": (
         "POST", "/api/v1/projects/{project_id}/attachments/{attachment_id}/actions/{action_name}", "project", "takes_key", "models.AttachedOperation", None, "StartAttachedAction",
@@ -2322,7 +2322,7 @@ ROWS = {
     "update_entitlement": (
         "PUT", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}", "project", "takes_key", "models.Entitlement", None, "UpdateEntitlement",
         (),
-        "State an entitlement's terms anew: on, off, versions, rules, and the actions that are agreed to", "Needs the action `entitlement.update`.",
+        "Replace an entitlement's terms: on or off, versions, rules, and the agreed actions", "Needs the action `entitlement.update`.",
     ),
     "update_platform_app": (
         "PATCH", "/api/v1/platform/apps/{app_id}", "platform", "takes_key", "models.App", None, "UpdateApp",
@@ -2332,7 +2332,7 @@ ROWS = {
     "update_platform_policy": (
         "PUT", "/api/v1/platform/policy", "platform", "takes_key", "models.Policy", None, "PutPolicy",
         (),
-        "State all rules of this place's layer; they take effect with the next decision", "A layer can only narrow what the layers above it allow; one that says more is refused.\n\nNeeds the action `policy.update`.",
+        "Replace all rules of this place's layer; they take effect with the next decision", "A layer can only narrow what the layers above it allow; one that allows more is refused.\n\nNeeds the action `policy.update`.",
     ),
     "update_platform_webhook": (
         "PATCH", "/api/v1/platform/webhooks/{webhook_id}", "platform", "takes_key", "models.Webhook", None, "UpdateWebhook",
@@ -2347,7 +2347,7 @@ ROWS = {
     "update_project_policy": (
         "PUT", "/api/v1/projects/{project_id}/policy", "project", "takes_key", "models.Policy", None, "PutPolicy",
         (),
-        "State all rules of this place's layer; they take effect with the next decision", "A layer can only narrow what the layers above it allow; one that says more is refused.\n\nNeeds the action `policy.update`.",
+        "Replace all rules of this place's layer; they take effect with the next decision", "A layer can only narrow what the layers above it allow; one that allows more is refused.\n\nNeeds the action `policy.update`.",
     ),
     "update_project_webhook": (
         "PATCH", "/api/v1/projects/{project_id}/webhooks/{webhook_id}", "project", "takes_key", "models.Webhook", None, "UpdateWebhook",
@@ -2377,7 +2377,7 @@ ROWS = {
     "update_tenant_policy": (
         "PUT", "/api/v1/tenants/{tenant_id}/policy", "tenant", "takes_key", "models.Policy", None, "PutPolicy",
         (),
-        "State all rules of this place's layer; they take effect with the next decision", "A layer can only narrow what the layers above it allow; one that says more is refused.\n\nNeeds the action `policy.update`.",
+        "Replace all rules of this place's layer; they take effect with the next decision", "A layer can only narrow what the layers above it allow; one that allows more is refused.\n\nNeeds the action `policy.update`.",
     ),
     "update_tenant_webhook": (
         "PATCH", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", "tenant", "takes_key", "models.Webhook", None, "UpdateWebhook",
@@ -2392,23 +2392,23 @@ ROWS = {
     "verify_platform_artifact": (
         "POST", "/api/v1/platform/artifacts/{artifact_id}/verify", "platform", "takes_key", "models.Artifact", None, None,
         (
-            ("wait", "float", "", "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says."),
+            ("wait", "float", "", "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`."),
         ),
-        "Look at the source again, collect the signatures beside it, and conclude", "A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,\ngood or bad; `trust` and `doubts` of the answer say what follows.\n\nNeeds the action `artifact.verify`.",
+        "Inspect the source again, collect the signatures, and derive the trust", "A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is\nstored, good or bad; `trust` and `doubts` of the answer show the conclusion.\n\nNeeds the action `artifact.verify`.",
     ),
     "verify_project_artifact": (
         "POST", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/verify", "project", "takes_key", "models.Artifact", None, None,
         (
-            ("wait", "float", "", "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says."),
+            ("wait", "float", "", "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`."),
         ),
-        "Look at the source again, collect the signatures beside it, and conclude", "A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,\ngood or bad; `trust` and `doubts` of the answer say what follows.\n\nNeeds the action `artifact.verify`.",
+        "Inspect the source again, collect the signatures, and derive the trust", "A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is\nstored, good or bad; `trust` and `doubts` of the answer show the conclusion.\n\nNeeds the action `artifact.verify`.",
     ),
     "verify_tenant_artifact": (
         "POST", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/verify", "tenant", "takes_key", "models.Artifact", None, None,
         (
-            ("wait", "float", "", "Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says."),
+            ("wait", "float", "", "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`."),
         ),
-        "Look at the source again, collect the signatures beside it, and conclude", "A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,\ngood or bad; `trust` and `doubts` of the answer say what follows.\n\nNeeds the action `artifact.verify`.",
+        "Inspect the source again, collect the signatures, and derive the trust", "A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is\nstored, good or bad; `trust` and `doubts` of the answer show the conclusion.\n\nNeeds the action `artifact.verify`.",
     ),
     "write_off_node": (
         "POST", "/api/v1/platform/nodes/{node_id}/write-off", "platform", "takes_key", "models.Node", None, "WriteOffNode",

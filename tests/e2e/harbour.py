@@ -19,7 +19,7 @@ import httpx
 
 from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring_workload.bundle import bundle_of, key_at, write_bundle
-from mooring_workload.image import Layout
+from mooring_workload.image import ImageLayout
 from tests.e2e.cloud import Machine
 from tests.e2e.traces import eventually
 from tests.e2e.workshop import Workshop, workshop
@@ -97,7 +97,7 @@ class Harbour:
             self.adapter.wait(timeout=120)
             self.adapter = None
 
-    def pushed(self, app: str, image: Layout) -> str:
+    def pushed(self, app: str, image: ImageLayout) -> str:
         """An image in the platform's registry: where it lies, and its digest."""
         intent = self.shop.did("artifacts", "publish", "--name", app, "--platform", context="platform")
 

@@ -12,10 +12,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from mooring_adapter.conformance.nodes import OBSERVING
-from mooring_adapter.conformance.records import OPENING
-from mooring_adapter.conformance.rules import PLATFORM_ONLY
-from mooring_adapter.conformance.under_test import TaskView
+from mooring_adapter.conformance.fake_nodes import OBSERVING
+from mooring_adapter.conformance.fake_records import OPENING
+from mooring_adapter.conformance.platform_protocol import TaskStatus
+from mooring_adapter.conformance.platform_rules import PLATFORM_ONLY
 from mooring_agent.agent import Agent, AgentParts, NodeRetired
 from mooring_agent.control_plane.messages import Task
 from mooring_agent.hosts.contract import Host, HostFailure, Owner
@@ -31,11 +31,11 @@ START_SECONDS_MAX: Final = 180.0
 class Hand:
     """What a scenario wants of its nodes. Both predicates are None while everything is as usual."""
 
-    view: Callable[[str], TaskView]  # a task as people see it; asked for in a thread
+    view: Callable[[str], TaskStatus]  # a task as people see it; asked for in a thread
     is_draining: Callable[[str], bool]  # by member
     part_of: Callable[[str], str | None]  # the member's part of its instance: what is counted together
-    holding: Callable[[TaskView], bool] | None = None
-    failing: Callable[[TaskView], bool] | None = None
+    holding: Callable[[TaskStatus], bool] | None = None
+    failing: Callable[[TaskStatus], bool] | None = None
     failure: tuple[str, str] = ("", "")  # its code, and the last line of the log
     never_quiet: bool = False
     running: dict[str, set[str]] = field(default_factory=dict)  # by member: the names of what runs
@@ -55,7 +55,7 @@ class Hand:
         """Something is started under a name."""
         running = self.running.setdefault(member_id, set())
         if name in running:
-            self.started_twice.append(f"{step}: {name} of {member_id} runs already")
+            self.started_twice.append(f"{step}: {name} of {member_id} is already running")
         running.add(name)
         self.ever.add(member_id)
 

@@ -20,20 +20,20 @@ import asyncpg
 import httpx
 
 from mooring.embedded.cluster import ClusterLayout
-from mooring_adapter.conformance.contract import Asked
-from mooring_adapter.conformance.front import Answer, Exchange, Faults, Forwarding, Front
-from mooring_adapter.conformance.process import AdapterProcess
-from mooring_adapter.conformance.rules import PLATFORM_ONLY
-from mooring_adapter.conformance.under_test import (
+from mooring_adapter.conformance.adapter_process import AdapterProcess
+from mooring_adapter.conformance.fake_api import ApiRequest, ApiResponse
+from mooring_adapter.conformance.fault_proxy import FaultProxy, ForwardingBackend, ProxyFaults, RecordedExchange
+from mooring_adapter.conformance.platform_protocol import (
+    ConditionNotReached,
     Footprint,
-    InstanceView,
-    MemberView,
-    NotReached,
-    OperationView,
-    Profile,
-    TaskView,
-    TurnedAway,
+    InstanceStatus,
+    MemberStatus,
+    OperationStatus,
+    RefusedByPlatform,
+    SuiteProfile,
+    TaskStatus,
 )
+from mooring_adapter.conformance.platform_rules import PLATFORM_ONLY
 from mooring_agent.hosts.simulated import FaultProfile
 from mooring_agent.simulate import Fleet
 from mooring_sdk import Client, MooringError, models
@@ -77,7 +77,7 @@ class Shop:
 
 
 @dataclass(slots=True)
-class Way(Forwarding):
+class Way(ForwardingBackend):
     """The way to the platform; when the adapter's process is killed its connections are cut, as they would be."""
 
     def cut(self) -> None:
@@ -85,19 +85,20 @@ class Way(Forwarding):
         old, self.client = self.client, httpx.Client(timeout=120.0, trust_env=False)
         old.close()
 
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, request: ApiRequest) -> ApiResponse:
         """What the platform answers, or nothing where the way was cut."""
         try:
-            return super(Way, self).answer(asked)
+            return super(Way, self).answer(request)
         except (httpx.HTTPError, RuntimeError) as error:
-            return 503, {"code": "unavailable", "title": "cut off", "status": 503, "detail": type(error).__name__}
+            body = {"code": "unavailable", "title": "cut off", "status": 503, "detail": type(error).__name__}
+            return ApiResponse(503, body)
 
 
 @dataclass
 class Watcher:
     """Notes what an adapter must not do, and wakes whoever waits."""
 
-    front: Front
+    proxy: FaultProxy
     observations: list[str] = field(default_factory=list)
     looked_at: set[tuple[str, str]] = field(default_factory=set)  # (operation, member) of tasks that were made
     never_quiet: bool = False
@@ -114,30 +115,30 @@ class Watcher:
         """Wait until more has happened than was seen, or for so long; the turn is held."""
         self.turn.wait_for(lambda: self.changes > seen, seconds)
 
-    def saw(self, asked: Asked, answer: Answer) -> None:
+    def saw(self, request: ApiRequest, answer: ApiResponse) -> None:
         """One exchange."""
-        status, body = answer
+        status, body = answer.status, answer.body
         if (
-            asked.path.endswith("/finish")
-            and asked.body.get("outcome") == "succeeded"
+            request.path.endswith("/finish")
+            and request.body.get("outcome") == "succeeded"
             and body.get("code") == "conflict"
         ):
-            self.observations.append(f"a success was told that is none: {body.get('detail')}")
-        if asked.path.endswith("/tasks") and status == 200:
-            self.looked_at.add((str(asked.body.get("operation_id")), str(asked.body.get("member_id"))))
-        if asked.path.endswith("/reports"):
-            for told in asked.body.get("members", ()):
+            self.observations.append(f"a false success was reported: {body.get('detail')}")
+        if request.path.endswith("/tasks") and status == 200:
+            self.looked_at.add((str(request.body.get("operation_id")), str(request.body.get("member_id"))))
+        if request.path.endswith("/reports"):
+            for told in request.body.get("members", ()):
                 if status == 404:
                     self.observations.append("a member of another instance was reported")
                 if told.get("status") == "drained" and status == 200:
-                    self._drained(str(asked.body.get("operation_id")), str(told.get("id")))
+                    self._drained(str(request.body.get("operation_id")), str(told.get("id")))
         self.changed()
 
     def _drained(self, operation_id: str, member_id: str) -> None:
         if (operation_id, member_id) not in self.looked_at:
-            self.observations.append(f"{member_id} was called drained, and nothing on its node was asked")
+            self.observations.append(f"{member_id} was reported as drained without any observation on its node")
         if self.never_quiet:
-            self.observations.append(f"{member_id} was called drained while it had work")
+            self.observations.append(f"{member_id} was reported as drained while it had work")
 
 
 class Watched(Way):
@@ -145,10 +146,10 @@ class Watched(Way):
 
     watcher: Watcher
 
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, request: ApiRequest) -> ApiResponse:
         """What the platform answers."""
-        answer = Way.answer(self, asked)
-        self.watcher.saw(asked, answer)
+        answer = Way.answer(self, request)
+        self.watcher.saw(request, answer)
         return answer
 
 
@@ -157,9 +158,9 @@ class RealPlatform:
 
     CANNOT: Final = {"clock": "the clock of a machine is not a test's to turn"}
 
-    def __init__(self, shop: Shop, profile: Profile, command: Sequence[str], name: str) -> None:
+    def __init__(self, shop: Shop, profile: SuiteProfile, command: Sequence[str], name: str) -> None:
         self.shop, self.profile, self.name = shop, profile, name
-        self.quiet_day: Footprint | None = None
+        self.baseline: Footprint | None = None
         self._numbers = count(1)
         self._instances: dict[str, str] = {}  # id -> project
         self._stopped: set[str] = set()  # those that were told to end
@@ -171,8 +172,8 @@ class RealPlatform:
         key = public_half(key_at(key_file))
         self.accounts = [self._account(project, key) for project in self.projects]
         way = Watched(shop.mooring.url)
-        self.front = Front(way)
-        self._way, self._watcher = way, Watcher(self.front)
+        self.proxy = FaultProxy(way)
+        self._way, self._watcher = way, Watcher(self.proxy)
         way.watcher = self._watcher
         self.hand = Hand(self._task_view, self._is_draining, self._parts.get, done=self._watcher.changed)
         fleet = Fleet(shop.mooring.url, shop.admin_token, NODES, name, name, GPUS, FaultProfile())
@@ -180,7 +181,7 @@ class RealPlatform:
         self.adapter = AdapterProcess(
             command,
             {
-                "MOORING_URL": self.front.start(),
+                "MOORING_URL": self.proxy.start(),
                 "MOORING_AUDIENCE": f"{shop.mooring.url}/api/v1/oauth/token",
                 "MOORING_KEY_FILE": str(key_file),
                 "MOORING_HOLDER": name,
@@ -219,8 +220,8 @@ class RealPlatform:
         return self.people.create_service_account(project, name="adapter", actions=actions, public_key=key).id
 
     @property
-    def faults(self) -> Faults:
-        return self.front.faults
+    def faults(self) -> ProxyFaults:
+        return self.proxy.faults
 
     def can(self, fault: str) -> bool:
         return fault not in self.CANNOT
@@ -237,8 +238,8 @@ class RealPlatform:
             if self.instance(instance_id).status not in ("stopping", "stopped"):
                 self.stop(instance_id)
             self._stopped.add(instance_id)
-        with self.front.lock:
-            self.front.exchanges = []
+        with self.proxy.lock:
+            self.proxy.exchanges = []
 
     def all_stopped(self) -> list[models.Instance]:
         """Every instance of the lane at its end, with its proof."""
@@ -250,7 +251,7 @@ class RealPlatform:
     def close(self) -> None:
         """End everything of the lane but its tenant."""
         self.adapter.close()
-        self.front.stop()
+        self.proxy.stop()
         self.nodes.close()
         self.people.close()
 
@@ -321,7 +322,7 @@ class RealPlatform:
         try:
             return self.people.start_instance_action(self._instances[instance_id], instance_id, action, input=given).id
         except MooringError as error:
-            raise TurnedAway(f"{error.code}: {error}") from error
+            raise RefusedByPlatform(f"{error.code}: {error}") from error
 
     def stop(self, instance_id: str) -> str:
         return self.people.stop_instance(self._instances[instance_id], instance_id).id
@@ -331,10 +332,10 @@ class RealPlatform:
 
     # What people see -------------------------------------------------------------------------------------------------
 
-    def instance(self, instance_id: str) -> InstanceView:
+    def instance(self, instance_id: str) -> InstanceStatus:
         each = self.people.get_instance(self._instances[instance_id], instance_id)
         endpoints = tuple({"name": at.name, "member_id": at.member_id} for at in each.endpoints)
-        return InstanceView(
+        return InstanceStatus(
             each.id,
             each.status,
             each.health,
@@ -344,28 +345,28 @@ class RealPlatform:
             held_by=each.claim.holder if each.claim.held else None,
         )
 
-    def members(self, instance_id: str) -> list[MemberView]:
+    def members(self, instance_id: str) -> list[MemberStatus]:
         found = self.people.iter_members(self._instances[instance_id], instance_id, limit=500)
         return [
-            MemberView(each.id, each.name, each.component_key, each.status, each.version, each.failure_code)
+            MemberStatus(each.id, each.name, each.component_key, each.status, each.version, each.failure_code)
             for each in sorted(found, key=lambda each: each.created_at)
             if each.status != "removed"
         ]
 
-    def operation(self, instance_id: str, operation_id: str) -> OperationView:
+    def operation(self, instance_id: str, operation_id: str) -> OperationStatus:
         return operation_view(self.people.get_operation(self._instances[instance_id], instance_id, operation_id))
 
-    def ended(self, instance_id: str, operation_id: str) -> OperationView:
+    def ended(self, instance_id: str, operation_id: str) -> OperationStatus:
         place = self._instances[instance_id]
         kind = self.people.get_operation(place, instance_id, operation_id).kind
         read = partial(self.people.get_operation, place, instance_id, operation_id)
         return operation_view(self._awaited(f"the end of {kind}", "succeeded,failed,cancelled", read))
 
-    def open_operation(self, instance_id: str, kind: str) -> OperationView:
+    def open_operation(self, instance_id: str, kind: str) -> OperationStatus:
         found = self.people.list_operations(self._instances[instance_id], instance_id, kind=kind).items
         return operation_view(max(found, key=lambda each: each.created_at))
 
-    def tasks(self, instance_id: str) -> list[TaskView]:
+    def tasks(self, instance_id: str) -> list[TaskStatus]:
         found = self.people.iter_tasks(self._instances[instance_id], instance_id=instance_id, limit=500)
         return [task_view(each) for each in found if each.type not in PLATFORM_ONLY]
 
@@ -377,7 +378,7 @@ class RealPlatform:
             if value := condition():
                 return value
             if time.monotonic() > until:
-                raise NotReached(f"{what} did not come about within {self.profile.patience_seconds:g} s")
+                raise ConditionNotReached(f"{what} did not happen within {self.profile.patience_seconds:g} s")
             with watcher.turn:
                 watcher.news(seen + 1, APART_SECONDS)
                 watcher.news(seen, LOOK_SECONDS)
@@ -388,11 +389,11 @@ class RealPlatform:
         while (left := until - time.monotonic()) > 0:
             if (seen := read(wait=min(left, WAIT_SECONDS), until=states)).status in states.split(","):
                 return seen
-        raise NotReached(f"{what} did not come about within {self.profile.patience_seconds:g} s")
+        raise ConditionNotReached(f"{what} did not happen within {self.profile.patience_seconds:g} s")
 
-    def traffic(self) -> list[Exchange]:
-        with self.front.lock:
-            return list(self.front.exchanges)
+    def traffic(self) -> list[RecordedExchange]:
+        with self.proxy.lock:
+            return list(self.proxy.exchanges)
 
     def broken(self) -> list[str]:
         seen = [*self._watcher.observations, *self.hand.started_twice]
@@ -413,11 +414,11 @@ class RealPlatform:
         if self._kills > 1:
             self._in_database(self._end_leases)
 
-    def hold_tasks(self, of: Callable[[TaskView], bool]) -> None:
+    def hold_tasks(self, of: Callable[[TaskStatus], bool]) -> None:
         self.hand.holding = of
         self.nodes.told()
 
-    def fail_tasks(self, of: Callable[[TaskView], bool], code: str, last_line: str) -> None:
+    def fail_tasks(self, of: Callable[[TaskStatus], bool], code: str, last_line: str) -> None:
         self.hand.failing, self.hand.failure = of, (code, last_line)
 
     def lose_node(self, instance_id: str, member_id: str) -> None:
@@ -472,7 +473,7 @@ class RealPlatform:
 
     # What the nodes ask ----------------------------------------------------------------------------------------------
 
-    def _task_view(self, task_id: str) -> TaskView:
+    def _task_view(self, task_id: str) -> TaskStatus:
         for project in self.projects:
             try:
                 return task_view(self.people.get_task(project, task_id))

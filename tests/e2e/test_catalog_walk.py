@@ -167,9 +167,11 @@ async def _hold(shop: Workshop, digest: str, version_id: str | None, *, take: bo
     try:
         if take:
             hold = Hold(digest, "instance", holder, version_id)
-            await apply(database, acting, now, take_holds(now, (shop.tenant_id, shop.project_id), [hold]))
+            await apply(
+                database, acting, now, take_holds(now, [hold], tenant_id=shop.tenant_id, project_id=shop.project_id)
+            )
         else:
-            held = await artifacts.holds_of(database, acting, ("instance", holder))
+            held = await artifacts.holds_of(database, acting, "instance", holder)
             await apply(database, acting, now, drop_holds(now, held))
     finally:
         await database.close()

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from mooring_adapter.conformance.report import KEPT, NOT_PLAYED, Verdict
+from mooring_adapter.conformance.report import KEPT, NOT_PLAYED, PromiseResult
 from mooring_adapter.conformance.scenarios import Promise
-from mooring_adapter.conformance.suite import judged, promises, read_profile
+from mooring_adapter.conformance.suite import check_promise, promises, read_profile
 from mooring_sdk import Client
 from server.tests.support.postgres import SOAK
 from tests.e2e.cloud import PATIENT
@@ -86,7 +86,7 @@ class Played:
     def __init__(self, shop: Shop) -> None:
         self.shop = shop
         self.waiting: list[Promise] = [*PROMISES]
-        self.verdicts: dict[str, Verdict] = {}
+        self.verdicts: dict[str, PromiseResult] = {}
         self.proofs: list[tuple[str | None, bool]] = []  # of each instance, and whether it lost a machine
         self.lock = threading.Lock()
 
@@ -95,7 +95,7 @@ class Played:
         platform = lane(self.shop, number)
         try:
             while (each := self._next()) is not None:
-                self.verdicts[each.key] = judged(platform, each)
+                self.verdicts[each.key] = check_promise(platform, each)
                 platform.clear()
             self.proofs += [(each.teardown_proof, each.id in platform.bereft) for each in platform.all_stopped()]
         finally:

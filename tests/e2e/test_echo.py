@@ -13,8 +13,13 @@ from typing import Any
 
 import pytest
 
-from mooring_adapter.conformance.contract import Asked
-from mooring_adapter.conformance.front import Answer, Drop, Faults, Forwarding, Front
+from mooring_adapter.conformance.fake_api import ApiRequest, ApiResponse
+from mooring_adapter.conformance.fault_proxy import (
+    ConnectionDropped,
+    FaultProxy,
+    ForwardingBackend,
+    ProxyFaults,
+)
 from mooring_workload.bundle import key_at, public_half
 from tests.e2e.harbour import Harbour
 
@@ -45,13 +50,13 @@ def place(harbour: Harbour) -> Iterator[Harbour]:
     harbour.shop.did("install", str(file), context="platform")
     harbour.shop.did("install", str(file), "--project", harbour.shop.project_id)
     url = harbour.shop.mooring.url
-    front = Front(Forwarding(url), Faults(after=every_fifth_answer_is_lost()))
+    proxy = FaultProxy(ForwardingBackend(url), ProxyFaults(after=every_fifth_answer_is_lost()))
     command = [
         sys.executable,
         "-m",
         "mooring_echo",
         "--url",
-        front.start(),
+        proxy.start(),
         "--key-file",
         str(harbour.directory / "echo.key"),
         "--audience",
@@ -64,16 +69,16 @@ def place(harbour: Harbour) -> Iterator[Harbour]:
     finally:
         adapter.terminate()
         adapter.wait(timeout=120)
-        front.stop()
+        proxy.stop()
 
 
-def every_fifth_answer_is_lost() -> Callable[[Asked, int, Answer], Answer]:
+def every_fifth_answer_is_lost() -> Callable[[ApiRequest, int, ApiResponse], ApiResponse]:
     """A way to the platform on which answers get lost when what was asked for is done."""
     numbers = count(1)
 
-    def lose(asked: Asked, number: int, answer: Answer) -> Answer:
-        if "/instances/" in asked.path and asked.method == "POST" and next(numbers) % 5 == 0:
-            raise Drop
+    def lose(request: ApiRequest, number: int, answer: ApiResponse) -> ApiResponse:
+        if "/instances/" in request.path and request.method == "POST" and next(numbers) % 5 == 0:
+            raise ConnectionDropped
         return answer
 
     return lose

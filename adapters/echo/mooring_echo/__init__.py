@@ -1,1 +1,1 @@
-"""The echo adapter: the smallest complete example of an adapter, with three roles."""
+"""The echo adapter: the smallest complete example of an adapter, for an app with three roles."""

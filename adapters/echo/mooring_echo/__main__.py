@@ -15,7 +15,6 @@ ECHO = Adapter(
 
 
 def main() -> None:
-    """Run until told to end."""
     run(ECHO)
 
 

@@ -1,12 +1,12 @@
-"""What runs on a node: one file, standard library only, so that it works wherever there is a Python.
+"""The program on the node: one file with the standard library only, so that it runs wherever there is a Python.
 
     python3 echo_node.py serve --role worker --port 8080     answers over HTTP on this machine's loopback and network
     python3 echo_node.py say TEXT                            prints the text
     python3 echo_node.py remember TEXT                       appends the text to the memory of a seed, durably
 
-Files beside it: `peers.json` (who else there is), `cordon` (what it says is "on" while no new work is wanted) and
-`memory`. `/ready` answers when it serves; `/quiet` answers 200 when it takes no new work and has none, else 503;
-`/wanted` takes the cordon away.
+Files beside it: `peers.json` (the other members), `cordon` ("on" while it takes no new work) and `memory`. `/ready`
+answers when it serves; `/quiet` answers 200 when it takes no new work and has none, otherwise 503; `/wanted` removes
+the cordon.
 """
 
 import argparse
@@ -21,40 +21,38 @@ import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-PLACE = Path(__file__).resolve().parent
+DIRECTORY = Path(__file__).resolve().parent
 BUSY = threading.Semaphore(64)
 SECONDS_MAX = 60.0
 UNDER_WAY: set[int] = set()
 
 
 def is_cordoned() -> bool:
-    """Whether no new work is wanted."""
+    """Whether it takes no new work."""
     try:
-        return (PLACE / "cordon").read_text(encoding="utf-8").strip() == "on"
+        return (DIRECTORY / "cordon").read_text(encoding="utf-8").strip() == "on"
     except FileNotFoundError:
         return False
 
 
 def peers() -> list[dict[str, object]]:
-    """The others, as they were told last."""
+    """The other members, as last written by the adapter."""
     try:
-        listed = json.loads((PLACE / "peers.json").read_text(encoding="utf-8"))
+        listed = json.loads((DIRECTORY / "peers.json").read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):
         return []
     return [each for each in listed if isinstance(each, dict)]
 
 
 def remember(text: str) -> None:
-    """Keep a text: it is on the disk when this returns."""
-    with (PLACE / "memory").open("a", encoding="utf-8") as file:
+    """Store a text: it is on the disk when this returns."""
+    with (DIRECTORY / "memory").open("a", encoding="utf-8") as file:
         file.write(json.dumps(text) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
 
-class Handler(BaseHTTPRequestHandler):
-    """One request."""
-
+class EchoHandler(BaseHTTPRequestHandler):
     role = "worker"
     version = "0"
 
@@ -62,35 +60,35 @@ class Handler(BaseHTTPRequestHandler):
         parts = urllib.parse.urlsplit(self.path)
         given = dict(urllib.parse.parse_qsl(parts.query))
         if parts.path in ("/", "/ready"):
-            self.tell(200, f"echo {self.role} {self.version}")
+            self.respond(200, f"echo {self.role} {self.version}")
         elif parts.path == "/quiet":
             quiet = is_cordoned() and not UNDER_WAY
-            self.tell(200 if quiet else 503, "quiet" if quiet else f"{len(UNDER_WAY)} under way")
+            self.respond(200 if quiet else 503, "quiet" if quiet else f"{len(UNDER_WAY)} under way")
         elif parts.path == "/wanted":
-            (PLACE / "cordon").write_text("off\n", encoding="utf-8")
-            self.tell(200, "takes work")
+            (DIRECTORY / "cordon").write_text("off\n", encoding="utf-8")
+            self.respond(200, "takes work")
         elif parts.path == "/echo":
             self.echo(given)
         else:
-            self.tell(404, "there is /echo?text=…")
+            self.respond(404, "try /echo?text=…")
 
     def echo(self, given: dict[str, str]) -> None:
         if is_cordoned():
-            self.tell(503, "takes no new work")
+            self.respond(503, "takes no new work")
             return
         number = id(self)
         UNDER_WAY.add(number)
         try:
             if self.role == "gate" and (answer := self.from_worker(given)) is not None:
-                self.tell(200, answer)
+                self.respond(200, answer)
                 return
             time.sleep(min(max(float(given.get("seconds", 0)), 0.0), SECONDS_MAX))
-            self.tell(200, given.get("text", ""))
+            self.respond(200, given.get("text", ""))
         finally:
             UNDER_WAY.discard(number)
 
     def from_worker(self, given: dict[str, str]) -> str | None:
-        """The echo of the first worker that takes the work; None where there is none."""
+        """The echo of the first worker that takes the work; None if there is none."""
         for each in peers():
             if each.get("role") != "worker":
                 continue
@@ -99,10 +97,10 @@ class Handler(BaseHTTPRequestHandler):
                 with urllib.request.urlopen(address, timeout=SECONDS_MAX + 5) as answer:
                     return str(answer.read(65_536).decode())
             except (urllib.error.URLError, OSError):
-                continue  # cordoned, or gone: the next one
+                continue  # cordoned or gone: try the next one
         return None
 
-    def tell(self, status: int, text: str) -> None:
+    def respond(self, status: int, text: str) -> None:
         body = text.encode()
         self.send_response(status)
         self.send_header("Content-Type", "text/plain; charset=utf-8")
@@ -111,7 +109,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Texts of users are not logged."""
+        """Log nothing: requests contain the users' texts."""
 
 
 def main() -> None:
@@ -127,8 +125,8 @@ def main() -> None:
         remember(given.text)
         print(given.text)
     else:
-        Handler.role, Handler.version = given.role, os.environ.get("ECHO_VERSION", "0")
-        with ThreadingHTTPServer(("0.0.0.0", given.port), Handler) as server:
+        EchoHandler.role, EchoHandler.version = given.role, os.environ.get("ECHO_VERSION", "0")
+        with ThreadingHTTPServer(("0.0.0.0", given.port), EchoHandler) as server:
             print(f"{given.role} listens on {server.server_address[1]}", file=sys.stderr, flush=True)
             server.serve_forever()
 

@@ -1,7 +1,7 @@
-"""The steps of one member: how it comes up, changes, becomes quiet and ends.
+"""The steps of one member: how it starts, changes, becomes quiet and stops.
 
-A member is one supervised process (`echo_node.py`), which is the version's artifact `script`. Steps have the id of the
-member in their names, so that they are the same whoever plans them.
+A member is one supervised process (`echo_node.py`), which is the version's artifact `script`. Step names contain the id
+of the member, so that every replica plans the same steps.
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from mooring_adapter import Member, OnFailure, Operation, ReportMember, RunTask, Step, Wait, World
+from mooring_adapter import InstanceView, Member, OnFailure, Operation, ReportMember, RunTask, Step, Wait
 
 SCRIPT: Final = "script"
 SERVICE: Final = "echo"
@@ -22,20 +22,20 @@ STANDING: Final = frozenset({"ready", "degraded", "draining", "drained"})
 
 
 def port_of(member: Member) -> int:
-    """Where a member listens: by its id, since on a host without networks of their own members share the machine's."""
+    """A port chosen by the member's id: on a host without isolated networks all members share the machine's ports."""
     number = 5_381
     for character in member.id:
         number = (number * 33 + ord(character)) % 4_294_967_296
     return FIRST_PORT + number % PORTS
 
 
-def place_of(member: Member) -> str:
-    """Its directory; two members may stand in one sandbox."""
+def directory_of(member: Member) -> str:
+    """The member's directory; two members may share a sandbox."""
     return f"/srv/echo/{member.id}"
 
 
 def peers_of(member: Member, members: Sequence[Member]) -> str:
-    """Whom a member has to know, for `peers.json`: the seeds; a gate also some workers."""
+    """The content of `peers.json`: the seeds, and for a gate also some workers."""
     known = [each for each in members if each.component_key == "seed"]
     if member.component_key == "gate":
         known += [each for each in members if each.component_key == "worker"][:WORKERS_KNOWN]
@@ -52,24 +52,24 @@ def peers_of(member: Member, members: Sequence[Member]) -> str:
 
 
 def files(member: Member, members: Sequence[Member], step: str) -> RunTask:
-    """Its script, and who the others are."""
-    place = place_of(member)
+    """Write its script and the list of its peers."""
+    directory = directory_of(member)
     written: list[dict[str, Any]] = [
-        {"path": f"{place}/echo_node.py", "mode": "0644", "artifact": SCRIPT},
-        {"path": f"{place}/peers.json", "mode": "0644", "content": peers_of(member, members)},
-        {"path": f"{place}/cordon", "mode": "0644", "content": "off\n"},
+        {"path": f"{directory}/echo_node.py", "mode": "0644", "artifact": SCRIPT},
+        {"path": f"{directory}/peers.json", "mode": "0644", "content": peers_of(member, members)},
+        {"path": f"{directory}/cordon", "mode": "0644", "content": "off\n"},
     ]
     return RunTask(step=step, member_id=member.id, type="files.write", arguments={"files": written}, attempts=3)
 
 
 def start(member: Member, version: str, step: str) -> RunTask:
-    """Its process, supervised."""
+    """Start its process under supervision."""
     port = port_of(member)
     arguments: dict[str, Any] = {
         "name": service_of(member),
         "argv": ["python3", "echo_node.py", "serve", "--role", member.component_key, "--port", str(port)],
         "environment": {"ECHO_VERSION": version},
-        "directory": place_of(member),
+        "directory": directory_of(member),
         "restart": {"policy": "on_failure", "backoff_seconds": 1, "limit": 10},
     }
     if member.component_key == "gate":
@@ -78,74 +78,78 @@ def start(member: Member, version: str, step: str) -> RunTask:
 
 
 def stop(member: Member, step: str) -> RunTask:
-    """The end of its process; that there is none is no trouble."""
+    """Stop its process; no process is not an error."""
     arguments = {"name": service_of(member), "kill": "main", "grace_seconds": 5}
-    return RunTask(
-        step=step, member_id=member.id, type="service.stop", arguments=arguments, on_failure=OnFailure.GO_ON
-    )  # fmt: skip
+    return RunTask(step=step, member_id=member.id, type="service.stop", arguments=arguments, on_failure=OnFailure.GO_ON)
 
 
 def service_of(member: Member) -> str:
-    """The name of its process; members of one sandbox have names of their own."""
+    """The name of its process, unique within a sandbox."""
     return f"{SERVICE}-{member.component_key}-{member.ordinal}"
 
 
 def is_ready(member: Member, step: str) -> RunTask:
-    """It answers."""
+    """Probe until it answers."""
     arguments = {"port": port_of(member), "path": "/ready", "attempts": 40, "interval_seconds": 0.25}
     return RunTask(step=step, member_id=member.id, type="probe.http", arguments=arguments, attempts=2)
 
 
-def bring_up(world: World, member: Member, members: Sequence[Member]) -> list[Step]:
-    """From nothing to ready."""
+def bring_up(view: InstanceView, member: Member, members: Sequence[Member]) -> list[Step]:
+    """All steps from nothing to a ready member."""
     key = member.id
     steps: list[Step] = [
         ReportMember(step=f"join/{key}", member_id=key, status="joining"),
         files(member, members, f"files/{key}"),
-        start(member, world.instance.pin.version, f"start/{key}"),
+        start(member, view.instance.pin.version, f"start/{key}"),
         is_ready(member, f"probe/{key}"),
         ReportMember(
-            step=f"ready/{key}", member_id=key, status="ready", health="healthy",
+            step=f"ready/{key}",
+            member_id=key,
+            status="ready",
+            health="healthy",
             detail={"port": port_of(member), "role": member.component_key},
         ),
-    ]  # fmt: skip
+    ]
     return steps
 
 
-def tell_peers(member: Member, members: Sequence[Member]) -> RunTask:
-    """The others have changed."""
-    written = [{"path": f"{place_of(member)}/peers.json", "mode": "0644", "content": peers_of(member, members)}]
+def update_peers(member: Member, members: Sequence[Member]) -> RunTask:
+    """Write the changed list of its peers."""
+    written = [{"path": f"{directory_of(member)}/peers.json", "mode": "0644", "content": peers_of(member, members)}]
     return RunTask(
-        step=f"peers/{member.id}", member_id=member.id, type="files.write", arguments={"files": written},
+        step=f"peers/{member.id}",
+        member_id=member.id,
+        type="files.write",
+        arguments={"files": written},
         on_failure=OnFailure.GO_ON,
-    )  # fmt: skip
+    )
 
 
 def cordon(member: Member) -> RunTask:
-    """Let it take no new work."""
-    written = [{"path": f"{place_of(member)}/cordon", "mode": "0644", "content": "on\n"}]
+    """Let it refuse new work."""
+    written = [{"path": f"{directory_of(member)}/cordon", "mode": "0644", "content": "on\n"}]
     return RunTask(
         step=f"cordon/{member.id}", member_id=member.id, type="files.write", arguments={"files": written}, attempts=3
     )
 
 
-class Quietness:
-    """How far a member is on its way to being quiet, by the probes that were made for this operation."""
+class MemberDrain:
+    """How far a member's drain is, by the probes of this operation."""
 
-    def __init__(self, world: World, operation: Operation, member: Member) -> None:
+    def __init__(self, view: InstanceView, operation: Operation, member: Member) -> None:
         self.member = member
-        self.probes = world.series(operation, f"quiet/{member.id}")
+        self.probes = view.series(operation, f"quiet/{member.id}")
         self.is_quiet = bool(self.probes) and self.probes[-1].succeeded
-        now, until = world.now, world.quiet_until(operation)
+        now, until = view.now, view.quiet_until(operation)
         self.is_late = now is not None and until is not None and now + 2 * QUIET_PAUSE >= until
 
     @property
     def is_given_up(self) -> bool:
-        """There is no time for another look, and the last one did not find it quiet."""
+        """Whether there is no time for another probe and the last one found it busy."""
         return self.is_late and bool(self.probes) and self.probes[-1].failed
 
     def steps(self) -> list[Step]:
-        """Ask for no new work, then look, pause, and look again; the last look is in the plan."""
+        """Cordon it, then probe, pause, and probe again; the plan always contains the last probe."""
         found: list[Step] = [cordon(self.member)]
         number = max(len(self.probes), 1)
         if self.probes and self.probes[-1].failed and not self.is_late:
@@ -156,12 +160,18 @@ class Quietness:
                     Wait(step=f"pause/{self.member.id}", until=ended_at + QUIET_PAUSE, member_id=self.member.id)
                 )
         arguments = {
-            "port": port_of(self.member), "path": "/quiet", "attempts": QUIET_TRIES, "interval_seconds": 0.25,
-        }  # fmt: skip
+            "port": port_of(self.member),
+            "path": "/quiet",
+            "attempts": QUIET_TRIES,
+            "interval_seconds": 0.25,
+        }
         found.append(
             RunTask(
-                step=f"quiet/{self.member.id}/{number}", member_id=self.member.id, type="probe.http",
-                arguments=arguments, on_failure=OnFailure.GO_ON,
+                step=f"quiet/{self.member.id}/{number}",
+                member_id=self.member.id,
+                type="probe.http",
+                arguments=arguments,
+                on_failure=OnFailure.GO_ON,
             )
-        )  # fmt: skip
+        )
         return found

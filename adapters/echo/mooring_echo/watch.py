@@ -1,9 +1,9 @@
-"""The look at a running echo app: its health, the members that are wanted back, and what is metered."""
+"""Observes a running echo app: its health, members whose drain was taken back, and usage."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
-from mooring_adapter import MemberSeen, RunTask, Usage, Watched, World
+from mooring_adapter import InstanceView, MemberObservation, Observation, RunTask, Usage
 from mooring_echo.members import port_of
 from mooring_echo.plans import alive
 
@@ -11,16 +11,16 @@ METERED: Final = timedelta(minutes=5)
 UNIT: Final = "ready_members"
 
 
-def watch(world: World) -> Watched:
-    """What is to be told of an instance that runs; nothing where all is as it was told before."""
-    health, why = health_of(world)
-    usage, meter = metered(world)
-    detail: dict[str, Any] = {**world.instance.adapter_detail, **meter}
-    back = [each for each in alive(world) if each.status == "ready" and each.adapter_detail.get("cordoned_by")]
-    looks = {each.step: each for each in world.looks}
+def watch(view: InstanceView) -> Observation:
+    """Observe a running instance; the kit reports only what is new."""
+    health, why = health_of(view)
+    usage, meter = metered(view)
+    detail: dict[str, Any] = {**view.instance.adapter_detail, **meter}
+    back = [each for each in alive(view) if each.status == "ready" and each.adapter_detail.get("cordoned_by")]
+    looks = {each.step: each for each in view.looks}
     asked: list[RunTask] = []
-    seen: list[MemberSeen] = []
-    for member in back:  # a drain was taken back: the node is told that work is wanted again
+    seen: list[MemberObservation] = []
+    for member in back:  # a drain was taken back: let the node accept work again
         step = f"wanted/{member.id}/{member.adapter_detail['cordoned_by']}"
         look = looks.get(step)
         if look is None:
@@ -28,40 +28,40 @@ def watch(world: World) -> Watched:
             asked.append(RunTask(step=step, member_id=member.id, type="probe.http", arguments=arguments))
         elif look.succeeded:
             rest = {name: value for name, value in member.adapter_detail.items() if name != "cordoned_by"}
-            seen.append(MemberSeen(member_id=member.id, detail=rest))
-    return Watched(
+            seen.append(MemberObservation(member_id=member.id, detail=rest))
+    return Observation(
         members=tuple(seen), health=health, health_detail=why, detail=detail, usage=usage, looks=tuple(asked)
     )
 
 
-def health_of(world: World) -> tuple[str, str]:
-    """How the whole does, and why."""
-    members = alive(world)
+def health_of(view: InstanceView) -> tuple[str, str]:
+    """The health of the whole, and why."""
+    members = alive(view)
     seeds = [each for each in members if each.component_key == "seed"]
     standing = [each for each in seeds if each.stands]
     if len(standing) <= len(seeds) // 2:
-        return "degraded", f"{len(standing)} of {len(seeds)} seeds stand: no majority"
+        return "degraded", f"{len(standing)} of {len(seeds)} seeds work, which is not a majority"
     if len(seeds) % 2 == 0:
-        return "degraded", f"{len(seeds)} seeds: add or remove one, so that a majority is one"
+        return "degraded", f"{len(seeds)} seeds; add or remove one to make the number odd"
     failed = [each.name for each in members if each.status in ("failed", "degraded")]
     if failed:
-        return "degraded", f"not well: {', '.join(failed[:5])}"
+        return "degraded", f"failed or degraded: {', '.join(failed[:5])}"
     return "healthy", f"{len(members)} members"
 
 
-def metered(world: World) -> tuple[tuple[Usage, ...], dict[str, Any]]:
-    """The next interval that is over, if one is, and where the meter then stands.
+def metered(view: InstanceView) -> tuple[tuple[Usage, ...], dict[str, Any]]:
+    """The usage of the last full interval, if one has ended, and the new position of the meter.
 
-    What an interval counts is recorded when it begins: so whoever tells it, and however often, tells the same.
+    The count of an interval is recorded when it begins, so that every replica reports the same record.
     """
-    now = world.now or datetime.now(UTC)
-    ready = sum(1 for each in world.members if each.stands)
-    told, counted = (world.instance.adapter_detail.get(name) for name in ("metered_until", "metered_members"))
-    if not isinstance(told, int) or not isinstance(counted, int):
+    now = view.now or datetime.now(UTC)
+    ready = sum(1 for each in view.members if each.stands)
+    metered_until, counted = (view.instance.adapter_detail.get(name) for name in ("metered_until", "metered_members"))
+    if not isinstance(metered_until, int) or not isinstance(counted, int):
         return (), {"metered_until": int(now.timestamp()), "metered_members": ready}
-    begun = datetime.fromtimestamp(told, UTC)
+    begun = datetime.fromtimestamp(metered_until, UTC)
     ended = begun + METERED
     if now < ended:
         return (), {}
-    record = Usage(record_id=f"ready/{told}", unit=UNIT, started_at=begun, ended_at=ended, quantity=counted)
+    record = Usage(record_id=f"ready/{metered_until}", unit=UNIT, started_at=begun, ended_at=ended, quantity=counted)
     return (record,), {"metered_until": int(ended.timestamp()), "metered_members": ready}

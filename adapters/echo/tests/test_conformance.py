@@ -1,4 +1,4 @@
-"""Echo keeps its promises, in both languages."""
+"""The echo adapter passes the conformance suite, in Python and as a shell script."""
 
 import hashlib
 import json
@@ -11,15 +11,21 @@ from typing import Any
 
 import pytest
 
-from mooring_adapter.conformance.report import KEPT, Verdict
+from mooring_adapter.conformance.report import KEPT, PromiseResult
 from mooring_adapter.conformance.scenarios import Promise
 from mooring_adapter.conformance.suite import chosen, play, promises, read_profile
 
 PART = Path(__file__).resolve().parents[1]
 SHELL_PLAYS = (
-    "drain", "actions", "stale_lease", "task_failure", "node_loss", "never_quiet", "released",
-)  # fmt: skip
-"""What is cheap and tells most: a shell that starts jq for every look is slow. All of them: `mooring adapter test`."""
+    "drain",
+    "actions",
+    "stale_lease",
+    "task_failure",
+    "node_loss",
+    "never_quiet",
+    "released",
+)
+"""The cheap and most telling promises: a shell that starts jq for each read is slow. `mooring adapter test` has all."""
 LANES = 3
 
 
@@ -28,20 +34,20 @@ def read(name: str) -> dict[str, Any]:
     return found
 
 
-def played(command: Sequence[str], details: dict[str, Any], wanted: Sequence[Promise]) -> list[Verdict]:
-    """Every promise, on some platforms side by side: much of the time somebody waits for somebody."""
+def played(command: Sequence[str], details: dict[str, Any], wanted: Sequence[Promise]) -> list[PromiseResult]:
+    """Check the promises on several simulated platforms in parallel, because a scenario mostly waits."""
 
-    def lane(number: int) -> list[Verdict]:
+    def lane(number: int) -> list[PromiseResult]:
         profile = read_profile(read("manifest.json"), {**details, "patience_seconds": 120})
-        return play(command, profile, wanted[number::LANES], lambda verdict: None)
+        return play(command, profile, wanted[number::LANES], lambda results: None)
 
     with ThreadPoolExecutor(LANES) as lanes:
-        return [each for verdicts in lanes.map(lane, range(LANES)) for each in verdicts]
+        return [each for results in lanes.map(lane, range(LANES)) for each in results]
 
 
-def told(verdicts: list[Verdict]) -> dict[str, tuple[str | None, ...]]:
-    """What is wrong with those that were not kept, with what the adapter said last."""
-    return {each.promise: (each.reason, *each.last_lines) for each in verdicts if each.verdict != KEPT}
+def not_kept(results: list[PromiseResult]) -> dict[str, tuple[str | None, ...]]:
+    """The promises that were not kept, with the reason and the last lines of the adapter's log."""
+    return {each.promise: (each.reason, *each.last_lines) for each in results if each.verdict != KEPT}
 
 
 def test_the_manifest_pins_the_script_as_it_is() -> None:
@@ -50,9 +56,9 @@ def test_the_manifest_pins_the_script_as_it_is() -> None:
 
 
 def test_the_adapter_keeps_every_promise() -> None:
-    verdicts = played((sys.executable, "-m", "mooring_echo"), read("conformance.json"), promises())
-    assert told(verdicts) == {}
-    assert {each.promise for each in verdicts} == {each.key for each in promises()}
+    results = played((sys.executable, "-m", "mooring_echo"), read("conformance.json"), promises())
+    assert not_kept(results) == {}
+    assert {each.promise for each in results} == {each.key for each in promises()}
 
 
 @pytest.mark.real_part("the shell")
@@ -61,6 +67,6 @@ def test_the_same_adapter_as_a_shell_script_keeps_them_too() -> None:
     if missing:
         pytest.skip(f"not on this machine: {', '.join(missing)}")
     small = {**read("conformance.json"), "topology": {"seed": 1, "worker": 1, "gate": 1}}
-    verdicts = played((str(PART / "echo.sh"),), small, chosen(promises(), SHELL_PLAYS))
-    assert told(verdicts) == {}
-    assert len(verdicts) == len(SHELL_PLAYS)
+    results = played((str(PART / "echo.sh"),), small, chosen(promises(), SHELL_PLAYS))
+    assert not_kept(results) == {}
+    assert len(results) == len(SHELL_PLAYS)

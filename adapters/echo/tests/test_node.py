@@ -1,4 +1,4 @@
-"""What runs on a node, run here: it echoes, and is quiet only when it takes no work and has none."""
+"""The program on the node, run here: it echoes, and is quiet only when it takes no new work and has none."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ def get(address: str) -> tuple[int, str]:
 
 
 def becomes_quiet(address: str) -> tuple[int, str]:
-    """What it says once it is quiet: an answer is heard a moment before it is no longer owed."""
+    """Its answer once it is quiet: the client has the response a moment before the request counts as done."""
     until = time.monotonic() + WAIT_SECONDS
     while (said := get(f"{address}/quiet"))[0] != 200 and time.monotonic() < until:
         pass
@@ -60,8 +60,8 @@ def test_it_echoes_until_it_is_cordoned_and_again_when_it_is_wanted(place: Path)
         assert get(f"{address}/echo?text=again") == (200, "again")
 
 
-class Worker(BaseHTTPRequestHandler):
-    """A worker behind a gate, which answers when the test lets it."""
+class WorkerDouble(BaseHTTPRequestHandler):
+    """A worker behind a gate, which answers when the test allows it."""
 
     asked, may_answer = threading.Event(), threading.Event()
 
@@ -74,15 +74,15 @@ class Worker(BaseHTTPRequestHandler):
         self.wfile.write(b"slow")
 
     def log_message(self, format: str, *args: object) -> None:
-        """Nobody reads it."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def worker() -> Iterator[ThreadingHTTPServer]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Worker) as server:
+    with ThreadingHTTPServer(("127.0.0.1", 0), WorkerDouble) as server:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}).start()
         yield server
-        Worker.may_answer.set()
+        WorkerDouble.may_answer.set()
         server.shutdown()
 
 
@@ -93,10 +93,10 @@ def test_it_is_not_quiet_while_an_answer_is_owed(worker: ThreadingHTTPServer, pl
     with serving(place, "gate") as address:
         caller = threading.Thread(target=lambda: answers.append(get(f"{address}/echo?text=fast")))
         caller.start()
-        assert Worker.asked.wait(WAIT_SECONDS)
+        assert WorkerDouble.asked.wait(WAIT_SECONDS)
         (place / "cordon").write_text("on\n")
         busy = get(f"{address}/quiet")
-        Worker.may_answer.set()
+        WorkerDouble.may_answer.set()
         caller.join()
         assert busy == (503, "1 under way")
         assert answers == [(200, "slow")], "the answer is the worker's"

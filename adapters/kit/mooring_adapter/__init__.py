@@ -1,25 +1,37 @@
-"""The kit for adapters: write a pure `plan`, and this does the rest.
+"""The kit for adapters: write a pure `plan`, and the kit does the rest.
 
     from mooring_adapter import Adapter, Finish, Plan, ReportMember, RunTask, main
 
-    def plan(world, operation):
+    def plan(view, operation):
         return Plan((…, Finish()))
 
     main(Adapter(app_slug="hello", plan=plan))
 
-docs/adapter-kit.md is the page to read, docs/tutorials/write-an-adapter.md the one to follow.
+docs/adapter-kit.md is the reference, docs/tutorials/write-an-adapter.md the tutorial.
 """
 
 from mooring_adapter.adapter import Adapter, Planner, Watcher
-from mooring_adapter.due import Due, due
+from mooring_adapter.instance_view import (
+    Allocation,
+    Attachment,
+    Instance,
+    InstanceView,
+    Member,
+    Operation,
+    Pin,
+    StepRecord,
+    Task,
+)
+from mooring_adapter.next_actions import NextActions, next_actions
 from mooring_adapter.program import main
 from mooring_adapter.steps import (
+    Barrier,
     Blocked,
     Failure,
     Finish,
-    Gather,
     MakeSecret,
-    MemberSeen,
+    MemberObservation,
+    Observation,
     OnFailure,
     Plan,
     PlanRefused,
@@ -31,33 +43,34 @@ from mooring_adapter.steps import (
     Step,
     Usage,
     Wait,
-    Watched,
 )
-from mooring_adapter.world import (
-    Allocation,
-    Attachment,
-    Instance,
-    Member,
-    Operation,
-    Pin,
-    StepRecord,
-    Task,
-    World,
-)
+
+# Deprecated names: adapters written for earlier versions of the kit import them. New code uses the names on the right.
+World = InstanceView
+Gather = Barrier
+Watched = Observation
+MemberSeen = MemberObservation
+Due = NextActions
+due = next_actions
 
 __all__ = [
     "Adapter",
     "Allocation",
     "Attachment",
+    "Barrier",
     "Blocked",
     "Due",
     "Failure",
     "Finish",
     "Gather",
     "Instance",
+    "InstanceView",
     "MakeSecret",
     "Member",
+    "MemberObservation",
     "MemberSeen",
+    "NextActions",
+    "Observation",
     "OnFailure",
     "Operation",
     "Pin",
@@ -79,4 +92,5 @@ __all__ = [
     "World",
     "due",
     "main",
+    "next_actions",
 ]

@@ -1,23 +1,23 @@
-"""What an adapter is to the kit: the app it serves, and its pure functions."""
+"""What an adapter gives to the kit: the apps it serves, and its pure functions."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from mooring_adapter.steps import Plan, Watched
-from mooring_adapter.world import Operation, World
+from mooring_adapter.instance_view import InstanceView, Operation
+from mooring_adapter.steps import Observation, Plan
 
-Planner = Callable[[World, Operation], Plan]
-Watcher = Callable[[World], Watched]
+Planner = Callable[[InstanceView, Operation], Plan]
+Watcher = Callable[[InstanceView], Observation]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Adapter:
-    """One adapter. `actions` has a planner for each action of the manifest; `cancel` one for what is asked to end early
-    (without it the tasks under way end, and nothing new begins); `watch` looks at a running instance, on every change
-    and every `watch_seconds`.
+    """One adapter.
 
-    `app_slugs` names more apps that the same program serves; empty, with `app_slug` empty too, is every app that its
-    key was given.
+    `actions` has a planner for each action of the manifest. `cancel` plans the early end of an operation; without it
+    running tasks end and nothing new begins. `watch` observes a running instance, on every change and every
+    `watch_seconds`. `app_slugs` names further apps that the same program serves; if both `app_slug` and `app_slugs`
+    are empty, it serves every app that its key opens.
     """
 
     plan: Planner
@@ -30,5 +30,5 @@ class Adapter:
 
     @property
     def serves(self) -> frozenset[str]:
-        """The slugs of its apps; none stands for all."""
+        """The slugs of its apps; an empty set means all."""
         return frozenset({self.app_slug, *self.app_slugs} - {""})

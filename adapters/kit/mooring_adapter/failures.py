@@ -1,14 +1,14 @@
-"""What a failure means: one table for what nodes say, one for what the platform refuses.
+"""What a failure means: one table for the failures of tasks, one for the refusals of the platform.
 
-Adapters speak of failures in the words of operations (`image_pull_failed`, `unhealthy` …), whatever a task or an answer
-called them, so that people and the platform's own rules read one vocabulary.
+Adapters report failures with the codes of operations (`image_pull_failed`, `unhealthy` …), whatever a task or a
+response called them, so that people and the platform's rules read one vocabulary.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
+from mooring_adapter.instance_view import Member, Task
 from mooring_adapter.steps import Failure
-from mooring_adapter.world import Member, Task
 from mooring_sdk import MooringError
 
 OF_TASK: Final[Mapping[str, str]] = {
@@ -28,7 +28,7 @@ OF_TASK: Final[Mapping[str, str]] = {
     "capacity": "no_capacity",
     "host_error": "runtime_error",
 }
-"""The failure codes of tasks, as failures of operations."""
+"""The failure code of an operation for each failure code of a task."""
 
 OF_REFUSAL: Final[Mapping[str, str]] = {
     "permission_denied": "permission_denied",
@@ -42,13 +42,13 @@ OF_REFUSAL: Final[Mapping[str, str]] = {
     "no_capacity": "no_capacity",
     "circuit_open": "circuit_open",
 }
-"""What the platform answers when a task or a report is refused for good; everything else is the adapter's mistake."""
+"""Non-retryable refusals of the platform; every other refusal is the adapter's mistake."""
 
 AGAIN: Final = frozenset({"interrupted", "host_error"})
-"""Failures of a task that say nothing about the app: another attempt may do."""
+"""Failures of a task that say nothing about the app: another attempt may succeed."""
 
 STALE: Final = frozenset({"conflict", "illegal_transition", "revision_conflict", "operation_in_progress"})
-"""Refusals that come of an old view of the world: it is read again, and planned anew."""
+"""Refusals caused by an outdated view: the kit reads the instance again and plans again."""
 
 
 def may_try_again(task: Task) -> bool:
@@ -57,29 +57,29 @@ def may_try_again(task: Task) -> bool:
 
 
 def of_task(task: Task, member: Member | None) -> Failure:
-    """Why a task failed, in the words of operations."""
+    """Why a task failed, with the code of an operation."""
     lines = tuple(task.last_lines or ())
-    said = task.failure_detail or task.failure_code or task.status
+    detail = task.failure_detail or task.failure_code or task.status
     if is_lost(member) or (task.status == "expired" and not _is_reachable(member)):
         return Failure("node_lost", f"{task.step}: the node of {_name(member)} is lost or unreachable", lines)
     code = "step_timeout" if task.status == "expired" else OF_TASK.get(task.failure_code or "", "runtime_error")
     exited = f" (exit code {task.exit_code})" if task.exit_code is not None else ""
-    return Failure(code, f"{task.step}: {said}{exited}", lines)
+    return Failure(code, f"{task.step}: {detail}{exited}", lines)
 
 
 def of_member(member: Member) -> Failure:
     """Why a member failed, as it is recorded."""
-    said = member.failure_detail or "the member failed"
-    return Failure(member.failure_code or "runtime_error", f"{_name(member)}: {said}", tuple(member.last_lines or ()))
+    detail = member.failure_detail or "the member failed"
+    return Failure(member.failure_code or "runtime_error", f"{_name(member)}: {detail}", tuple(member.last_lines or ()))
 
 
 def of_refusal(error: MooringError) -> Failure:
-    """What a refusal of the platform's means for an operation."""
+    """What a refusal of the platform means for an operation."""
     return Failure(OF_REFUSAL.get(error.code, "adapter_error"), f"the platform refused: {error.code}: {error.detail}")
 
 
 def is_lost(member: Member | None) -> bool:
-    """Whether a member's node is gone for good, as the platform says."""
+    """Whether the platform has given up a member's node."""
     return member is not None and member.status == "failed" and member.failure_code == "node_lost"
 
 

@@ -1,8 +1,8 @@
-"""Log lines: one JSON object a line on stderr, with the same labels as the platform's own lines.
+"""Log lines: one JSON object per line on stderr, with the same labels as the platform's own lines.
 
-The labels of the work under way (`correlation_id`, `trace_id`, `org_id`, `project_id`, `app_slug`, `app_instance_id`)
-are kept in the context, so that one correlation id finds the lines of the API, the worker, the adapter and the agent.
-Nobody logs a secret on purpose; what looks like a token is masked all the same.
+The labels of the current work (`correlation_id`, `trace_id`, `org_id`, `project_id`, `app_slug`, `app_instance_id`) are
+kept in the context, so that one correlation id finds the lines of the API, the worker, the adapter and the agent. No
+code logs a secret on purpose; anything that looks like a token is masked nevertheless.
 """
 
 import logging
@@ -17,7 +17,7 @@ from typing import Any, Final, TextIO
 
 import msgspec
 
-from mooring_adapter.world import Operation, World
+from mooring_adapter.instance_view import InstanceView, Operation
 
 LEVELS: Final = ("debug", "info", "warning", "error")
 LABELS: Final[ContextVar[Mapping[str, str] | None]] = ContextVar("mooring_adapter_labels", default=None)
@@ -30,8 +30,8 @@ _encode: Final = msgspec.json.Encoder(enc_hook=repr).encode
 
 
 @contextmanager
-def labelled(**labels: str) -> Iterator[None]:
-    """Everything that is logged inside carries these labels too."""
+def log_labels(**labels: str) -> Iterator[None]:
+    """Add these labels to every line that is logged inside."""
     token = LABELS.set({**(LABELS.get() or {}), **{name: value for name, value in labels.items() if value}})
     try:
         yield
@@ -39,9 +39,9 @@ def labelled(**labels: str) -> Iterator[None]:
         LABELS.reset(token)
 
 
-def labels_of(world: World, operation: Operation | None = None) -> dict[str, str]:
-    """The labels of the work on an instance, and on an operation of it."""
-    instance = world.instance
+def labels_of(view: InstanceView, operation: Operation | None = None) -> dict[str, str]:
+    """The labels of work on an instance, or on one of its operations."""
+    instance = view.instance
     return {
         "org_id": instance.tenant_id,
         "project_id": instance.project_id,
@@ -54,15 +54,13 @@ def labels_of(world: World, operation: Operation | None = None) -> dict[str, str
 
 
 class JsonLines(logging.Handler):
-    """Writes each record as one line."""
-
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
         self._stream = sys.stderr if stream is None else stream
         self.lost = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write one record; a line that cannot be written never fails the work that it was about."""
+        """Write one record; a failed write must never fail the work that it describes."""
         fields: dict[str, Any] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -84,7 +82,7 @@ class JsonLines(logging.Handler):
 
 
 def configure_logging(level: str = "info", stream: TextIO | None = None) -> None:
-    """Send every line of this process one way."""
+    """Write every line of this process as JSON."""
     root = logging.getLogger()
     for handler in list(root.handlers):
         root.removeHandler(handler)

@@ -1,12 +1,12 @@
 """The steps of a plan: calls as data.
 
-A plan is made anew whenever something changed, from what is recorded; it names what the whole operation consists of,
-and the kit does what is due of it. A step's name is stable and unique within its operation: under it the platform
-keeps the task, or the note that the step is done, so that whoever comes next goes on from there.
+The kit asks for a plan whenever something has changed. The plan lists all steps of the operation, and the kit does
+those that are due. A step's name is stable and unique within its operation: the platform stores the step's task, or
+that the step is done, under this name, so that any replica can continue from there.
 
-The order is in the list. Steps of one member follow each other; steps of different members go side by side; a step
-without a member waits for all that stand before it, and all that stand behind it wait for it. `after` replaces that
-rule by the names of the steps that have to be done first.
+The order is that of the list. Steps of one member run one after the other, steps of different members in parallel. A
+step without a member waits for all steps before it, and all steps behind it wait for it. `after` replaces this rule by
+the names of the steps that have to be done first.
 """
 
 from collections.abc import Mapping
@@ -19,47 +19,47 @@ Grant = Mapping[str, Any]
 
 
 class OnFailure(StrEnum):
-    """What a failed task means."""
+    """What the failure of a task leads to."""
 
     FAIL_OPERATION = "fail_operation"
-    """The operation ends as failed, with the task's failure."""
+    """The operation fails with the task's failure."""
     FAIL_MEMBER = "fail_member"
-    """The member is reported as failed and the rest of its steps is left out; the others go on."""
+    """The member is reported as failed and its other steps are skipped; other members continue."""
     GO_ON = "go_on"
-    """It counts as done: the plan looks at the task itself."""
+    """The step counts as done: the plan examines the task itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why something failed: a code of the closed list, words, and the last lines of its log."""
+    """Why something failed: a code of the closed list, a sentence, and the last lines of its log."""
 
     code: str
     detail: str
     last_lines: tuple[str, ...] = ()
 
     def plain(self) -> dict[str, Any]:
-        """As it is sent."""
+        """The JSON body."""
         return {"code": self.code, "detail": self.detail[:4_000], "last_lines": list(self.last_lines[-50:])}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What every step has; `after` None is the order of the list."""
+    """What every step has; without `after` the order is that of the list."""
 
     step: str
     after: tuple[str, ...] | None = None
 
     @property
     def of_member(self) -> str | None:
-        """The member that the step is about, if it is about one."""
+        """The member that the step concerns, if it concerns one."""
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTask(Step):
-    """Have a task done on the node of a member. Made once under its step, however often it is asked for.
+    """Run a task on the node of a member. It is created once per step, however often it is requested.
 
-    `attempts` lets an attempt that was cut off (a node that restarted) be made again, as `<step>/2` and so on.
+    With `attempts` an interrupted task (the node restarted) is created again, as `<step>/2` and so on.
     """
 
     member_id: str
@@ -77,10 +77,10 @@ class RunTask(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MakeSecret(Step):
-    """Have a secret kept for the instance; under one name the first one stays.
+    """Store a secret for the instance; the first one of a name stays.
 
-    `purpose` is `app_access` (shown to whoever may connect), `member_secret`, or `cluster_key` (a key by which the
-    members prove themselves to each other); nobody is shown the last two.
+    `purpose` is `app_access` (shown to everyone who may connect), `member_secret`, or `cluster_key` (a key by which the
+    members authenticate to each other). The last two are shown to nobody.
     """
 
     name: str
@@ -91,7 +91,7 @@ class MakeSecret(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportMember(Step):
-    """Tell what was observed of a member. What is None is not told."""
+    """Report what was observed about a member. Fields that are None are not sent."""
 
     member_id: str
     status: str | None = None
@@ -109,9 +109,9 @@ class ReportMember(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportEndpoint(Step):
-    """Tell where the app is reached; an endpoint of the same name is replaced. `task` is the step that opened it.
+    """Report where the app is reached; an endpoint of the same name is replaced. `task` is the step that opened it.
 
-    One of protocol `terminal` is where commands run: it has a user instead of a port.
+    An endpoint of the protocol `terminal` runs commands: it has a user instead of a port.
     """
 
     name: str
@@ -128,7 +128,7 @@ class ReportEndpoint(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportInstance(Step):
-    """Tell what was observed of the whole."""
+    """Report what was observed about the whole instance."""
 
     health: str | None = None
     health_detail: str | None = None
@@ -138,13 +138,13 @@ class ReportInstance(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gather(Step):
-    """Everything before is done: a name for that, so that people see it and other steps can wait for it."""
+class Barrier(Step):
+    """All steps before it are done: a name for people to see and for other steps to wait for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait(Step):
-    """Nothing before `until`, by the platform's clock."""
+    """Wait until a time of the platform's clock."""
 
     until: datetime
     member_id: str | None = None
@@ -156,7 +156,7 @@ class Wait(Step):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocked(Step):
-    """Something with a name stands in the way; the operation goes on by itself when the plan no longer says so."""
+    """A named obstacle; the operation continues by itself when the plan no longer has it."""
 
     code: str
     detail: str
@@ -166,8 +166,8 @@ class Blocked(Step):
 class Finish(Step):
     """The end: the last step of every plan.
 
-    A success that follows on failed members of a deploy, an add or another change of the whole becomes the first one's
-    failure, unless the plan `tolerates_failures`.
+    If a member failed during a deploy, an add or another change of the whole, a success becomes that member's failure,
+    unless the plan `tolerates_failures`.
     """
 
     step: str = "finish"
@@ -187,20 +187,22 @@ class Plan:
     def __post_init__(self) -> None:
         names = [each.step for each in self.steps]
         if doubled := {name for name in names if names.count(name) > 1} if len(set(names)) < len(names) else None:
-            raise PlanRefused(f"steps have names of their own; twice: {', '.join(sorted(doubled))}")
+            raise PlanRefused(f"step names must be unique; used twice: {', '.join(sorted(doubled))}")
         known = set(names)
         for each in self.steps:
             if missing := set(each.after or ()) - known:
-                raise PlanRefused(f"{each.step} waits for {', '.join(sorted(missing))}, which is no step of this plan")
+                raise PlanRefused(
+                    f"{each.step} waits for {', '.join(sorted(missing))}, which is not a step of this plan"
+                )
 
 
 class PlanRefused(ValueError):
-    """A plan that cannot be carried out: a mistake in the adapter."""
+    """A plan that cannot be executed: a mistake in the adapter."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemberSeen:
-    """What a look at a running instance found of a member."""
+class MemberObservation:
+    """What was observed about a member of a running instance."""
 
     member_id: str
     status: str | None = None
@@ -212,7 +214,7 @@ class MemberSeen:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Something metered, over an interval that is over; the record id is unique in the instance for ever."""
+    """A metered quantity over a past interval; the record id is unique in the instance forever."""
 
     record_id: str
     unit: str
@@ -224,23 +226,23 @@ class Usage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportUsage(Step):
-    """Tell what was metered, in an operation: what `watch` would tell later where there is no later.
+    """Report usage within an operation, for what `watch` would report too late, such as at the end of an instance.
 
-    The records are told before the step counts as done, and each is stored once, however often it is told.
+    The records are sent before the step counts as done, and each is stored once, however often it is sent.
     """
 
     usage: tuple[Usage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Watched:
-    """What a look at a running instance found; what is already recorded so is not told again.
+class Observation:
+    """What was observed about a running instance; the kit reports only what is not recorded yet.
 
-    `looks` are tasks of no operation that only look (probes, inspections); a step's name is made once, so each look
-    has one of its own, such as `watch/<member>/<minute>`.
+    `looks` are tasks outside any operation that only observe (probes, inspections). A step name creates one task, so
+    each look needs a name of its own, such as `watch/<member>/<minute>`.
     """
 
-    members: tuple[MemberSeen, ...] = ()
+    members: tuple[MemberObservation, ...] = ()
     health: str | None = None
     health_detail: str | None = None
     detail: Mapping[str, Any] | None = None

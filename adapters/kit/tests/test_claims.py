@@ -1,14 +1,14 @@
-"""The claims of the simulated platform: nothing is claimed for whoever is gone, however late his poll comes in."""
+"""The claims of the simulated platform: a process that is gone claims nothing, however late its poll arrives."""
 
 import sys
 import threading
 from typing import Any
 
 from adapters.kit.tests.test_suite_can_fail import BROKEN_ADAPTER, MANIFEST, PATIENCE_SECONDS
-from mooring_adapter.conformance.book import Book
-from mooring_adapter.conformance.contract import Asked, Contract
-from mooring_adapter.conformance.records import Account
-from mooring_adapter.conformance.simulated import SimulatedPlatform
+from mooring_adapter.conformance.fake_api import ApiRequest, ApiResponse, FakeApi
+from mooring_adapter.conformance.fake_records import FakeAccount
+from mooring_adapter.conformance.fake_store import FakeStore
+from mooring_adapter.conformance.simulated_platform import SimulatedPlatform
 from mooring_adapter.conformance.suite import read_profile
 
 
@@ -18,15 +18,15 @@ def test_a_poll_that_comes_in_behind_the_kill_of_its_sender_claims_nothing() -> 
     late, is_killed = threading.Event(), threading.Event()
     answered: list[int] = []
 
-    def on_its_way(asked: Asked, number: int) -> None:
+    def on_its_way(asked: ApiRequest, number: int) -> None:
         if asked.path.endswith("/claims") and asked.body["held"]:
             late.set()
             is_killed.wait(PATIENCE_SECONDS)
 
-    def over(asked: Asked, number: int, answer: tuple[int, dict[str, Any]]) -> tuple[int, dict[str, Any]]:
+    def over(asked: ApiRequest, number: int, answer: ApiResponse) -> ApiResponse:
         if asked.path.endswith("/claims") and asked.body["held"]:
-            with platform.book.changing():
-                answered.append(answer[0])
+            with platform.store.changing():
+                answered.append(answer.status)
         return answer
 
     try:
@@ -44,18 +44,18 @@ def test_a_poll_that_comes_in_behind_the_kill_of_its_sender_claims_nothing() -> 
 
 
 def test_a_poll_that_was_sent_before_its_holder_let_go_takes_nothing_back() -> None:
-    book = Book()
-    contract = Contract(book, tokens={"token": ("sva_1", float("inf"))})
-    book.accounts["sva_1"] = Account("sva_1", "prj_1", "key", "public", ("broken",))
-    instance = book.create(book.accounts["sva_1"], MANIFEST, {"worker": 1}, {}, "handed-over")
+    store = FakeStore()
+    contract = FakeApi(store, tokens={"token": ("sva_1", float("inf"))})
+    store.accounts["sva_1"] = FakeAccount("sva_1", "prj_1", "key", "public", ("broken",))
+    instance = store.create(store.accounts["sva_1"], MANIFEST, {"worker": 1}, {}, "handed-over")
 
     def asked(what: str, **body: object) -> dict[str, Any]:
         given = {"holder": "first", "free": 10, **body}
-        return contract.answer(Asked("POST", f"/api/v1/runtime/{what}", {}, given, "", "token"))[1]
+        return contract.answer(ApiRequest("POST", f"/api/v1/runtime/{what}", {}, given, "", "token")).body
 
     (claim,) = asked("claims")["claims"]
     asked("releases", held=[claim])
     late = asked("claims", held=[claim])
     assert (late["claims"], late["lost"], instance.claim.holder) == ([], [claim], None)
-    (again,) = asked("claims")["claims"]  # one that goes on after all is heard
+    (again,) = asked("claims")["claims"]  # a process that continues is answered
     assert again["fence"] > claim["fence"]

@@ -10,13 +10,13 @@ from typing import Any, cast
 import pytest
 
 from mooring_adapter import Adapter, Finish, Plan, ReportMember
-from mooring_adapter.conformance.contract import Asked
-from mooring_adapter.conformance.simulated import SimulatedPlatform
+from mooring_adapter.claim_loop import ClaimLoop
+from mooring_adapter.conformance.fake_api import ApiRequest
+from mooring_adapter.conformance.simulated_platform import SimulatedPlatform
 from mooring_adapter.conformance.suite import read_profile
-from mooring_adapter.holder import Holder
-from mooring_adapter.platform import Platform, read_key
+from mooring_adapter.instance_view import InstanceView, Operation
+from mooring_adapter.platform_client import PlatformClient, read_key
 from mooring_adapter.program import _once, read_options
-from mooring_adapter.world import Operation, World
 from mooring_sdk import AsyncClient, ServiceAccountCredentials
 from tests.support.waiting import turns
 
@@ -29,11 +29,11 @@ MANIFEST: dict[str, Any] = {
 ADAPTER = """
 from mooring_adapter import Adapter, Finish, Plan, ReportMember, RunTask, main
 
-def plan(world, operation):
-    if world.instance.name == "wrong":
+def plan(view, operation):
+    if view.instance.name == "wrong":
         raise KeyError("a mistake")
     steps = []
-    for each in world.concerned(operation):
+    for each in view.concerned(operation):
         steps += [
             ReportMember(step=f"join/{each.id}", member_id=each.id, status="joining"),
             RunTask(step=f"run/{each.id}", member_id=each.id, type="process.run", arguments={"argv": ["true"]}),
@@ -67,18 +67,18 @@ def test_once_does_what_is_due_gives_it_back_and_ends(platform: SimulatedPlatfor
 def test_once_does_not_end_before_the_platform_has_answered(platform: SimulatedPlatform) -> None:
     may_answer, paused = threading.Event(), 0
 
-    def hold(asked: Asked, number: int) -> None:
+    def hold(asked: ApiRequest, number: int) -> None:
         if asked.path.endswith("/claims"):
             may_answer.wait(platform.profile.patience_seconds)
 
-    def plan(world: World, operation: Operation) -> Plan:
-        members = world.concerned(operation)
-        told = [
+    def plan(view: InstanceView, operation: Operation) -> Plan:
+        members = view.concerned(operation)
+        reports = [
             ReportMember(step=f"{status}/{each.id}", member_id=each.id, status=status)
             for each in members
             for status in ("joining", "ready")
         ]
-        return Plan((*told, Finish()))
+        return Plan((*reports, Finish()))
 
     async def pause(seconds: float) -> None:
         nonlocal paused
@@ -88,11 +88,11 @@ def test_once_does_not_end_before_the_platform_has_answered(platform: SimulatedP
         await turns()
 
     async def once() -> None:
-        account = next(iter(platform.book.accounts.values()))
+        account = next(iter(platform.store.accounts.values()))
         key = read_key((platform.place / "key.pem").read_bytes())
         credentials = ServiceAccountCredentials(account.id, account.key_id, key.private)
-        async with AsyncClient(platform.contract.address, credentials=credentials) as client:
-            await _once(Holder(Adapter(app_slug="plain", plan=plan), Platform(client, "once")), pause)
+        async with AsyncClient(platform.api.address, credentials=credentials) as client:
+            await _once(ClaimLoop(Adapter(app_slug="plain", plan=plan), PlatformClient(client, "once")), pause)
 
     platform.faults.before = hold
     instance_id = platform.create_instance("late")
@@ -125,13 +125,13 @@ def test_a_task_that_is_refused_for_good_fails_the_operation_with_the_reason(pla
 @pytest.mark.parametrize(
     ("words", "why"),
     [
-        ([], "say --url"),
-        (["--url", "http://127.0.0.1:1"], "say --key-file"),
+        ([], "--url is missing"),
+        (["--url", "http://127.0.0.1:1"], "--key-file is missing"),
         (["--url", "http://127.0.0.1:1", "--key-file", "k", "--most", "0"], "between 1 and"),
-        (["--url", "http://127.0.0.1:1", "--key-file", "k", "--key-id", "x"], "go together"),
+        (["--url", "http://127.0.0.1:1", "--key-file", "k", "--key-id", "x"], "given together"),
     ],
 )
-def test_what_is_missing_at_the_start_is_told(
+def test_a_missing_option_is_reported_at_the_start(
     words: list[str], why: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("MOORING_URL", "MOORING_KEY_FILE", "MOORING_KEY_ID", "MOORING_SERVICE_ACCOUNT_ID"):
@@ -141,11 +141,11 @@ def test_what_is_missing_at_the_start_is_told(
     assert why in capsys.readouterr().err
 
 
-async def test_once_ends_with_the_error_that_ended_its_holder() -> None:
-    class Falling(Holder):
+async def test_once_ends_with_the_error_that_ended_its_claim_loop() -> None:
+    class Falling(ClaimLoop):
         async def run(self) -> None:
             raise OSError("no room for a log line")
 
-    falling = Falling(Adapter(app_slug="plain", plan=lambda world, operation: Plan(())), cast(Any, None))
+    falling = Falling(Adapter(app_slug="plain", plan=lambda view, operation: Plan(())), cast(Any, None))
     with pytest.raises(OSError, match="no room"):
         await _once(falling, lambda seconds: turns())

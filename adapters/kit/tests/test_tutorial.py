@@ -1,4 +1,4 @@
-"""The tutorial is true: its files, as they stand on the page, make an adapter that keeps its promises."""
+"""The files of the tutorial, exactly as on the page, make an adapter that keeps its promises."""
 
 import json
 import re
@@ -23,6 +23,6 @@ def test_the_adapter_of_the_tutorial_keeps_its_promises(tmp_path: Path) -> None:
     profile = read_profile(json.loads(written["manifest.json"]), details)
     wanted = [each.key for each in promises() if each.key not in SLOW]
     command = (sys.executable, str(tmp_path / "adapter.py"))
-    verdicts = play(command, profile, chosen(promises(), wanted), lambda verdict: None)
-    assert {each.promise: each.reason for each in verdicts if each.verdict == BROKEN} == {}
-    assert [each.promise for each in verdicts if each.verdict == NOT_PLAYED] == ["restart"]
+    results = play(command, profile, chosen(promises(), wanted), lambda result: None)
+    assert {each.promise: each.reason for each in results if each.verdict == BROKEN} == {}
+    assert [each.promise for each in results if each.verdict == NOT_PLAYED] == ["restart"]

@@ -1,21 +1,21 @@
-"""What the kit says: failures in the words of operations, log lines with the labels of the work."""
+"""What the kit reports: failures with the codes of operations, log lines with the labels of the work."""
 
 import io
 import json
 import logging
 from datetime import timedelta
 
-from adapters.kit.tests.worlds import NOW, member, operation, task, world
+from adapters.kit.tests.sample_views import NOW, member, operation, task, view
 from mooring_adapter import failures
-from mooring_adapter.conformance.rules import FAILURES
-from mooring_adapter.logs import JsonLines, labelled, labels_of
-from mooring_adapter.platform import traced
+from mooring_adapter.conformance.platform_rules import FAILURES
+from mooring_adapter.instance_view import Allocation, read_view
+from mooring_adapter.logs import JsonLines, labels_of, log_labels
+from mooring_adapter.platform_client import traced
 from mooring_adapter.program import read_options
-from mooring_adapter.world import Allocation, read_world
 from mooring_sdk import MooringError
 
 
-def test_every_failure_of_a_task_has_a_word_among_those_of_operations() -> None:
+def test_every_failure_of_a_task_has_a_code_of_operations() -> None:
     assert set(failures.OF_TASK.values()) <= FAILURES
     assert set(failures.OF_REFUSAL.values()) <= FAILURES
 
@@ -26,7 +26,7 @@ def test_an_expired_task_on_an_unreachable_node_is_a_lost_node() -> None:
     assert failures.of_task(task("a1", "expired"), member("a", "joining")).code == "step_timeout"
 
 
-def test_a_refusal_for_good_is_told_in_the_same_words() -> None:
+def test_a_non_retryable_refusal_has_a_code_of_operations() -> None:
     assert failures.of_refusal(MooringError("no", code="artifact_revoked")).code == "artifact_refused"
     assert failures.of_refusal(MooringError("no", code="validation_failed")).code == "adapter_error"
 
@@ -36,8 +36,8 @@ def test_a_log_line_carries_the_labels_of_the_work_and_no_token() -> None:
     log = logging.getLogger("test.adapter")
     log.addHandler(JsonLines(out))
     log.propagate = False
-    labels = labels_of(world(), operation(correlation_id="c1", trace_id="t1"))
-    with labelled(**labels):
+    labels = labels_of(view(), operation(correlation_id="c1", trace_id="t1"))
+    with log_labels(**labels):
         log.warning("refused Bearer abcdefghijklmnop", extra={"code": "conflict"})
     line = json.loads(out.getvalue())
     assert (line["correlation_id"], line["trace_id"], line["app_instance_id"]) == ("c1", "t1", "instance")
@@ -52,9 +52,9 @@ def test_each_request_for_an_operation_carries_its_correlation_and_its_trace() -
     assert options.traceparent.startswith(f"00-{'a' * 32}-")
 
 
-def test_a_field_that_is_new_to_the_kit_is_passed_over() -> None:
+def test_an_unknown_field_is_ignored() -> None:
     plain = {"instance": {"id": "i", "colour": "blue"}, "now": "2026-03-01T12:00:00Z", "members": []}
-    assert read_world(plain, world().now or plain).instance.id == "i"  # type: ignore[arg-type]
+    assert read_view(plain, view().now or plain).instance.id == "i"  # type: ignore[arg-type]
 
 
 def test_each_process_has_a_name_of_its_own() -> None:
@@ -69,7 +69,7 @@ def test_a_removed_members_work_may_last_until_only_the_end_of_the_app_is_left()
     until = NOW + timedelta(seconds=100)
     manifest = {"lifecycle": {"delete": {"graceful_seconds": 30}}}
     removing = operation("remove", phase_deadline_at=until)
-    assert world(manifest=manifest).quiet_until(removing) == until - timedelta(seconds=30)
-    assert world().quiet_until(removing) == until - timedelta(seconds=60)
-    assert world().quiet_until(operation("drain", deadline_at=until)) == until
-    assert world().quiet_until(operation("remove")) is None
+    assert view(manifest=manifest).quiet_until(removing) == until - timedelta(seconds=30)
+    assert view().quiet_until(removing) == until - timedelta(seconds=60)
+    assert view().quiet_until(operation("drain", deadline_at=until)) == until
+    assert view().quiet_until(operation("remove")) is None

@@ -1,6 +1,6 @@
-"""Slurm as an app of Mooring: clusters of real daemons inside of a project's allocations.
+"""Slurm as an app of Mooring: clusters of real daemons inside a project's allocations.
 
-`config` reads what a launcher filled in, `layout` says where things lie in a sandbox, `conf` renders Slurm's own files,
-`daemons` says how its programs are started, and `slurm_node` is the program that speaks with Slurm on the node. What is
-done when is in the plans; the platform carries it out and knows nothing of Slurm.
+`launch_config` reads the launcher's configuration, `layout` has the paths and ports in a sandbox, `config_files`
+renders Slurm's own files, `daemons` has the command lines of its programs, and `slurm_node` is the program on the node
+that talks to Slurm. `plans` decides what is done when; the platform executes it and knows nothing about Slurm.
 """

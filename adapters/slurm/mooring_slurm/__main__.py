@@ -1,9 +1,9 @@
-"""The program: without a verb it is the adapter; verbs make what a catalog takes.
+"""The program: without a verb it is the adapter; verbs produce what a catalog needs.
 
-mooring-slurm --url URL --key-file FILE                    operate clusters until told to end
-mooring-slurm bundle DIR --key-file FILE [--version V]     write what `mooring install` puts into a catalog
-mooring-slurm manifest [--version V]                       print the manifest, with the digest of its program
-mooring-slurm program [--version V]                        print the program on the node, the blob that it names
+mooring-slurm --url URL --key-file FILE                    operate clusters until stopped
+mooring-slurm bundle DIR --key-file FILE [--version V]     write the input of `mooring install`
+mooring-slurm manifest [--version V]                       print the manifest with the digest of its program
+mooring-slurm program [--version V]                        print the program on the node, which the manifest names
 """
 
 import argparse
@@ -21,9 +21,9 @@ from mooring_slurm.catalog import VERSION, manifest_of, program
 
 
 def _bundle(arguments: Sequence[str]) -> int:
-    parser = _parser("bundle", "Write what `mooring install` puts into a catalog: manifest, program and key.")
-    parser.add_argument("directory", type=Path, help="the directory that it is put into")
-    parser.add_argument("--key-file", type=Path, required=True, help="the adapter's key; made where there is none")
+    parser = _parser("bundle", "Write the input of `mooring install`: manifest, program and key.")
+    parser.add_argument("directory", type=Path, help="the directory to write to")
+    parser.add_argument("--key-file", type=Path, required=True, help="the adapter's key; created if it does not exist")
     given = parser.parse_args(arguments)
     print(write_version(given.directory, key_at(given.key_file), given.version))
     return 0
@@ -55,7 +55,7 @@ VERBS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> Any:
-    """Run the adapter, or a verb; the exit code."""
+    """Run the adapter or a verb; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if not words or words[0] not in VERBS:
         return run_adapter(SLURM, words)

@@ -1,4 +1,4 @@
-"""The bundle of this app: what `mooring install` puts into a catalog, with the program on the node beside it."""
+"""The bundle of this app: the input of `mooring install`, with the program on the node beside it."""
 
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,14 @@ from mooring_slurm.catalog import ABOUT, APP, ROLE, VERSION, manifest_of, progra
 
 
 def bundle_of(key: Ed25519PrivateKey, version: str = VERSION) -> dict[str, Any]:
-    """The bundle of a version."""
     return installable(ABOUT, manifest_of(version), {ROLE: blob_at(program_name(version))}, key)
 
 
 def program_name(version: str = VERSION) -> str:
-    """What the file with the program on the node is called."""
+    """The file name of the program on the node."""
     return blob_name(APP, program(version), ".pyz")
 
 
 def write_version(directory: Path, key: Ed25519PrivateKey, version: str = VERSION) -> Path:
-    """Put the bundle of a version and its program into a directory; the bundle's file."""
+    """Write the bundle of a version and its program into a directory; returns the bundle's file."""
     return write_bundle(directory, bundle_of(key, version), {program_name(version): program(version)})

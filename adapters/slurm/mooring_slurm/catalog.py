@@ -1,4 +1,4 @@
-"""The app as a catalog knows it: its manifest with the digest filled in, and the program that it brings along."""
+"""The app in a catalog: its manifest with the digest of its program, and the program itself."""
 
 import io
 import json
@@ -14,7 +14,7 @@ TITLE: Final = "Slurm"
 ABOUT: Final = {"slug": APP, "display_name": TITLE, "category": CATEGORY}
 VERSION: Final = "1.0.0"
 NEXT_VERSION: Final = "1.1.0"
-"""A version with nothing new in it but its number: what upgrades are tried with."""
+"""A version that differs only in its number, to test upgrades."""
 ROLE: Final = "program"
 STARTER: Final = b"from slurm_node.program import main\n\nraise SystemExit(main())\n"
 EPOCH: Final = (1980, 1, 1, 0, 0, 0)
@@ -22,9 +22,9 @@ UNIX: Final = 3
 
 
 def program(version: str = VERSION) -> bytes:
-    """The program on the node, as it belongs to a version: one file for Python, the same bytes each time.
+    """The program on the node for a version: one zip file for Python, byte for byte reproducible.
 
-    It is not compressed: what compression makes of it is another thing with each version of the library.
+    It is not compressed, because the result of compression differs between versions of the library.
     """
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
@@ -36,10 +36,10 @@ def program(version: str = VERSION) -> bytes:
 
 
 def _sources(version: str) -> dict[str, bytes]:
-    """The modules of the program; the version's number is in them."""
-    own, said = f'VERSION = "{VERSION}"'.encode(), f'VERSION = "{version}"'.encode()
+    """The modules of the program, with the version's number."""
+    own, wanted = f'VERSION = "{VERSION}"'.encode(), f'VERSION = "{version}"'.encode()
     return {
-        f"slurm_node/{each.name}": each.read_bytes().replace(own, said)
+        f"slurm_node/{each.name}": each.read_bytes().replace(own, wanted)
         for each in files("mooring_slurm").joinpath("slurm_node").iterdir()
         if each.name.endswith(".py")
     }

@@ -1,9 +1,9 @@
-"""`mooring slurm`: the queue and the nodes of a cluster by hand, through the app's actions.
+"""`mooring slurm`: work with the queue and the nodes of a cluster, through the app's actions.
 
-It is a plug-in of the command line that comes with this adapter: without it `mooring` has no such word. Everything
-goes through the public API, under the caller's own keys; what is interactive goes to the cluster's terminal, where
-`srun`, `sbatch`, `squeue` and `sacct` are what Slurm's users know. An attached project names its attachment instead of
-an instance, and sees its own jobs.
+It is a plug-in of the command line that is installed with this adapter. Everything goes through the public API, with
+the caller's own permissions. Interactive commands use the cluster's terminal, where `srun`, `sbatch`, `squeue` and
+`sacct` are the tools that Slurm's users know. An attached project names its attachment instead of an instance, and sees
+only its own jobs.
 """
 
 import json
@@ -20,8 +20,8 @@ from mooring_cli.commands import confirm
 from mooring_cli.exec_command import run_at
 from mooring_cli.invocation import current
 from mooring_cli.main import MooringGroup
-from mooring_slurm.cli_cluster import Cluster, ClusterRefused, JobTime, Memory, is_over, named
-from mooring_slurm.slurm_node.reading import WAITING
+from mooring_slurm.cli_cluster import ClusterClient, ClusterRefused, JobTimeType, MemoryType, is_over, named
+from mooring_slurm.slurm_node.parsing import WAITING
 
 QUEUE: Final = (
     "id",
@@ -46,59 +46,61 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 
 @click.group(cls=MooringGroup, no_args_is_help=True)
 def slurm() -> None:
-    """Work with a Slurm cluster: its queue, its nodes, and a shell beside them.
+    """Work with a Slurm cluster: its queue, its nodes, and a shell.
 
-    INSTANCE is the cluster, by its name or its id. A project that is attached to a cluster of another project says
-    --attachment ID instead.
+    INSTANCE is the cluster's name or id. A project that is attached to another project's cluster gives --attachment ID
+    instead.
     """
 
 
 def of_cluster(metavar: str) -> Callable[[Command], Command]:
-    """The words that name a cluster and what is in it, and where they are looked for."""
+    """The arguments and options that select a cluster."""
 
-    def take(command: Command) -> Command:
+    def decorated(command: Command) -> Command:
         for decorate in (
-            click.option("--attachment", metavar="ID", help="Act by this attachment instead of an instance."),
-            click.option("--project", metavar="NAME", help="The project, by id or slug."),
+            click.option("--attachment", metavar="ID", help="Use this attachment instead of an instance."),
+            click.option("--project", metavar="NAME", help="The project's id or slug."),
             click.argument("words", nargs=-1, metavar=metavar),
         ):
             command = decorate(command)
         return command
 
-    return take
+    return decorated
 
 
 @slurm.command()
 @of_cluster("INSTANCE SCRIPT")
 @click.option("--name", metavar="NAME", help="The job's name.")
-@click.option("--user", metavar="NAME", help="One of the cluster's users. [default: its first]")
+@click.option("--user", metavar="NAME", help="One of the cluster's users. [default: the first]")
 @click.option("--partition", metavar="NAME", help="The partition. [default: the cluster's]")
-@click.option("--nodes", type=click.IntRange(1, 1024), help="How many nodes.")
-@click.option("--cpus", type=click.IntRange(1, 1024), help="Cores for each task.")
-@click.option("--gpus", type=click.IntRange(0, 64), help="GPUs for each node.")
-@click.option("--memory", "memory_mib", type=Memory(), metavar="4G", help="Memory for each node: 500M, 4G, or MiB.")
-@click.option("--time", "minutes", type=JobTime(), metavar="1:30:00", help="Longest time: minutes, H:MM:SS or D-H.")
-@click.option("--array", metavar="0-9%2", help="So many of it, such as 0-9 or 1,3,5.")
-@click.option("--directory", metavar="DIR", help="Where it runs and its output is written. [default: the user's home]")
-@click.option("--key", metavar="KEY", help="A name of your own: submitted again under it, it is the same job.")
+@click.option("--nodes", type=click.IntRange(1, 1024), help="Number of nodes.")
+@click.option("--cpus", type=click.IntRange(1, 1024), help="Cores per task.")
+@click.option("--gpus", type=click.IntRange(0, 64), help="GPUs per node.")
+@click.option(
+    "--memory", "memory_mib", type=MemoryType(), metavar="4G", help="MemoryType for each node: 500M, 4G, or MiB."
+)
+@click.option("--time", "minutes", type=JobTimeType(), metavar="1:30:00", help="Time limit: minutes, H:MM:SS or D-H.")
+@click.option("--array", metavar="0-9%2", help="Submit a job array, such as 0-9 or 1,3,5.")
+@click.option("--directory", metavar="DIR", help="Working directory, also of its output. [default: the user's home]")
+@click.option("--key", metavar="KEY", help="Your own key: submitting again with it returns the same job.")
 @click.option(
     "--wait/--no-wait",
     "waits",
     default=False,
-    help="Wait for its end, of an array for all tasks; the exit code is its.",
+    help="Wait until the job, or every task of an array, has ended, and exit with its exit code.",
 )
 def submit(
     *, words: tuple[str, ...], project: str | None, attachment: str | None, waits: bool, **given: Any
 ) -> int | None:
     """Submit a batch script: a file, or - for stdin."""
     cluster, (file,) = found(words, ("SCRIPT",), project, attachment)
-    wish = {"script": read_script(file)} | {name: value for name, value in given.items() if value is not None}
-    made = cluster.act("queue.submit", wish)
+    request = {"script": read_script(file)} | {name: value for name, value in given.items() if value is not None}
+    made = cluster.act("queue.submit", request)
     job = str(made["job_id"])
     if cluster.form != "table":
         output.show(cluster.form, {"id": job, **made})
     elif made.get("repeated"):
-        output.note(f"Job {job} was submitted before under this key.")
+        output.note(f"Job {job} was already submitted with this key.")
     else:
         click.echo(f"Submitted batch job {output.plain(job)}")
     return waited_for(cluster, job) if waits else None
@@ -106,27 +108,27 @@ def submit(
 
 @slurm.command()
 @of_cluster("INSTANCE")
-@click.option("--job", metavar="ID", help="This job alone, of an array with its tasks.")
-@click.option("--user", metavar="NAME", help="The jobs of this user.")
-@click.option("--state", metavar="STATE", help="The jobs in this state: pending, running, failed and so on.")
-@click.option("--limit", type=click.IntRange(1, 200), help="So many at the most.")
-@click.option("--follow", is_flag=True, help="Show it again whenever it has changed, until interrupted.")
+@click.option("--job", metavar="ID", help="Only this job; for an array, its tasks.")
+@click.option("--user", metavar="NAME", help="Only jobs of this user.")
+@click.option("--state", metavar="STATE", help="Only jobs in this state: pending, running, failed and so on.")
+@click.option("--limit", type=click.IntRange(1, 200), help="The most jobs to show.")
+@click.option("--follow", is_flag=True, help="Show the queue again whenever it changes, until interrupted.")
 def queue(
     *, words: tuple[str, ...], project: str | None, attachment: str | None, job: str | None, follow: bool, **given: Any
 ) -> None:
-    """Show the queue: what waits, runs and ended of late, and why it waits."""
+    """Show the queue: pending, running and recently ended jobs, and why jobs are pending."""
     cluster, _ = found(words, (), project, attachment)
     chosen = {name: value for name, value in given.items() if value is not None}
     if job and chosen:
-        raise click.UsageError("--job is one job: --user, --state and --limit choose among all")
+        raise click.UsageError("--job selects one job and cannot be combined with --user, --state or --limit")
     if "state" in chosen:
         chosen["state"] = str(chosen["state"]).upper()
     before: Any = None
     for seen in looks(follow):
-        told = cluster.act("queue.read", {"job_id": job} if job else chosen)
-        if told != before:
-            show_queue(cluster, told, again=seen > 0)
-        before = told
+        answer = cluster.act("queue.read", {"job_id": job} if job else chosen)
+        if answer != before:
+            show_queue(cluster, answer, again=seen > 0)
+        before = answer
 
 
 @slurm.command()
@@ -135,33 +137,33 @@ def queue(
     "--wait/--no-wait",
     "waits",
     default=False,
-    help="Wait for its end, of an array for all tasks; the exit code is its.",
+    help="Wait until the job, or every task of an array, has ended, and exit with its exit code.",
 )
 def job(*, words: tuple[str, ...], project: str | None, attachment: str | None, waits: bool) -> int | None:
-    """Show a job: how it stands, where it runs, and why it waits."""
+    """Show a job: its state, where it runs, and why it is pending."""
     cluster, (number,) = found(words, ("JOB",), project, attachment)
     if waits:
         return waited_for(cluster, number)
-    told = one_job(cluster, number)
-    if "array" not in told:
-        output.show(cluster.form, told["jobs"][0])
+    answer = one_job(cluster, number)
+    if "array" not in answer:
+        output.show(cluster.form, answer["jobs"][0])
     elif cluster.form != "table":
-        output.show(cluster.form, as_array(number, told))
+        output.show(cluster.form, as_array(number, answer))
     else:
-        show_queue(cluster, told, again=False)
-        output.note(f"Job {number}: {progress(told['array'])}.")
+        show_queue(cluster, answer, again=False)
+        output.note(f"Job {number}: {progress(answer['array'])}.")
     return None
 
 
 @slurm.command("output")
 @of_cluster("INSTANCE JOB")
-@click.option("--stderr", is_flag=True, help="What it wrote to its standard error, where that is apart.")
-@click.option("--follow", is_flag=True, help="Wait until the job has begun, and go on until it is over.")
+@click.option("--stderr", is_flag=True, help="Show its standard error, if that is a separate file.")
+@click.option("--follow", is_flag=True, help="Wait until the job starts, and follow its output until it ends.")
 def output_(*, words: tuple[str, ...], project: str | None, attachment: str | None, stderr: bool, follow: bool) -> None:
-    """Show what a batch job has written."""
+    """Show the output of a batch job."""
     cluster, (number,) = found(words, ("JOB",), project, attachment)
-    if follow:  # of several tasks none is meant: that is refused, and nothing is waited for
-        awaited(cluster, number, lambda told: len_of(told) > 1 or str(told["jobs"][0]["state"]) not in WAITING)
+    if follow:  # an array with several tasks is refused at once, without waiting
+        awaited(cluster, number, lambda answer: len_of(answer) > 1 or str(answer["jobs"][0]["state"]) not in WAITING)
     stream, whole, offset = "err" if stderr else "out", [], 0
     while True:
         piece = cluster.act("queue.output", {"job_id": number, "stream": stream, "offset": offset})
@@ -183,9 +185,9 @@ def output_(*, words: tuple[str, ...], project: str | None, attachment: str | No
 
 @slurm.command()
 @of_cluster("INSTANCE JOB")
-@click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask for confirmation.")
 def cancel(*, words: tuple[str, ...], project: str | None, attachment: str | None, yes: bool) -> None:
-    """Cancel a job, or all of an array where no task of it is named."""
+    """Cancel a job, or a whole array if no task of it is named."""
     cluster, (number,) = found(words, ("JOB",), project, attachment)
     if sys.stdin.isatty():
         confirm(cluster.invocation, f"cancel job {number}", yes)
@@ -208,51 +210,51 @@ def nodes(*, words: tuple[str, ...], project: str | None, attachment: str | None
 
 @slurm.command()
 @of_cluster("INSTANCE NODE")
-@click.option("--reason", required=True, metavar="TEXT", help="Why, for whoever reads the node's state.")
+@click.option("--reason", required=True, metavar="TEXT", help="Why; shown with the node's state.")
 def drain(*, words: tuple[str, ...], project: str | None, attachment: str | None, reason: str) -> None:
-    """Give a node no new jobs; what runs there goes on."""
+    """Drain a node: it gets no new jobs, and running jobs continue."""
     operate(words, project, attachment, {"do": "drain", "reason": reason})
 
 
 @slurm.command()
 @of_cluster("INSTANCE NODE")
 def resume(*, words: tuple[str, ...], project: str | None, attachment: str | None) -> None:
-    """Give a node jobs again; a drain of somebody else stays."""
+    """Resume a node: it gets jobs again. Drains of others stay."""
     operate(words, project, attachment, {"do": "resume"})
 
 
 @slurm.command(context_settings={"ignore_unknown_options": True})
 @click.argument("instance")
 @click.argument("argv", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--project", metavar="NAME", help="The project, by id or slug.")
+@click.option("--project", metavar="NAME", help="The project's id or slug.")
 def run(*, instance: str, argv: tuple[str, ...], project: str | None) -> int:
-    """Run a command on the cluster by srun: mooring slurm run INSTANCE -- -N2 hostname."""
-    cluster = Cluster.of_instance(current(), project, instance)
+    """Run a command on the cluster with srun: mooring slurm run INSTANCE -- -N2 hostname."""
+    cluster = ClusterClient.of_instance(current(), project, instance)
     return run_at(cluster.invocation, cluster.path, ("srun", *argv))
 
 
 @slurm.command()
 @click.argument("instance")
-@click.option("--project", metavar="NAME", help="The project, by id or slug.")
+@click.option("--project", metavar="NAME", help="The project's id or slug.")
 def shell(*, instance: str, project: str | None) -> int:
-    """Open a shell beside the cluster's tools."""
-    cluster = Cluster.of_instance(current(), project, instance)
+    """Open a shell with the cluster's tools."""
+    cluster = ClusterClient.of_instance(current(), project, instance)
     return run_at(cluster.invocation, cluster.path, ())
 
 
 def found(
     words: tuple[str, ...], wanted: tuple[str, ...], project: str | None, attachment: str | None
-) -> tuple[Cluster, tuple[str, ...]]:
-    """The cluster that the words name, or the attachment, and the other words."""
+) -> tuple[ClusterClient, tuple[str, ...]]:
+    """The cluster that the arguments select, and the other arguments."""
     invocation = current()
     if attachment is not None:
-        return Cluster.of_attachment(invocation, project, attachment), named(words, wanted)
+        return ClusterClient.of_attachment(invocation, project, attachment), named(words, wanted)
     given = named(words, ("INSTANCE", *wanted))
-    return Cluster.of_instance(invocation, project, given[0]), given[1:]
+    return ClusterClient.of_instance(invocation, project, given[0]), given[1:]
 
 
 def looks(again: bool) -> Iterator[int]:
-    """Once, or again and again with a pause; the caller ends it, or Ctrl-C."""
+    """Yield once, or repeatedly with a pause until the caller stops or Ctrl-C."""
     number = 0
     yield number
     while again:
@@ -262,93 +264,92 @@ def looks(again: bool) -> Iterator[int]:
 
 
 def read_script(file: str) -> str:
-    """A batch script, from a file or stdin."""
     try:
         text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{file}: {error}") from error
     if not text.startswith("#!"):
-        raise click.UsageError(f"{file} is no script: it begins with #!, such as #!/bin/sh")
+        raise click.UsageError(f"{file} is not a script: it must begin with #!, such as #!/bin/sh")
     if len(text.encode()) > SCRIPT_BYTES_MAX:
         raise click.UsageError(
-            f"{file} is longer than {SCRIPT_BYTES_MAX} bytes: put what it runs into a file of its own"
+            f"{file} is longer than {SCRIPT_BYTES_MAX} bytes: move the program that it runs into a separate file"
         )
     return text
 
 
-def one_job(cluster: Cluster, number: str) -> Mapping[str, Any]:
-    """A job as it stands; of an array its tasks beside it, and how it stands as a whole."""
-    told = cluster.act("queue.read", {"job_id": number})
-    if not told["jobs"]:
-        raise ClusterRefused(f"Slurm knows no job {number}, or no longer; mooring slurm queue shows what there is")
-    return told
+def one_job(cluster: ClusterClient, number: str) -> Mapping[str, Any]:
+    """The state of a job; for an array also its tasks and a summary."""
+    answer = cluster.act("queue.read", {"job_id": number})
+    if not answer["jobs"]:
+        raise ClusterRefused(f"Slurm does not know job {number}; mooring slurm queue lists the jobs")
+    return answer
 
 
-def awaited(cluster: Cluster, number: str, is_enough: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
-    """A job once it has come so far; what it waits for meanwhile is said, and of an array how many tasks are over."""
-    before, told = "", one_job(cluster, number)
-    while not is_enough(told):
-        row = told["jobs"][0]
+def awaited(cluster: ClusterClient, number: str, is_enough: Callable[[Mapping[str, Any]], bool]) -> Mapping[str, Any]:
+    """Wait for a condition of a job, and print what it waits for, or an array's progress, meanwhile."""
+    before, answer = "", one_job(cluster, number)
+    while not is_enough(answer):
+        row = answer["jobs"][0]
         why = str(row.get("why_text") or row.get("why") or "")
-        is_one = "array" not in told
-        said = f"is {row['state']} {why}".strip() if is_one else f"has {progress(told['array'])}. {why}".strip()
-        if cluster.form == "table" and said != before:
-            output.note(f"Job {number} {output.plain(said)}")
-        before = said
+        is_one = "array" not in answer
+        line = f"is {row['state']} {why}".strip() if is_one else f"has {progress(answer['array'])}. {why}".strip()
+        if cluster.form == "table" and line != before:
+            output.note(f"Job {number} {output.plain(line)}")
+        before = line
         time.sleep(FOLLOW_SECONDS)
-        told = one_job(cluster, number)
-    return told
+        answer = one_job(cluster, number)
+    return answer
 
 
-def len_of(told: Mapping[str, Any]) -> int:
-    """How many tasks a job is."""
-    return int(told["array"]["task_count"]) if "array" in told else 1
+def len_of(answer: Mapping[str, Any]) -> int:
+    """The number of tasks of a job."""
+    return int(answer["array"]["task_count"]) if "array" in answer else 1
 
 
 def progress(array: Mapping[str, Any]) -> str:
-    """How far an array is."""
+    """The progress of an array, in words."""
     failed = int(array.get("failed_count") or 0)
     return f"{array['over_count']} of {array['task_count']} tasks over" + (f", {failed} failed" if failed else "")
 
 
-def as_array(number: str, told: Mapping[str, Any]) -> dict[str, Any]:
-    """An array for programs: how it stands, and its tasks."""
-    return {"id": number, **told["array"], "tasks": told.get("tasks") or told["jobs"]}
+def as_array(number: str, answer: Mapping[str, Any]) -> dict[str, Any]:
+    """An array for programs: its summary and its tasks."""
+    return {"id": number, **answer["array"], "tasks": answer.get("tasks") or answer["jobs"]}
 
 
-def waited_for(cluster: Cluster, number: str) -> int:
-    """Wait for the end of a job, and of all tasks of an array; its exit code, and not 0 where one did not complete.
+def waited_for(cluster: ClusterClient, number: str) -> int:
+    """Wait for the end of a job or of all tasks of an array; returns its exit code, never 0 if one failed.
 
-    Slurm forgets tasks that ended long ago: what failed is remembered from the first look that tells it.
+    Slurm forgets tasks that ended long ago, so the first failed task is remembered as soon as it is seen.
     """
     failed: list[Mapping[str, Any]] = []
 
-    def is_done(told: Mapping[str, Any]) -> bool:
-        array = told.get("array")
+    def is_done(answer: Mapping[str, Any]) -> bool:
+        array = answer.get("array")
         if array is None:
-            return is_over(str(told["jobs"][0]["state"]))
+            return is_over(str(answer["jobs"][0]["state"]))
         if not failed:
             failed.extend(array.get("failed", ())[:1])
         return bool(array["over_count"] >= array["task_count"])
 
-    told = awaited(cluster, number, is_done)
-    row = failed[0] if failed else told["jobs"][0]
+    answer = awaited(cluster, number, is_done)
+    row = failed[0] if failed else answer["jobs"][0]
     if cluster.form != "table":
-        output.show(cluster.form, as_array(number, told) if "array" in told else row)
-    elif "array" not in told:
+        output.show(cluster.form, as_array(number, answer) if "array" in answer else row)
+    elif "array" not in answer:
         output.note(f"Job {number} is {output.plain(str(row['state']))}.")
     else:
-        first = f"; the first was {row.get('array')}, {row['state']}" if failed else ""
-        output.note(output.plain(f"Job {number} has {progress(told['array'])}{first}."))
-    if "array" in told and not failed:
+        first = f"; the first failure is {row.get('array')}, {row['state']}" if failed else ""
+        output.note(output.plain(f"Job {number} has {progress(answer['array'])}{first}."))
+    if "array" in answer and not failed:
         return 0
     code = int(row.get("exit_code") or 0)
     return min(code, EXIT_MAX) if code > 0 else int(row["state"] != "COMPLETED")
 
 
-def show_queue(cluster: Cluster, told: Mapping[str, Any], *, again: bool) -> None:
-    """The jobs, of an array its tasks; or that there are none."""
-    rows = told.get("tasks") or told["jobs"]
+def show_queue(cluster: ClusterClient, answer: Mapping[str, Any], *, again: bool) -> None:
+    """Print the jobs, or the tasks of an array, or that there are none."""
+    rows = answer.get("tasks") or answer["jobs"]
     if cluster.form == "json" and again:
         click.echo(json.dumps(rows, ensure_ascii=False))
         return
@@ -358,24 +359,24 @@ def show_queue(cluster: Cluster, told: Mapping[str, Any], *, again: bool) -> Non
     if again:
         click.echo("")
     if not rows:
-        output.note(f"The queue is empty. {cluster.hint('mooring slurm submit {0} SCRIPT puts a job into it.')}")
+        output.note(f"The queue is empty. {cluster.hint('mooring slurm submit {0} SCRIPT submits a job.')}")
         return
     filled = [name for name in QUEUE if any(each.get(name) not in (None, "", []) for each in rows)]
     output.show_table(rows, filled)
-    if told.get("truncated"):
-        output.note("There are more: --job ID shows one of them.")
+    if answer.get("truncated"):
+        output.note("There are more jobs; --job ID shows one of them.")
 
 
 def show_piece(text: str) -> None:
-    """What a job wrote: as it is into a file or a pipe, without what would act on a terminal here."""
+    """Print a job's output unchanged to a file or a pipe, without control sequences to a terminal."""
     if sys.stdout.isatty():
         text = "\n".join(output.plain(line.replace("\t", "    ")) for line in text.split("\n"))
     sys.stdout.write(text)
     sys.stdout.flush()
 
 
-def show_one(cluster: Cluster, row: Mapping[str, Any]) -> None:
-    """A job after something was done to it."""
+def show_one(cluster: ClusterClient, row: Mapping[str, Any]) -> None:
+    """Print the state of a job after a change."""
     if cluster.form != "table":
         output.show(cluster.form, row)
         return
@@ -383,20 +384,20 @@ def show_one(cluster: Cluster, row: Mapping[str, Any]) -> None:
 
 
 def shown_node(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A node in a line: its states together, and how much of it is in use."""
+    """A node's table row: its states joined, and how much of it is in use."""
     used = {name: f"{row.get(f'{name}_used', 0)}/{row[name]}" for name in ("cpus", "gpus") if name in row}
     return {**row, **used, "state": "+".join(row["state"])}
 
 
 def operate(words: tuple[str, ...], project: str | None, attachment: str | None, asked: dict[str, str]) -> None:
-    """Drain or resume a node."""
+    """Drain or resume a node, and print its state."""
     cluster, (name,) = found(words, ("NODE",), project, attachment)
-    told = cluster.act("node.operate", {"name": name, **asked})
+    answer = cluster.act("node.operate", {"name": name, **asked})
     if cluster.form != "table":
-        output.show(cluster.form, told)
+        output.show(cluster.form, answer)
         return
-    node = told["node"]
-    said = "" if told["changed"] else ", as it was"
-    output.note(f"{node['name']} is {output.plain('+'.join(node['state']))}{said}.")
-    if told.get("foreign"):
-        output.note(f"Somebody else drained it, and that stays: {output.plain(str(told['foreign']))}")
+    node = answer["node"]
+    unchanged = "" if answer["changed"] else ", as before"
+    output.note(f"{node['name']} is {output.plain('+'.join(node['state']))}{unchanged}.")
+    if answer.get("foreign"):
+        output.note(f"It stays drained by somebody else: {output.plain(str(answer['foreign']))}")

@@ -1,4 +1,4 @@
-"""A cluster as the command line sees it: an instance or an attachment, and the app's actions there."""
+"""A cluster for the command line: an instance or an attachment, and the app's actions on it."""
 
 import re
 from collections.abc import Mapping
@@ -16,32 +16,45 @@ WAIT_SECONDS: Final = 20
 ENDED: Final = "succeeded,failed,cancelled"
 OVER: Final = ("detached", "refused")
 OPEN_STATES: Final = frozenset(
-    ("PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED",
-     "RESIZING", "SIGNALING", "STAGE_OUT", "STOPPED", "SPECIAL_EXIT")
-)  # fmt: skip
+    (
+        "PENDING",
+        "RUNNING",
+        "SUSPENDED",
+        "COMPLETING",
+        "CONFIGURING",
+        "REQUEUED",
+        "REQUEUE_HOLD",
+        "REQUEUE_FED",
+        "RESIZING",
+        "SIGNALING",
+        "STAGE_OUT",
+        "STOPPED",
+        "SPECIAL_EXIT",
+    )
+)
 MIB: Final = {"": 1, "M": 1, "G": 1_024, "T": 1_048_576}
 
 
 class ClusterRefused(click.ClickException):
-    """The cluster, or its adapter, says no, and why."""
+    """The cluster or its adapter refused the action; the message says why."""
 
 
 @dataclass(frozen=True)
-class Cluster:
-    """Where actions are asked for."""
+class ClusterClient:
+    """Runs actions on an instance or an attachment."""
 
     invocation: Invocation
     path: dict[str, str]
-    said: str = ""  # how the caller named it
+    name: str = ""  # as the caller named it
 
     @classmethod
-    def of_instance(cls, invocation: Invocation, project: str | None, name: str) -> "Cluster":
-        """An instance by its id, the beginning of it, or its name."""
+    def of_instance(cls, invocation: Invocation, project: str | None, name: str) -> "ClusterClient":
+        """Find an instance by its id, the beginning of its id, or its name."""
         return cls(invocation, find(invocation, ScopeResolver(invocation).project_id(project), name), name)
 
     @classmethod
-    def of_attachment(cls, invocation: Invocation, project: str | None, name: str) -> "Cluster":
-        """An attachment of the project by its id, or by the name of the instance that it is to."""
+    def of_attachment(cls, invocation: Invocation, project: str | None, name: str) -> "ClusterClient":
+        """Find an attachment of the project by its id, or by the name of its instance."""
         path = {"project_id": ScopeResolver(invocation).project_id(project)}
         call = plain_call("list_attachments", path, {"limit": 500})
         known = [each for each in invocation.client.pages(call) if name in (each["id"], each["instance_name"])]
@@ -54,31 +67,32 @@ class Cluster:
 
     @property
     def form(self) -> str:
-        """The form of the output."""
+        """The output format."""
         return self.invocation.output
 
     def hint(self, text: str) -> str:
-        """A next step, where one can be said by the name that the caller knows."""
-        return text.format(self.said) if self.said else ""
+        """A hint with the name that the caller gave; empty without one."""
+        return text.format(self.name) if self.name else ""
 
     def act(self, action: str, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask for an action and wait for its end; its output."""
+        """Start an action, wait for its end, and return its output."""
         attached = "attachment_id" in self.path
         start = "start_attachment_action" if attached else "start_instance_action"
         read = "get_attachment_operation" if attached else "get_operation"
         body = {"input": dict(given)}
-        told = self.invocation.call(start, {**self.path, "action_name": action}, {"wait": WAIT_SECONDS}, body)
-        at = {**self.path, "operation_id": told["id"]}
-        while told["status"] not in ENDED.split(","):
-            told = self.invocation.call(read, at, {"wait": WAIT_SECONDS, "until": ENDED})
-        if told["status"] != "succeeded":
-            detail = told["failure_detail"] or told["cancel_reason"] or f"the action {action} is {told['status']}"
-            raise ClusterRefused(f"{detail} ({told['failure_code'] or told['status']})")
-        return dict(told["output"] or {})
+        operation = self.invocation.call(start, {**self.path, "action_name": action}, {"wait": WAIT_SECONDS}, body)
+        at = {**self.path, "operation_id": operation["id"]}
+        while operation["status"] not in ENDED.split(","):
+            operation = self.invocation.call(read, at, {"wait": WAIT_SECONDS, "until": ENDED})
+        if operation["status"] != "succeeded":
+            ended = f"the action {action} is {operation['status']}"
+            detail = operation["failure_detail"] or operation["cancel_reason"] or ended
+            raise ClusterRefused(f"{detail} ({operation['failure_code'] or operation['status']})")
+        return dict(operation["output"] or {})
 
 
 def named(words: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, ...]:
-    """As many words as are wanted, or a refusal that says which."""
+    """Check the number of arguments; the error names the missing or extra ones."""
     if len(words) < len(wanted):
         raise click.UsageError(f"Missing argument '{wanted[len(words)]}'.")
     if len(words) > len(wanted):
@@ -87,31 +101,31 @@ def named(words: tuple[str, ...], wanted: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def is_over(state: str) -> bool:
-    """Whether nothing more comes of a job, by Slurm's word for its state."""
+    """Whether a job in this state of Slurm has ended."""
     return state.partition(" ")[0] not in OPEN_STATES
 
 
-class Memory(click.ParamType):  # type: ignore[type-arg]
-    """Memory as Slurm's users write it: 500M, 4G, or a number of MiB."""
+class MemoryType(click.ParamType):  # type: ignore[type-arg]
+    """MemoryType as Slurm's users write it: 500M, 4G, or a number of MiB."""
 
     name = "memory"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         found = re.fullmatch(r"([1-9][0-9]{0,8})([MGT]?)(?:i?B)?", str(value).strip())
         if found is None:
-            self.fail(f"{value!r} is no memory: 500M, 4G, or a number of MiB", param, ctx)
+            self.fail(f"{value!r} is not a memory size: use 500M, 4G, or a number of MiB", param, ctx)
         return int(found[1]) * MIB[found[2]]
 
 
-class JobTime(click.ParamType):  # type: ignore[type-arg]
-    """A time limit as Slurm's users write it: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S; up to whole minutes."""
+class JobTimeType(click.ParamType):  # type: ignore[type-arg]
+    """A time limit as Slurm's users write it: minutes, M:S, H:M:S, D-H, D-H:M or D-H:M:S; rounded up to minutes."""
 
     name = "time"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         found = re.fullmatch(r"(?:([0-9]{1,3})-)?([0-9]{1,6})(?::([0-9]{1,2}))?(?::([0-9]{1,2}))?", str(value).strip())
         if found is None:
-            self.fail(f"{value!r} is no time: minutes, H:MM:SS, or D-H such as 2-12", param, ctx)
+            self.fail(f"{value!r} is not a time: use minutes, H:MM:SS, or D-H such as 2-12", param, ctx)
         days, *rest = found.groups()
         parts = [int(each) for each in rest if each is not None]
         if days is not None:  # days, then hours, minutes and seconds
@@ -121,5 +135,5 @@ class JobTime(click.ParamType):  # type: ignore[type-arg]
             seconds = sum(each * size for each, size in zip(parts, sizes, strict=True))
         minutes = -(-seconds // 60)
         if not minutes:
-            self.fail("a job that may not run at all is none", param, ctx)
+            self.fail("the time limit must be longer than 0", param, ctx)
         return minutes

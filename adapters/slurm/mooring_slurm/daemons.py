@@ -1,20 +1,22 @@
-"""How Slurm's programs are started: names, arguments and environments of the services of a member, as values."""
+"""The command lines of Slurm's daemons: names, arguments and environments of a member's services."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mooring_slurm.conf import Worker, worker_words
-from mooring_slurm.layout import MARIADBD, MUNGED, SLURMCTLD, SLURMD, SLURMDBD, Home
+from mooring_slurm.config_files import WorkerResources, worker_words
+from mooring_slurm.layout import MARIADBD, MUNGED, SLURMCTLD, SLURMD, SLURMDBD, MemberHome
 
 CONTROLLER_SECONDS: Final = 10
 BEGINS: Final = "a daemon begins"
-"""A line of a worker's log before each start of its daemon: what one said is told from what the next one says."""
+"""A line in a worker's log before each start of its daemon, to separate the output of two runs."""
 
 
 def with_controller(seconds: int = CONTROLLER_SECONDS) -> str:
-    """For a daemon that asks its controller once, and again only after a second where nobody listens: it starts as soon
-    as somebody does, or after a while all the same. Whoever looks for it by its name has to allow it that while.
+    """A shell script that starts a daemon as soon as the controller listens, or after `seconds` in any case.
+
+    The daemon itself would ask its controller once and retry only after a second. A check for the process by its name
+    has to allow for this delay.
     """
     return (
         f"end=$(($(date +%s) + {seconds})); "
@@ -24,8 +26,8 @@ def with_controller(seconds: int = CONTROLLER_SECONDS) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Daemon:
-    """One supervised program."""
+class DaemonSpec:
+    """One supervised service."""
 
     name: str
     argv: tuple[str, ...]
@@ -42,8 +44,8 @@ class Daemon:
         }
 
 
-def munged(home: Home) -> Daemon:
-    """Who asks whom: every member has its own, with the cluster's key."""
+def munged(home: MemberHome) -> DaemonSpec:
+    """The authentication daemon: every member has its own, with the cluster's key."""
     words = {
         "key-file": home.munge_key,
         "socket": home.munge_socket,
@@ -52,29 +54,29 @@ def munged(home: Home) -> Daemon:
         "seed-file": home.below("key", "munge.seed"),
         "num-threads": "2",
     }
-    return Daemon(MUNGED, ("munged", "--foreground", *(f"--{name}={value}" for name, value in words.items())))
+    return DaemonSpec(MUNGED, ("munged", "--foreground", *(f"--{name}={value}" for name, value in words.items())))
 
 
-def slurmctld(home: Home) -> Daemon:
-    """The controller."""
-    return Daemon(SLURMCTLD, ("slurmctld", "-D", "-f", home.slurm_conf), _environment(home))
+def slurmctld(home: MemberHome) -> DaemonSpec:
+    """The controller's daemon."""
+    return DaemonSpec(SLURMCTLD, ("slurmctld", "-D", "-f", home.slurm_conf), _environment(home))
 
 
-def slurmd(home: Home, worker: Worker, gpu_type: str) -> Daemon:
-    """A worker, as a dynamic node: it tells the controller what it is."""
+def slurmd(home: MemberHome, worker: WorkerResources, gpu_type: str) -> DaemonSpec:
+    """A worker's daemon, as a dynamic node: it registers its resources with the controller."""
     words = ("-D", "-Z", "-N", worker.name, "-f", home.slurm_conf, "--conf", worker_words(worker, gpu_type))
-    return Daemon(SLURMD, ("sh", "-c", with_controller(), "slurmd", *words), _environment(home))
+    return DaemonSpec(SLURMD, ("sh", "-c", with_controller(), "slurmd", *words), _environment(home))
 
 
-def mariadbd(home: Home) -> Daemon:
-    """The database of the accounting; the program makes it where there is none, and then becomes the server."""
-    return Daemon(MARIADBD, tuple(home.argv("serve-database")))
+def mariadbd(home: MemberHome) -> DaemonSpec:
+    """The accounting database; the node program creates it if it does not exist, and then becomes the server."""
+    return DaemonSpec(MARIADBD, tuple(home.argv("serve-database")))
 
 
-def slurmdbd(home: Home) -> Daemon:
-    """The accounting daemon; it looks for its file beside the one that `SLURM_CONF` names."""
-    return Daemon(SLURMDBD, ("slurmdbd", "-D"), {**_environment(home), "MYSQL_UNIX_PORT": home.database_socket})
+def slurmdbd(home: MemberHome) -> DaemonSpec:
+    """The accounting daemon; it reads its file beside the one that `SLURM_CONF` names."""
+    return DaemonSpec(SLURMDBD, ("slurmdbd", "-D"), {**_environment(home), "MYSQL_UNIX_PORT": home.database_socket})
 
 
-def _environment(home: Home) -> dict[str, str]:
+def _environment(home: MemberHome) -> dict[str, str]:
     return {"SLURM_CONF": home.slurm_conf}

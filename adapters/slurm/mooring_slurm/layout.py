@@ -1,8 +1,8 @@
-"""Where things lie in a sandbox, what services are called, and which ports they have.
+"""The paths, services and ports of a member in its sandbox.
 
-Members of one sandbox share its files and its network, so every member has a directory of its own, named after it, and
-nothing is shared between members: two clusters of one project may stand in one allocation. Ports are chosen by the id
-of the instance, for the same reason.
+Members of one sandbox share its files and its network, so every member has its own directory, named after it, and
+members share nothing: two clusters of one project may run in one allocation. For the same reason ports are chosen by
+the id of the instance.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from typing import Final
 ROOT: Final = "/srv/slurm"
 DIRECTORIES: Final = ("bin", "etc", "key", "log", "run", "spool", "state", "database", "submits")
 SHUT: Final = frozenset({"key", "database", "state"})
-"""Directories that only root enters: keys, the database, and the jobs' scripts and environments."""
+"""Directories that only root can enter: keys, the database, and the jobs' scripts and environments."""
 
 MUNGED: Final = "munged"
 SLURMCTLD: Final = "slurmctld"
@@ -26,57 +26,55 @@ PYTHON: Final = ("python3", "-I", "-S")
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
-    """The directory of one member; the name of a member is the name of its node in Slurm."""
+class MemberHome:
+    """The directory of one member; the member's name is also the name of its node in Slurm."""
 
     name: str
 
     @property
     def path(self) -> str:
-        """The directory itself."""
         return f"{ROOT}/{self.name}"
 
     def below(self, *parts: str) -> str:
-        """A path in it."""
         return "/".join((self.path, *parts))
 
     @property
     def slurm_conf(self) -> str:
-        """Its own slurm.conf; gres.conf and cgroup.conf are looked for beside it."""
+        """Its own slurm.conf; Slurm reads gres.conf and cgroup.conf beside it."""
         return self.below("etc", "slurm.conf")
 
     @property
     def slurmdbd_conf(self) -> str:
-        """What slurmdbd reads, without a path of its own to say: it takes `SLURM_CONF`'s directory."""
+        """The file of slurmdbd, which always reads it beside the file that `SLURM_CONF` names."""
         return self.below("etc", "slurmdbd.conf")
 
     @property
     def job_over(self) -> str:
-        """What the controller runs when an attempt of a job ends."""
+        """The script that the controller runs when an attempt of a job ends."""
         return self.below("etc", "job_over")
 
     @property
     def munge_key(self) -> str:
-        """The cluster's key, which only root reads."""
+        """The cluster's key, which only root can read."""
         return self.below("key", "munge.key")
 
     @property
     def munge_socket(self) -> str:
-        """Where munged is asked; everybody in the sandbox may."""
+        """The socket of munged, which everybody in the sandbox may use."""
         return self.below("run", "munge.socket")
 
     @property
     def database_socket(self) -> str:
-        """Where the database is asked; it listens nowhere else."""
+        """The only socket of the database."""
         return self.below("run", "mariadb.socket")
 
     @property
     def program(self) -> str:
-        """The program of this adapter on the node."""
+        """The node program of this adapter."""
         return self.below("bin", "slurm_node.pyz")
 
     def argv(self, *words: str) -> list[str]:
-        """The program with a verb and its options."""
+        """The command line of the node program with a verb and its options."""
         return [*PYTHON, self.program, "--home", self.path, *words]
 
 
@@ -93,17 +91,17 @@ def _mode(directory: str) -> str:
 
 
 def controller_port(instance_id: str) -> int:
-    """Where slurmctld listens; slurmdbd and the workers' slurmd have the two next ones."""
+    """The port of slurmctld; slurmdbd and the workers' slurmd have the next two."""
     return FIRST_PORT + 3 * (_number(instance_id) % (PORTS // 3))
 
 
 def database_port(instance_id: str) -> int:
-    """Where slurmdbd listens."""
+    """The port of slurmdbd."""
     return controller_port(instance_id) + 1
 
 
 def worker_port(instance_id: str) -> int:
-    """Where every worker's slurmd listens: of a dynamic node the controller assumes its own file's port."""
+    """The port of every worker's slurmd: for a dynamic node the controller assumes the port of its own file."""
     return controller_port(instance_id) + 2
 
 

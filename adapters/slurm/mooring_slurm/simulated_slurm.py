@@ -1,10 +1,9 @@
-"""A simulated Slurm: it answers as the program on the node would, from a small state machine, and nothing runs.
+"""A simulated Slurm: a small state machine that answers as the node program would; nothing runs.
 
-    python -m mooring_slurm.simulated_slurm      a task a line in, what comes of it a line out: a stand-in for the kit
+    python -m mooring_slurm.simulated_slurm      reads one task per line, prints one outcome per line
 
-It is for playing the adapter without Slurm: the conformance suite, and the tests that kill the adapter at every step. A
-job that it takes has ended when it was looked at once, unless its script says `#simulated: hold`. Every answer has
-`"simulated": true`.
+It is the `stand_in` of the conformance suite, and serves the tests that kill the adapter at every step. A job ends
+after it was read once, unless its script contains `#simulated: hold`. Every answer has `"simulated": true`.
 """
 
 import json
@@ -19,14 +18,14 @@ VERSION: Final = "22.05.8"
 BEGAN_AT: Final = 1_700_000_000
 OPEN: Final = frozenset({"PENDING", "RUNNING"})
 MARK: Final = "at:simulated:"
-"""How marks begin, which are opaque to whoever gets them."""
-WAITS: Final = "It waits until enough cores, memory or GPUs are free."
+"""The prefix of marks, which are opaque to the caller."""
+WAITS: Final = "It waits for free cores, memory or GPUs."
 ATTEMPT: Final = ("id", "account", "state", "started_at", "ended_at", "gpus")
 JOBS_MAX: Final = 200
 
 
-class Failed(Exception):
-    """What the program would refuse, with its code and what else it would say."""
+class SimulatedFailure(Exception):
+    """A failure of the node program, with its code and further fields."""
 
     def __init__(self, code: str, detail: str, **more: Any) -> None:
         super().__init__(detail)
@@ -34,8 +33,8 @@ class Failed(Exception):
 
 
 @dataclass(slots=True)
-class SimulatedNode:
-    """A node as Slurm would know it."""
+class SimulatedSlurmNode:
+    """A node in Slurm."""
 
     name: str
     drained: bool = False
@@ -46,7 +45,7 @@ class SimulatedNode:
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """A job as Slurm would know it."""
+    """A job in Slurm."""
 
     id: str
     key: str
@@ -60,25 +59,23 @@ class SimulatedJob:
 
     @property
     def is_open(self) -> bool:
-        """Whether it waits or runs."""
+        """Whether it is pending or running."""
         return self.state in OPEN
 
 
 @dataclass(slots=True)
 class SimulatedCluster:
-    """The Slurm of one instance."""
-
     services: set[tuple[str, str]] = field(default_factory=set)  # member, service
     controllers: set[str] = field(default_factory=set)
-    nodes: dict[str, SimulatedNode] = field(default_factory=dict)
+    nodes: dict[str, SimulatedSlurmNode] = field(default_factory=dict)
     jobs: dict[str, SimulatedJob] = field(default_factory=dict)
-    accounts: dict[str, bool] = field(default_factory=dict)  # account, whether it takes jobs
+    accounts: dict[str, bool] = field(default_factory=dict)  # by account: whether it takes jobs
     registering: set[str] = field(default_factory=set)
-    ended: list[str] = field(default_factory=list)  # jobs in the order in which they were seen to be over
+    ended: list[str] = field(default_factory=list)  # jobs in the order in which they were seen to have ended
     number: int = 0
 
     def start(self, member: str, component: str, service: str) -> None:
-        """A daemon was started."""
+        """Start a daemon."""
         self.services.add((member, service))
         if service == "slurmctld":
             self.controllers.add(member)
@@ -86,29 +83,29 @@ class SimulatedCluster:
             self.registering.add(member)
 
     def stop(self, member: str, service: str, whole: bool) -> None:
-        """A daemon was ended, or all of a member's."""
+        """Stop a daemon, or all daemons of a member."""
         self.services = {each for each in self.services if each[0] != member or not (whole or each[1] == service)}
         self.registering -= {member}
 
     def forget(self, member: str) -> None:
-        """A member is gone with everything."""
+        """Forget a member."""
         self.stop(member, "", whole=True)
 
     def answer(self, verb: str, options: Mapping[str, str], given: Mapping[str, Any], user: str) -> dict[str, Any]:
-        """What a verb of the program answers."""
+        """The answer of the node program to a verb."""
         if verb in BESIDE:
             return BESIDE[verb](given)
         if not any((name, "slurmctld") in self.services for name in self.controllers):
-            raise Failed("controller_down", "slurmctld does not answer")
+            raise SimulatedFailure("controller_down", "slurmctld does not answer")
         self._register()
         found = VERBS.get(verb)
         if found is None:
-            raise Failed("usage", f"there is no verb {verb!r}")
+            raise SimulatedFailure("usage", f"there is no verb {verb!r}")
         return found(self, options, {**given, "user": user})
 
     def _register(self) -> None:
         for name in sorted(self.registering):
-            node = self.nodes.setdefault(name, SimulatedNode(name))
+            node = self.nodes.setdefault(name, SimulatedSlurmNode(name))
             node.responding, node.down = True, False
         self.registering.clear()
         for node in self.nodes.values():
@@ -126,12 +123,17 @@ class SimulatedCluster:
         self.ended += [each.id for each in over]
         alive = [self.job(each) for each in self.jobs.values() if each.is_open]
         return {
-            "version": VERSION, "controller": "up", "nodes": [self.node(each) for each in self.nodes],
-            "nodes_after": None, "jobs": alive, "job_counts": self._counts(self.jobs.values()),
+            "version": VERSION,
+            "controller": "up",
+            "nodes": [self.node(each) for each in self.nodes],
+            "nodes_after": None,
+            "jobs": alive,
+            "job_counts": self._counts(self.jobs.values()),
             "partitions": [{"name": "main", "state": "up"}],
             "ended": [self.attempt(self.jobs[each]) for each in self.ended[begun:]],
-            "ended_until": f"{MARK}{len(self.ended)}", "truncated": False,
-        }  # fmt: skip
+            "ended_until": f"{MARK}{len(self.ended)}",
+            "truncated": False,
+        }
 
     def drain(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         node = self._node(options)
@@ -156,7 +158,7 @@ class SimulatedCluster:
             return {"deleted": False, "jobs": []}
         busy = self._busy(name)
         if busy and "gone" not in options:
-            raise Failed("busy", f"{name} runs jobs", jobs=[self.job(each) for each in busy])
+            raise SimulatedFailure("busy", f"{name} runs jobs", jobs=[self.job(each) for each in busy])
         for job in busy:
             job.state = "NODE_FAIL"
         del self.nodes[name]
@@ -165,7 +167,7 @@ class SimulatedCluster:
     def prove(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         node = self.await_node(options, given)["node"]
         if "DRAIN" in node["state"]:
-            raise Failed("timed_out", f"no job ran: {node['name']} is drained: {node.get('reason')}")
+            raise SimulatedFailure("timed_out", f"no job ran: {node['name']} is drained: {node.get('reason')}")
         self.number += 1
         proof = SimulatedJob(str(self.number), "", "proof", str(given.get("user")), "", node["name"], "", "COMPLETED")
         self.jobs[proof.id] = proof
@@ -174,7 +176,7 @@ class SimulatedCluster:
     def await_node(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         node = self.nodes.get(options["node"])
         if node is None or not node.responding:
-            raise Failed("timed_out", f"{options['node']} is not registered")
+            raise SimulatedFailure("timed_out", f"{options['node']} is not registered")
         return {"node": self.node(node.name)}
 
     def quiet(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -182,22 +184,30 @@ class SimulatedCluster:
         busy = self._busy(node.name)
         if not node.drained or busy:
             held = [self.job(each) for each in busy]
-            raise Failed("not_quiet", f"{node.name} is not quiet", quiet=False, node=self.node(node.name), jobs=held)
+            raise SimulatedFailure(
+                "not_quiet", f"{node.name} is not quiet", quiet=False, node=self.node(node.name), jobs=held
+            )
         return {"quiet": True, "node": self.node(node.name)}
 
     def submit(self, options: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
         account = str(given.get("account") or "")
         if account and not self.accounts.get(account):
-            raise Failed("closed", f"the account {account} takes no jobs")
+            raise SimulatedFailure("closed", f"the account {account} takes no jobs")
         known = next((each for each in self.jobs.values() if each.key and each.key == given.get("key")), None)
         if known is not None:
             return {"job_id": known.id, "repeated": True}
         self.number += 1
         free = next((each.name for each in self.nodes.values() if each.responding and not each.drained), None)
         job = SimulatedJob(
-            str(self.number), str(given.get("key", "")), str(given.get("name") or "job"), str(given.get("user")),
-            account, free, str(given.get("script", "")), "RUNNING" if free else "PENDING",
-        )  # fmt: skip
+            str(self.number),
+            str(given.get("key", "")),
+            str(given.get("name") or "job"),
+            str(given.get("user")),
+            account,
+            free,
+            str(given.get("script", "")),
+            "RUNNING" if free else "PENDING",
+        )
         self.jobs[job.id] = job
         return {"job_id": job.id, "repeated": False}
 
@@ -237,77 +247,102 @@ class SimulatedCluster:
         account = str(given["account"])
         left = [each.id for each in self.jobs.values() if each.account == account and each.is_open]
         if left:
-            raise Failed("busy", f"jobs of {account} are there: {', '.join(left)}", jobs=left)
+            raise SimulatedFailure("busy", f"jobs of {account} are there: {', '.join(left)}", jobs=left)
         return {"removed": self.accounts.pop(account, None) is not None}
 
-    # What is told ----------------------------------------------------------------------------------------------------
+    # Answers ----------------------------------------------------------------------------------------------------
 
     def node(self, name: str) -> dict[str, Any]:
-        """A node, as the program tells it: what is not known is left out."""
+        """A node in the node program's answers; unknown fields are left out."""
         node, busy = self.nodes[name], self._busy(name)
         state = ["DOWN" if node.down or not node.responding else "ALLOCATED" if busy else "IDLE"]
         state += ["DRAIN"] * node.drained + ["NOT_RESPONDING"] * (not node.responding)
-        return _known({
-            "name": name, "state": state, "reason": node.reason, "reason_by": "root" if node.reason else None,
-            "jobs": len(busy), "cpus": 2, "cpus_used": len(busy), "gpus": 0, "gpus_used": 0, "version": VERSION,
-            "address": "10.99.0.1", "responding": node.responding,
-        })  # fmt: skip
+        return _known(
+            {
+                "name": name,
+                "state": state,
+                "reason": node.reason,
+                "reason_by": "root" if node.reason else None,
+                "jobs": len(busy),
+                "cpus": 2,
+                "cpus_used": len(busy),
+                "gpus": 0,
+                "gpus_used": 0,
+                "version": VERSION,
+                "address": "10.99.0.1",
+                "responding": node.responding,
+            }
+        )
 
     def job(self, job: SimulatedJob) -> dict[str, Any]:
-        """A job, as the program tells it: what is not known is left out."""
+        """A job in the node program's answers; unknown fields are left out."""
         waits = job.state == "PENDING"
-        return _known({
-            "id": job.id, "name": job.name, "user": job.user, "account": job.account, "partition": "main",
-            "state": job.state, "why": "Resources" if waits else None, "why_text": WAITS if waits else None,
-            "nodes": [job.node] if job.node else [], "batch_host": job.node, "submitted_at": moment(BEGAN_AT),
-            "started_at": moment(BEGAN_AT + int(job.id) - 1) if job.node else None,
-            "ended_at": None if job.is_open or not job.node else moment(BEGAN_AT + int(job.id)),
-            "exit_code": None if job.is_open else 0, "gpus": 0, "cpus": 1, "restarts": 0, "key": job.key,
-        })  # fmt: skip
+        return _known(
+            {
+                "id": job.id,
+                "name": job.name,
+                "user": job.user,
+                "account": job.account,
+                "partition": "main",
+                "state": job.state,
+                "why": "Resources" if waits else None,
+                "why_text": WAITS if waits else None,
+                "nodes": [job.node] if job.node else [],
+                "batch_host": job.node,
+                "submitted_at": moment(BEGAN_AT),
+                "started_at": moment(BEGAN_AT + int(job.id) - 1) if job.node else None,
+                "ended_at": None if job.is_open or not job.node else moment(BEGAN_AT + int(job.id)),
+                "exit_code": None if job.is_open else 0,
+                "gpus": 0,
+                "cpus": 1,
+                "restarts": 0,
+                "key": job.key,
+            }
+        )
 
     def attempt(self, job: SimulatedJob) -> dict[str, Any]:
-        """An attempt that ended, as the program tells it."""
-        told = self.job(job)
-        return {name: told[name] for name in ATTEMPT if name in told}
+        """An ended attempt in the node program's answers."""
+        shown = self.job(job)
+        return {name: shown[name] for name in ATTEMPT if name in shown}
 
     def _counts(self, jobs: Iterable[SimulatedJob]) -> dict[str, int]:
-        """How many jobs there are in each state; who counts has looked."""
+        """The number of jobs in each state; counting reads the jobs."""
         counts: dict[str, int] = {}
-        for told in self._seen(jobs):
-            counts[told["state"]] = counts.get(told["state"], 0) + 1
+        for shown in self._seen(jobs):
+            counts[shown["state"]] = counts.get(shown["state"], 0) + 1
         return counts
 
     def _seen(self, jobs: Iterable[SimulatedJob]) -> list[dict[str, Any]]:
-        told = []
+        shown = []
         for job in jobs:
-            told.append(self.job(job))
+            shown.append(self.job(job))
             job.looks += 1
             if job.state == "RUNNING" and HOLD not in job.script:
                 job.state = "COMPLETED"
-        return told
+        return shown
 
     def _busy(self, name: str) -> list[SimulatedJob]:
         return [each for each in self.jobs.values() if each.node == name and each.state == "RUNNING"]
 
-    def _node(self, options: Mapping[str, str]) -> SimulatedNode:
+    def _node(self, options: Mapping[str, str]) -> SimulatedSlurmNode:
         if options["node"] not in self.nodes:
-            raise Failed("not_found", f"there is no node {options['node']}")
+            raise SimulatedFailure("not_found", f"there is no node {options['node']}")
         return self.nodes[options["node"]]
 
     def _job(self, options: Mapping[str, str]) -> SimulatedJob:
         job = self.jobs.get(options["job"])
         if job is None or options.get("account", job.account) != job.account:
-            raise Failed("not_found", f"there is no job {options['job']}")
+            raise SimulatedFailure("not_found", f"there is no job {options['job']}")
         return job
 
 
 def moment(seconds: int) -> str:
-    """A time as the program tells it."""
+    """A time in the node program's answers."""
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _known(told: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in told.items() if value not in (None, "", [])}
+def _known(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value not in (None, "", [])}
 
 
 BESIDE: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
@@ -315,27 +350,37 @@ BESIDE: Final[Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]]] = {
     "user-end": lambda given: {"user": given["user"]},
     "database": lambda given: {"database": "up"},
 }
-"""What is done on a member without asking its controller."""
+"""Verbs that run on a member without its controller."""
 
 Verb = Callable[[SimulatedCluster, Mapping[str, str], Mapping[str, Any]], dict[str, Any]]
 VERBS: Final[Mapping[str, Verb]] = {
-    "gate": SimulatedCluster.gate, "look": SimulatedCluster.look, "drain": SimulatedCluster.drain,
-    "resume": SimulatedCluster.resume, "delete": SimulatedCluster.delete, "prove": SimulatedCluster.prove,
-    "await-node": SimulatedCluster.await_node, "quiet": SimulatedCluster.quiet, "submit": SimulatedCluster.submit,
-    "jobs": SimulatedCluster.read_jobs, "job": SimulatedCluster.read_job, "cancel": SimulatedCluster.cancel,
-    "output": SimulatedCluster.output, "account-add": SimulatedCluster.account_add,
-    "account-close": SimulatedCluster.account_close, "account-remove": SimulatedCluster.account_remove,
-}  # fmt: skip
+    "gate": SimulatedCluster.gate,
+    "look": SimulatedCluster.look,
+    "drain": SimulatedCluster.drain,
+    "resume": SimulatedCluster.resume,
+    "delete": SimulatedCluster.delete,
+    "prove": SimulatedCluster.prove,
+    "await-node": SimulatedCluster.await_node,
+    "quiet": SimulatedCluster.quiet,
+    "submit": SimulatedCluster.submit,
+    "jobs": SimulatedCluster.read_jobs,
+    "job": SimulatedCluster.read_job,
+    "cancel": SimulatedCluster.cancel,
+    "output": SimulatedCluster.output,
+    "account-add": SimulatedCluster.account_add,
+    "account-close": SimulatedCluster.account_close,
+    "account-remove": SimulatedCluster.account_remove,
+}
 
 
 @dataclass(slots=True)
 class SimulatedSlurm:
-    """The clusters of all instances, and the answers to their tasks."""
+    """The clusters of all instances."""
 
     clusters: dict[str, SimulatedCluster] = field(default_factory=dict)
 
     def answer(self, task: Mapping[str, Any]) -> dict[str, Any]:
-        """What comes of a task; empty: as usual."""
+        """The outcome of a task; empty for the usual one."""
         cluster = self.clusters.setdefault(str(task["instance_id"]), SimulatedCluster())
         member, arguments = task["member"], task["arguments"]
         if task["type"] == "service.start":
@@ -343,28 +388,33 @@ class SimulatedSlurm:
         elif task["type"] == "service.stop":
             cluster.stop(member["name"], arguments["name"], whole=arguments.get("kill") == "owner")
         elif task["type"] in ("process.run", "probe.exec"):
-            return self._said(cluster, arguments)
+            return self._run_verb(cluster, arguments)
         return {}
 
-    def _said(self, cluster: SimulatedCluster, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    def _run_verb(self, cluster: SimulatedCluster, arguments: Mapping[str, Any]) -> dict[str, Any]:
         argv = [str(each) for each in arguments["argv"]]
         if "--home" not in argv:
             return {}
         verb, options = read_words(argv[argv.index("--home") + 2 :])
         given = json.loads(arguments.get("stdin") or "{}")
         try:
-            said = cluster.answer(verb, options, given, str(arguments.get("user", "root")))
-        except Failed as failed:
-            said = {"error": {"code": failed.code, "detail": failed.detail}, "simulated": True, **failed.more}
-            result = {"exit_code": 1, "output": f"{json.dumps(said)}\n"}
+            answer = cluster.answer(verb, options, given, str(arguments.get("user", "root")))
+        except SimulatedFailure as failed:
+            answer = {"error": {"code": failed.code, "detail": failed.detail}, "simulated": True, **failed.more}
+            result = {"exit_code": 1, "output": f"{json.dumps(answer)}\n"}
             detail = f"simulated: {verb} ended with 1"
-            return {"result": result, "failure_code": "exited", "failure_detail": detail, "exit_code": 1,
-                    "last_lines": [failed.detail]}  # fmt: skip
-        return {"result": {"exit_code": 0, "output": f"{json.dumps({**said, 'simulated': True})}\n"}, "exit_code": 0}
+            return {
+                "result": result,
+                "failure_code": "exited",
+                "failure_detail": detail,
+                "exit_code": 1,
+                "last_lines": [failed.detail],
+            }
+        return {"result": {"exit_code": 0, "output": f"{json.dumps({**answer, 'simulated': True})}\n"}, "exit_code": 0}
 
 
 def read_words(words: list[str]) -> tuple[str, dict[str, str]]:
-    """A verb and its options; one without a value stands for itself."""
+    """Parse a verb and its options; a flag has an empty value."""
     verb, *rest = words
     options: dict[str, str] = {}
     while rest:
@@ -374,7 +424,7 @@ def read_words(words: list[str]) -> tuple[str, dict[str, str]]:
 
 
 def main() -> None:
-    """Answer until nobody asks any more."""
+    """Answer until the input ends."""
     slurm = SimulatedSlurm()
     for line in sys.stdin:
         print(json.dumps(slurm.answer(json.loads(line)["task"])), flush=True)

@@ -1,28 +1,28 @@
-"""What jobs used, as meter events: hours of jobs and of GPUs, one record for each job, attempt and unit.
+"""The usage of jobs: job hours and GPU hours, one record for each job, attempt and unit.
 
-The allocation pays for the machine already: these say who used it. A record's id has the job and when this attempt
-began, so that it is counted once, whoever tells it, and also where numbers of jobs begin again under another
-controller. How often it was begun anew is in the id only where the controller's memory told the job, which knows it:
-the file that the controller writes (`slurm_node/ledger.py`) tells every attempt, and its begin tells which.
+The allocation already pays for the machine; these records say who used it. A record's id contains the job and the start
+of the attempt, so that it is counted once by any replica, even if job numbers start again under another controller. The
+number of restarts is part of the id only for jobs from the controller's memory, which knows it; the controller's file
+(`slurm_node/job_completions.py`) has a line for every attempt, which its start identifies.
 """
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from mooring_adapter import Usage, World
+from mooring_adapter import InstanceView, Usage
 
 JOB_HOURS: Final = "job_hours"
 GPU_HOURS: Final = "gpu_hours"
 ACCOUNTS_MAX: Final = 150
-"""So many accounts are remembered with their projects."""
+"""The most accounts that are remembered with their projects."""
 ENDED_WITH_IT: Final = frozenset({"RUNNING", "COMPLETING", "SUSPENDED"})
 
 
-def usage_of(world: World, look: Mapping[str, Any]) -> tuple[Usage, ...]:
-    """The records of the jobs that ended."""
-    units = {each["unit"] for each in world.manifest.get("usage_units", ())}
-    projects = accounts_of(world)
+def usage_of(view: InstanceView, look: Mapping[str, Any]) -> tuple[Usage, ...]:
+    """The usage records of ended jobs."""
+    units = {each["unit"] for each in view.manifest.get("usage_units", ())}
+    projects = accounts_of(view)
     found: list[Usage] = []
     for job in look.get("ended", ()):
         if isinstance(job, Mapping):
@@ -30,22 +30,22 @@ def usage_of(world: World, look: Mapping[str, Any]) -> tuple[Usage, ...]:
     return tuple(found)
 
 
-def accounts_of(world: World) -> dict[str, str]:
-    """The project of each account, also of those that are attached no more: their jobs are told the same for ever."""
-    known = world.instance.adapter_detail.get("accounts")
-    told = {each.account_name: each.project_id for each in world.attachments if each.account_name}
-    both = {**(known if isinstance(known, Mapping) else {}), **told}
+def accounts_of(view: InstanceView) -> dict[str, str]:
+    """The project of each account, including detached ones, whose jobs must always have the same record."""
+    known = view.instance.adapter_detail.get("accounts")
+    attached = {each.account_name: each.project_id for each in view.attachments if each.account_name}
+    both = {**(known if isinstance(known, Mapping) else {}), **attached}
     return {str(name): str(project) for name, project in list(both.items())[-ACCOUNTS_MAX:]}
 
 
-def usage_until(world: World, look: Mapping[str, Any], until: datetime) -> tuple[Usage, ...]:
-    """The records at the end of a cluster: of the jobs that ended, and of those that are ended with it, up to now."""
+def usage_until(view: InstanceView, look: Mapping[str, Any], until: datetime) -> tuple[Usage, ...]:
+    """The usage records at the end of a cluster: of ended jobs, and of running ones up to now."""
     running = [
         {**job, "ended_at": until.isoformat()}
         for job in look.get("jobs", ())
         if isinstance(job, Mapping) and job.get("state") in ENDED_WITH_IT and not job.get("ended_at")
     ]
-    return usage_of(world, {"ended": [*look.get("ended", ()), *running]})
+    return usage_of(view, {"ended": [*look.get("ended", ()), *running]})
 
 
 def _of_job(job: Mapping[str, Any], projects: Mapping[str, str]) -> list[Usage]:
@@ -57,16 +57,20 @@ def _of_job(job: Mapping[str, Any], projects: Mapping[str, str]) -> list[Usage]:
     quantities = {JOB_HOURS: hours, GPU_HOURS: hours * int(job.get("gpus") or 0)}
     return [
         Usage(
-            record_id=f"{name}/{unit}", unit=unit, started_at=started, ended_at=ended, quantity=round(quantity, 9),
+            record_id=f"{name}/{unit}",
+            unit=unit,
+            started_at=started,
+            ended_at=ended,
+            quantity=round(quantity, 9),
             attached_project_id=projects.get(str(job.get("account") or "")),
         )
         for unit, quantity in quantities.items()
         if quantity > 0
-    ]  # fmt: skip
+    ]
 
 
 def moment(value: Any) -> datetime | None:
-    """A time as the program tells it: seconds since 1970, or ISO 8601."""
+    """Read a time of the node program: seconds since 1970, or ISO 8601."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""`mooring slurm` against a double of the platform: what it asks for, and what it shows."""
+"""`mooring slurm` against a double of the platform: its requests and its output."""
 
 import json
 import subprocess
@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from cli.tests.support.fake_platform import PROJECT, Asked, Given, Platform, page, problem, serving
 from mooring_cli.main import mooring
 from mooring_slurm import cli
-from mooring_slurm.cli_cluster import JobTime, Memory
+from mooring_slurm.cli_cluster import JobTimeType, MemoryType
 
 Run = Callable[..., Result]
 INSTANCE = "ins_01c1"
@@ -35,7 +35,7 @@ def platform() -> Iterator[Platform]:
 
 @pytest.fixture
 def run(platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run the command inside of the test."""
+    """Run the command in the test's process."""
     monkeypatch.setattr(cli, "FOLLOW_SECONDS", 0.0)
     given = {"MOORING_URL": platform.url, "MOORING_TOKEN": "mrgp_x", "MOORING_PROJECT": PROJECT, "HOME": str(tmp_path)}
     for name, value in given.items():
@@ -58,7 +58,7 @@ def operation(status: str = "succeeded", **fields: Any) -> dict[str, Any]:
 
 
 def answers(platform: Platform, action: str, *outputs: dict[str, Any], place: str = ONE) -> None:
-    """What the cluster answers to an action, one after the other; the last one stays."""
+    """The answers of the cluster to an action, in order; the last one is repeated."""
     left = list(outputs)
 
     def answer(asked: Asked) -> Given:
@@ -68,16 +68,16 @@ def answers(platform: Platform, action: str, *outputs: dict[str, Any], place: st
 
 
 def asked(platform: Platform, action: str) -> list[dict[str, Any]]:
-    """What an action was given, each time."""
+    """The inputs of an action, in order."""
     return [each.body["input"] for each in platform.of("POST") if each.path.endswith(f"/actions/{action}")]
 
 
 def job(number: str = "7", state: str = "PENDING", **fields: Any) -> dict[str, Any]:
-    """A job, as the app tells it."""
+    """A job in the app's answer."""
     return {"id": number, "name": "train", "user": "app", "state": state, **fields}
 
 
-# Jobs ---------------------------------------------------------------------------------------------------------------
+# Jobs ----------------------------------------------------------------------------------------------------------------
 
 
 def test_a_script_is_submitted_with_what_was_asked_for(run: Run, platform: Platform, tmp_path: Path) -> None:
@@ -88,16 +88,22 @@ def test_a_script_is_submitted_with_what_was_asked_for(run: Run, platform: Platf
     assert (result.stdout, result.exit_code) == ("Submitted batch job 7\n", 0)
     assert asked(platform, "queue.submit") == [
         {
-            "script": SCRIPT, "name": "train", "nodes": 2, "gpus": 1, "memory_mib": 4096, "minutes": 90, "array": "0-3",
+            "script": SCRIPT,
+            "name": "train",
+            "nodes": 2,
+            "gpus": 1,
+            "memory_mib": 4096,
+            "minutes": 90,
+            "array": "0-3",
             "key": "k1",
         }
-    ]  # fmt: skip
+    ]
 
 
-def test_a_script_comes_from_stdin_too_and_a_repetition_is_told(run: Run, platform: Platform) -> None:
+def test_a_script_comes_from_stdin_too_and_a_repetition_is_reported(run: Run, platform: Platform) -> None:
     answers(platform, "queue.submit", {"job_id": "7", "repeated": True})
     result = run("submit", "c1", "-", "--key", "k1", stdin=SCRIPT)
-    assert "submitted before" in result.stderr
+    assert "already submitted" in result.stderr
     shown = run("submit", "c1", "-", "--key", "k1", "-o", "json", stdin=SCRIPT)
     assert json.loads(shown.stdout) == {"id": "7", "job_id": "7", "repeated": True}
 
@@ -111,10 +117,12 @@ def test_what_is_no_script_is_not_sent(run: Run, platform: Platform, text: str) 
 def test_submit_waits_for_the_end_and_ends_with_the_jobs_exit_code(run: Run, platform: Platform) -> None:
     answers(platform, "queue.submit", {"job_id": "7", "repeated": False})
     answers(
-        platform, "queue.read",
-        {"jobs": [job(why_text="it waits for room")]}, {"jobs": [job(state="RUNNING")]},
+        platform,
+        "queue.read",
+        {"jobs": [job(why_text="it waits for room")]},
+        {"jobs": [job(state="RUNNING")]},
         {"jobs": [job(state="FAILED", exit_code=3)]},
-    )  # fmt: skip
+    )
     result = run("submit", "c1", "-", "--wait", stdin=SCRIPT)
     assert result.exit_code == 3
     assert "it waits for room" in result.stderr
@@ -128,7 +136,7 @@ def test_a_job_that_did_not_complete_is_no_success(run: Run, platform: Platform,
 
 
 def of_array(over: int, *failed: dict[str, Any], count: int = 3) -> dict[str, Any]:
-    """What the app tells of an array, so far."""
+    """The app's answer about an array, so far."""
     tasks = [job(str(9 + each), "RUNNING", array=f"7_{each}") for each in range(count)]
     whole = {"task_count": count, "over_count": over, "states": {}, "failed": list(failed), "failed_count": len(failed)}
     return {"jobs": [job("7", "COMPLETED", exit_code=0, array="7_2")], "tasks": tasks, "array": whole}
@@ -141,13 +149,13 @@ def test_submit_waits_for_all_tasks_of_an_array_and_fails_with_the_first_that_fa
     run: Run, platform: Platform
 ) -> None:
     answers(platform, "queue.submit", {"job_id": "7", "repeated": False})
-    forgotten = of_array(3)  # Slurm forgets what ended long ago; whoever waited has seen it
+    forgotten = of_array(3)  # Slurm forgets what ended long ago; the waiting command has seen it
     answers(platform, "queue.read", of_array(0), of_array(1), of_array(2, FAILED_TASK), forgotten)
     result = run("submit", "c1", "-", "--array", "0-2", "--wait", stdin=SCRIPT)
     assert result.exit_code == 5
     for said in ("0 of 3 tasks over", "1 of 3 tasks over", "2 of 3 tasks over, 1 failed"):
         assert f"Job 7 has {said}." in result.stderr
-    assert "Job 7 has 3 of 3 tasks over; the first was 7_1, FAILED." in result.stderr
+    assert "Job 7 has 3 of 3 tasks over; the first failure is 7_1, FAILED." in result.stderr
     assert asked(platform, "queue.read") == [{"job_id": "7"}] * 4
 
 
@@ -207,7 +215,7 @@ def test_the_queue_says_why_jobs_wait_and_that_it_is_empty(run: Run, platform: P
 def test_a_job_that_there_is_not_is_said(run: Run, platform: Platform) -> None:
     answers(platform, "queue.read", {"jobs": []})
     result = run("job", "c1", "7")
-    assert (result.exit_code, "knows no job 7" in result.stderr) == (1, True)
+    assert (result.exit_code, "does not know job 7" in result.stderr) == (1, True)
 
 
 def test_output_is_read_piece_by_piece_as_it_was_written(run: Run, platform: Platform) -> None:
@@ -218,8 +226,9 @@ def test_output_is_read_piece_by_piece_as_it_was_written(run: Run, platform: Pla
     answers(platform, "queue.output", *pieces)
     assert run("output", "c1", "7", "--stderr").stdout == "one\x1b[31m\ntwo\n"
     assert asked(platform, "queue.output") == [
-        {"job_id": "7", "stream": "err", "offset": 0}, {"job_id": "7", "stream": "err", "offset": 9},
-    ]  # fmt: skip
+        {"job_id": "7", "stream": "err", "offset": 0},
+        {"job_id": "7", "stream": "err", "offset": 9},
+    ]
 
 
 def test_output_is_followed_to_the_end_of_the_job(run: Run, platform: Platform) -> None:
@@ -246,7 +255,7 @@ def test_a_job_is_cancelled(run: Run, platform: Platform) -> None:
     assert asked(platform, "queue.cancel") == [{"job_id": "7"}]
 
 
-# Nodes --------------------------------------------------------------------------------------------------------------
+# Nodes ---------------------------------------------------------------------------------------------------------------
 
 
 def test_nodes_are_shown_with_what_is_in_use(run: Run, platform: Platform) -> None:
@@ -263,14 +272,15 @@ def test_a_node_is_drained_with_a_reason_and_somebody_elses_drain_stays(run: Run
     answers(platform, "node.operate", {"node": node, "changed": True})
     assert "w-0 is IDLE+DRAIN." in run("drain", "c1", "w-0", "--reason", "new disk").stderr
     answers(platform, "node.operate", {"node": node, "changed": False, "foreign": "the tenant's own"})
-    assert "that stays: the tenant's own" in run("resume", "c1", "w-0").stderr
+    assert "drained by somebody else: the tenant's own" in run("resume", "c1", "w-0").stderr
     assert asked(platform, "node.operate") == [
-        {"name": "w-0", "do": "drain", "reason": "new disk"}, {"name": "w-0", "do": "resume"},
-    ]  # fmt: skip
-    assert run("drain", "c1", "w-0").exit_code == 1  # a reason is owed to whoever reads it
+        {"name": "w-0", "do": "drain", "reason": "new disk"},
+        {"name": "w-0", "do": "resume"},
+    ]
+    assert run("drain", "c1", "w-0").exit_code == 1  # a reason is required
 
 
-# Places -------------------------------------------------------------------------------------------------------------
+# Places --------------------------------------------------------------------------------------------------------------
 
 
 def test_an_attached_project_acts_by_its_attachment(run: Run, platform: Platform) -> None:
@@ -287,11 +297,12 @@ def test_an_action_that_takes_long_is_waited_for_and_one_that_fails_says_why(run
     platform.on("GET", f"{ONE}/operations/op_1", Given(body=failed))
     result = run("nodes", "c1")
     assert (result.exit_code, result.stderr.splitlines()[0]) == (
-        1, "error: the controller c-0 cannot be asked (unhealthy)",
-    )  # fmt: skip
+        1,
+        "error: the controller c-0 cannot be asked (unhealthy)",
+    )
 
 
-def test_what_the_platform_refuses_is_told_as_it_says_it(run: Run, platform: Platform) -> None:
+def test_what_the_platform_refuses_is_shown_unchanged(run: Run, platform: Platform) -> None:
     denied = problem(403, "permission_denied", "scheduler.queue.read is not allowed to this caller here")
     platform.on("POST", f"{ONE}/actions/queue.read", denied)
     result = run("queue", "c1")
@@ -313,7 +324,7 @@ def test_run_and_shell_ask_for_a_command_at_the_clusters_terminal(run: Run, plat
     assert [each["terminal"] for each in bodies] == [False, False]  # there is no terminal at both ends here
 
 
-# Values -------------------------------------------------------------------------------------------------------------
+# Values --------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -321,28 +332,30 @@ def test_run_and_shell_ask_for_a_command_at_the_clusters_terminal(run: Run, plat
     [("30", 30), ("0:30", 1), ("1:30", 2), ("1:30:00", 90), ("0:00:01", 1), ("2-12", 3_600), ("1-0:30:00", 1_470)],
 )
 def test_a_time_is_read_as_slurms_users_write_it(text: str, minutes: int) -> None:
-    assert JobTime().convert(text, None, None) == minutes
+    assert JobTimeType().convert(text, None, None) == minutes
 
 
 @pytest.mark.parametrize(
     ("text", "mib"), [("500", 500), ("500M", 500), ("4G", 4_096), ("4GiB", 4_096), ("1T", 1 << 20)]
 )
 def test_memory_is_read_as_slurms_users_write_it(text: str, mib: int) -> None:
-    assert Memory().convert(text, None, None) == mib
+    assert MemoryType().convert(text, None, None) == mib
 
 
 @pytest.mark.parametrize("text", ["", "x", "1:2:3:4", "-5", "0", "0:00"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
-        JobTime().convert(text, None, None)
+        JobTimeType().convert(text, None, None)
 
 
 def test_the_command_itself_has_no_such_word() -> None:
     root = Path(cli.__file__).parents[3]
     found = subprocess.run(
         ["grep", "-rliw", "slurm", "--include=*.py", str(root / "cli" / "mooring_cli")],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert found.stdout == ""
     program = "import sys; from mooring_cli import main; main.plugins = lambda: {}; main.mooring.main(['slurm'])"
     ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The Slurm adapter keeps its promises, on a simulated Slurm."""
+"""The Slurm adapter passes the conformance suite on a simulated Slurm."""
 
 import json
 import sys
@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mooring_adapter.conformance.report import BROKEN, KEPT, Verdict
+from mooring_adapter.conformance.report import BROKEN, KEPT, PromiseResult
 from mooring_adapter.conformance.suite import play, promises, read_profile
 from mooring_slurm.catalog import manifest_of
 
@@ -19,7 +19,7 @@ def test_the_adapter_keeps_every_promise() -> None:
     details: dict[str, Any] = {**json.loads(PROFILE.read_text(encoding="utf-8")), "patience_seconds": 120}
     wanted = promises()
 
-    def lane(number: int) -> list[Verdict]:
+    def lane(number: int) -> list[PromiseResult]:
         return play(COMMAND, read_profile(manifest_of(), details), wanted[number::LANES], lambda verdict: None)
 
     with ThreadPoolExecutor(LANES) as lanes:

@@ -1,4 +1,4 @@
-"""A worker's daemon and its controller: it starts when somebody listens, or after a while all the same."""
+"""A worker's daemon starts when its controller listens, or after a while in any case."""
 
 import subprocess
 from pathlib import Path

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mooring_slurm.slurm_node.reading import OVER, job_of, jobs_of, release_of
+from mooring_slurm.slurm_node.parsing import OVER, job_of, jobs_of, release_of
 
 
 def number(value: int | None, *, infinite: bool = False) -> dict[str, Any]:
@@ -19,35 +19,66 @@ def number(value: int | None, *, infinite: bool = False) -> dict[str, Any]:
 def exit_code(code: int, signal: int = 0) -> dict[str, Any]:
     """How something ended, as 23.11 writes it."""
     status = ["SIGNALED"] if signal else ["ERROR"] if code else ["SUCCESS"]
-    told = {"id": number(signal or None), "name": "Killed" if signal else ""}
-    return {"status": status, "return_code": number(code), "signal": told}
+    reported = {"id": number(signal or None), "name": "Killed" if signal else ""}
+    return {"status": status, "return_code": number(code), "signal": reported}
 
 
 def newer(**fields: Any) -> dict[str, Any]:
     """A job, as 23.11 writes it."""
     return {
-        "account": "project", "array_job_id": number(0), "array_task_id": number(None), "array_task_string": "",
-        "batch_host": "hpc-worker-0", "comment": "mooring:key-1", "cpus": number(2), "end_time": number(1_794_814_160),
-        "exit_code": exit_code(0), "gres_detail": [], "job_id": 7, "job_state": ["COMPLETED"], "name": "train",
-        "node_count": number(2), "nodes": "hpc-worker-[0-1]", "partition": "main", "restart_cnt": 0,
-        "sockets_per_node": number(None), "start_time": number(1_794_814_153), "state_reason": "None",
-        "submit_time": number(1_794_814_150), "tasks": number(2), "tres_alloc_str": "",
-        "tres_per_node": "gres/gpu:sim:1", "user_name": "app", **fields,
-    }  # fmt: skip
+        "account": "project",
+        "array_job_id": number(0),
+        "array_task_id": number(None),
+        "array_task_string": "",
+        "batch_host": "hpc-worker-0",
+        "comment": "mooring:key-1",
+        "cpus": number(2),
+        "end_time": number(1_794_814_160),
+        "exit_code": exit_code(0),
+        "gres_detail": [],
+        "job_id": 7,
+        "job_state": ["COMPLETED"],
+        "name": "train",
+        "node_count": number(2),
+        "nodes": "hpc-worker-[0-1]",
+        "partition": "main",
+        "restart_cnt": 0,
+        "sockets_per_node": number(None),
+        "start_time": number(1_794_814_153),
+        "state_reason": "None",
+        "submit_time": number(1_794_814_150),
+        "tasks": number(2),
+        "tres_alloc_str": "",
+        "tres_per_node": "gres/gpu:sim:1",
+        "user_name": "app",
+        **fields,
+    }
 
 
 def test_a_job_in_the_newer_form_as_documented_and_not_recorded_is_read_as_the_older_one() -> None:
     (job,) = jobs_of(json.dumps({"jobs": [newer()]}))
     assert job == {
-        "id": "7", "name": "train", "user": "app", "account": "project", "partition": "main", "state": "COMPLETED",
-        "nodes": ["hpc-worker-0", "hpc-worker-1"], "batch_host": "hpc-worker-0", "gpus": 2, "cpus": 2, "restarts": 0,
-        "submitted_at": "2026-11-16T07:29:10Z", "started_at": "2026-11-16T07:29:13Z",
-        "ended_at": "2026-11-16T07:29:20Z", "exit_code": 0, "key": "key-1",
-    }  # fmt: skip
+        "id": "7",
+        "name": "train",
+        "user": "app",
+        "account": "project",
+        "partition": "main",
+        "state": "COMPLETED",
+        "nodes": ["hpc-worker-0", "hpc-worker-1"],
+        "batch_host": "hpc-worker-0",
+        "gpus": 2,
+        "cpus": 2,
+        "restarts": 0,
+        "submitted_at": "2026-11-16T07:29:10Z",
+        "started_at": "2026-11-16T07:29:13Z",
+        "ended_at": "2026-11-16T07:29:20Z",
+        "exit_code": 0,
+        "key": "key-1",
+    }
 
 
 @pytest.mark.parametrize(
-    ("told", "code"),
+    ("reported", "code"),
     [
         (0, 0),  # 22.05, recorded: what `wait` gives
         (3 << 8, 3),
@@ -60,12 +91,14 @@ def test_a_job_in_the_newer_form_as_documented_and_not_recorded_is_read_as_the_o
         (exit_code(200), 200),
     ],
 )
-def test_an_exit_code_is_read_in_the_older_form_and_in_the_newer_ones_as_documented(told: object, code: int) -> None:
-    assert job_of({"job_id": 1, "job_state": "FAILED", "exit_code": told})["exit_code"] == code
+def test_an_exit_code_is_read_in_the_older_form_and_in_the_newer_ones_as_documented(
+    reported: object, code: int
+) -> None:
+    assert job_of({"job_id": 1, "job_state": "FAILED", "exit_code": reported})["exit_code"] == code
 
 
 @pytest.mark.parametrize(
-    ("told", "state"),
+    ("reported", "state"),
     [
         ("RUNNING", "RUNNING"),
         (["RUNNING"], "RUNNING"),
@@ -77,23 +110,30 @@ def test_an_exit_code_is_read_in_the_older_form_and_in_the_newer_ones_as_documen
         (None, "UNKNOWN"),
     ],
 )
-def test_a_state_that_is_a_list_as_documented_is_the_one_word_that_slurms_commands_show(told: Any, state: str) -> None:
-    job = job_of(newer(job_state=told))
+def test_a_state_that_is_a_list_as_documented_is_the_one_word_that_slurms_commands_show(
+    reported: Any, state: str
+) -> None:
+    job = job_of(newer(job_state=reported))
     assert job["state"] == state
     assert ("ended_at" in job) == (state in OVER), "one that is being cleaned up after is not over"
 
 
 def test_what_is_not_set_or_has_no_end_in_the_newer_form_as_documented_is_left_out() -> None:
     waits = newer(
-        job_state=["PENDING"], nodes="", start_time=number(0), end_time=number(None, infinite=True), batch_host="",
-        state_reason="Resources", comment={"job": "mooring:key-2", "administrator": ""},
-    )  # fmt: skip
+        job_state=["PENDING"],
+        nodes="",
+        start_time=number(0),
+        end_time=number(None, infinite=True),
+        batch_host="",
+        state_reason="Resources",
+        comment={"job": "mooring:key-2", "administrator": ""},
+    )
     job = job_of(waits)
     assert {"started_at", "ended_at", "exit_code", "nodes", "batch_host", "array"}.isdisjoint(job)
     assert (job["why"], job["key"]) == ("Resources", "key-2")
 
 
-def test_an_array_in_the_newer_form_as_documented_is_told_by_its_tasks() -> None:
+def test_an_array_in_the_newer_form_as_documented_is_reported_by_its_tasks() -> None:
     assert job_of(newer(array_job_id=number(6), array_task_id=number(0)))["array"] == "6_0"
     waits = newer(array_job_id=number(6), array_task_id=number(None), array_task_string="0-3%2", job_state=["PENDING"])
     assert job_of(waits)["array"] == "6_[0-3%2]"

@@ -21,15 +21,15 @@ from mooring_adapter.bundle import digest_of, key_at
 from mooring_slurm.bundle import bundle_of, program_name, write_version
 from mooring_slurm.catalog import NEXT_VERSION, ROLE, VERSION, manifest_of, program
 from mooring_slurm.slurm_node import nodes, queue
-from mooring_slurm.slurm_node.asking import Slurm, Trouble
 from mooring_slurm.slurm_node.program import _words
+from mooring_slurm.slurm_node.slurm_commands import SlurmCommands, VerbFailed
 
 RECORDED = Path(__file__).parent / "recorded"
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Path]:
-    """A member's directory whose controller listens, and says nothing: what speaks is recorded."""
+    """A member's directory with a listening controller that says nothing: the commands print recordings."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         (tmp_path / "etc").mkdir()
         conf = f"SlurmctldHost=here(127.0.0.1)\nSlurmctldPort={listening.getsockname()[1]}\n"
@@ -37,15 +37,15 @@ def home(tmp_path: Path) -> Iterator[Path]:
         yield tmp_path
 
 
-def recorded(home: Path, **said: str) -> Slurm:
-    """Slurm whose commands print what was recorded."""
+def recorded(home: Path, **said: str) -> SlurmCommands:
+    """Slurm commands that print recordings."""
     commands = home / "commands"
     commands.mkdir(exist_ok=True)
     for name, script in said.items():
         path = commands / name
         path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
         path.chmod(0o755)
-    slurm = Slurm(str(home))
+    slurm = SlurmCommands(str(home))
     slurm.environment["PATH"] = f"{commands}:{slurm.environment['PATH']}"
     return slurm
 
@@ -73,21 +73,21 @@ def test_it_runs_from_one_file_without_packages(home: Path) -> None:
         (("drain", "--node", "ALL"), "", "--node"),
         (("delete", "--node", "a,b"), "", "--node"),
         (("quiet", "--node", "a[0-9]"), "", "--node"),
-        (("account-add",), '{"account": "a,b", "user": "c"}', "no name"),
-        (("users",), '{"users": [{"name": "a:x:0:0", "uid": 0}]}', "no name"),
+        (("account-add",), '{"account": "a,b", "user": "c"}', "not a valid name"),
+        (("users",), '{"users": [{"name": "a:x:0:0", "uid": 0}]}', "not a valid name"),
         (("users",), '{"users": [{"name": "eve", "uid": 0}]}', "between 1000"),
-        (("job", "--job", "1;2"), "", "--job 12"),
+        (("job", "--job", "1;2"), "", "--job must name a job"),
         (("submit",), "no json", "not JSON"),
         (("submit",), "[]", "not an object"),
         (("submit",), '{"key": "k", "script": "no shebang"}', "#!"),
-        (("submit",), '{"key": "$(x)", "script": "#!/bin/sh"}', "a key has"),
+        (("submit",), '{"key": "$(x)", "script": "#!/bin/sh"}', "a key must have"),
     ],
 )
 def test_what_it_is_asked_wrongly_is_said(home: Path, words: tuple[str, ...], stdin: str, why: str) -> None:
-    code, answer, told = run(home, *words, stdin=stdin)
+    code, answer, shown = run(home, *words, stdin=stdin)
     assert (code, answer["error"]["code"]) == (2, "usage")
     assert why in answer["error"]["detail"]
-    assert why in told
+    assert why in shown
 
 
 def test_a_controller_that_is_away_is_said_and_not_waited_for_by_slurms_own_commands(tmp_path: Path) -> None:
@@ -139,11 +139,11 @@ def test_a_node_that_is_busy_is_not_deleted(home: Path) -> None:
     line = (RECORDED / "nodes.txt").read_text().splitlines()[1]
     (home / "node").write_text(f"{line}\n", encoding="utf-8")
     slurm = recorded(home, scontrol=f"cat {home}/node", squeue=f"cat {RECORDED}/squeue_plain.json")
-    with pytest.raises(Trouble) as raised:
+    with pytest.raises(VerbFailed) as raised:
         nodes.delete(slurm, "hpc-worker-0", "member", gone=False)
     assert raised.value.code == "busy"
     assert [each["id"] for each in raised.value.more["jobs"]] == ["4", "5"]
-    with pytest.raises(Trouble) as raised:
+    with pytest.raises(VerbFailed) as raised:
         nodes.quiet(slurm, "hpc-worker-0", 0.0)
     assert (raised.value.code, raised.value.more["quiet"]) == ("not_quiet", False)
     assert "held by jobs 4, 5" in raised.value.detail
@@ -152,7 +152,7 @@ def test_a_node_that_is_busy_is_not_deleted(home: Path) -> None:
 def test_a_daemon_is_given_up_by_what_the_looks_saw_and_not_by_what_was_before_them(home: Path) -> None:
     slurm = recorded(home)
     words = ["slurmd", "-c", "echo up; read line", "-N", "hpc-worker-1", slurm.conf]
-    daemon, late = nodes.Daemon(slurm, "hpc-worker-1"), time.monotonic() + 2 * nodes.DAEMON_SECONDS
+    daemon, late = nodes.DaemonWatch(slurm, "hpc-worker-1"), time.monotonic() + 2 * nodes.DAEMON_SECONDS
     with subprocess.Popen(words, executable="/bin/sh", stdin=subprocess.PIPE, stdout=subprocess.PIPE) as up:
         assert up.stdout is not None
         assert up.stdout.readline() == b"up\n", "until then the kernel may not show its words"
@@ -160,31 +160,34 @@ def test_a_daemon_is_given_up_by_what_the_looks_saw_and_not_by_what_was_before_t
         daemon.look(late + 2 * nodes.DAEMON_SECONDS)
         up.communicate()
     daemon.look(late + 3 * nodes.DAEMON_SECONDS)
-    with pytest.raises(Trouble, match="does not stay up"):
+    with pytest.raises(VerbFailed, match="does not stay up"):
         daemon.look(late + 3 * nodes.DAEMON_SECONDS + 1)
-    never = nodes.Daemon(slurm, "hpc-worker-1")
+    never = nodes.DaemonWatch(slurm, "hpc-worker-1")
     never.look(0.0)
     never.look(nodes.DAEMON_SECONDS)
-    with pytest.raises(Trouble, match="does not stay up"):
+    with pytest.raises(VerbFailed, match="does not stay up"):
         never.look(nodes.DAEMON_SECONDS + 1)
 
 
-def test_an_array_is_told_with_its_tasks_and_as_a_whole(home: Path) -> None:
+def test_an_array_is_reported_with_its_tasks_and_as_a_whole(home: Path) -> None:
     slurm = recorded(home, squeue=f"cat {RECORDED}/squeue_plain.json", scontrol="exit 1", scancel=f"touch {home}/ended")
-    told = queue.job(slurm, "2", None)
-    assert [each["array"] for each in told["tasks"]] == ["2_0", "2_1"]
-    assert told["array"] == {
-        "task_count": 2, "over_count": 2, "states": {"FAILED": 2}, "failed_count": 2,
+    shown = queue.job(slurm, "2", None)
+    assert [each["array"] for each in shown["tasks"]] == ["2_0", "2_1"]
+    assert shown["array"] == {
+        "task_count": 2,
+        "over_count": 2,
+        "states": {"FAILED": 2},
+        "failed_count": 2,
         "failed": [{"array": f"2_{number}", "state": "FAILED", "exit_code": 3} for number in (0, 1)],
-    }  # fmt: skip
+    }
     waits = queue.job(slurm, "6", None)
     assert waits["array"]["states"] == {"PENDING": 4}, "tasks that wait are one record"
     assert ("tasks" in waits, queue.job(slurm, "6_3", None)["job"]["id"]) == (False, "6")
-    with pytest.raises(Trouble, match="there is no job 6_4"):
+    with pytest.raises(VerbFailed, match="there is no job 6_4"):
         queue.job(slurm, "6_4", None)
     assert "array" not in queue.job(slurm, "3", None), "this is the number of one task"
     for each in ("2", "6"):
-        with pytest.raises(Trouble, match="say which") as raised:
+        with pytest.raises(VerbFailed, match="name one") as raised:
             queue.output(slurm, each, "out", 0, 100)
         assert raised.value.code == "array"
     queue.cancel(slurm, "2", None)
@@ -197,13 +200,13 @@ def test_an_array_is_told_with_its_tasks_and_as_a_whole(home: Path) -> None:
     ("words", "ids"),
     [((), 7), (("--user", "nobody"), 0), (("--state", "PENDING"), 2), (("--limit", "1"), 1), (("--limit", "0"), 1)],
 )
-def test_the_queue_is_told_of_one_user_in_one_state_and_not_longer_than_asked(
+def test_the_queue_is_reported_of_one_user_in_one_state_and_not_longer_than_asked(
     home: Path, words: tuple[str, ...], ids: int
 ) -> None:
     slurm = recorded(home, squeue=f"cat {RECORDED}/squeue_plain.json")
-    told = queue.jobs(slurm, _words().parse_args(["--home", str(home), "jobs", *words]))
-    assert len(told["jobs"]) == ids
-    assert told["truncated"] is ("--limit" in words)
+    shown = queue.jobs(slurm, _words().parse_args(["--home", str(home), "jobs", *words]))
+    assert len(shown["jobs"]) == ids
+    assert shown["truncated"] is ("--limit" in words)
 
 
 def test_a_submission_that_was_cut_off_is_found_by_its_comment(home: Path) -> None:
@@ -215,12 +218,12 @@ def test_a_submission_that_was_cut_off_is_found_by_its_comment(home: Path) -> No
         each["user_name"] = name
     (home / "jobs.json").write_text(json.dumps(jobs), encoding="utf-8")
     slurm = recorded(home, squeue=f"cat {home}/jobs.json", sbatch=f'echo "$@" >> {home}/said; echo 12')
-    wish = {"key": "key-1", "script": "#!/bin/sh\n"}
-    assert queue.submit(slurm, wish) == {"job_id": "5", "repeated": True}
+    request = {"key": "key-1", "script": "#!/bin/sh\n"}
+    assert queue.submit(slurm, request) == {"job_id": "5", "repeated": True}
     fresh = {"key": "key-2", "script": "#!/bin/sh\n", "gpus": 2, "minutes": 5, "array": "0-3"}
     assert queue.submit(slurm, fresh) == {"job_id": "12", "repeated": False}
     assert queue.submit(slurm, fresh) == {"job_id": "12", "repeated": True}
-    with pytest.raises(Trouble, match="belongs to another submission"):
+    with pytest.raises(VerbFailed, match="belongs to another submission"):
         queue.submit(slurm, {**fresh, "gpus": 1})
     said = (home / "said").read_text(encoding="utf-8").splitlines()
     assert len(said) == 1
@@ -238,7 +241,7 @@ def test_output_is_read_in_pieces_that_end_between_characters(home: Path) -> Non
     first = queue.output(slurm, "1", "out", 0, 2)
     assert first == {"text": "h", "offset": 1, "end": False, "size": 13}
     assert queue.output(slurm, "1", "out", 1, 100) == {"text": "éllo wörld", "offset": 13, "end": True, "size": 13}
-    with pytest.raises(Trouble, match="is not on this node"):
+    with pytest.raises(VerbFailed, match="is not on this node"):
         queue.output(slurm, "1", "err", 0, 100)
 
 
@@ -247,19 +250,19 @@ def test_a_script_that_has_its_submission_wait_or_say_something_else_holds_nobod
     place = home / "submits" / name
     place.mkdir(parents=True)
     empty = """echo '{"jobs": []}'"""
-    wish = {"key": "waits", "script": "#!/bin/sh\n#SBATCH --wait\n"}
+    request = {"key": "waits", "script": "#!/bin/sh\n#SBATCH --wait\n"}
     slurm = recorded(home, squeue=empty, sbatch="cat > /dev/null; echo 12; exec sleep 1000")
-    assert queue.submit(slurm, wish) == {"job_id": "12", "repeated": False}
+    assert queue.submit(slurm, request) == {"job_id": "12", "repeated": False}
     slurm = recorded(home, squeue=empty, sbatch="echo 'sbatch: Job 4 to start at once' >&2")
-    with pytest.raises(Trouble, match="Job 4 to start") as raised:
-        queue.submit(slurm, {**wish, "key": "tests"})
+    with pytest.raises(VerbFailed, match="Job 4 to start") as raised:
+        queue.submit(slurm, {**request, "key": "tests"})
     assert raised.value.code == "job_refused"
     odd = place / hashlib.sha256(b"odd").hexdigest()
     slurm = recorded(home, squeue=empty, sbatch="echo 13")
     for make in (lambda: os.mkfifo(odd), lambda: odd.write_text("[]", encoding="utf-8")):
         odd.unlink(missing_ok=True)
         make()
-        assert queue.submit(slurm, {**wish, "key": "odd"}) == {"job_id": "13", "repeated": False}
+        assert queue.submit(slurm, {**request, "key": "odd"}) == {"job_id": "13", "repeated": False}
 
 
 def test_output_that_ends_within_a_character_comes_to_its_end(home: Path) -> None:
@@ -298,7 +301,7 @@ def test_output_that_is_no_plain_file_holds_nobody_up(home: Path) -> None:
         scontrol=f"printf 'JobId=1\\n   StdErr=/dev/zero\\n   StdOut={home}/pipe\\n'",
     )
     for stream in ("out", "err"):
-        with pytest.raises(Trouble, match="no plain file"):
+        with pytest.raises(VerbFailed, match="not a regular file"):
             queue.output(slurm, "1", stream, 0, 100)
 
 

@@ -1,30 +1,30 @@
-"""The simulated Slurm answers in the shapes of the program on the node, which is asked here on what real Slurm said."""
+"""The simulated Slurm answers in the same shapes as the node program, which runs here on recordings of real Slurm."""
 
 import subprocess
 from argparse import Namespace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from adapters.slurm.tests.test_ledger import RECORDED as ATTEMPT
+from adapters.slurm.tests.test_job_completions import RECORDED as ATTEMPT
 from adapters.slurm.tests.test_node_program import RECORDED, recorded
-from mooring_slurm.simulated_slurm import BESIDE, HOLD, VERBS, Failed, SimulatedCluster
+from mooring_slurm.simulated_slurm import BESIDE, HOLD, VERBS, SimulatedCluster, SimulatedFailure
 from mooring_slurm.slurm_node import accounting, nodes, queue
-from mooring_slurm.slurm_node.asking import Slurm, Trouble
 from mooring_slurm.slurm_node.program import MODULE_OF, _words
+from mooring_slurm.slurm_node.slurm_commands import SlurmCommands, VerbFailed
 
 OPTIONAL = frozenset(
     {"reason", "reason_by", "account", "key", "array", "name", "why", "why_text", "nodes", "batch_host"}
 )
 OPTIONAL_TIMES = frozenset({"started_at", "ended_at", "exit_code"})
-"""What the program leaves out where it is not known."""
+"""Fields that the program leaves out if they are unknown."""
 Answer = dict[str, Any]
 
 
 @pytest.fixture
-def slurm(tmp_path: Path) -> Slurm:
-    """A member whose Slurm says what was recorded."""
+def slurm(tmp_path: Path) -> SlurmCommands:
+    """A member whose Slurm commands print recordings."""
     for name in ("etc", "log"):
         (tmp_path / name).mkdir()
     (tmp_path / "etc" / "slurm.conf").write_text(
@@ -40,32 +40,38 @@ def slurm(tmp_path: Path) -> Slurm:
   *"show assoc"*) echo "UserName=root(0)";;
 esac"""
     return recorded(
-        tmp_path, scontrol=scontrol, squeue=f"cat {RECORDED}/squeue_accounted.json", scancel="true",
-        sinfo="case $1 in --version) echo slurm-wlm 22.05.8;; *) echo 'main|up';; esac", sbatch="echo 12",
-        sacctmgr="true", srun="echo 9 hpc-worker-1", sacct="echo COMPLETED",
-    )  # fmt: skip
+        tmp_path,
+        scontrol=scontrol,
+        squeue=f"cat {RECORDED}/squeue_accounted.json",
+        scancel="true",
+        sinfo="case $1 in --version) echo slurm-wlm 22.05.8;; *) echo 'main|up';; esac",
+        sbatch="echo 12",
+        sacctmgr="true",
+        srun="echo 9 hpc-worker-1",
+        sacct="echo COMPLETED",
+    )
 
 
-def real(slurm: Slurm, verb: str, *words: str, given: Answer | None = None) -> Answer:
-    """What the program answers, or with what it fails."""
-    told: Namespace = _words().parse_args(["--home", slurm.home, verb, *words])
+def real(slurm: SlurmCommands, verb: str, *words: str, given: Answer | None = None) -> Answer:
+    """The node program's answer, or its error."""
+    arguments: Namespace = _words().parse_args(["--home", slurm.home, verb, *words])
     module = {"nodes": nodes, "queue": queue, "accounting": accounting}[MODULE_OF[verb]]
     patch = pytest.MonkeyPatch()
     with patch.context() as patched:
         patched.setattr(module, "read_input", lambda: given or {}, raising=False)
-        patched.setattr(Slurm, "await_controller", lambda self, deadline: None)
+        patched.setattr(SlurmCommands, "await_controller", lambda self, deadline: None)
         try:
-            answer: Answer = module.VERBS[verb](slurm, told)
-        except Trouble as trouble:
-            return {"error": trouble.code, **trouble.more}
+            answer: Answer = module.VERBS[verb](slurm, arguments)
+        except VerbFailed as failed:
+            return {"error": failed.code, **failed.more}
     return answer
 
 
 def simulated(cluster: SimulatedCluster, verb: str, given: Answer | None = None, **options: str) -> Answer:
-    """What the simulator answers, or with what it fails."""
+    """The simulator's answer, or its error."""
     try:
         return cluster.answer(verb, options, given or {}, "app")
-    except Failed as failed:
+    except SimulatedFailure as failed:
         return {"error": failed.code, **failed.more}
 
 
@@ -86,87 +92,100 @@ def cluster() -> SimulatedCluster:
     return made
 
 
-def differing(sim: Any, told: Any, where: str = "") -> list[str]:
+def differing(sim: Any, actual: Any, where: str = "") -> list[str]:
     """Where two answers differ in keys or types; of lists every element is like one of the other's."""
-    if isinstance(sim, dict) and isinstance(told, dict):
-        free = OPTIONAL | OPTIONAL_TIMES if "id" in told or "name" in told else frozenset()
+    if isinstance(sim, dict) and isinstance(actual, dict):
+        free = OPTIONAL | OPTIONAL_TIMES if "id" in actual or "name" in actual else frozenset()
         if where.endswith("counts"):
             return [f"{where}.{name}" for name, value in sim.items() if not isinstance(value, int)]
-        odd = [f"{where}.{name}" for name in set(sim) ^ set(told) if name not in free]
+        odd = [f"{where}.{name}" for name in set(sim) ^ set(actual) if name not in free]
         return odd + [
-            each for name in set(sim) & set(told) for each in differing(sim[name], told[name], f"{where}.{name}")
+            each for name in set(sim) & set(actual) for each in differing(sim[name], actual[name], f"{where}.{name}")
         ]
-    if isinstance(sim, list) and isinstance(told, list):
-        bad = [min((differing(each, other, f"{where}[]") for other in told), key=len, default=[]) for each in sim]
+    if isinstance(sim, list) and isinstance(actual, list):
+        bad = [min((differing(each, other, f"{where}[]") for other in actual), key=len, default=[]) for each in sim]
         return [each for some in bad for each in some]
-    same = type(sim) is type(told) or (sim is None) != (told is None)
-    return [] if same and _alike(sim, told) else [f"{where}: {sim!r}, and really {told!r}"]
+    same = type(sim) is type(actual) or (sim is None) != (actual is None)
+    return [] if same and _alike(sim, actual) else [f"{where}: {sim!r}, and really {actual!r}"]
 
 
-def _alike(sim: Any, told: Any) -> bool:
+def _alike(sim: Any, actual: Any) -> bool:
     """Times look alike, and marks do."""
-    if not isinstance(sim, str) or not isinstance(told, str):
+    if not isinstance(sim, str) or not isinstance(actual, str):
         return True
-    return [sim.count(each) for each in "TZ:"] == [told.count(each) for each in "TZ:"] or not sim.endswith("Z")
+    return [sim.count(each) for each in "TZ:"] == [actual.count(each) for each in "TZ:"] or not sim.endswith("Z")
 
 
 WHY = {"reason": "why"}
-ASKED: tuple[tuple[str, tuple[str, ...], Answer, dict[str, str], Answer], ...] = (
-    ("look", ("--ended-after", "at:-:0"), {}, {"ended-after": "at:simulated:0"}, {}),
-    ("jobs", (), {}, {}, {}),
-    ("jobs", ("--limit", "1"), {}, {"limit": "1"}, {}),
-    ("job", ("--job", "4"), {}, {"job": "2"}, {}),
-    ("job", ("--job", "99"), {}, {"job": "99"}, {}),
-    ("cancel", ("--job", "4"), {}, {"job": "2"}, {}),
-    ("output", ("--job", "1"), {}, {"job": "1"}, {}),
-    ("drain", ("--node", "hpc-worker-1", "--owner", "member"), {}, {"node": "one", "owner": "member", **WHY}, {}),
-    ("drain", ("--node", "absent"), {}, {"node": "absent", "owner": "member", **WHY}, {}),
-    ("drain", ("--node", "hpc-worker-2", "--owner", "member"), {}, {"node": "two", "owner": "operator", **WHY}, {}),
-    ("resume", ("--node", "hpc-worker-0", "--owner", "member"), {}, {"node": "two", "owner": "member"}, {}),
-    ("resume", ("--node", "hpc-worker-2", "--owner", "member"), {}, {"node": "two", "owner": "operator"}, {}),
-    ("quiet", ("--node", "hpc-worker-4"), {}, {"node": "two"}, {}),
-    ("quiet", ("--node", "hpc-worker-0"), {}, {"node": "one"}, {}),
-    ("delete", ("--node", "absent"), {}, {"node": "absent"}, {}),
-    ("delete", ("--node", "hpc-worker-0"), {}, {"node": "one"}, {}),
-    ("delete", ("--node", "hpc-worker-0", "--gone"), {}, {"node": "one", "gone": ""}, {}),
-    ("await-node", ("--node", "hpc-worker-1"), {}, {"node": "one"}, {}),
-    ("await-node", ("--node", "absent", "--seconds", "0.01"), {}, {"node": "absent"}, {}),
-    ("prove", ("--node", "hpc-worker-1"), {}, {"node": "one"}, {}),
-    ("submit", (), {"key": "k", "script": "#!/bin/sh\n"}, {}, {"key": "k", "script": "#!/bin/sh\n"}),
-    ("gate", (), {"users": [], "accounting": False}, {}, {"users": [], "accounting": False}),
-    ("account-add", (), {"account": "p-one", "user": "root"}, {}, {"account": "p-one", "user": "root"}),
-    ("account-close", (), {"account": "p-one"}, {}, {"account": "p-one"}),
-    ("account-remove", (), {"account": "p-one", "user": "root"}, {}, {"account": "p-one", "user": "root"}),
-    ("users", (), {"users": []}, {}, {"users": []}),
-    ("user-end", (), {"user": "nobody-here"}, {}, {"user": "nobody-here"}),
-)  # fmt: skip
-"""A verb, how the program is asked, and how the simulator is."""
 
 
-@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: " ".join((asked[0], *asked[1])))
-def test_an_answer_has_the_keys_and_the_types_of_the_programs(
-    slurm: Slurm, asked: tuple[str, tuple[str, ...], Answer, dict[str, str], Answer]
-) -> None:
+class Compared(NamedTuple):
+    """A verb, and the arguments of the program and of the simulator."""
+
+    verb: str
+    words: tuple[str, ...]
+    given: Answer
+    options: dict[str, str]
+    given_simulated: Answer
+
+
+ASKED: tuple[Compared, ...] = (
+    Compared("look", ("--ended-after", "at:-:0"), {}, {"ended-after": "at:simulated:0"}, {}),
+    Compared("jobs", (), {}, {}, {}),
+    Compared("jobs", ("--limit", "1"), {}, {"limit": "1"}, {}),
+    Compared("job", ("--job", "4"), {}, {"job": "2"}, {}),
+    Compared("job", ("--job", "99"), {}, {"job": "99"}, {}),
+    Compared("cancel", ("--job", "4"), {}, {"job": "2"}, {}),
+    Compared("output", ("--job", "1"), {}, {"job": "1"}, {}),
+    Compared(
+        "drain", ("--node", "hpc-worker-1", "--owner", "member"), {}, {"node": "one", "owner": "member", **WHY}, {}
+    ),
+    Compared("drain", ("--node", "absent"), {}, {"node": "absent", "owner": "member", **WHY}, {}),
+    Compared(
+        "drain", ("--node", "hpc-worker-2", "--owner", "member"), {}, {"node": "two", "owner": "operator", **WHY}, {}
+    ),
+    Compared("resume", ("--node", "hpc-worker-0", "--owner", "member"), {}, {"node": "two", "owner": "member"}, {}),
+    Compared("resume", ("--node", "hpc-worker-2", "--owner", "member"), {}, {"node": "two", "owner": "operator"}, {}),
+    Compared("quiet", ("--node", "hpc-worker-4"), {}, {"node": "two"}, {}),
+    Compared("quiet", ("--node", "hpc-worker-0"), {}, {"node": "one"}, {}),
+    Compared("delete", ("--node", "absent"), {}, {"node": "absent"}, {}),
+    Compared("delete", ("--node", "hpc-worker-0"), {}, {"node": "one"}, {}),
+    Compared("delete", ("--node", "hpc-worker-0", "--gone"), {}, {"node": "one", "gone": ""}, {}),
+    Compared("await-node", ("--node", "hpc-worker-1"), {}, {"node": "one"}, {}),
+    Compared("await-node", ("--node", "absent", "--seconds", "0.01"), {}, {"node": "absent"}, {}),
+    Compared("prove", ("--node", "hpc-worker-1"), {}, {"node": "one"}, {}),
+    Compared("submit", (), {"key": "k", "script": "#!/bin/sh\n"}, {}, {"key": "k", "script": "#!/bin/sh\n"}),
+    Compared("gate", (), {"users": [], "accounting": False}, {}, {"users": [], "accounting": False}),
+    Compared("account-add", (), {"account": "p-one", "user": "root"}, {}, {"account": "p-one", "user": "root"}),
+    Compared("account-close", (), {"account": "p-one"}, {}, {"account": "p-one"}),
+    Compared("account-remove", (), {"account": "p-one", "user": "root"}, {}, {"account": "p-one", "user": "root"}),
+    Compared("users", (), {"users": []}, {}, {"users": []}),
+    Compared("user-end", (), {"user": "nobody-here"}, {}, {"user": "nobody-here"}),
+)
+
+
+@pytest.mark.parametrize("asked", ASKED, ids=lambda asked: " ".join((asked.verb, *asked.words)))
+def test_an_answer_has_the_keys_and_the_types_of_the_programs(slurm: SlurmCommands, asked: Compared) -> None:
     verb, words, given, options, given_simulated = asked
     user = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
     Path(slurm.below("submits", user)).mkdir(parents=True)
-    told = real(slurm, verb, *words, given=given)
+    actual = real(slurm, verb, *words, given=given)
     sim = simulated(cluster(), verb, given_simulated, **options)
-    assert sim.get("error") == told.get("error")
-    assert differing(sim, told, verb) == []
+    assert sim.get("error") == actual.get("error")
+    assert differing(sim, actual, verb) == []
 
 
 def test_every_verb_of_the_simulator_is_compared_and_every_difference_is_seen() -> None:
     beside = {"database"}  # it waits for a database that there is not here
-    assert {each[0] for each in ASKED} == (set(VERBS) | set(BESIDE)) - beside
+    assert {each.verb for each in ASKED} == (set(VERBS) | set(BESIDE)) - beside
     assert {*VERBS, *BESIDE, "serve-database"} == set(MODULE_OF)
-    told = {"ended_until": "at:x:1", "jobs": [{"id": "1", "started_at": "2026-01-01T00:00:00Z", "gpus": 1}]}
+    actual = {"ended_until": "at:x:1", "jobs": [{"id": "1", "started_at": "2026-01-01T00:00:00Z", "gpus": 1}]}
     for wrong in (
-        {**told, "ended_until": 1},
-        {"jobs": told["jobs"]},
-        {**told, "jobs": [{"id": "1", "started_at": 1_700_000_000, "gpus": 1}]},
-        {**told, "jobs": [{"id": "1", "started_at": "2026-01-01T00:00:00Z", "gpus": None, "odd": 1}]},
-        {**told, "jobs": [{"id": 1, "gpus": 1}]},
+        {**actual, "ended_until": 1},
+        {"jobs": actual["jobs"]},
+        {**actual, "jobs": [{"id": "1", "started_at": 1_700_000_000, "gpus": 1}]},
+        {**actual, "jobs": [{"id": "1", "started_at": "2026-01-01T00:00:00Z", "gpus": None, "odd": 1}]},
+        {**actual, "jobs": [{"id": 1, "gpus": 1}]},
     ):
-        assert differing(wrong, told) != [], wrong
-    assert differing({**told, "jobs": [{"id": "7", "gpus": 2}]}, told) == []
+        assert differing(wrong, actual) != [], wrong
+    assert differing({**actual, "jobs": [{"id": "7", "gpus": 2}]}, actual) == []

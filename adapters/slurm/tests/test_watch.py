@@ -1,4 +1,4 @@
-"""The look at a running cluster: what Slurm says in, health, differences and usage out."""
+"""Observing a running cluster: Slurm's state in; health, differences and usage out."""
 
 import json
 from datetime import timedelta
@@ -7,35 +7,44 @@ from typing import Any
 import msgspec
 import pytest
 
-from adapters.slurm.tests.given import FIRST, HEAD, NOW, SECOND, member, operation, world
-from mooring_adapter import Attachment, Member, MemberSeen, Task, Watched, World
+from adapters.slurm.tests.sample_views import FIRST, HEAD, NOW, SECOND, member, operation, view
+from mooring_adapter import Attachment, InstanceView, Member, MemberObservation, Observation, Task
 from mooring_slurm.watch import fingerprint, watch
 
 IDLE = {"name": "c-one", "state": ["IDLE"], "responding": True, "version": "22.05.8", "jobs": 0}
 
 
-def looked(here: World, nodes: list[dict[str, Any]], **more: Any) -> World:
-    """The world after a look that found this."""
+def looked(here: InstanceView, nodes: list[dict[str, Any]], **more: Any) -> InstanceView:
+    """The view after a look that found this."""
     said = {"version": "22.05.8", "nodes": nodes, "job_counts": {"RUNNING": 1}, "ended_until": "mark", **more}
     look = Task(
-        id="look", step=f"look/{fingerprint(here)}/1", member_id=HEAD, status="succeeded", finished_at=NOW,
+        id="look",
+        step=f"look/{fingerprint(here)}/1",
+        member_id=HEAD,
+        status="succeeded",
+        finished_at=NOW,
         result={"output": json.dumps(said)},
-    )  # fmt: skip
-    return World(
-        instance=here.instance, manifest=here.manifest, members=here.members, operations=here.operations, tasks=[look],
-        now=here.now, attachments=more.get("attachments", []),
-    )  # fmt: skip
+    )
+    return InstanceView(
+        instance=here.instance,
+        manifest=here.manifest,
+        members=here.members,
+        operations=here.operations,
+        tasks=[look],
+        now=here.now,
+        attachments=more.get("attachments", []),
+    )
 
 
-def seen_of(found: Watched, identity: str = FIRST) -> MemberSeen:
+def seen_of(found: Observation, identity: str = FIRST) -> MemberObservation:
     return next(each for each in found.members if each.member_id == identity)
 
 
-def cluster(worker: Member | None = None) -> World:
-    return world(member(HEAD), worker or member(FIRST))
+def cluster(worker: Member | None = None) -> InstanceView:
+    return view(member(HEAD), worker or member(FIRST))
 
 
-def test_a_cluster_that_was_not_looked_at_is_looked_at_on_the_controller_and_nothing_is_told() -> None:
+def test_a_cluster_that_was_not_looked_at_is_looked_at_on_the_controller_and_nothing_is_reported() -> None:
     found = watch(cluster())
     assert [(each.type, each.member_id) for each in found.looks] == [("probe.exec", HEAD)]
     assert (found.health, found.members) == (None, ())
@@ -43,46 +52,46 @@ def test_a_cluster_that_was_not_looked_at_is_looked_at_on_the_controller_and_not
 
 def test_one_look_is_made_at_a_time_and_none_for_each_step_of_a_change() -> None:
     under = operation("add", FIRST)
-    joining = world(member(HEAD), member(FIRST, "requested"))
+    joining = view(member(HEAD), member(FIRST, "requested"))
     (asked,) = watch(msgspec.structs.replace(joining, operations=[under])).looks
     open_look = Task(id="look", step=asked.step, member_id=HEAD, status="claimed")
-    later = world(member(HEAD), member(FIRST, "joining"), tasks=(open_look,))
+    later = view(member(HEAD), member(FIRST, "joining"), tasks=(open_look,))
     assert watch(msgspec.structs.replace(later, operations=[under])).looks == ()
-    grown = world(member(HEAD), member(FIRST), tasks=(open_look,))
+    grown = view(member(HEAD), member(FIRST), tasks=(open_look,))
     assert watch(grown).looks == ()  # it is over soon, and then the change is looked at
     done = msgspec.structs.replace(open_look, status="succeeded", result={"output": json.dumps({"nodes": [IDLE]})})
-    (again,) = watch(world(member(HEAD), member(FIRST), tasks=(done,))).looks
+    (again,) = watch(view(member(HEAD), member(FIRST), tasks=(done,))).looks
     assert again.step.split("/")[1] == fingerprint(grown)
     restarted = [msgspec.structs.replace(each, last_operation_id="op_restart") for each in grown.members]
     after = msgspec.structs.replace(grown, members=restarted)
     assert fingerprint(after) != fingerprint(grown), "what was seen before a restart is not believed after it"
     stuck = msgspec.structs.replace(open_look, step="look/changing/1")
-    assert len(watch(world(member(HEAD), member(FIRST), tasks=(stuck,))).looks) == 1
+    assert len(watch(view(member(HEAD), member(FIRST), tasks=(stuck,))).looks) == 1
 
 
 def test_a_node_that_takes_jobs_is_healthy_and_operators_see_what_slurm_says() -> None:
     found = watch(looked(cluster(), [IDLE]))
-    told = seen_of(found)
-    assert (told.status, told.health, found.health) == ("ready", "healthy", "healthy")
-    assert told.detail is not None
-    assert told.detail["slurm"]["state"] == ["IDLE"]
+    observed = seen_of(found)
+    assert (observed.status, observed.health, found.health) == ("ready", "healthy", "healthy")
+    assert observed.detail is not None
+    assert observed.detail["slurm"]["state"] == ["IDLE"]
     assert found.detail is not None
     assert found.detail["slurm"] == {"version": "22.05.8", "nodes": 1, "jobs": {"RUNNING": 1}}
 
 
 def test_a_node_that_is_down_makes_its_member_degraded_with_slurms_reason() -> None:
     found = watch(looked(cluster(), [{**IDLE, "state": ["DOWN"], "reason": "Not responding", "responding": False}]))
-    told = seen_of(found)
-    assert (told.status, told.health, found.health) == ("degraded", "degraded", "degraded")
-    assert "Not responding" in (told.health_detail or "")
+    observed = seen_of(found)
+    assert (observed.status, observed.health, found.health) == ("degraded", "degraded", "degraded")
+    assert "Not responding" in (observed.health_detail or "")
 
 
 def test_a_node_that_was_silent_once_is_looked_at_again_before_its_member_is_called_degraded() -> None:
     silent = {**IDLE, "state": ["IDLE", "NOT_RESPONDING"], "responding": False}
-    told = seen_of(watch(looked(cluster(), [silent])))
-    assert told.status == "ready"
-    assert told.detail is not None
-    again = member(FIRST, adapter_detail=dict(told.detail))
+    observed = seen_of(watch(looked(cluster(), [silent])))
+    assert observed.status == "ready"
+    assert observed.detail is not None
+    again = member(FIRST, adapter_detail=dict(observed.detail))
     assert seen_of(watch(looked(cluster(again), [silent]))).status == "degraded"
 
 
@@ -112,39 +121,38 @@ def test_a_drain_that_is_wanted_is_left_as_it_is() -> None:
 
 def test_a_look_from_before_a_change_says_nothing_about_members() -> None:
     old = looked(cluster(member(FIRST, "drained")), [{**IDLE, "state": ["IDLE", "DRAIN"]}])
-    here = World(instance=old.instance, members=cluster().members, tasks=old.tasks, now=NOW)
+    here = InstanceView(instance=old.instance, members=cluster().members, tasks=old.tasks, now=NOW)
     found = watch(here)
     assert (found.members, found.health, len(found.looks)) == ((), None, 1)
-    busy = World(
+    busy = InstanceView(
         instance=old.instance, members=old.members, tasks=old.tasks, operations=[operation("upgrade")], now=NOW
-    )  # fmt: skip
+    )
     assert watch(busy).members == ()
 
 
-def test_a_controller_that_does_not_answer_is_told_with_its_words() -> None:
+def test_a_controller_that_does_not_answer_is_reported_with_its_words() -> None:
     here = cluster()
     error = {"error": {"code": "unreachable", "detail": "slurmctld does not listen"}}
-    look = Task(
-        id="look", step="look/x/1", member_id=HEAD, status="failed", result={"output": json.dumps(error)}
-    )  # fmt: skip
-    found = watch(World(instance=here.instance, members=here.members, tasks=[look], now=NOW))
+    look = Task(id="look", step="look/x/1", member_id=HEAD, status="failed", result={"output": json.dumps(error)})
+    found = watch(InstanceView(instance=here.instance, members=here.members, tasks=[look], now=NOW))
     assert (seen_of(found, HEAD).status, found.health) == ("degraded", "degraded")
     assert "slurmctld does not listen" in (found.health_detail or "")
 
 
 def test_a_cluster_without_workers_is_well_and_says_so() -> None:
-    here = looked(world(member(HEAD)), [])
+    here = looked(view(member(HEAD)), [])
     assert (watch(here).health, watch(here).health_detail) == (
-        "healthy", "the controller takes jobs; there are no workers",
-    )  # fmt: skip
+        "healthy",
+        "the controller takes jobs; there are no workers",
+    )
 
 
 LEFT = {**IDLE, "name": "c-worker-1", "state": ["DOWN", "NOT_RESPONDING"], "responding": False}
 
 
-def forced(*nodes: dict[str, Any], **more: Any) -> World:
-    """A cluster called c, after a member was torn down without Slurm being told."""
-    return looked(world(member(HEAD), member(FIRST), name="c", **more), [IDLE, *nodes])
+def forced(*nodes: dict[str, Any], **more: Any) -> InstanceView:
+    """A cluster called c, after a member was torn down without Slurm being informed."""
+    return looked(view(member(HEAD), member(FIRST), name="c", **more), [IDLE, *nodes])
 
 
 def test_a_node_whose_member_was_removed_by_force_is_deleted_by_the_controller() -> None:
@@ -164,7 +172,7 @@ def test_a_node_that_is_being_deleted_is_looked_at_again_in_the_next_stretch_and
     (asked,) = watch(here).looks
     for status in ("claimed", "succeeded", "failed"):
         done = Task(id="x", step=asked.step, member_id=HEAD, status=status, created_at=NOW)
-        assert watch(msgspec.structs.replace(here, tasks=[*here.tasks, done])) == Watched()  # and no other is made
+        assert watch(msgspec.structs.replace(here, tasks=[*here.tasks, done])) == Observation()  # and no other is made
         later = msgspec.structs.replace(here, tasks=[*here.tasks, done], now=NOW + timedelta(seconds=20))
         assert [each.step.split("/")[0] for each in watch(later).looks] == ["look"]
     healed = watch(forced())
@@ -191,7 +199,7 @@ def test_a_node_that_answers_or_has_another_name_is_never_deleted_by_a_look(node
 @pytest.mark.parametrize("status", ["requested", "joining", "ready", "failed", "removing"])
 def test_a_node_whose_member_is_there_in_whatever_state_is_never_deleted_by_a_look(status: str) -> None:
     standing = msgspec.structs.replace(member(SECOND, status), name="c-worker-1")
-    here = looked(world(member(HEAD), member(FIRST), standing, name="c"), [IDLE, LEFT])
+    here = looked(view(member(HEAD), member(FIRST), standing, name="c"), [IDLE, LEFT])
     assert not any(each.step.startswith("forget/") for each in watch(here).looks)
 
 
@@ -205,37 +213,50 @@ def test_nothing_is_deleted_by_a_look_while_members_are_changed() -> None:
 def test_each_attempt_of_a_job_is_metered_once_and_names_the_project_it_was_for() -> None:
     began = NOW - timedelta(hours=2)
     job = {
-        "id": "7", "account": "p-other", "restarts": 1, "gpus": 2, "started_at": began.isoformat(),
+        "id": "7",
+        "account": "p-other",
+        "restarts": 1,
+        "gpus": 2,
+        "started_at": began.isoformat(),
         "ended_at": NOW.isoformat(),
-    }  # fmt: skip
+    }
     attached = Attachment(id="att_1", project_id="prj_2", account_name="p-other", status="active")
     never_ran = {"id": "8", "started_at": None, "ended_at": NOW.isoformat()}
     here = looked(cluster(), [IDLE], ended=[job, never_ran])
-    here = World(
-        instance=here.instance, manifest=here.manifest, members=here.members, tasks=here.tasks, now=NOW,
+    here = InstanceView(
+        instance=here.instance,
+        manifest=here.manifest,
+        members=here.members,
+        tasks=here.tasks,
+        now=NOW,
         attachments=[attached],
-    )  # fmt: skip
+    )
     found = watch(here)
-    told = [(each.record_id, each.unit, each.quantity, each.attached_project_id) for each in found.usage]
+    observed = [(each.record_id, each.unit, each.quantity, each.attached_project_id) for each in found.usage]
     name = f"job/7/1/{int(began.timestamp())}"
-    assert told == [
-        (f"{name}/job_hours", "job_hours", 2.0, "prj_2"), (f"{name}/gpu_hours", "gpu_hours", 4.0, "prj_2"),
-    ]  # fmt: skip
+    assert observed == [
+        (f"{name}/job_hours", "job_hours", 2.0, "prj_2"),
+        (f"{name}/gpu_hours", "gpu_hours", 4.0, "prj_2"),
+    ]
     assert found.detail is not None
     assert found.detail["ended_until"] == "mark"
 
 
-def test_the_jobs_of_a_project_that_is_attached_no_more_are_told_as_before() -> None:
-    """A record is stored once: told with another project it would be another content under the same name."""
+def test_the_jobs_of_a_project_that_is_attached_no_more_are_reported_as_before() -> None:
+    """A record is stored once: with another project it would be other content under the same id."""
     job = {"id": "7", "account": "p-other", "started_at": NOW.timestamp() - 60, "ended_at": NOW.timestamp()}
     attached = Attachment(id="att_1", project_id="prj_2", account_name="p-other", status="active")
     before = looked(cluster(), [IDLE], ended=[job])
-    before = World(
-        instance=before.instance, manifest=before.manifest, members=before.members, tasks=before.tasks, now=NOW,
+    before = InstanceView(
+        instance=before.instance,
+        manifest=before.manifest,
+        members=before.members,
+        tasks=before.tasks,
+        now=NOW,
         attachments=[attached],
-    )  # fmt: skip
-    told = watch(before)
-    assert told.detail is not None
-    after = looked(world(member(HEAD), member(FIRST), adapter_detail=dict(told.detail)), [IDLE], ended=[job])
-    assert watch(after).usage == told.usage
-    assert [each.attached_project_id for each in told.usage] == ["prj_2"]
+    )
+    observed = watch(before)
+    assert observed.detail is not None
+    after = looked(view(member(HEAD), member(FIRST), adapter_detail=dict(observed.detail)), [IDLE], ended=[job])
+    assert watch(after).usage == observed.usage
+    assert [each.attached_project_id for each in observed.usage] == ["prj_2"]

@@ -1,5 +1,5 @@
-"""The workload adapter: what a manifest's runtime profile says, done on a node and looked after.
+"""The workload adapter: runs a manifest's runtime profile on nodes and watches it.
 
-It knows no app by name. `profile` reads the manifest, `render` turns it into tasks for one member, `adapter` says
-which of them is next, and `cloud_init` writes the same for a machine that boots by itself.
+It knows no app by name. `profile` reads the manifest, `render` turns it into tasks for one member, `plans` orders them
+for each kind of operation, and `cloud_init` renders the same for a machine that boots by itself.
 """

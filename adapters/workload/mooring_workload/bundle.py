@@ -1,4 +1,4 @@
-"""The bundles of this adapter's apps, by the kit's own means; the small blob of `hello` is brought along."""
+"""The bundles of this adapter's apps; the small blob of `hello` is included."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,30 +14,32 @@ __all__ = ["BUNDLE_VERSION", "BundleRefused", "bundle_of", "key_at", "program_na
 
 
 def bundle_of(app: str, given: Mapping[str, str], key: Ed25519PrivateKey, version: str | None = None) -> dict[str, Any]:
-    """A bundle; `given` says for each role that is not brought along where it lies: `location@digest`."""
+    """A bundle; `given` has `location@digest` for each role that is not included."""
     places: dict[str, dict[str, str]] = {}
     digests: dict[str, str] = {}
     for role, place in given.items():
         location, _, digest = place.partition("@")
         if not digest.startswith("sha256:"):
-            raise BundleRefused(f"{place!r} is not of the form LOCATION@sha256:…")
+            raise BundleRefused(f"{place!r} must have the form LOCATION@sha256:…")
         places[role] = {"kind": "oci" if location.startswith("oci://") else "blob", "location": location}
         digests[role] = digest
     manifest = catalog.manifest_of(app, digests, version)
     if "program" in manifest["artifacts"] and "program" not in places:
         places["program"] = blob_at(program_name())
     if missing := sorted(set(manifest["artifacts"]) - set(places)):
-        raise BundleRefused(f"say where {' and '.join(missing)} is found: --artifact {missing[0]}=LOCATION@sha256:…")
+        raise BundleRefused(
+            f"the location of {' and '.join(missing)} is missing: give --artifact {missing[0]}=LOCATION@sha256:…"
+        )
     about = {"slug": app, "display_name": catalog.TITLE[app], "category": catalog.CATEGORY[app]}
     return installable(about, manifest, places, key)
 
 
 def program_name() -> str:
-    """What the file with the program of `hello` is called."""
+    """The file name of the program of `hello`."""
     return blob_name("hello", catalog.program(), ".py")
 
 
 def write_bundle(directory: Path, bundle: Mapping[str, Any]) -> Path:
-    """Put a bundle, and the blob that it brings along, into a directory; the bundle's file."""
+    """Write a bundle and its blob into a directory; returns the bundle's file."""
     blobs = {program_name(): catalog.program()} if "program" in bundle["artifacts"] else {}
     return kit.write_bundle(directory, bundle, blobs)

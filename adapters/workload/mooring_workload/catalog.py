@@ -1,4 +1,4 @@
-"""The apps that come with this adapter: their manifests with digests filled in, and the small artifacts they bring."""
+"""The apps of this adapter: their manifests with digests, and their small artifacts."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -24,15 +24,15 @@ def program() -> bytes:
 
 @contextmanager
 def requirements_file() -> Iterator[Path]:
-    """The packages of the image of `jupyter`, as a file."""
+    """The requirements file of the `jupyter` image."""
     with as_file(files("mooring_workload").joinpath("apps", "jupyter", "requirements.txt")) as path:
         yield path
 
 
 def manifest_of(app: str, digests: Mapping[str, str] | None = None, version: str | None = None) -> dict[str, Any]:
-    """The manifest of an app; what is known is filled in: the digests of its artifacts, and another version's number.
+    """The manifest of an app, with the digests of its artifacts and optionally another version.
 
-    With an image `hello` is a container: the program is in it, and the blob is not needed.
+    With an image, `hello` is a container that contains the program, and the blob is not needed.
     """
     manifest: dict[str, Any] = yaml.safe_load(_file(app, "manifest.yaml"))
     known = {"program": digest_of(program())} if app == "hello" else {}

@@ -1,9 +1,9 @@
-"""The same profile for a machine that boots by itself: cloud-init user-data, with a systemd unit that runs the program.
+"""Renders a profile for a machine that boots by itself: cloud-init user-data with a systemd unit for the program.
 
-For allocations that are handed over as machines with an image of their own and no agent on it. The image is named by
-its digest, and what is fetched is compared with its digest before anything is started. The document holds no secret:
-user-data can be read by everybody on the machine, and often from a metadata service. A program with secrets waits until
-somebody has put them into `/etc/mooring/<app>.secrets`, by a way of his own: handing them over at boot is not done.
+It is for machines with an image of their own and without an agent. The image is named by its digest, and every
+downloaded file is compared with its digest before the start. The document contains no secret: everybody on the machine
+can read user-data, often also from a metadata service. A program with secrets waits until an operator has written
+`/etc/mooring/<app>.secrets` by other means.
 """
 
 import base64
@@ -14,31 +14,31 @@ from typing import Any, Final
 
 import yaml
 
-from mooring_workload.profile import Profile, Volume
-from mooring_workload.render import NAME, NotRenderable, Place, Rendered, render
+from mooring_workload.profile import Volume, WorkloadProfile
+from mooring_workload.render import NAME, MemberPlacement, NotRenderable, Rendered, render
 
 HEAD: Final = "#cloud-config\n"
 DIRECTORY: Final = "/etc/mooring"
 DATA: Final = "/var/lib/mooring"
-PLACE: Final = Place("machine", "namespace")
+PLACE: Final = MemberPlacement("machine", "namespace")
 REPOSITORY: Final = re.compile(r"[a-z0-9][a-z0-9.:-]*(/[a-z0-9][a-z0-9._-]*)+")
 ADDRESS: Final = re.compile(r"https://[A-Za-z0-9.:-]+/[A-Za-z0-9._~!$&()*+,;=:@%/?-]*")
 BYTES_MAX: Final = 16_384
-"""Several clouds take no larger user-data."""
+"""The limit of several clouds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Where a machine finds what it runs: the repository of the image, addresses of blobs, and small blobs."""
+    """Where a machine gets its artifacts: the repository of the image, URLs of blobs, and small blobs."""
 
     repository: str | None = None
     addresses: Mapping[str, str] = field(default_factory=dict)
     contents: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def render_user_data(profile: Profile, config: Mapping[str, Any], sources: Sources) -> str:
-    """The user-data of a machine that runs this profile; NotRenderable where something is missing."""
-    place = PLACE if profile.image is not None else Place(PLACE.member_id, PLACE.host, has_containers=False)
+def render_user_data(profile: WorkloadProfile, config: Mapping[str, Any], sources: Sources) -> str:
+    """The user-data of a machine that runs this profile; raises `NotRenderable` if something is missing."""
+    place = PLACE if profile.image is not None else MemberPlacement(PLACE.member_id, PLACE.host, has_containers=False)
     rendered = render(profile, config, place)
     unit = f"mooring-{profile.app}.service"
     files = [
@@ -54,9 +54,7 @@ def render_user_data(profile: Profile, config: Mapping[str, Any], sources: Sourc
         document = {"packages": ["podman"], **document}
     text = HEAD + yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=10_000)
     if len(text.encode()) > BYTES_MAX:
-        raise NotRenderable(
-            f"the user-data has {len(text.encode())} bytes, and at most {BYTES_MAX} are taken everywhere"
-        )
+        raise NotRenderable(f"the user-data has {len(text.encode())} bytes; the limit is {BYTES_MAX}")
     return text
 
 
@@ -71,18 +69,17 @@ def _environment(rendered: Rendered) -> str:
 
 
 def _quoted(value: str) -> str:
-    """A value of an environment file."""
     return '"' + re.sub(r'(["\\`$])', r"\\\1", value) + '"'
 
 
 def _word(word: str) -> str:
-    """A word of a command in a unit: nothing in it is a variable, a specifier or the end of the line."""
+    """Quote a word of a command in a unit: no variables, no specifiers, no line breaks."""
     plain = word.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return '"' + plain.replace("%", "%%").replace("$", "$$") + '"'
 
 
-def _artifacts(profile: Profile, rendered: Rendered, sources: Sources) -> list[dict[str, Any]]:
-    """The files that bring the artifacts of volumes: written as they are, or fetched and compared by a script."""
+def _artifacts(profile: WorkloadProfile, rendered: Rendered, sources: Sources) -> list[dict[str, Any]]:
+    """The files for the artifacts of volumes: written directly, or downloaded and verified by a script."""
     files, lines = [], ["#!/bin/sh", "set -eu"]
     for volume in profile.volumes:
         role = volume.artifact or ""
@@ -102,25 +99,25 @@ def _artifacts(profile: Profile, rendered: Rendered, sources: Sources) -> list[d
             ]
         else:
             raise NotRenderable(
-                f"say where the artifact {role!r} is found: --address {role}=https://…, or --content {role}=FILE"
+                f"the artifact {role!r} is missing: give --address {role}=https://…, or --content {role}=FILE"
             )
     if len(lines) > 2:
         files.append(_file(_script(profile), "\n".join([*lines, ""]), "0755"))
     return files
 
 
-def _script(profile: Profile) -> str:
+def _script(profile: WorkloadProfile) -> str:
     return f"/usr/local/libexec/mooring-fetch-{profile.app}"
 
 
-def _on_machine(profile: Profile, rendered: Rendered, volume: Volume) -> str:
-    """A volume's directory on the machine: a service sees it where the manifest says, a container has it mounted."""
+def _on_machine(profile: WorkloadProfile, rendered: Rendered, volume: Volume) -> str:
+    """A volume's directory on the machine: a service uses the manifest's path, a container gets it mounted."""
     if rendered.runs_as == "service":
         return volume.path.rstrip("/")
     return f"{DATA}/{profile.app}/{volume.name}"
 
 
-def _unit(profile: Profile, rendered: Rendered, sources: Sources) -> str:
+def _unit(profile: WorkloadProfile, rendered: Rendered, sources: Sources) -> str:
     fetches = any(each.kind == "artifact" and each.artifact not in sources.contents for each in profile.volumes)
     start = _container(profile, rendered, sources) if rendered.runs_as == "container" else _service(rendered)
     secret = f"{DIRECTORY}/{profile.app}.secrets"
@@ -156,15 +153,29 @@ def _service(rendered: Rendered) -> list[str]:
     return [f"ExecStart={' '.join(_word(each) for each in command)}", *directories]
 
 
-def _container(profile: Profile, rendered: Rendered, sources: Sources) -> list[str]:
+def _container(profile: WorkloadProfile, rendered: Rendered, sources: Sources) -> list[str]:
     if sources.repository is None or not REPOSITORY.fullmatch(sources.repository):
-        raise NotRenderable("say where the image is found, without a tag: --repository registry/name")
+        raise NotRenderable("the image's repository is missing: give --repository registry/name, without a tag")
     wanted = rendered.start.arguments
     name = f"mooring-{profile.app}"
     words = [
-        "/usr/bin/podman", "run", "--rm", "--replace", "--name", name, "--read-only", "--cap-drop", "ALL",
-        "--security-opt", "no-new-privileges", "--user", "1000:1000", "--network", "host", "--init",
-    ]  # fmt: skip
+        "/usr/bin/podman",
+        "run",
+        "--rm",
+        "--replace",
+        "--name",
+        name,
+        "--read-only",
+        "--cap-drop",
+        "ALL",
+        "--security-opt",
+        "no-new-privileges",
+        "--user",
+        "1000:1000",
+        "--network",
+        "host",
+        "--init",
+    ]
     names = [*wanted["environment"], *wanted.get("environment_secrets", {})]
     words += [word for each in sorted(names) for word in ("--env", each)]
     words += [word for path in wanted["temporary"] for word in ("--tmpfs", path)]

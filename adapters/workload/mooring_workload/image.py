@@ -1,8 +1,8 @@
-"""Images made of files, without any tool: tar, gzip and JSON, laid out as OCI says, the same bytes for the same files.
+"""Builds OCI images from files without any tool: tar, gzip and JSON, with reproducible bytes.
 
 The base is the Python that runs this program, with the libraries that it needs and nothing else: no shell, no package
-manager, no user but one. Packages are installed beside it from whatever index pip or uv knows on this machine, each
-by its hash.
+manager, only one user. Packages are installed beside it from the index that pip or uv uses on this machine, each by its
+hash.
 """
 
 import gzip
@@ -36,16 +36,16 @@ LIBRARY: Final = re.compile(r"(?:=> )?(/\S+) \(0x")
 ARCHITECTURES: Final[Mapping[str, str]] = {"x86_64": "amd64", "aarch64": "arm64"}
 BLOCK: Final = 1 << 20
 DATA: Final = ("share", "etc")
-"""What packages put below the prefix and not beside each other."""
+"""The directories that packages install below the prefix."""
 
 
 class BuildFailed(Exception):
-    """The image cannot be made; the message says why."""
+    """The image cannot be built; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A file of an image: where it goes, and where it comes from."""
+class ImageFile:
+    """A file of an image: its path, and its source."""
 
     name: str
     path: Path | None = None
@@ -55,35 +55,35 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
-    """An image in a directory, as OCI lays it out: blobs by digest, and an index that names the manifest."""
+class ImageLayout:
+    """An image as an OCI layout in a directory: blobs by digest, and an index that names the manifest."""
 
     directory: Path
 
     @property
     def digest(self) -> str:
-        """What the image is called by."""
+        """The digest of the image's manifest."""
         index = json.loads((self.directory / "index.json").read_bytes())
         return str(index["manifests"][0]["digest"])
 
     def blob(self, digest: str) -> Path:
-        """A blob's file."""
+        """The file of a blob."""
         return self.directory / "blobs" / "sha256" / digest.partition(":")[2]
 
     @property
     def manifest(self) -> bytes:
-        """The manifest, as it is."""
+        """The bytes of the manifest."""
         return self.blob(self.digest).read_bytes()
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The digests of everything that the manifest names."""
+        """The digests of all blobs that the manifest names."""
         plain = json.loads(self.manifest)
         return tuple(str(each["digest"]) for each in (*plain["layers"], plain["config"]))
 
 
-def write_image(directory: Path, layers: Sequence[Sequence[Entry]], about: Mapping[str, Any]) -> Layout:
-    """An image of these layers in a new directory, whole or not at all."""
+def write_image(directory: Path, layers: Sequence[Sequence[ImageFile]], about: Mapping[str, Any]) -> ImageLayout:
+    """Write an image with these layers into a new directory, completely or not at all."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     making = Path(tempfile.mkdtemp(prefix=".making-", dir=directory.parent))
     try:
@@ -112,7 +112,7 @@ def write_image(directory: Path, layers: Sequence[Sequence[Entry]], about: Mappi
     except BaseException:
         shutil.rmtree(making, ignore_errors=True)
         raise
-    return Layout(directory)
+    return ImageLayout(directory)
 
 
 def _written(directory: Path, media_type: str, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def _written(directory: Path, media_type: str, value: Mapping[str, Any]) -> dict
 
 
 class _Hashing(io.RawIOBase):
-    """Passes bytes on, and hashes them."""
+    """Forwards bytes and hashes them."""
 
     def __init__(self, beneath: Any) -> None:
         self.hash = hashlib.sha256()
@@ -138,8 +138,8 @@ class _Hashing(io.RawIOBase):
         return written
 
 
-def _layer(directory: Path, entries: Sequence[Entry]) -> tuple[str, int, str]:
-    """One layer's digest, its size, and the digest of what is packed in it."""
+def _layer(directory: Path, entries: Sequence[ImageFile]) -> tuple[str, int, str]:
+    """Write one layer; returns its digest, its size, and the digest of its uncompressed content."""
     place = directory / "blobs" / "sha256" / "layer"
     with place.open("wb") as file:
         outer = _Hashing(file)
@@ -153,18 +153,18 @@ def _layer(directory: Path, entries: Sequence[Entry]) -> tuple[str, int, str]:
     return f"sha256:{digest}", place.with_name(digest).stat().st_size, f"sha256:{inner.hash.hexdigest()}"
 
 
-def _with_parents(entries: Sequence[Entry]) -> Iterator[Entry]:
-    """In order, each directory before what is in it, nothing twice."""
-    known: dict[str, Entry] = {}
+def _with_parents(entries: Sequence[ImageFile]) -> Iterator[ImageFile]:
+    """The files sorted, without duplicates, each directory before its content."""
+    known: dict[str, ImageFile] = {}
     for entry in entries:
         for parent in reversed(Path(entry.name).parents):
             if str(parent) != ".":
-                known.setdefault(str(parent), Entry(str(parent), mode=0o755, is_directory=True))
+                known.setdefault(str(parent), ImageFile(str(parent), mode=0o755, is_directory=True))
         known[entry.name] = entry
     yield from (known[name] for name in sorted(known))
 
 
-def _add(tar: tarfile.TarFile, entry: Entry) -> None:
+def _add(tar: tarfile.TarFile, entry: ImageFile) -> None:
     info = tarfile.TarInfo(entry.name)
     info.mode, info.mtime = entry.mode, 0
     if entry.is_directory:
@@ -179,33 +179,33 @@ def _add(tar: tarfile.TarFile, entry: Entry) -> None:
             tar.addfile(info, file)
 
 
-def python_base() -> list[Entry]:
-    """The Python that runs this, as files of an image below /usr/local, with the libraries that it loads."""
+def python_base() -> list[ImageFile]:
+    """The files of the running Python below /usr/local, with the libraries that it loads."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     program = Path(sys.base_prefix, "bin", version).resolve()
     library = Path(os.__file__).resolve().parent
     entries = [
-        Entry(f"{PREFIX}/bin/python3", program, mode=0o755),
+        ImageFile(f"{PREFIX}/bin/python3", program, mode=0o755),
         *_tree(library, f"{PREFIX}/lib/{version}", leave_out=frozenset({"site-packages", "dist-packages"})),
-        Entry("etc/passwd", content=b"app:x:1000:1000::/work:/sbin/nologin\n"),
-        Entry("etc/group", content=b"app:x:1000:\n"),
-        Entry("etc/hosts", content=b"127.0.0.1 localhost\n"),
-        Entry("tmp", mode=0o1777, is_directory=True),
-        Entry("work", mode=0o777, is_directory=True),
+        ImageFile("etc/passwd", content=b"app:x:1000:1000::/work:/sbin/nologin\n"),
+        ImageFile("etc/group", content=b"app:x:1000:\n"),
+        ImageFile("etc/hosts", content=b"127.0.0.1 localhost\n"),
+        ImageFile("tmp", mode=0o1777, is_directory=True),
+        ImageFile("work", mode=0o777, is_directory=True),
     ]
     return [*entries, *_libraries([program, *library.glob("lib-dynload/*.so")])]
 
 
 @contextmanager
-def installed(requirements: Path, installer: Sequence[str] = ()) -> Iterator[list[Entry]]:
-    """The packages of a file with hashes, installed from the index of this machine, as long as this lasts."""
+def installed(requirements: Path, installer: Sequence[str] = ()) -> Iterator[list[ImageFile]]:
+    """Install the packages of a requirements file with hashes, and yield their files."""
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     with tempfile.TemporaryDirectory() as directory:
         target = Path(directory, "packages")
         words = [*(installer or _installer()), "--target", str(target), "--requirement", str(requirements)]
         done = subprocess.run([*words, "--require-hashes", "--no-deps"], capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            raise BuildFailed(f"the packages could not be installed: {done.stderr.strip()[-2_000:]}")
+            raise BuildFailed(f"cannot install the packages: {done.stderr.strip()[-2_000:]}")
         yield [
             *_tree(target, f"{PREFIX}/lib/{version}/site-packages", leave_out=frozenset({"bin", *DATA})),
             *(entry for part in DATA for entry in _tree(target / part, f"{PREFIX}/{part}")),
@@ -220,30 +220,30 @@ def _installer() -> list[str]:
     return [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
 
 
-def _tree(root: Path, name: str, leave_out: frozenset[str] = frozenset()) -> Iterator[Entry]:
+def _tree(root: Path, name: str, leave_out: frozenset[str] = frozenset()) -> Iterator[ImageFile]:
     for path in sorted(root.rglob("*")):
         inside = path.relative_to(root)
         if UNWANTED.intersection(inside.parts) or inside.parts[0] in leave_out or not path.is_file():
             continue
         if path.name.endswith(UNWANTED_ENDS) or inside.parts[0].startswith("config-"):
             continue
-        yield Entry(f"{name}/{inside}", path.resolve(), mode=0o755 if os.access(path, os.X_OK) else 0o644)
+        yield ImageFile(f"{name}/{inside}", path.resolve(), mode=0o755 if os.access(path, os.X_OK) else 0o644)
 
 
-def _libraries(programs: Sequence[Path]) -> Iterator[Entry]:
-    """The shared libraries that programs load, at the very places where the loader looks for them."""
+def _libraries(programs: Sequence[Path]) -> Iterator[ImageFile]:
+    """The shared libraries that programs load, at the paths where the loader finds them."""
     if not programs:
         return
     said = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False).stdout
     own = {str(each.parent) for each in programs}
     for found in sorted(set(LIBRARY.findall(said))):
         if not any(found.startswith(each) for each in own):
-            yield Entry(found.lstrip("/"), Path(found).resolve(), mode=0o755)
+            yield ImageFile(found.lstrip("/"), Path(found).resolve(), mode=0o755)
 
 
-def jupyter_image(directory: Path, requirements: Path, installer: Sequence[str] = ()) -> Layout:
+def jupyter_image(directory: Path, requirements: Path, installer: Sequence[str] = ()) -> ImageLayout:
     """The image of `jupyter`: Python, and the packages of its requirements."""
-    # Named, since a Python of Debian's own looks for its packages elsewhere.
+    # Needed because Debian's own Python looks for packages elsewhere.
     packages = f"PYTHONPATH=/{PREFIX}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
     environment = ["PATH=/usr/local/bin", "LANG=C.UTF-8", "HOME=/work", packages]
     about = {"User": USER, "Env": environment, "WorkingDir": "/work", "Cmd": ["/usr/local/bin/python3"]}
@@ -251,7 +251,7 @@ def jupyter_image(directory: Path, requirements: Path, installer: Sequence[str] 
         return write_image(directory, [python_base(), entries], about)
 
 
-def hello_image(directory: Path, program: bytes) -> Layout:
+def hello_image(directory: Path, program: bytes) -> ImageLayout:
     """The image of `hello`: Python, and the program."""
     about = {"User": USER, "Env": ["PATH=/usr/local/bin", "LANG=C.UTF-8"], "Cmd": ["/usr/local/bin/python3"]}
-    return write_image(directory, [python_base(), [Entry("app/program", content=program, mode=0o555)]], about)
+    return write_image(directory, [python_base(), [ImageFile("app/program", content=program, mode=0o555)]], about)

@@ -1,7 +1,7 @@
-"""The part of a manifest that says how members are started and observed, read into typed values.
+"""A manifest's runtime profile, read into typed values: how members are started and observed.
 
-The platform has checked the manifest against its schema before anybody sees it here, so that reading has nothing to
-refuse but what this adapter cannot do; that is said by `render`.
+The platform has validated the manifest against its schema, so reading refuses nothing; `render` refuses what this
+adapter cannot do.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 GRACE_SECONDS: Final = 60
 STARTUP_SECONDS: Final = 300
-"""How long a start may take where the manifest has no startup probe."""
+"""How long a start may take if the manifest has no startup probe."""
 
 Plain = Mapping[str, Any]
 
@@ -23,21 +23,19 @@ class Variable:
     value: str | None = None
     from_config: str | None = None
     from_secret: str | None = None
-    hidden: bool = False  # the launcher's field is `writeOnly`: it stands in no task
+    hidden: bool = False  # the launcher's field is `writeOnly`: it appears in no task
 
 
 @dataclass(frozen=True, slots=True)
-class Port:
-    """Where the program listens."""
-
+class ProfilePort:
     name: str
     port: int
     protocol: str = "tcp"
 
 
 @dataclass(frozen=True, slots=True)
-class Probe:
-    """How the program is observed."""
+class ProfileProbe:
+    """How the program is probed."""
 
     kind: str
     port: str | None = None
@@ -51,7 +49,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Volume:
-    """A directory that the program sees: empty at first, or with one artifact in it."""
+    """A directory of the program: initially empty, or with one artifact."""
 
     name: str
     path: str
@@ -62,12 +60,12 @@ class Volume:
 
     @property
     def file(self) -> str:
-        """Where the artifact of the volume is found: it is named by its role."""
+        """The path of the volume's artifact, which is named by its role."""
         return f"{self.path.rstrip('/')}/{self.artifact}"
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class ProfileEndpoint:
     """Where a running instance is reached."""
 
     name: str
@@ -79,7 +77,7 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What one member may use at the most."""
+    """The limits of one member."""
 
     cpu_millicores: int | None = None
     memory_bytes: int | None = None
@@ -88,8 +86,8 @@ class Resources:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Profile:
-    """How the members of one version are started, observed and ended."""
+class WorkloadProfile:
+    """How the members of one version are started, observed and stopped."""
 
     app: str
     version: str
@@ -97,18 +95,18 @@ class Profile:
     command: tuple[str, ...] = ()
     artifacts: Mapping[str, str] = field(default_factory=dict)
     environment: tuple[Variable, ...] = ()
-    ports: tuple[Port, ...] = ()
+    ports: tuple[ProfilePort, ...] = ()
     resources: Resources = field(default_factory=Resources)
     volumes: tuple[Volume, ...] = ()
-    probes: Mapping[str, Probe] = field(default_factory=dict)
-    endpoints: tuple[Endpoint, ...] = ()
+    probes: Mapping[str, ProfileProbe] = field(default_factory=dict)
+    endpoints: tuple[ProfileEndpoint, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     grace_seconds: int = GRACE_SECONDS
     upgrade_strategy: str = "in_place"
 
     @property
     def startup_seconds(self) -> int:
-        """How long a start may take before it has failed."""
+        """How long a start may take."""
         probe = self.probes.get("startup")
         if probe is None:
             return STARTUP_SECONDS
@@ -120,22 +118,22 @@ class Profile:
         return tuple(dict.fromkeys(each.from_secret for each in self.environment if each.from_secret is not None))
 
 
-def read_profile(manifest: Plain) -> Profile:
-    """What a manifest says of its members."""
+def read_profile(manifest: Plain) -> WorkloadProfile:
+    """Read the profile of a manifest."""
     plain = manifest.get("runtime_profile") or {}
     lifecycle = manifest.get("lifecycle") or {}
-    return Profile(
+    return WorkloadProfile(
         app=manifest["app"],
         version=manifest["version"],
         image=plain.get("image"),
         command=tuple(plain.get("command", ())),
         artifacts=dict(manifest["artifacts"]),
         environment=_environment(plain.get("env", ()), manifest.get("config_schema") or {}),
-        ports=tuple(_read(Port, each) for each in plain.get("ports", ())),
+        ports=tuple(_read(ProfilePort, each) for each in plain.get("ports", ())),
         resources=_read(Resources, plain.get("resources", {})),
         volumes=tuple(_read(Volume, each) for each in plain.get("volumes", ())),
         probes={name: _probe(each) for name, each in plain.get("probes", {}).items()},
-        endpoints=tuple(_read(Endpoint, each) for each in manifest.get("endpoints", ())),
+        endpoints=tuple(_read(ProfileEndpoint, each) for each in manifest.get("endpoints", ())),
         defaults=_defaults(manifest.get("config_schema") or {}),
         grace_seconds=lifecycle.get("delete", {}).get("graceful_seconds", GRACE_SECONDS),
         upgrade_strategy=lifecycle.get("upgrade", {}).get("strategy", "in_place"),
@@ -149,15 +147,15 @@ def _environment(variables: Iterable[Plain], schema: Plain) -> tuple[Variable, .
 
 
 def _defaults(schema: Plain) -> dict[str, Any]:
-    """What counts where the launcher filled nothing in."""
+    """The defaults of the configuration."""
     return {name: each["default"] for name, each in schema.get("properties", {}).items() if "default" in each}
 
 
-def _probe(plain: Plain) -> Probe:
-    read: Probe = _read(Probe, {**plain, "command": tuple(plain.get("command", ()))})
+def _probe(plain: Plain) -> ProfileProbe:
+    read: ProfileProbe = _read(ProfileProbe, {**plain, "command": tuple(plain.get("command", ()))})
     return read
 
 
 def _read(kind: Any, plain: Plain) -> Any:
-    """The fields that are known here; a manifest says more than an adapter needs."""
+    """Read the known fields; a manifest has more than an adapter needs."""
     return kind(**{name: plain[name] for name in kind.__slots__ if name in plain})

@@ -1,13 +1,12 @@
-"""A profile becomes tasks for one member: pure, the same for the same input, so that a repetition names the same tasks.
+"""Renders a profile as tasks for one member: a pure function, so that a repetition names the same tasks.
 
-Two ways of running. A **container**, where the profile has an image and the host can run one. A **service** (a
-supervised process), where the program is an artifact that a volume holds and the command names: that needs no image,
-so it runs on a host without isolation as well. What can be run in neither way is refused with `config_refused`, before
-anything is started.
+A member runs as a **container** if the profile has an image and the host can run containers, or as a **service** (a
+supervised process) if its command names an artifact in a volume: that needs no image, so it also runs on a host without
+isolation. If neither is possible, the member is refused with `config_refused` before anything starts.
 
-A host without isolation shares the machine's ports, so that two members would want the same one. There a port of the
-member's own is chosen, from its id; a program learns each of its ports from `MOORING_PORT_<NAME>`, on every host. The
-words of a command that name a volume's path are made relative there: the sandbox's root is a directory of the machine.
+On a host without isolation all members share the machine's ports, so each member gets ports derived from its id. On
+every host a program reads its ports from `MOORING_PORT_<NAME>`. Without isolation the sandbox's root is a directory of
+the machine, so words of the command that name a volume's path are made relative.
 """
 
 import hashlib
@@ -16,35 +15,35 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from mooring_workload.profile import Endpoint, Port, Probe, Profile, Variable, Volume
+from mooring_workload.profile import ProfileEndpoint, ProfilePort, ProfileProbe, Variable, Volume, WorkloadProfile
 
 NAME: Final = "app"
-"""What the container or service is called within its owner, the member."""
+"""The name of the container or service within its owner, the member."""
 
 ACCESS: Final = "access"
-"""Secrets whose names begin so open the app: whoever may connect may have them shown."""
+"""The prefix of secrets that open the app: everyone who may connect can see them."""
 
 PROBE_SECONDS: Final = 10
-"""How long one probing task holds its member's other tasks up."""
+"""How long one probing task blocks its member's other tasks."""
 PROBE_INTERVAL_SECONDS: Final = 0.5
 PORTS_FROM: Final = 20_000
 PORTS: Final = 12_000
 CARRIED_BYTES_MAX: Final = 128 * 1024
-"""What a task carries itself, to whatever host; a larger program says so by `size_bytes`, and its node fetches it."""
+"""Artifacts up to this size are part of the task; a node fetches larger ones, which declare `size_bytes`."""
 SHARED_MEMORY: Final = "/dev/shm"
 GRACE_SECONDS_MAX: Final = 3_600
 RESTARTS_MAX: Final = 5
 
 
 class NotRenderable(Exception):
-    """The profile cannot be run here; the message says why and what would do."""
+    """The profile cannot run here; the message says why, and what would work."""
 
     code: Final = "config_refused"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a member stands: what the rendering has to know of it."""
+class MemberPlacement:
+    """What the rendering depends on: the member, its host, and whether that runs containers."""
 
     member_id: str
     host: str
@@ -52,13 +51,13 @@ class Place:
 
     @property
     def shares_ports(self) -> bool:
-        """Whether the machine's ports are everybody's."""
+        """Whether all members share the machine's ports."""
         return self.host == "process"
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """One task as data: the last part of its step's name, its type, its arguments and the secrets it is granted."""
+class TaskTemplate:
+    """One task as data: the first part of its step's name, its type, its arguments and its granted secrets."""
 
     name: str
     type: str
@@ -68,42 +67,42 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class SecretNeed:
-    """A secret that has to exist before the program is started."""
+    """A secret that has to exist before the program starts."""
 
     name: str
     purpose: str
-    value: str | None = field(default=None, repr=False)  # none: the platform makes one
+    value: str | None = field(default=None, repr=False)  # None: the platform generates it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rendered:
-    """All that is done for one member."""
+    """All tasks of one member."""
 
     runs_as: str  # container | service
     secrets: tuple[SecretNeed, ...]
-    prepare: tuple[Work, ...]
-    start: Work
-    stop: Work
-    restart: tuple[Work, ...]
-    inspect: Work
-    remove: Work | None
-    probe: Work | None
-    look: Work | None
+    prepare: tuple[TaskTemplate, ...]
+    start: TaskTemplate
+    stop: TaskTemplate
+    restart: tuple[TaskTemplate, ...]
+    inspect: TaskTemplate
+    remove: TaskTemplate | None
+    probe: TaskTemplate | None
+    look: TaskTemplate | None
     rounds: int
     endpoints: tuple[Mapping[str, Any], ...]
     ports: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def unprobed(self) -> bool:
-        """Whether nobody observes that it takes work: it counts as ready when it runs."""
+        """Whether it has no probe, so that it counts as ready when it runs."""
         return self.probe is None
 
 
-def render(profile: Profile, config: Mapping[str, Any], place: Place) -> Rendered:
-    """The tasks of one member; NotRenderable where it cannot be run there."""
+def render(profile: WorkloadProfile, config: Mapping[str, Any], place: MemberPlacement) -> Rendered:
+    """The tasks of one member; raises `NotRenderable` if it cannot run there."""
     runs_as = _runs_as(profile, place)
     ports = {each.name: _port(each, place) for each in profile.ports}
-    plan = _Plan(profile, place, runs_as, ports)
+    plan = _MemberRenderer(profile, place, runs_as, ports)
     start = plan.container(config) if runs_as == "container" else plan.service(config)
     first = profile.probes.get("startup") or profile.probes.get("readiness")
     steady = profile.probes.get("readiness") or profile.probes.get("liveness") or first
@@ -115,7 +114,7 @@ def render(profile: Profile, config: Mapping[str, Any], place: Place) -> Rendere
         stop=plan.stop(),
         restart=plan.restart(start),
         inspect=plan.inspect(),
-        remove=Work("remove", "container.remove", {"name": NAME}) if runs_as == "container" else None,
+        remove=TaskTemplate("remove", "container.remove", {"name": NAME}) if runs_as == "container" else None,
         probe=None if first is None else plan.probe(first, "probe", many=True),
         look=None if steady is None else plan.probe(steady, "look", many=False),
         rounds=max(1, math.ceil(profile.startup_seconds / PROBE_SECONDS)),
@@ -124,7 +123,7 @@ def render(profile: Profile, config: Mapping[str, Any], place: Place) -> Rendere
     )
 
 
-def _runs_as(profile: Profile, place: Place) -> str:
+def _runs_as(profile: WorkloadProfile, place: MemberPlacement) -> str:
     if profile.image is not None and place.has_containers and place.host != "process":
         return "container"
     programs = [each for each in profile.volumes if each.kind == "artifact"]
@@ -134,7 +133,7 @@ def _runs_as(profile: Profile, place: Place) -> str:
         return "service"
     host = f'host "{place.host}"' if place.has_containers else f'host "{place.host}" without podman'
     raise NotRenderable(
-        f"{profile.app} {profile.version} needs an image, and {host} starts no containers; "
+        f"{profile.app} {profile.version} needs an image, but {host} runs no containers; "
         "launch it into an allocation on a node whose host is namespace and has podman"
     )
 
@@ -143,8 +142,8 @@ def _is_below(word: str, path: str) -> bool:
     return word == path or word.startswith(f"{path.rstrip('/')}/")
 
 
-def _port(port: Port, place: Place) -> int:
-    """The number inside of the sandbox; on a machine whose ports are shared, one that hardly anybody else takes."""
+def _port(port: ProfilePort, place: MemberPlacement) -> int:
+    """The port in the sandbox; on a machine with shared ports, a number that others are unlikely to use."""
     if not place.shares_ports:
         return port.port
     seed = hashlib.sha256(f"{place.member_id}/{port.name}".encode()).digest()
@@ -152,33 +151,33 @@ def _port(port: Port, place: Place) -> int:
 
 
 def purpose_of(secret: str) -> str:
-    """What a secret of this name is for."""
+    """The purpose of a secret, by its name."""
     return "app_access" if secret.startswith(ACCESS) else "member_secret"
 
 
-def secret_needs(profile: Profile, config: Mapping[str, Any]) -> tuple[SecretNeed, ...]:
-    """The secrets of the environment: those that the platform makes, and those that the launcher filled in."""
+def secret_needs(profile: WorkloadProfile, config: Mapping[str, Any]) -> tuple[SecretNeed, ...]:
+    """The secrets of the environment: those that the platform generates, and those of the launcher."""
     made = [SecretNeed(each, purpose_of(each)) for each in profile.secrets]
     given = {kept_as(each): _value(each, config) for each in profile.environment if each.hidden}
     return (*made, *(SecretNeed(name, "member_secret", value) for name, value in given.items() if value))
 
 
 def kept_as(variable: Variable) -> str:
-    """The name of the secret in which a field of the launcher's is kept."""
+    """The name of the secret that stores a field of the launcher."""
     return f"config-{hashlib.sha256(str(variable.from_config).encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """The rendering of one member."""
+class _MemberRenderer:
+    """Renders the tasks of one member."""
 
-    profile: Profile
-    place: Place
+    profile: WorkloadProfile
+    place: MemberPlacement
     runs_as: str
     ports: Mapping[str, int]
 
-    def container(self, config: Mapping[str, Any]) -> Work:
-        """The start of a container."""
+    def container(self, config: Mapping[str, Any]) -> TaskTemplate:
+        """Start a container."""
         profile = self.profile
         wanted: dict[str, Any] = {
             "name": NAME,
@@ -192,10 +191,12 @@ class _Plan:
         }
         if profile.resources.shared_memory_bytes:
             wanted["temporary"] = ["/tmp", SHARED_MEMORY]
-        return Work("start", "container.launch", {k: v for k, v in wanted.items() if v != []}, self._grants(config))
+        return TaskTemplate(
+            "start", "container.launch", {k: v for k, v in wanted.items() if v != []}, self._grants(config)
+        )
 
-    def service(self, config: Mapping[str, Any]) -> Work:
-        """The start of a supervised process."""
+    def service(self, config: Mapping[str, Any]) -> TaskTemplate:
+        """Start a supervised process."""
         wanted = {
             "name": NAME,
             "argv": [self._word(each) for each in self.profile.command],
@@ -204,10 +205,10 @@ class _Plan:
             "restart": {"policy": "on_failure", "backoff_seconds": 1, "limit": RESTARTS_MAX},
             **self._endpoint(),
         }
-        return Work("start", "service.start", wanted, self._grants(config))
+        return TaskTemplate("start", "service.start", wanted, self._grants(config))
 
-    def prepared(self) -> Iterator[Work]:
-        """What has to lie ready before the start."""
+    def prepared(self) -> Iterator[TaskTemplate]:
+        """Prepare volumes before the start."""
         directories = []
         for volume in self.profile.volumes:
             if volume.kind == "artifact":
@@ -215,70 +216,72 @@ class _Plan:
             elif self.runs_as == "service":
                 directories.append({"path": volume.path.rstrip("/"), "mode": "0700", "directory": True})
         if directories:
-            yield Work("prepare/scratch", "files.write", {"files": directories})
+            yield TaskTemplate("prepare/scratch", "files.write", {"files": directories})
 
-    def _fetched(self, volume: Volume) -> Work:
+    def _fetched(self, volume: Volume) -> TaskTemplate:
         name = f"prepare/{volume.name}"
         if self.runs_as == "container":
             into = {"volume": volume.name, "file": volume.artifact}
-            return Work(name, "artifact.fetch", {"kind": "blob", "artifact": volume.artifact, **into})
+            return TaskTemplate(name, "artifact.fetch", {"kind": "blob", "artifact": volume.artifact, **into})
         if (volume.size_bytes or 0) <= CARRIED_BYTES_MAX or not self.place.has_containers:
             file = {"path": volume.file, "mode": "0555", "artifact": volume.artifact}
-            return Work(name, "files.write", {"files": [file]})
+            return TaskTemplate(name, "files.write", {"files": [file]})
         wanted = {"kind": "blob", "artifact": volume.artifact, "destination": volume.file}
-        return Work(name, "artifact.fetch", wanted)
+        return TaskTemplate(name, "artifact.fetch", wanted)
 
-    def stop(self) -> Work:
-        """The end of the program, after which nobody is served any more."""
+    def stop(self) -> TaskTemplate:
+        """Stop the program."""
         grace = min(self.profile.grace_seconds, GRACE_SECONDS_MAX)
         if self.runs_as == "container":
             wanted = {"name": NAME, "action": "stop", "grace_seconds": grace}
-            return Work("stop", "container.control", wanted)
-        return Work("stop", "service.stop", {"name": NAME, "kill": "owner", "grace_seconds": grace})
+            return TaskTemplate("stop", "container.control", wanted)
+        return TaskTemplate("stop", "service.stop", {"name": NAME, "kill": "owner", "grace_seconds": grace})
 
-    def restart(self, start: Work) -> tuple[Work, ...]:
-        """An end and a new beginning of the same program."""
+    def restart(self, start: TaskTemplate) -> tuple[TaskTemplate, ...]:
+        """Restart the same program."""
         if self.runs_as == "container":
             wanted = {"name": NAME, "action": "restart", "grace_seconds": min(self.profile.grace_seconds, 60)}
-            return (Work("restart", "container.control", wanted),)
+            return (TaskTemplate("restart", "container.control", wanted),)
         return (self.stop(), start)
 
-    def inspect(self) -> Work:
-        """How the program stands."""
+    def inspect(self) -> TaskTemplate:
+        """Inspect the program."""
         if self.runs_as == "container":
-            return Work("inspect", "container.control", {"name": NAME, "action": "inspect"})
-        return Work("inspect", "service.inspect", {"name": NAME})
+            return TaskTemplate("inspect", "container.control", {"name": NAME, "action": "inspect"})
+        return TaskTemplate("inspect", "service.inspect", {"name": NAME})
 
-    def probe(self, probe: Probe, name: str, *, many: bool) -> Work:
-        """Asking whether it serves: for some seconds, or once."""
+    def probe(self, probe: ProfileProbe, name: str, *, many: bool) -> TaskTemplate:
+        """Probe whether it serves: for some seconds, or once."""
         timing: dict[str, Any] = {"timeout_seconds": probe.timeout_seconds}
         if many:
             attempts = int(PROBE_SECONDS / PROBE_INTERVAL_SECONDS)
-            timing = {"attempts": attempts, "interval_seconds": PROBE_INTERVAL_SECONDS, "timeout_seconds": min(
-                probe.timeout_seconds, PROBE_SECONDS
-            )}  # fmt: skip
+            timing = {
+                "attempts": attempts,
+                "interval_seconds": PROBE_INTERVAL_SECONDS,
+                "timeout_seconds": min(probe.timeout_seconds, PROBE_SECONDS),
+            }
         if probe.kind == "exec":
             if self.runs_as == "container":
-                raise NotRenderable("an exec probe runs beside a container and not in it; use an http or a tcp probe")
-            return Work(name, "probe.exec", {"argv": [self._word(each) for each in probe.command], **timing})
+                raise NotRenderable("an exec probe does not run inside a container; use an http or a tcp probe")
+            return TaskTemplate(name, "probe.exec", {"argv": [self._word(each) for each in probe.command], **timing})
         asked = {"port": self.ports[probe.port or ""], **timing}
         if probe.kind == "http":
             asked["path"] = probe.path
-        return Work(name, f"probe.{probe.kind}", asked)
+        return TaskTemplate(name, f"probe.{probe.kind}", asked)
 
     def endpoint_reports(self) -> Iterator[Mapping[str, Any]]:
-        """What is told of where the member is reached; its task is told by whoever knows it."""
+        """The endpoints of the member, without their task, which the plan adds."""
         for each in self.profile.endpoints:
-            told = {"name": each.name, "protocol": each.protocol, "path": each.path, "title": each.title}
+            endpoint = {"name": each.name, "protocol": each.protocol, "path": each.path, "title": each.title}
             port = {} if each.port is None else {"port": self.ports[each.port]}
-            yield {**{key: value for key, value in told.items() if value is not None}, **port}
+            yield {**{key: value for key, value in endpoint.items() if value is not None}, **port}
 
     def _endpoint(self) -> dict[str, Any]:
-        """The endpoint that the start declares: a task has one."""
+        """The endpoint that the start task declares: a task has at most one."""
         reached = [each for each in self.profile.endpoints if each.port is not None]
         if len({each.port for each in reached}) > 1:
             names = ", ".join(each.name for each in reached)
-            raise NotRenderable(f"a member is reached at one port, and the endpoints {names} name several")
+            raise NotRenderable(f"a member can have only one endpoint port, but the endpoints {names} use several")
         if not reached:
             return {}
         first = reached[0]
@@ -311,7 +314,7 @@ class _Plan:
         return {name: value for name, value in bounds.items() if value is not None}
 
     def _word(self, word: str) -> str:
-        """A word of a command as the host understands it."""
+        """A word of a command, with the path that is valid on the host."""
         if self.place.host == "process" and any(_is_below(word, each.path) for each in self.profile.volumes):
             return f".{word}"
         return word
@@ -322,13 +325,13 @@ def _mount(volume: Volume) -> dict[str, Any]:
     return {"volume": volume.name, "target": volume.path.rstrip("/"), **read_only}
 
 
-def _spoken(endpoint: Endpoint) -> str:
-    """What the relay carries: HTTP as it is, and everything else as bytes."""
+def _spoken(endpoint: ProfileEndpoint) -> str:
+    """The protocol for the relay: HTTP, or bytes for everything else."""
     return "http" if endpoint.protocol == "http" else "tcp"
 
 
 def _value(variable: Variable, config: Mapping[str, Any]) -> str | None:
-    """The text of a variable; none where the launcher filled nothing in."""
+    """The text of a variable; None if the launcher gave no value."""
     if variable.from_config is None:
         return variable.value
     value = config.get(variable.from_config)

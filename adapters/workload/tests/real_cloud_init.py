@@ -1,4 +1,4 @@
-"""The real cloud-init, as an oracle: Debian's packages, unpacked below `.tools` and never installed.
+"""The real cloud-init as an oracle: Debian's packages, unpacked below `.tools` and never installed.
 
 apt fetches them and checks what it fetched, as always; nothing of the machine is changed. They run with the Python that
 they were built for. Where they cannot be had (another distribution, no network), the tests that need them are skipped.
@@ -18,16 +18,31 @@ ROOT: Final = Path(__file__).resolve().parents[3]
 PYTHON: Final = "/usr/bin/python3"
 SECONDS_MAX: Final = 90.0
 PACKAGES: Final = (
-    "cloud-init", "python3-attr", "python3-certifi", "python3-chardet", "python3-configobj", "python3-idna",
-    "python3-jinja2", "python3-json-pointer", "python3-jsonpatch", "python3-jsonschema", "python3-markupsafe",
-    "python3-netifaces", "python3-oauthlib", "python3-pyrsistent", "python3-requests", "python3-serial", "python3-six",
-    "python3-urllib3", "python3-yaml",
-)  # fmt: skip
+    "cloud-init",
+    "python3-attr",
+    "python3-certifi",
+    "python3-chardet",
+    "python3-configobj",
+    "python3-idna",
+    "python3-jinja2",
+    "python3-json-pointer",
+    "python3-jsonpatch",
+    "python3-jsonschema",
+    "python3-markupsafe",
+    "python3-netifaces",
+    "python3-oauthlib",
+    "python3-pyrsistent",
+    "python3-requests",
+    "python3-serial",
+    "python3-six",
+    "python3-urllib3",
+    "python3-yaml",
+)
 START: Final = "import sys; sys.path.insert(0, sys.argv.pop(1)); from cloudinit.cmd.main import main; sys.exit(main())"
 
 
 def schema_findings(document: Path) -> str | None:
-    """What `cloud-init schema --config-file` has against a document; None where it has nothing."""
+    """The complaint of `cloud-init schema --config-file` about a document; None if there is none."""
     packages = _unpacked() / "usr" / "lib" / "python3" / "dist-packages"
     words = [PYTHON, "-I", "-c", START, str(packages), "schema", "--config-file", str(document)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
@@ -75,12 +90,18 @@ def _apt(options: dict[str, str]) -> list[str]:
 
 
 def _run(command: list[str], directory: Path) -> str | None:
-    """Why a command failed; None where it did not."""
+    """Why a command failed; None if it succeeded."""
     try:
         done = subprocess.run(
-            command, cwd=directory, env={**os.environ, "LC_ALL": "C"}, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=SECONDS_MAX, check=False,
-        )  # fmt: skip
+            command,
+            cwd=directory,
+            env={**os.environ, "LC_ALL": "C"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS_MAX,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return f"{command[0]} did not come to an end"
     said = (done.stderr or done.stdout).strip().splitlines()

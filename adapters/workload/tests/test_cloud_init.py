@@ -1,4 +1,4 @@
-"""User-data for machines that boot by themselves, judged by the real `cloud-init schema`."""
+"""User-data for machines that boot by themselves, validated by the real `cloud-init schema`."""
 
 import base64
 from pathlib import Path

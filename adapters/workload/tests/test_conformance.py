@@ -1,10 +1,10 @@
-"""The workload adapter on the simulated platform's bad days: as a process and as a container, without the server."""
+"""The workload adapter passes the conformance suite, as a process and as a container, without the server."""
 
 import subprocess
 import sys
 from typing import Any
 
-from mooring_adapter.conformance.report import KEPT, NOT_PLAYED, Verdict
+from mooring_adapter.conformance.report import KEPT, NOT_PLAYED, PromiseResult
 from mooring_adapter.conformance.suite import chosen, play, promises, read_profile
 from mooring_workload.catalog import manifest_of
 
@@ -25,9 +25,9 @@ import mooring_workload.__main__
 """
 
 
-def told(verdicts: list[Verdict], kept: tuple[str, ...]) -> dict[str, tuple[str | None, ...]]:
-    """What is wrong with those that ended otherwise, with what the adapter said last."""
-    return {each.promise: (each.reason, *each.last_lines) for each in verdicts if each.verdict not in kept}
+def not_kept(results: list[PromiseResult], kept: tuple[str, ...]) -> dict[str, tuple[str | None, ...]]:
+    """The promises with another verdict, with the reason and the last lines of the adapter's log."""
+    return {each.promise: (each.reason, *each.last_lines) for each in results if each.verdict not in kept}
 
 
 def container() -> dict[str, Any]:
@@ -39,16 +39,16 @@ def container() -> dict[str, Any]:
 
 
 def test_every_promise_is_kept() -> None:
-    verdicts = play(COMMAND, read_profile(manifest_of("hello"), PATIENT), promises(), lambda verdict: None)
-    assert told(verdicts, (KEPT, NOT_PLAYED)) == {}
-    assert [each.promise for each in verdicts if each.verdict == NOT_PLAYED] == ["actions"], "its manifest has none"
+    results = play(COMMAND, read_profile(manifest_of("hello"), PATIENT), promises(), lambda verdict: None)
+    assert not_kept(results, (KEPT, NOT_PLAYED)) == {}
+    assert [each.promise for each in results if each.verdict == NOT_PLAYED] == ["actions"], "its manifest has none"
 
 
 def test_a_container_with_a_secret_keeps_them_where_it_differs() -> None:
     wanted = chosen(promises(), ["deploy", "upgrade", "restart", "repair", "drain", "task_failure"])
-    verdicts = play(COMMAND, read_profile(container(), PATIENT), wanted, lambda verdict: None)
-    assert told(verdicts, (KEPT,)) == {}
-    assert len(verdicts) == len(wanted)
+    results = play(COMMAND, read_profile(container(), PATIENT), wanted, lambda verdict: None)
+    assert not_kept(results, (KEPT,)) == {}
+    assert len(results) == len(wanted)
 
 
 def test_it_is_imported_without_the_server() -> None:

@@ -1,4 +1,4 @@
-"""Images made of files: the same bytes for the same files, and a layout that says what is in it."""
+"""Images built from files: reproducible bytes, and a valid OCI layout."""
 
 import gzip
 import hashlib
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mooring_workload.image import BuildFailed, Entry, installed, write_image
+from mooring_workload.image import BuildFailed, ImageFile, installed, write_image
 
-FILES = [Entry("app/program", content=b"print(1)\n", mode=0o755), Entry("etc/passwd", content=b"app\n")]
+FILES = [ImageFile("app/program", content=b"print(1)\n", mode=0o755), ImageFile("etc/passwd", content=b"app\n")]
 ABOUT = {"User": "1000:1000"}
 
 
@@ -38,7 +38,7 @@ def test_every_blob_is_what_its_name_says_and_the_layer_holds_the_files(tmp_path
 
 def test_an_image_that_cannot_be_made_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        write_image(tmp_path / "image", [[Entry("x", tmp_path / "nowhere")]], ABOUT)
+        write_image(tmp_path / "image", [[ImageFile("x", tmp_path / "nowhere")]], ABOUT)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -46,7 +46,7 @@ def test_packages_that_cannot_be_installed_say_why(tmp_path: Path) -> None:
     requirements = tmp_path / "requirements.txt"
     requirements.write_text("nothing==1.0\n")
     with (
-        pytest.raises(BuildFailed, match="could not be installed: no such index"),
+        pytest.raises(BuildFailed, match="cannot install the packages: no such index"),
         installed(requirements, ["sh", "-c", "echo no such index >&2; exit 1"]),
     ):
         pass

@@ -1,13 +1,13 @@
-"""What the adapter does for each kind of operation: a world in, steps out."""
+"""What the adapter does for each kind of operation: a view in, steps out."""
 
 from typing import Any
 
 import pytest
 
-from adapters.workload.tests.stage import Outcome, Stage, member, well
+from adapters.workload.tests.plan_driver import Outcome, PlanDriver, member, well
 from mooring_adapter.steps import RunTask
-from mooring_workload.adapter import PLANS
 from mooring_workload.catalog import manifest_of
+from mooring_workload.plans import PLANS
 
 DIGEST = f"sha256:{'ab' * 32}"
 
@@ -21,13 +21,13 @@ def failing(prefix: str, **failure: Any) -> Any:
     return node
 
 
-def statuses(stage: Stage, member_id: str) -> list[str]:
-    return [each["status"] for each in stage.told if each["id"] == member_id and "status" in each]
+def statuses(stage: PlanDriver, member_id: str) -> list[str]:
+    return [each["status"] for each in stage.reported if each["id"] == member_id and "status" in each]
 
 
 @pytest.mark.parametrize("host", ["namespace", "process"])
 def test_deploy_brings_each_member_up_and_says_where_it_is_reached(host: str) -> None:
-    stage = Stage("deploy", [member(0, host=host), member(1, host=host)]).run()
+    stage = PlanDriver("deploy", [member(0, host=host), member(1, host=host)]).run()
     assert stage.finished.outcome == "succeeded"
     assert statuses(stage, "mem_0") == ["joining", "ready"]
     assert [each["name"] for each in stage.endpoints] == ["web", "web-1"]
@@ -36,29 +36,31 @@ def test_deploy_brings_each_member_up_and_says_where_it_is_reached(host: str) ->
 
 
 def test_a_secret_is_made_before_the_program_that_needs_it() -> None:
-    stage = Stage("deploy", [member(0)], app="jupyter").run()
+    stage = PlanDriver("deploy", [member(0)], app="jupyter").run()
     assert stage.finished.outcome == "succeeded"
     assert stage.secrets == {"access-token": "app_access"}
 
 
-def test_an_image_that_cannot_be_pulled_is_told_as_that() -> None:
+def test_an_image_that_cannot_be_pulled_is_reported_as_that() -> None:
     node = failing("start/", failure_code="image_pull_failed", failure_detail="no route", last_lines=["dial: no route"])
-    stage = Stage("deploy", [member(0)], app="jupyter").run(node)
+    stage = PlanDriver("deploy", [member(0)], app="jupyter").run(node)
     failure = stage.finished.failure
     assert (stage.finished.outcome, failure.code, failure.last_lines) == (
-        "failed", "image_pull_failed", ("dial: no route",),
-    )  # fmt: skip
+        "failed",
+        "image_pull_failed",
+        ("dial: no route",),
+    )
     assert statuses(stage, "mem_0") == ["joining", "failed"]
 
 
-def test_a_program_that_ends_at_once_is_told_with_its_exit_code_and_last_lines_after_one_round() -> None:
+def test_a_program_that_ends_at_once_is_reported_with_its_exit_code_and_last_lines_after_one_round() -> None:
     def node(step: str, task: RunTask) -> Outcome:
         if step.startswith("inspect/"):
             result = {"state": "exited", "exit_code": 3, "last_lines": ["no such module"]}
             return {"status": "succeeded", "result": result}
         return failing("probe/", failure_code="probe_failed")(step, task)  # type: ignore[no-any-return]
 
-    stage = Stage("deploy", [member(0)]).run(node)
+    stage = PlanDriver("deploy", [member(0)]).run(node)
     failure = stage.finished.failure
     assert (failure.code, failure.last_lines) == ("runtime_error", ("no such module",))
     assert "exit code 3" in failure.detail
@@ -66,7 +68,9 @@ def test_a_program_that_ends_at_once_is_told_with_its_exit_code_and_last_lines_a
 
 
 def test_a_program_that_runs_and_never_serves_is_a_bootstrap_timeout_when_its_time_is_over() -> None:
-    stage = Stage("deploy", [member(0)]).run(failing("probe/", failure_code="probe_failed", failure_detail="refused"))
+    stage = PlanDriver("deploy", [member(0)]).run(
+        failing("probe/", failure_code="probe_failed", failure_detail="refused")
+    )
     assert (stage.finished.outcome, stage.finished.failure.code) == ("failed", "bootstrap_timeout")
     assert len([each for each in stage.steps if each.startswith("probe/")]) == 6, "12 failures of 5 s, in rounds of 10"
 
@@ -77,14 +81,14 @@ def test_what_a_restarted_node_cut_off_is_done_again() -> None:
             return {"status": "failed", "failure_code": "interrupted"}
         return well(step, task)
 
-    stage = Stage("deploy", [member(0)]).run(node)
+    stage = PlanDriver("deploy", [member(0)]).run(node)
     assert stage.finished.outcome == "succeeded"
     assert "start/mem_0/2" in stage.steps
     assert stage.endpoints[0]["task_id"] == stage.tasks["start/mem_0/2"].id
 
 
-def test_what_cannot_run_there_is_told_before_anything_is_begun() -> None:
-    stage = Stage("deploy", [member(0, host="process")], app="jupyter").run()
+def test_what_cannot_run_there_is_reported_before_anything_is_begun() -> None:
+    stage = PlanDriver("deploy", [member(0, host="process")], app="jupyter").run()
     assert (stage.finished.outcome, stage.finished.failure.code) == ("failed", "config_refused")
     assert 'host "process"' in stage.finished.failure.detail
     assert stage.steps == []
@@ -92,19 +96,19 @@ def test_what_cannot_run_there_is_told_before_anything_is_begun() -> None:
 
 def test_members_that_would_share_a_port_in_one_sandbox_are_refused() -> None:
     first = member(0)
-    stage = Stage("deploy", [first, member(1, allocation=first.allocation)]).run()
+    stage = PlanDriver("deploy", [first, member(1, allocation=first.allocation)]).run()
     assert stage.finished.failure.code == "config_refused"
     assert "web-0, web-1" in stage.finished.failure.detail
 
 
 def test_a_deploy_succeeds_with_as_many_members_as_the_app_needs() -> None:
-    stage = Stage("deploy", [member(0), member(1)]).run(failing("start/mem_1", failure_code="host_error"))
+    stage = PlanDriver("deploy", [member(0), member(1)]).run(failing("start/mem_1", failure_code="host_error"))
     assert (stage.finished.outcome, stage.finished.evidence["failed"]) == ("succeeded", ["mem_1"])
     assert statuses(stage, "mem_1") == ["joining", "failed"]
 
 
 def test_a_member_whose_node_is_lost_fails_an_add() -> None:
-    stage = Stage("add", [member(0, status="failed", failure_code="node_lost")]).run()
+    stage = PlanDriver("add", [member(0, status="failed", failure_code="node_lost")]).run()
     assert (stage.finished.outcome, stage.finished.failure.code) == ("failed", "node_lost")
 
 
@@ -112,14 +116,14 @@ def test_drained_is_what_was_seen_to_have_ended() -> None:
     def node(step: str, task: RunTask) -> Outcome:
         return {"status": "succeeded", "result": {"state": "exited" if step.startswith("inspect") else "running"}}
 
-    stage = Stage("drain", [member(0, status="draining")]).run(node)
+    stage = PlanDriver("drain", [member(0, status="draining")]).run(node)
     assert stage.finished.outcome == "succeeded"
     assert statuses(stage, "mem_0") == ["drained"]
 
 
 @pytest.mark.parametrize("seen", [{"status": "succeeded", "result": {"state": "running"}}, {"status": "expired"}])
 def test_what_still_runs_or_is_not_known_is_never_drained(seen: Outcome) -> None:
-    stage = Stage("drain", [member(0, status="draining")])
+    stage = PlanDriver("drain", [member(0, status="draining")])
     stage.run(lambda step, task: seen if step.startswith("inspect") else well(step, task))
     assert (stage.finished.outcome, stage.finished.failure.code) == ("failed", "not_quiet")
     assert statuses(stage, "mem_0") == []
@@ -128,7 +132,7 @@ def test_what_still_runs_or_is_not_known_is_never_drained(seen: Outcome) -> None
 @pytest.mark.parametrize("kind", ["remove", "decommission"])
 def test_the_end_is_asked_for_gently_and_never_depends_on_the_answer(kind: str) -> None:
     members = [member(0, status="ready"), member(1)]
-    stage = Stage(kind, members).run(failing("stop/", failure_code="host_error"))
+    stage = PlanDriver(kind, members).run(failing("stop/", failure_code="host_error"))
     assert stage.finished.outcome == "succeeded"
     assert {each.split("/")[1] for each in stage.steps} == {"mem_0"}, "what was never started is not stopped"
     assert stage.arguments["stop/mem_0"].arguments["grace_seconds"] == 5
@@ -137,7 +141,7 @@ def test_the_end_is_asked_for_gently_and_never_depends_on_the_answer(kind: str) 
 @pytest.mark.parametrize("surge", [True, False])
 def test_replace_surges_where_it_is_asked_to(surge: bool) -> None:
     members = [member(0, status="ready"), member(1, replaces_id="mem_0")]
-    stage = Stage("replace", members, request={"surge": surge}).run()
+    stage = PlanDriver("replace", members, request={"surge": surge}).run()
     assert stage.finished.outcome == "succeeded"
     first, second = ("start/mem_1", "stop/mem_0") if surge else ("stop/mem_0", "start/mem_1")
     assert stage.steps.index(first) < stage.steps.index(second)
@@ -148,12 +152,12 @@ def test_endpoints_follow_the_members() -> None:
     known = [
         {"name": f"web{end}", "member_id": each, "protocol": "http"} for each, end in (("mem_0", ""), ("mem_1", "-1"))
     ]
-    replaced = Stage("replace", members, member_ids=["mem_0", "mem_2"], endpoints=known).run()
+    replaced = PlanDriver("replace", members, member_ids=["mem_0", "mem_2"], endpoints=known).run()
     assert [(each["name"], each["member_id"]) for each in replaced.endpoints] == [("web-1", "mem_1"), ("web", "mem_2")]
-    removed = Stage("remove", members[:2], member_ids=["mem_1"], endpoints=known).run()
+    removed = PlanDriver("remove", members[:2], member_ids=["mem_1"], endpoints=known).run()
     assert [(each["name"], each["member_id"]) for each in removed.endpoints] == [("web", "mem_0")]
     left = [member(0, status="removed"), member(1, status="ready")]
-    restarted = Stage("restart", left, member_ids=[], endpoints=known).run()
+    restarted = PlanDriver("restart", left, member_ids=[], endpoints=known).run()
     assert [(each["name"], each["member_id"]) for each in restarted.endpoints] == [("web", "mem_1")]
 
 
@@ -162,7 +166,7 @@ def test_upgrade_takes_each_member_to_the_target_in_the_order_of_its_strategy(st
     target = manifest_of("hello", {"image": DIGEST}, version="1.1.0")
     target["lifecycle"]["upgrade"]["strategy"] = strategy
     members = [member(0, status="ready"), member(1, status="ready")]
-    stage = Stage("upgrade", members, target=target).run()
+    stage = PlanDriver("upgrade", members, target=target).run()
     assert stage.finished.outcome == "succeeded"
     assert {each.version for each in stage.members.values()} == {"1.1.0"}
     assert {each.status for each in stage.members.values()} == {"ready"}
@@ -173,44 +177,44 @@ def test_upgrade_takes_each_member_to_the_target_in_the_order_of_its_strategy(st
 def test_an_upgrade_that_fails_half_way_says_which_member_is_new_and_goes_no_further() -> None:
     target = manifest_of("hello", version="1.1.0")
     members = [member(0, status="ready"), member(1, status="ready"), member(2, status="ready")]
-    stage = Stage("upgrade", members, target=target).run(failing("start/mem_1", failure_code="image_pull_failed"))
+    stage = PlanDriver("upgrade", members, target=target).run(failing("start/mem_1", failure_code="image_pull_failed"))
     assert (stage.finished.outcome, stage.finished.failure.code) == ("failed", "image_pull_failed")
     versions = {each.id: (each.version, each.status) for each in stage.members.values()}
     assert versions == {"mem_0": ("1.1.0", "ready"), "mem_1": ("1.0.0", "failed"), "mem_2": ("1.0.0", "ready")}
     assert "stop/mem_2" not in stage.steps
-    again = Stage("upgrade", list(stage.members.values()), target=target).run()
+    again = PlanDriver("upgrade", list(stage.members.values()), target=target).run()
     assert again.finished.outcome == "succeeded"
     assert "start/mem_0" not in again.steps, "what is there already is left alone"
 
 
-def test_restart_starts_the_same_program_anew() -> None:
-    container = Stage("restart", [member(0, status="ready")], app="jupyter").run()
+def test_restart_starts_the_same_program_again() -> None:
+    container = PlanDriver("restart", [member(0, status="ready")], app="jupyter").run()
     assert container.steps == ["restart/mem_0", "probe/1/mem_0"]
-    service = Stage("restart", [member(0, status="ready")]).run()
+    service = PlanDriver("restart", [member(0, status="ready")]).run()
     assert service.steps == ["stop/mem_0", "start/mem_0", "probe/1/mem_0"]
     assert container.finished.outcome == service.finished.outcome == "succeeded"
     assert statuses(service, "mem_0") == ["degraded", "ready"]
 
 
 @pytest.mark.parametrize("kind", ["repair", "reconcile"])
-def test_repair_leaves_alone_what_serves_and_starts_anew_what_does_not(kind: str) -> None:
+def test_repair_restarts_only_members_that_do_not_serve(kind: str) -> None:
     members = [member(0, status="ready", health="healthy"), member(1, status="failed", failure_code="runtime_error")]
-    stage = Stage(kind, members).run(failing("examine/mem_1", failure_code="probe_failed"))
+    stage = PlanDriver(kind, members).run(failing("examine/mem_1", failure_code="probe_failed"))
     assert stage.finished.outcome == "succeeded"
     assert not any(each.endswith("/mem_0") for each in stage.steps if not each.startswith("examine"))
     assert statuses(stage, "mem_1") == ["joining", "ready"]
 
 
 def test_there_is_no_control_plane_to_repair() -> None:
-    stage = Stage("repair", [member(0, status="ready")], request={"scope": "control_plane"}).run()
+    stage = PlanDriver("repair", [member(0, status="ready")], request={"scope": "control_plane"}).run()
     assert stage.finished.failure.code == "config_refused"
 
 
-def begun(kind: str) -> Stage:
+def begun(kind: str) -> PlanDriver:
     """An operation of this kind on two members."""
     status = {"deploy": "requested", "add": "requested", "drain": "draining"}.get(kind, "ready")
     second = member(1, replaces_id="mem_0") if kind == "replace" else member(1, status=status)
-    return Stage(kind, [member(0, status=status), second], target=manifest_of("hello", version="1.1.0"))
+    return PlanDriver(kind, [member(0, status=status), second], target=manifest_of("hello", version="1.1.0"))
 
 
 def quiet(step: str, task: RunTask) -> Outcome:
@@ -220,11 +224,11 @@ def quiet(step: str, task: RunTask) -> Outcome:
 
 @pytest.mark.parametrize("part", ["report", "tasks"])
 @pytest.mark.parametrize("kind", sorted(PLANS))
-def test_whoever_goes_on_after_a_crash_in_any_round_comes_to_the_same_end(kind: str, part: str) -> None:
+def test_a_crash_in_any_round_leads_to_the_same_end(kind: str, part: str) -> None:
     whole = begun(kind).run(quiet)
     assert whole.finished.outcome == "succeeded"
     for number in range(50):
-        again = begun(kind).run(quiet, crash=(number, part))
+        again = begun(kind).run(quiet, crash_round=number, kept=part)
         assert again.finished.outcome == "succeeded", number
         assert set(again.steps) == set(whole.steps)
         assert again.members == whole.members

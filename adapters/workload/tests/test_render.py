@@ -1,4 +1,4 @@
-"""A profile as tasks: pure, so every case is a table."""
+"""Rendering a profile as tasks."""
 
 from typing import Any
 
@@ -6,14 +6,14 @@ import pytest
 
 from mooring_workload.catalog import manifest_of
 from mooring_workload.profile import read_profile
-from mooring_workload.render import NotRenderable, Place, Rendered, render
+from mooring_workload.render import MemberPlacement, NotRenderable, Rendered, render
 
-CONTAINERS = Place("mem_1", "namespace")
-BARE = Place("mem_1", "namespace", has_containers=False)
-PROCESS = Place("mem_1", "process")
+CONTAINERS = MemberPlacement("mem_1", "namespace")
+BARE = MemberPlacement("mem_1", "namespace", has_containers=False)
+PROCESS = MemberPlacement("mem_1", "process")
 
 
-def rendered(app: str, place: Place, config: dict[str, Any] | None = None, **profile: Any) -> Rendered:
+def rendered(app: str, place: MemberPlacement, config: dict[str, Any] | None = None, **profile: Any) -> Rendered:
     manifest = manifest_of(app)
     manifest["runtime_profile"] = {**manifest["runtime_profile"], **profile}
     return render(read_profile(manifest), config or {}, place)
@@ -70,7 +70,8 @@ def test_a_large_program_is_fetched_by_a_node_that_can() -> None:
 
 def test_a_machine_that_shares_its_ports_gives_each_member_its_own() -> None:
     ports = {
-        render(read_profile(manifest_of("hello")), {}, Place(f"mem_{n}", "process")).ports["http"] for n in range(5)
+        render(read_profile(manifest_of("hello")), {}, MemberPlacement(f"mem_{n}", "process")).ports["http"]
+        for n in range(5)
     }
     assert len(ports) == 5
     assert all(20_000 <= each < 32_000 for each in ports)
@@ -82,7 +83,7 @@ def test_a_machine_that_shares_its_ports_gives_each_member_its_own() -> None:
 
 
 @pytest.mark.parametrize("place", [PROCESS, BARE])
-def test_what_needs_an_image_is_refused_where_there_are_no_containers(place: Place) -> None:
+def test_what_needs_an_image_is_refused_where_there_are_no_containers(place: MemberPlacement) -> None:
     with pytest.raises(NotRenderable, match="needs an image") as refused:
         rendered("jupyter", place)
     assert refused.value.code == "config_refused"
@@ -112,8 +113,10 @@ def test_values_of_the_configuration_are_texts() -> None:
     env = [{"name": name, "from_config": name} for name in ("yes", "number", "nothing")]
     start = rendered("hello", PROCESS, {"yes": True, "number": 3}, env=env).start.arguments
     assert {name: start["environment"].get(name) for name in ("yes", "number", "nothing")} == {
-        "yes": "true", "number": "3", "nothing": None,
-    }  # fmt: skip
+        "yes": "true",
+        "number": "3",
+        "nothing": None,
+    }
 
 
 def test_an_exec_probe_of_a_container_is_refused_and_of_a_service_is_run() -> None:

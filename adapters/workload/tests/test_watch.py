@@ -1,12 +1,12 @@
-"""What is seen of a running instance, and when it is looked at again."""
+"""What is observed about a running instance, and when it is probed again."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
 
-from adapters.workload.tests.stage import member
-from mooring_adapter.world import Instance, Operation, Task, World
+from adapters.workload.tests.plan_driver import member
+from mooring_adapter.instance_view import Instance, InstanceView, Operation, Task
 from mooring_workload.catalog import manifest_of
 from mooring_workload.watch import WATCH_SECONDS, watch
 
@@ -14,10 +14,10 @@ NOW = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 def seen(*looks: Task, now: datetime = NOW, status: str = "ready", app: str = "hello") -> Any:
-    """What a watch says of one member after these looks."""
+    """The observation of one member after these looks."""
     one = member(0, status=status, health="healthy")
     instance = Instance(id="ins_1", status="running", app_slug=app)
-    return watch(World(instance=instance, manifest=manifest_of(app), members=[one], tasks=list(looks), now=now))
+    return watch(InstanceView(instance=instance, manifest=manifest_of(app), members=[one], tasks=list(looks), now=now))
 
 
 def look(type_: str, status: str, result: dict[str, Any] | None = None, **more: Any) -> Task:
@@ -43,7 +43,7 @@ def test_a_probe_that_succeeds_is_health() -> None:
     assert (found.members[0].status, found.members[0].health, found.health) == ("ready", "healthy", "healthy")
 
 
-def test_a_probe_that_fails_is_told_and_the_program_is_looked_at() -> None:
+def test_a_probe_that_fails_is_reported_and_the_program_is_looked_at() -> None:
     (first,) = seen().looks
     failed = look("probe.http", "failed", failure_code="probe_failed", failure_detail="no answer", step=first.step)
     found = seen(failed)
@@ -53,13 +53,13 @@ def test_a_probe_that_fails_is_told_and_the_program_is_looked_at() -> None:
     assert due.type == "service.inspect"
 
 
-def test_a_program_that_has_ended_is_told_with_its_exit_code_and_last_lines() -> None:
+def test_a_program_that_has_ended_is_reported_with_its_exit_code_and_last_lines() -> None:
     result = {"state": "failed", "exit_code": 3, "restarts": 5, "last_lines": ["one", "no such module"]}
     found = seen(look("service.inspect", "succeeded", result))
-    told = found.members[0]
-    assert (told.health, told.detail["restarts"]) == ("degraded", 5)
-    assert "exit code 3" in told.health_detail
-    assert "no such module" in told.health_detail
+    observed = found.members[0]
+    assert (observed.health, observed.detail["restarts"]) == ("degraded", 5)
+    assert "exit code 3" in observed.health_detail
+    assert "no such module" in observed.health_detail
 
 
 def test_a_member_that_is_no_longer_there_is_not_looked_at() -> None:
@@ -71,31 +71,37 @@ def test_a_member_that_is_no_longer_there_is_not_looked_at() -> None:
 def test_what_was_seen_before_the_member_came_up_last_says_nothing() -> None:
     failed = look("probe.http", "failed", failure_code="probe_failed")
     one = member(0, status="ready", adapter_detail={"since": (NOW + timedelta(seconds=1)).isoformat()})
-    world = World(instance=Instance(id="ins_1"), manifest=manifest_of("hello"), members=[one], tasks=[failed], now=NOW)
-    assert watch(world).members == ()
-    assert len(watch(world).looks) == 1
+    view = InstanceView(
+        instance=Instance(id="ins_1"), manifest=manifest_of("hello"), members=[one], tasks=[failed], now=NOW
+    )
+    assert watch(view).members == ()
+    assert len(watch(view).looks) == 1
 
 
-def test_a_member_that_was_taken_back_from_a_drain_is_not_called_well() -> None:
+def test_a_member_after_a_drain_that_was_taken_back_is_degraded() -> None:
     one = member(0, status="ready", adapter_detail={"quiet": "its program has ended (exited)"})
-    world = World(instance=Instance(id="ins_1"), manifest=manifest_of("hello"), members=[one], now=NOW)
-    (told,) = watch(world).members
-    assert (told.status, told.health) == ("degraded", "degraded")
-    assert "reconcile" in (told.health_detail or "")
+    view = InstanceView(instance=Instance(id="ins_1"), manifest=manifest_of("hello"), members=[one], now=NOW)
+    (observed,) = watch(view).members
+    assert (observed.status, observed.health) == ("degraded", "degraded")
+    assert "reconcile" in (observed.health_detail or "")
 
 
 def test_while_somebody_is_at_work_nothing_is_seen() -> None:
     at_work = [Operation(id="opr_1", kind="restart")]
     failed = look("probe.http", "failed", failure_code="probe_failed")
     found = watch(
-        World(
-            instance=Instance(id="ins_1"), manifest=manifest_of("hello"), members=[member(0, status="ready")],
-            tasks=[failed], now=NOW, operations=at_work,
+        InstanceView(
+            instance=Instance(id="ins_1"),
+            manifest=manifest_of("hello"),
+            members=[member(0, status="ready")],
+            tasks=[failed],
+            now=NOW,
+            operations=at_work,
         )
-    )  # fmt: skip
+    )
     assert (found.members, found.looks) == ((), ())
 
 
-def test_a_world_from_the_platform_can_be_watched() -> None:
+def test_a_view_from_the_platform_can_be_watched() -> None:
     plain = {"id": "tsk_1", "operation_id": None, "step": "watch/mem_0/1", "type": "probe.http", "status": "succeeded"}
     assert not msgspec.convert(plain, Task).operation_id

@@ -238,7 +238,7 @@ class Application:
         audited = AuditRecord(route.action, route.noun, None, caller.tenant_id, _known_project(caller, place))
         await record_refusal(self._tools.services.database, context, audited, access.value, origin)
         if access is AccessDecision.HIDDEN:
-            raise Refusal(Code.NOT_FOUND, f"there is no such {place.scope}, or it is not yours to see")
+            raise Refusal(Code.NOT_FOUND, f"there is no such {place.scope}, or you may not see it")
         why = f"{route.action} is not allowed to this caller here"
         if place.scope is Scope.RUNTIME and place.project_id is None:
             why = "only the operator account of an instance, a service account of its project, acts as its adapter"

@@ -9,7 +9,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
-from mooring.core.kernel.ids import CHANCE_BYTES, Prefix, encode
+from mooring.core.kernel.ids import ENTROPY_BYTES, Prefix, encode
 
 CHANCES: Final = 400
 STEP_SHIFT: Final = 40
@@ -47,14 +47,14 @@ class SystemClock:
         """A new id."""
         begin = self._used
         if begin >= len(self._chance):
-            self._chance, begin = os.urandom(CHANCE_BYTES * CHANCES), 0
-        self._used = begin + CHANCE_BYTES
+            self._chance, begin = os.urandom(ENTROPY_BYTES * CHANCES), 0
+        self._used = begin + ENTROPY_BYTES
         chance, moment = int.from_bytes(self._chance[begin : self._used]), time.time_ns() // 1_000_000
         if self._moment - BACK_MAX <= moment <= self._moment:  # the same, or a clock that was set a little
             self._last += 1 + (chance >> STEP_SHIFT)
         else:
             self._moment, self._last = moment, chance >> 1  # there is room to count on
-        return encode(prefix, self._moment, self._last.to_bytes(CHANCE_BYTES))
+        return encode(prefix, self._moment, self._last.to_bytes(ENTROPY_BYTES))
 
 
 class VirtualClock:
@@ -76,4 +76,4 @@ class VirtualClock:
 
     def mint(self, prefix: Prefix) -> str:
         """The next id of this seed."""
-        return encode(prefix, int(self._now.timestamp() * 1000), self._random.randbytes(CHANCE_BYTES))
+        return encode(prefix, int(self._now.timestamp() * 1000), self._random.randbytes(ENTROPY_BYTES))

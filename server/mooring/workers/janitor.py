@@ -13,7 +13,7 @@ from typing import Final
 from mooring.commands.catalog.entitlement import end_idle_operators
 from mooring.commands.services import Services
 from mooring.core.kernel.event import Event
-from mooring.core.kernel.ids import CHANCE_BYTES, Prefix, encode
+from mooring.core.kernel.ids import ENTROPY_BYTES, Prefix, encode
 from mooring.storage.records import retention
 from mooring.storage.records.retention import RetentionRule
 
@@ -81,7 +81,7 @@ class Janitor:
         if settings.audit_retention_days > 0:
             before = now - timedelta(days=settings.audit_retention_days)
             # Ids are sorted by time, so the primary key finds the oldest rows.
-            first_kept = encode(Prefix.AUDIT, max(0, int(before.timestamp() * 1000)), b"\0" * CHANCE_BYTES)
+            first_kept = encode(Prefix.AUDIT, max(0, int(before.timestamp() * 1000)), b"\0" * ENTROPY_BYTES)
             rules.append(RetentionRule("audit", before, (first_kept,)))
         return rules
 

@@ -260,7 +260,8 @@ class Floor:
     async def hold(self, instance: Instance, *digests: str) -> None:
         """The instance uses these digests."""
         holds = [Hold(each, "instance", instance.id) for each in digests]
-        await self.apply(take_holds(replace(context(), now=self.clock.now()), instance.place, holds))
+        now = replace(context(), now=self.clock.now())
+        await self.apply(take_holds(now, holds, tenant_id=instance.tenant_id, project_id=instance.project_id))
 
     async def stopped(self, instance_id: str) -> None:
         """The instance is stopped and its members have their closing records, as the platform ends them."""

@@ -179,7 +179,7 @@ class Storm:
         now = context()
         seen = Visibility.PLATFORM if owner is None else Visibility.TENANT
         wish = ArtifactSpec(ArtifactKind.BLOB, location, digest, size_bytes, visibility=seen)
-        made = register_artifact(now, (owner, None), wish)
+        made = register_artifact(now, wish, tenant_id=owner, project_id=None)
         looked = add_presence(made, presence(now, made.result, digest, size_bytes))
         await apply(self.grounds.pools[0].database, Acting(owner), now, looked)
         place = "/api/v1/platform" if owner is None else self.grounds.tenant.path
@@ -330,7 +330,7 @@ class Client:
 
     async def _drop(self, slot: Slot, holder: str) -> None:
         digests = self._chance.choice([None, [slot.digest]])
-        dropped = await self._holding(lambda work: promotions.drop(work, ("instance", holder), digests))
+        dropped = await self._holding(lambda work: promotions.drop(work, "instance", holder, digests))
         self._count("hold", "drop", "done" if dropped else "nothing")
 
     def _count(self, what: str, how: str, end: str) -> None:

@@ -18,8 +18,8 @@ import asyncpg
 from mooring.core.catalog.app import AppCard, create_app
 from mooring.core.catalog.semver import read_version
 from mooring.core.identity.project import create_project
-from mooring.core.identity.tenant import FirstAdmin, create_tenant
-from mooring.core.identity.user import OneTime
+from mooring.core.identity.tenant import create_tenant
+from mooring.core.identity.user import OneTime, UserSpec
 from mooring.core.kernel.decision import (
     Actor,
     AuditRecord,
@@ -231,7 +231,7 @@ class Ground:
 async def make_ground(database: Database, slug: str = "acme") -> Ground:
     """A tenant with a project, a node, an allocation and an instance."""
     beginning = context()
-    made = create_tenant(beginning, slug, slug, FirstAdmin(f"a@{slug}.example", "A"), OneTime(b"h" * 32, LATER))
+    made = create_tenant(beginning, slug, slug, UserSpec(f"a@{slug}.example", "A"), OneTime(b"h" * 32, LATER))
     await apply(database, PLATFORM, beginning, made)
     tenant_id = made.result.tenant.id
     project = create_project(beginning, tenant_id, "train", "Train")

@@ -41,11 +41,11 @@ from mooring.core.runtime.claim import FencedInstance as HeldThere
 from mooring.storage.kernel.database import Acting
 from mooring.storage.runtime.claim import ClaimRequester
 from mooring_adapter import Adapter
-from mooring_adapter.keeper import Gone, Keeper
-from mooring_adapter.platform import Held, Made
+from mooring_adapter.instance_controller import ClaimLost, InstanceController
+from mooring_adapter.instance_view import Operation as WorldOperation
+from mooring_adapter.instance_view import Task
+from mooring_adapter.platform_client import HeldClaim, TaskCreation
 from mooring_adapter.steps import Usage
-from mooring_adapter.world import Operation as WorldOperation
-from mooring_adapter.world import Task
 from mooring_sdk import MooringError
 from server.tests.world.ground import Ground
 
@@ -65,7 +65,7 @@ class SimulatedPlatform:
         self.ended = False  # an operation ended: what comes after it is told by whoever asks for it
         self._turn = asyncio.Lock()
 
-    async def read(self, held: Held) -> Mapping[str, Any]:
+    async def read(self, held: HeldClaim) -> Mapping[str, Any]:
         """The world of an instance."""
         whole = await self._asked(commands.whole(self.services, self.acting, self._under(held)))
         self.ended = False
@@ -73,20 +73,20 @@ class SimulatedPlatform:
         plain: Mapping[str, Any] = msgspec.to_builtins(runtime_whole(whole))
         return plain
 
-    async def report(self, held: Held, told: Mapping[str, Any], operation: WorldOperation | None = None) -> None:
+    async def report(self, held: HeldClaim, told: Mapping[str, Any], operation: WorldOperation | None = None) -> None:
         """Tell what was observed."""
         body = msgspec.convert(_with(told, held, operation), MakeReport)
         work: Work[Any] = self._work()
         await self._done(commands.report(work, self._under(held), body.operation_id, report_of(body)))
 
-    async def finish(self, held: Held, operation: WorldOperation, told: Mapping[str, Any]) -> None:
+    async def finish(self, held: HeldClaim, operation: WorldOperation, told: Mapping[str, Any]) -> None:
         """Tell how an operation ended."""
         body = msgspec.convert({"fence": held.fence, **told}, FinishOperation)
         work: Work[Any] = self._work()
         await self._done(commands.finish(work, self._under(held), operation.id, ending_of(body)))
         self.ended = True
 
-    async def create_task(self, held: Held, operation: WorldOperation | None, wish: Mapping[str, Any]) -> Task:
+    async def create_task(self, held: HeldClaim, operation: WorldOperation | None, wish: Mapping[str, Any]) -> Task:
         """Have a task made."""
         body = msgspec.convert(_with(_carried(wish), held, operation), MakeMemberTask)
         self.awaited += 1
@@ -95,8 +95,8 @@ class SimulatedPlatform:
         return msgspec.json.decode(answer.body, type=Task, strict=False)
 
     async def create_tasks(
-        self, held: Held, operation: WorldOperation | None, wishes: Sequence[Mapping[str, Any]]
-    ) -> list[Made]:
+        self, held: HeldClaim, operation: WorldOperation | None, wishes: Sequence[Mapping[str, Any]]
+    ) -> list[TaskCreation]:
         """Have several tasks made at once."""
         told = {"tasks": [_carried(each) for each in wishes]}
         body = msgspec.convert(_with(told, held, operation), MakeMemberTasks)
@@ -104,9 +104,9 @@ class SimulatedPlatform:
         work: Work[Any] = self._work(made_tasks)
         asked = [task_request_of(each) for each in body.tasks]
         answer = await self._done(make_many(work, self._under(held), body.operation_id, asked))
-        return msgspec.convert(msgspec.json.decode(answer.body)["tasks"], list[Made], strict=False)
+        return msgspec.convert(msgspec.json.decode(answer.body)["tasks"], list[TaskCreation], strict=False)
 
-    async def make_secret(self, held: Held, operation: WorldOperation, wish: Any) -> None:
+    async def make_secret(self, held: HeldClaim, operation: WorldOperation, wish: Any) -> None:
         """Have a secret kept."""
         plain = {"fence": held.fence, "name": wish.name, "purpose": wish.purpose, "generate_bytes": wish.generate_bytes}
         body = msgspec.convert(plain, MakeSecret)
@@ -114,7 +114,7 @@ class SimulatedPlatform:
         work: Work[Any] = self._work()
         await self._done(adapter_secret.store(work, self._under(held), wanted))
 
-    async def report_usage(self, held: Held, usage: Sequence[Usage]) -> None:
+    async def report_usage(self, held: HeldClaim, usage: Sequence[Usage]) -> None:
         """Tell what was metered."""
         told = [
             UsageReport(
@@ -125,7 +125,7 @@ class SimulatedPlatform:
         work: Work[Any] = self._work()
         await self._done(usage_commands.report_usage(work, self._under(held), told))
 
-    def _under(self, held: Held) -> ClaimRef:
+    def _under(self, held: HeldClaim) -> ClaimRef:
         return ClaimRef(self.ground.account_id, self.ground.project_id, held.instance_id, held.fence)
 
     def _work(self, shown: Any = None) -> Work[Any]:
@@ -156,7 +156,7 @@ class SimulatedPlatform:
             ) from refusal
 
 
-def _with(told: Mapping[str, Any], held: Held, operation: WorldOperation | None) -> dict[str, Any]:
+def _with(told: Mapping[str, Any], held: HeldClaim, operation: WorldOperation | None) -> dict[str, Any]:
     body = {"fence": held.fence, **told}
     return body if operation is None else {**body, "operation_id": operation.id}
 
@@ -181,7 +181,7 @@ class Replica:
     adapter: Adapter
     name: str
     lives: int = 0
-    keepers: dict[str, Keeper] = field(default_factory=dict)
+    keepers: dict[str, InstanceController] = field(default_factory=dict)
     polled_at: datetime | None = None
     due_at: datetime | None = None  # when it looks again without being woken
     woken: bool = False  # something happened to what it holds
@@ -216,7 +216,7 @@ class Replica:
             calls = self.platform.calls
             try:
                 rest = await keeper._round()
-            except Gone:
+            except ClaimLost:
                 del self.keepers[instance_id]
                 more = True
                 continue
@@ -239,7 +239,7 @@ class Replica:
         return ClaimRequester(ground.account_id, ground.tenant_id, ground.project_id, self.platform.holder)
 
     def _held(self) -> tuple[HeldThere, ...]:
-        return tuple(HeldThere(each.held.instance_id, each.held.fence) for each in self.keepers.values())
+        return tuple(HeldThere(each.claim.instance_id, each.claim.fence) for each in self.keepers.values())
 
     async def _poll(self) -> bool:
         given = await self.desk.poll(ClaimPoll(self._asking(), self._held(), 10, 0.0, None))
@@ -247,8 +247,8 @@ class Replica:
         for lost in given.lost:
             self.keepers.pop(lost.instance_id, None)
         for claim in given.claims:
-            keeper = Keeper(self.adapter, self.platform, Held(claim.instance_id, claim.fence))  # type: ignore[arg-type]
-            keeper._pause = lambda: 0.0  # type: ignore[method-assign]  # time passes only when the world says so
+            keeper = InstanceController(self.adapter, self.platform, HeldClaim(claim.instance_id, claim.fence))  # type: ignore[arg-type]
+            keeper._backoff.next_pause = lambda: 0.0  # type: ignore[method-assign]  # time passes only when the world says so
             self.keepers[claim.instance_id] = keeper
         late = self.due_at is not None and self.due_at <= self.polled_at
         return bool(self.keepers) and (bool(given.claims) or self.woken or late)

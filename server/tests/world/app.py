@@ -7,9 +7,10 @@ which an agent, an adapter or the worker can die.
 from typing import Final
 
 from mooring_adapter import Adapter
+from mooring_adapter.instance_view import InstanceView, Member, Operation
 from mooring_adapter.steps import (
+    Barrier,
     Finish,
-    Gather,
     MakeSecret,
     OnFailure,
     Plan,
@@ -19,18 +20,17 @@ from mooring_adapter.steps import (
     RunTask,
     Step,
 )
-from mooring_adapter.world import Member, Operation, World
 
 ATTEMPTS: Final = 3
 DOWN: Final = frozenset({"requested", "joining", "failed"})
 
 
-def plan(world: World, operation: Operation) -> Plan:
+def plan(world: InstanceView, operation: Operation) -> Plan:
     """All steps of an operation."""
     return Plan((*_STEPS[operation.kind](world, operation), Finish()))
 
 
-def act(world: World, operation: Operation) -> Plan:
+def act(world: InstanceView, operation: Operation) -> Plan:
     """The one action."""
     seed = world.of("seed")[0]
     return Plan((_run(seed, "remember", "true"), Finish(output={"seeds": 1})))
@@ -66,16 +66,16 @@ def _up(member: Member, version: str) -> list[Step]:
     ]
 
 
-def _deploy(world: World, operation: Operation) -> list[Step]:
+def _deploy(world: InstanceView, operation: Operation) -> list[Step]:
     members, version = world.concerned(operation), world.instance.pin.version
     steps: list[Step] = [MakeSecret(step="secret", name="token", purpose="app_access")]
     steps += [step for each in members for step in _up(each, version)]
     first = members[0]
     told = ReportEndpoint(step="endpoint", name="web", member_id=first.id, port=8080)
-    return [*steps, Gather(step="up"), told, ReportInstance(step="well", health="healthy")]
+    return [*steps, Barrier(step="up"), told, ReportInstance(step="well", health="healthy")]
 
 
-def _add(world: World, operation: Operation) -> list[Step]:
+def _add(world: InstanceView, operation: Operation) -> list[Step]:
     return [step for each in world.concerned(operation) for step in _up(each, world.instance.pin.version)]
 
 
@@ -86,27 +86,27 @@ def _quiet(member: Member) -> list[Step]:
     ]
 
 
-def _drain(world: World, operation: Operation) -> list[Step]:
+def _drain(world: InstanceView, operation: Operation) -> list[Step]:
     return [step for each in world.concerned(operation) for step in _quiet(each)]
 
 
-def _down(world: World, operation: Operation) -> list[Step]:
+def _down(world: InstanceView, operation: Operation) -> list[Step]:
     members = world.concerned(operation) if operation.kind == "remove" else world.members
     return [_run(each, "farewell", "stop", OnFailure.GO_ON) for each in members if each.status != "requested"]
 
 
-def _replace(world: World, operation: Operation) -> list[Step]:
+def _replace(world: InstanceView, operation: Operation) -> list[Step]:
     by_id = {each.id: each for each in world.concerned(operation)}
     steps: list[Step] = []
     for each in by_id.values():
         if each.replaces_id in by_id:
-            steps += [*_up(each, world.instance.pin.version), Gather(step=f"up/{each.id}")]
+            steps += [*_up(each, world.instance.pin.version), Barrier(step=f"up/{each.id}")]
             old = by_id[str(each.replaces_id)]
             steps.append(_run(old, "farewell", "stop", OnFailure.GO_ON))
     return steps
 
 
-def _version(world: World, operation: Operation) -> list[Step]:
+def _version(world: InstanceView, operation: Operation) -> list[Step]:
     target = "" if operation.target_pin is None else operation.target_pin.version
     steps: list[Step] = []
     for each in world.concerned(operation):
@@ -116,7 +116,7 @@ def _version(world: World, operation: Operation) -> list[Step]:
     return steps
 
 
-def _again(world: World, operation: Operation) -> list[Step]:
+def _again(world: InstanceView, operation: Operation) -> list[Step]:
     """Restart, reconcile, repair: what stands is touched, what failed is built again."""
     steps: list[Step] = []
     for each in world.concerned(operation):
@@ -128,7 +128,7 @@ def _again(world: World, operation: Operation) -> list[Step]:
     return steps
 
 
-def _account(world: World, operation: Operation) -> list[Step]:
+def _account(world: InstanceView, operation: Operation) -> list[Step]:
     """What another project needs here, and its end."""
     return [_run(each, operation.kind, "account") for each in world.of("seed")[:1] if each.status != "requested"]
 

@@ -99,9 +99,9 @@ class Watch:
         stepping = self.world.actors[self.world.last_stepping]
         for instance_id, keeper in stepping.keepers.items():
             others = [
-                each.keepers[instance_id].held.fence for each in self.world.replicas if instance_id in each.keepers
+                each.keepers[instance_id].claim.fence for each in self.world.replicas if instance_id in each.keepers
             ]
-            assert keeper.held.fence == max(others), f"{self.world.last_stepping} wrote under a fence of before"
+            assert keeper.claim.fence == max(others), f"{self.world.last_stepping} wrote under a fence of before"
 
     async def _stopped(self) -> None:
         self.looks += 1

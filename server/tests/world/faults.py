@@ -146,7 +146,7 @@ class SimulatedDatabase(Database):
         """A connection for a write: whoever only reads asks `fetch` and its kin."""
         return _Guarded(_Speaking(self, acting))
 
-    async def at_one_moment(self, acting: Acting, read: Callable[[RowReader], Awaitable[Result]]) -> Result:
+    async def in_snapshot(self, acting: Acting, read: Callable[[RowReader], Awaitable[Result]]) -> Result:
         """Nobody writes while somebody reads, so that whatever is read is of one moment."""
         return await read(self)
 

@@ -1,6 +1,5 @@
-"""The conformance suite: plays the platform's worst day against any adapter program.
+"""The conformance suite: runs any adapter program against a simulated platform that misbehaves.
 
-`python -m mooring_adapter.conformance --manifest manifest.json -- <command>`, or `mooring adapter test`. The platform
-that it plays is simulated and says so; the same scenarios run against a real one through
-`under_test.PlatformUnderTest`.
+`python -m mooring_adapter.conformance --manifest manifest.json -- <command>`, or `mooring adapter test`. The same
+scenarios run against a real platform through `platform_protocol.PlatformUnderTest`.
 """

@@ -1,6 +1,6 @@
-"""`python -m mooring_adapter.conformance -- <command>`: does an adapter keep its promises?
+"""`python -m mooring_adapter.conformance -- <command>`: checks whether an adapter keeps its promises.
 
-The exit code is 0 when no promise is broken, 1 when one is, 2 when there is nothing to play.
+The exit code is 0 if no promise is broken, 1 if one is, 2 if the suite cannot run.
 """
 
 import argparse
@@ -10,29 +10,33 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mooring_adapter.conformance import report
-from mooring_adapter.conformance.report import Verdict
+from mooring_adapter.conformance.report import PromiseResult
 from mooring_adapter.conformance.suite import ProfileRefused, chosen, play, promises, read_json, read_profile
 
 
 def parser() -> argparse.ArgumentParser:
-    """The options."""
     options = argparse.ArgumentParser(
         prog="mooring adapter test",
-        description="Plays the platform against an adapter: a simulated one, on a bad day.",
+        description="Test an adapter against a simulated platform that misbehaves.",
     )
     options.add_argument("--manifest", type=Path, help="the app's manifest, as JSON")
-    options.add_argument("--profile", type=Path, help="values for the play: topology, config, actions, grows")
-    options.add_argument("--only", action="append", default=[], metavar="PROMISE", help="play this one; repeatable")
-    options.add_argument("--every-crash", action="store_true", help="kill it at every request, not only at some")
-    options.add_argument("--patience", type=float, metavar="SECONDS", help="how long anything may take")
-    options.add_argument("--json", action="store_true", help="the report as JSON")
-    options.add_argument("--list", action="store_true", help="say which promises there are, and end")
+    options.add_argument(
+        "--profile", type=Path, help="test values as JSON: topology, config, actions, grows and others"
+    )
+    options.add_argument(
+        "--only", action="append", default=[], metavar="PROMISE", help="check only this promise; repeatable"
+    )
+    options.add_argument(
+        "--every-crash", action="store_true", help="kill the adapter at every request, not only at some"
+    )
+    options.add_argument("--patience", type=float, metavar="SECONDS", help="the longest time to wait for anything")
+    options.add_argument("--json", action="store_true", help="print the report as JSON")
+    options.add_argument("--list", action="store_true", help="list the promises, then exit")
     options.add_argument("command", nargs=argparse.REMAINDER, help="the adapter: a program and its arguments")
     return options
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the suite."""
     reader = parser()
     given = reader.parse_args(arguments)
     known = promises(every_crash=given.every_crash)
@@ -41,9 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     command = given.command[1:] if given.command[:1] == ["--"] else given.command
     if not command:
-        reader.error("name the adapter's program")
+        reader.error("the adapter's command is missing")
     if given.manifest is None:
-        reader.error("say --manifest: the suite launches what the manifest describes")
+        reader.error("--manifest is missing: the suite launches what the manifest describes")
     if shutil.which(command[0]) is None:
         reader.error(f"there is no program {command[0]!r}")
     try:
@@ -55,12 +59,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ProfileRefused as error:
         reader.error(str(error))
 
-    def tell(verdict: Verdict) -> None:
-        report.told_progress(verdict, sys.stderr)
+    def show_progress(result: PromiseResult) -> None:
+        report.print_progress(result, sys.stderr)
 
-    verdicts = play(command, profile, wanted, tell)
-    report.show(verdicts, command, json_wanted=given.json)
-    return 0 if report.conforms(verdicts) else 1
+    results = play(command, profile, wanted, show_progress)
+    report.show(results, command, json_wanted=given.json)
+    return 0 if report.conforms(results) else 1
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What came of the promises: a table for people, JSON for programs, and an exit code."""
+"""The report of a run: a table for people, JSON for programs."""
 
 import json
 import sys
@@ -13,8 +13,8 @@ MARKS: Final = {KEPT: "pass", BROKEN: "FAIL", NOT_PLAYED: "skip"}
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """Whether one promise was kept; if not, why, and the last lines of the adapter's log."""
+class PromiseResult:
+    """Whether one promise was kept, and if not, why, with the last lines of the adapter's log."""
 
     promise: str
     sentence: str
@@ -24,44 +24,41 @@ class Verdict:
     last_lines: tuple[str, ...] = ()
 
 
-def told_progress(verdict: Verdict, stream: TextIO) -> None:
-    """One line, when it is known."""
+def print_progress(verdict: PromiseResult, stream: TextIO) -> None:
+    """Print one line for a result."""
     line = f"{MARKS[verdict.verdict]}  {verdict.seconds:5.1f} s  {verdict.promise}"
     print(f"{line}: {verdict.reason}" if verdict.reason else line, file=stream, flush=True)
 
 
-def table(verdicts: Sequence[Verdict], command: Sequence[str]) -> str:
-    """The report for people."""
-    width = max((len(each.promise) for each in verdicts), default=0)
+def table(results: Sequence[PromiseResult], command: Sequence[str]) -> str:
+    width = max((len(each.promise) for each in results), default=0)
     lines = [f"Conformance of {' '.join(command)} on the simulated platform", ""]
-    for each in verdicts:
+    for each in results:
         lines.append(f"  {MARKS[each.verdict]}  {each.promise.ljust(width)}  {each.sentence}")
         if each.reason:
             lines.append(f"        {' ' * width}{each.reason}")
         lines += [f"        {' ' * width}| {line[:200]}" for line in each.last_lines]
-    counts = {name: sum(1 for each in verdicts if each.verdict == name) for name in MARKS}
+    counts = {name: sum(1 for each in results if each.verdict == name) for name in MARKS}
     lines += ["", f"{counts[KEPT]} kept, {counts[BROKEN]} broken, {counts[NOT_PLAYED]} not played"]
     return "\n".join(lines)
 
 
-def as_json(verdicts: Sequence[Verdict], command: Sequence[str]) -> str:
-    """The report for programs."""
+def as_json(results: Sequence[PromiseResult], command: Sequence[str]) -> str:
     return json.dumps(
         {
             "platform": "simulated",
             "command": list(command),
-            "conforms": conforms(verdicts),
-            "promises": [asdict(each) for each in verdicts],
+            "conforms": conforms(results),
+            "promises": [asdict(each) for each in results],
         },
         indent=2,
     )
 
 
-def conforms(verdicts: Sequence[Verdict]) -> bool:
+def conforms(results: Sequence[PromiseResult]) -> bool:
     """Whether no promise was broken, and at least one was kept."""
-    return any(each.verdict == KEPT for each in verdicts) and all(each.verdict != BROKEN for each in verdicts)
+    return any(each.verdict == KEPT for each in results) and all(each.verdict != BROKEN for each in results)
 
 
-def show(verdicts: Sequence[Verdict], command: Sequence[str], *, json_wanted: bool) -> None:
-    """Print the report."""
-    print((as_json if json_wanted else table)(verdicts, command), file=sys.stdout)
+def show(results: Sequence[PromiseResult], command: Sequence[str], *, json_wanted: bool) -> None:
+    print((as_json if json_wanted else table)(results, command), file=sys.stdout)

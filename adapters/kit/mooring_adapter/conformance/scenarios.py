@@ -1,19 +1,19 @@
-"""The promises of an adapter, each with the scenario that shows whether it is kept: the plain ones.
+"""The promises of an adapter in normal operation, each with the scenario that checks it.
 
-A scenario drives a `PlatformUnderTest`, waits for what has to come about, and raises `Broken` with the reason when a
-promise is not kept. It knows nothing of how the platform is made, nor of the app beyond its manifest.
+A scenario drives a `PlatformUnderTest`, waits for what must happen, and raises `PromiseBroken` with the reason when a
+promise is not kept. It knows neither how the platform is implemented nor the app beyond its manifest.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from mooring_adapter.conformance.under_test import (
-    Broken,
-    InstanceView,
-    MemberView,
-    OperationView,
+from mooring_adapter.conformance.platform_protocol import (
+    InstanceStatus,
+    MemberStatus,
+    OperationStatus,
     PlatformUnderTest,
-    TurnedAway,
+    PromiseBroken,
+    RefusedByPlatform,
 )
 
 Scenario = Callable[[PlatformUnderTest], None]
@@ -21,17 +21,17 @@ Scenario = Callable[[PlatformUnderTest], None]
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """One promise: its key, its sentence, the scenario, and what a platform must be able to do for it."""
+    """One promise: its key, its sentence, its scenario, and the faults that a platform must support for it."""
 
     key: str
     sentence: str
     scenario: Scenario
     needs: tuple[str, ...] = ()
     applies: Callable[[PlatformUnderTest], str | None] = lambda platform: None
-    """Why it does not concern this app, if it does not."""
+    """Why it does not apply to this app, if it does not."""
 
 
-PLAIN: list[Promise] = []
+PLAIN_PROMISES: list[Promise] = []
 
 
 def promise(
@@ -40,63 +40,61 @@ def promise(
     *,
     needs: tuple[str, ...] = (),
     applies: Callable[[PlatformUnderTest], str | None] = lambda platform: None,
-    among: list[Promise] = PLAIN,
+    among: list[Promise] = PLAIN_PROMISES,
 ) -> Callable[[Scenario], Scenario]:
-    """Enter a scenario into the list."""
+    """Register a scenario."""
 
-    def entered(scenario: Scenario) -> Scenario:
+    def register(scenario: Scenario) -> Scenario:
         among.append(Promise(key, sentence, scenario, needs, applies))
         return scenario
 
-    return entered
+    return register
 
 
-# What scenarios share ------------------------------------------------------------------------------------------------
+# Shared by scenarios -------------------------------------------------------------------------------------------------
 
 
-def succeeded(platform: PlatformUnderTest, instance_id: str, operation_id: str) -> OperationView:
-    """Wait for the end of an operation, which has to be a good one."""
+def succeeded(platform: PlatformUnderTest, instance_id: str, operation_id: str) -> OperationStatus:
+    """Wait for the end of an operation, which must be a success."""
     operation = platform.ended(instance_id, operation_id)
     if operation.status != "succeeded":
-        raise Broken(f"{operation.kind} ended as {operation.status}: {dict(operation.failure or {})}")
+        raise PromiseBroken(f"{operation.kind} ended as {operation.status}: {dict(operation.failure or {})}")
     check(platform)
     return operation
 
 
 def deployed(platform: PlatformUnderTest, name: str, topology: dict[str, int] | None = None) -> str:
-    """An instance that runs."""
+    """Deploy an instance; returns its id."""
     instance_id = platform.create_instance(name, topology=topology)
     succeeded(platform, instance_id, platform.open_operation(instance_id, "deploy").id)
     seen = platform.instance(instance_id)
     if seen.status != "running":
-        raise Broken(f"after its deployment the instance is {seen.status}")
+        raise PromiseBroken(f"after its deployment the instance is {seen.status}")
     return instance_id
 
 
 def check(platform: PlatformUnderTest) -> None:
-    """Nothing was seen that must not be."""
+    """Fail if the platform observed a violation."""
     if seen := platform.broken():
-        raise Broken("; ".join(dict.fromkeys(seen)))
+        raise PromiseBroken("; ".join(dict.fromkeys(seen)))
 
 
 def expect(holds: bool, otherwise: str) -> None:
-    """What has to be so."""
     if not holds:
-        raise Broken(otherwise)
+        raise PromiseBroken(otherwise)
 
 
-def of_component(platform: PlatformUnderTest, instance_id: str, key: str) -> list[MemberView]:
-    """The members of a component."""
+def of_component(platform: PlatformUnderTest, instance_id: str, key: str) -> list[MemberStatus]:
     return [each for each in platform.members(instance_id) if each.component_key == key]
 
 
-def all_ready(members: Iterable[MemberView]) -> bool:
-    """Whether every one of them does its part."""
+def all_ready(members: Iterable[MemberStatus]) -> bool:
+    """Whether every member is ready."""
     return all(each.status == "ready" for each in members)
 
 
 def supports(kind: str) -> Callable[[PlatformUnderTest], str | None]:
-    """Whether the manifest's lifecycle knows this."""
+    """Whether the manifest's lifecycle supports this operation."""
 
     def applies(platform: PlatformUnderTest) -> str | None:
         lifecycle = platform.profile.manifest.get("lifecycle", {})
@@ -110,21 +108,21 @@ def supports(kind: str) -> Callable[[PlatformUnderTest], str | None]:
 
 
 def grows(platform: PlatformUnderTest) -> str | None:
-    """Whether members can be added."""
+    """Why no members can be added, if none can."""
     return None if platform.profile.grows else "no component of the manifest has room to grow"
 
 
-# The plain ones ------------------------------------------------------------------------------------------------------
+# Promises ------------------------------------------------------------------------------------------------------------
 
 
 @promise("deploy", "A deployment ends with every member ready and the instance running.")
 def deploys(platform: PlatformUnderTest) -> None:
     instance_id = deployed(platform, "plain")
     expect(all_ready(platform.members(instance_id)), "not every member is ready")
-    expect(bool(platform.tasks(instance_id)), "nothing was done on any node")
+    expect(bool(platform.tasks(instance_id)), "no task ran on any node")
 
 
-@promise("correlation", "Everything that is done for an operation carries its correlation id.")
+@promise("correlation", "Every request for an operation carries its correlation id.")
 def carries_correlation(platform: PlatformUnderTest) -> None:
     instance_id = deployed(platform, "labels")
     operation = platform.open_operation(instance_id, "deploy")
@@ -139,7 +137,7 @@ def carries_correlation(platform: PlatformUnderTest) -> None:
 
 @promise(
     "endpoints",
-    "What the manifest declares as endpoints is reported, each at a member.",
+    "Every endpoint of the manifest is reported, each at a member.",
     applies=lambda platform: None if platform.profile.manifest.get("endpoints") else "the manifest has no endpoints",
 )
 def reports_endpoints(platform: PlatformUnderTest) -> None:
@@ -149,7 +147,7 @@ def reports_endpoints(platform: PlatformUnderTest) -> None:
     expect(not missing, f"not reported: {', '.join(sorted(missing))}")
 
 
-@promise("add", "An add brings its members up, and leaves the others alone.", applies=grows)
+@promise("add", "An add starts its members and leaves the others alone.", applies=grows)
 def adds(platform: PlatformUnderTest) -> None:
     instance_id = deployed(platform, "grow")
     before = {each.id for each in platform.members(instance_id)}
@@ -160,11 +158,11 @@ def adds(platform: PlatformUnderTest) -> None:
     started = [each for each in platform.tasks(instance_id) if each.operation_id == operation]
     expect(
         not {each.member_id for each in started if each.type in ("service.start", "container.launch")} & before,
-        "something was started for members that were there before",
+        "something was started on members that existed before",
     )
 
 
-@promise("side_by_side", "Members are brought up side by side, not one after the other.", applies=grows)
+@promise("side_by_side", "Members are started in parallel, not one after the other.", applies=grows)
 def works_side_by_side(platform: PlatformUnderTest) -> None:
     instance_id = deployed(platform, "wide")
     before = platform.open_operation(instance_id, "deploy").id
@@ -198,7 +196,7 @@ def resumes(platform: PlatformUnderTest) -> None:
         expect(all_ready(platform.members(instance_id)), "the member is not ready again")
 
 
-@promise("remove", "A removed member is let go of in time, and the others go on.", applies=grows)
+@promise("remove", "A removed member is released in time, and the others continue.", applies=grows)
 def removes(platform: PlatformUnderTest) -> None:
     instance_id = deployed(platform, "shrink")
     succeeded(platform, instance_id, platform.add(instance_id, platform.profile.grows, 1))
@@ -208,7 +206,7 @@ def removes(platform: PlatformUnderTest) -> None:
     expect(member.id not in {each.id for each in left} and all_ready(left), "the others are not all ready")
 
 
-@promise("replace", "A replacement is ready before the old member goes.", applies=grows)
+@promise("replace", "A replacement is ready before the old member stops.", applies=grows)
 def replaces(platform: PlatformUnderTest) -> None:
     instance_id = deployed(platform, "swap")
     for component in platform.profile.topology:
@@ -249,7 +247,7 @@ def restarts(platform: PlatformUnderTest) -> None:
 
 @promise(
     "actions",
-    "Each action of the manifest is carried out and answers.",
+    "Each action of the manifest is executed and returns an output.",
     applies=lambda platform: None if platform.profile.actions else "the manifest has no actions, or no input is known",
 )
 def acts(platform: PlatformUnderTest) -> None:
@@ -259,12 +257,12 @@ def acts(platform: PlatformUnderTest) -> None:
         expect(operation.output is not None, f"{name} has no output")
     try:
         unknown = platform.act(instance_id, "no.such.action", {})
-    except TurnedAway:
-        return  # the platform knows the manifest; an adapter that is asked all the same has to refuse
-    expect(platform.ended(instance_id, unknown).status == "failed", "an action that nobody knows did not fail")
+    except RefusedByPlatform:
+        return  # the platform checks the manifest itself; an adapter that gets the action has to refuse it
+    expect(platform.ended(instance_id, unknown).status == "failed", "an unknown action did not fail")
 
 
-@promise("decommission", "A stop ends within its graceful time, whatever else was open.")
+@promise("decommission", "A stop ends within its graceful time, whatever else is open.")
 def decommissions(platform: PlatformUnderTest) -> None:
     instance_id = deployed(platform, "ends")
     succeeded(platform, instance_id, platform.stop(instance_id))
@@ -279,7 +277,7 @@ def decommissions(platform: PlatformUnderTest) -> None:
     expect(platform.ended(early, deploy).status != "succeeded", "a deployment succeeded after a stop")
 
 
-@promise("cancel", "What is cancelled ends, and begins nothing new.")
+@promise("cancel", "A cancelled operation ends and begins nothing new.")
 def cancels(platform: PlatformUnderTest) -> None:
     platform.hold_tasks(lambda task: True)
     instance_id = platform.create_instance("cancelled")
@@ -291,8 +289,7 @@ def cancels(platform: PlatformUnderTest) -> None:
     expect(operation.status in ("cancelled", "failed"), f"it ended as {operation.status}")
 
 
-def failed_with(view: InstanceView | OperationView, code: str | None) -> bool:
-    """Whether the failure has this code."""
-    if isinstance(view, InstanceView):
+def failed_with(view: InstanceStatus | OperationStatus, code: str | None) -> bool:
+    if isinstance(view, InstanceStatus):
         return view.failure_code == code
     return view.failure is not None and view.failure.get("code") == code

@@ -1,4 +1,4 @@
-"""The suite: plays every promise against an adapter, one after the other, on one simulated platform."""
+"""The suite: checks every promise of an adapter, one after the other, on one simulated platform."""
 
 import json
 import time
@@ -6,65 +6,79 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from mooring_adapter.conformance.bad_days import BAD, crashes
-from mooring_adapter.conformance.report import BROKEN, KEPT, NOT_PLAYED, Verdict
-from mooring_adapter.conformance.rules import components
-from mooring_adapter.conformance.scenarios import PLAIN, Promise
-from mooring_adapter.conformance.simulated import SimulatedPlatform
-from mooring_adapter.conformance.stand_in import find_program
-from mooring_adapter.conformance.under_test import Broken, NotReached, PlatformUnderTest, Profile
+from mooring_adapter.conformance.fake_program import find_program
+from mooring_adapter.conformance.fault_scenarios import FAULT_PROMISES, crashes
+from mooring_adapter.conformance.platform_protocol import (
+    ConditionNotReached,
+    PlatformUnderTest,
+    PromiseBroken,
+    SuiteProfile,
+)
+from mooring_adapter.conformance.platform_rules import components
+from mooring_adapter.conformance.report import BROKEN, KEPT, NOT_PLAYED, PromiseResult
+from mooring_adapter.conformance.scenarios import PLAIN_PROMISES, Promise
+from mooring_adapter.conformance.simulated_platform import SimulatedPlatform
 
 CRASH: Final = "crash"
 DETAILS: Final = (
-    "topology", "config", "actions", "grows", "patience_seconds", "busy_drain_seconds", "next_manifest", "stand_in",
-)  # fmt: skip
+    "topology",
+    "config",
+    "actions",
+    "grows",
+    "patience_seconds",
+    "busy_drain_seconds",
+    "next_manifest",
+    "stand_in",
+)
 
 SECONDS: Final = {"patience_seconds": 20.0, "busy_drain_seconds": 2.0}
 
 
 class ProfileRefused(ValueError):
-    """A manifest, or what goes with it, cannot be played with."""
+    """The manifest or the profile cannot be used."""
 
 
 def promises(*, every_crash: bool = False) -> list[Promise]:
-    """All promises, in the order in which they are played."""
+    """All promises, in the order in which they are checked."""
     crash = Promise(
-        CRASH, "Killed at any request of a deployment, another goes on from what was recorded.", crashes(every_crash),
+        CRASH,
+        "If it is killed at any request of a deployment, another process continues from the records.",
+        crashes(every_crash),
         ("process",),
-    )  # fmt: skip
-    return [*PLAIN, *BAD, crash]
+    )
+    return [*PLAIN_PROMISES, *FAULT_PROMISES, crash]
 
 
 def chosen(known: Iterable[Promise], only: Sequence[str]) -> list[Promise]:
-    """Those that are wanted; a name that there is not is refused."""
+    """The promises with these keys, all if none are given; an unknown key is refused."""
     listed = list(known)
     if unknown := set(only) - {each.key for each in listed}:
         raise ProfileRefused(f"there is no promise {', '.join(sorted(unknown))}")
     return [each for each in listed if not only or each.key in only]
 
 
-def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) -> Profile:
-    """With what to play: sensible values out of the manifest, and those that are given instead."""
+def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) -> SuiteProfile:
+    """The values to test with: those of the profile, otherwise derived from the manifest."""
     details = given or {}
     if unknown := set(details) - set(DETAILS):
-        raise ProfileRefused(f"a profile has {', '.join(DETAILS)}; not {', '.join(sorted(unknown))}")
+        raise ProfileRefused(f"a profile can have {', '.join(DETAILS)}; not {', '.join(sorted(unknown))}")
     for name in ("app", "version", "artifacts"):
         if name not in manifest:
             raise ProfileRefused(f"the manifest has no `{name}`")
-    stand_in = details.get("stand_in", [])
-    if not isinstance(stand_in, list) or not all(isinstance(each, str) and each for each in stand_in):
-        raise ProfileRefused("`stand_in` is a program and its arguments, as a list of texts")
-    if stand_in and find_program(stand_in[0]) is None:
-        raise ProfileRefused(f"`stand_in`: there is no program {stand_in[0]!r}")
+    fake_program = details.get("stand_in", [])
+    if not isinstance(fake_program, list) or not all(isinstance(each, str) and each for each in fake_program):
+        raise ProfileRefused("`stand_in` must be a program and its arguments, as a list of strings")
+    if fake_program and find_program(fake_program[0]) is None:
+        raise ProfileRefused(f"`stand_in`: there is no program {fake_program[0]!r}")
     patience, busy_drain = (float(details.get(name, usual)) for name, usual in SECONDS.items())
     if not 0 < busy_drain < patience:
         raise ProfileRefused(
-            f"a drain of `busy_drain_seconds` ({busy_drain:g}) has to be over within `patience_seconds` ({patience:g})"
+            f"a drain of `busy_drain_seconds` ({busy_drain:g}) must be over within `patience_seconds` ({patience:g})"
         )
     parts = components(manifest)
     topology = {each["key"]: max(each.get("min_count", 0), 1) for each in parts}
     room = [each["key"] for each in parts if each["max_count"] >= topology[each["key"]] + 3]
-    return Profile(
+    return SuiteProfile(
         manifest=manifest,
         next_manifest=details.get("next_manifest") or {**manifest, "version": next_version(manifest["version"])},
         topology=details.get("topology", topology),
@@ -73,57 +87,54 @@ def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) 
         grows=details.get("grows", room[-1] if room else ""),
         patience_seconds=patience,
         busy_drain_seconds=busy_drain,
-        stand_in=tuple(stand_in),
+        fake_program=tuple(fake_program),
     )
 
 
 def next_version(version: str) -> str:
-    """A newer version, for an upgrade."""
     major, minor, *_ = version.split(".")
     return f"{major}.{int(minor) + 1}.0"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """An object out of a JSON file."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ProfileRefused(f"{path}: {error}") from error
     if not isinstance(value, dict):
-        raise ProfileRefused(f"{path} holds no object")
+        raise ProfileRefused(f"{path} is not a JSON object")
     return value
 
 
 def play(
-    command: Sequence[str], profile: Profile, wanted: Sequence[Promise], tell: Callable[[Verdict], None]
-) -> list[Verdict]:
-    """Play the promises; each verdict is told as soon as it is known."""
+    command: Sequence[str], profile: SuiteProfile, wanted: Sequence[Promise], on_result: Callable[[PromiseResult], None]
+) -> list[PromiseResult]:
+    """Check the promises; `on_result` is called with each result as soon as it is known."""
     platform = SimulatedPlatform(command, profile)
-    verdicts = []
+    results = []
     try:
         for each in wanted:
-            verdict = judged(platform, each)
-            tell(verdict)
-            verdicts.append(verdict)
+            result = check_promise(platform, each)
+            on_result(result)
+            results.append(result)
             platform.clear()
     finally:
         platform.close()
-    return verdicts
+    return results
 
 
-def judged(platform: PlatformUnderTest, each: Promise) -> Verdict:
-    """Play one promise."""
+def check_promise(platform: PlatformUnderTest, each: Promise) -> PromiseResult:
     begun = time.monotonic()
     why_not = each.applies(platform) or next(
         (f"this platform cannot play {need}" for need in each.needs if not platform.can(need)), None
     )
     if why_not is not None:
-        return Verdict(each.key, each.sentence, NOT_PLAYED, 0.0, why_not)
+        return PromiseResult(each.key, each.sentence, NOT_PLAYED, 0.0, why_not)
     try:
         platform.start_adapter()
         each.scenario(platform)
-        return Verdict(each.key, each.sentence, KEPT, time.monotonic() - begun)
-    except (Broken, NotReached) as error:
+        return PromiseResult(each.key, each.sentence, KEPT, time.monotonic() - begun)
+    except (PromiseBroken, ConditionNotReached) as error:
         seen = platform.broken()
         reason = f"{error} (seen: {'; '.join(dict.fromkeys(seen))})" if seen else str(error)
         if not platform.adapter.is_alive:
@@ -132,4 +143,4 @@ def judged(platform: PlatformUnderTest, each: Promise) -> Verdict:
         # What one scenario left behind in the process must not spoil the next.
         platform.faults.clear()
         platform.kill_adapter()
-        return Verdict(each.key, each.sentence, BROKEN, time.monotonic() - begun, reason, lines)
+        return PromiseResult(each.key, each.sentence, BROKEN, time.monotonic() - begun, reason, lines)

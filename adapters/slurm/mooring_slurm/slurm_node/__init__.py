@@ -1,10 +1,10 @@
-"""What runs on a node: the one place that speaks with Slurm, standard library only, carried as one file.
+"""The program on the node: the only part that talks to Slurm, with the standard library only, shipped as one file.
 
-    python3 -I -S slurm_node.pyz --home /srv/slurm/NAME VERB [options]      more than words: JSON on standard input
+    python3 -I -S slurm_node.pyz --home /srv/slurm/NAME VERB [options]      some verbs read JSON from standard input
 
-It prints one line of JSON and ends with 0. Where it could not do what was asked it ends with 1 (2: it was asked
-wrongly), prints `{"error": {"code", "detail"}, …}`, and says a sentence on standard error. Every verb may be repeated.
-Modules import each other relatively: the same files are a package of the adapter and the content of that one file.
+It prints one line of JSON and exits with 0. On failure it exits with 1 (2 for wrong arguments), prints
+`{"error": {"code", "detail"}, …}`, and writes a sentence to standard error. Every verb may be repeated. Modules import
+each other relatively, because the same files are a package of the adapter and the content of the shipped file.
 """
 
 VERSION = "1.0.0"

@@ -1,7 +1,7 @@
-"""Verbs about who may work here: users of the sandbox, accounts, the database behind them, and the gate.
+"""Verbs for users and accounts: users of the sandbox, Slurm accounts, their database, and the gate.
 
-Accounts are added and never deleted to be added again, and a job is taken only when its user's association is known to
-the controller: so no job ever waits for an account that is not there (`InvalidAccount`).
+Accounts are never deleted and added again, and a job is accepted only when the controller knows its user's association.
+So no job ever waits for a missing account (`InvalidAccount`).
 """
 
 from __future__ import annotations
@@ -15,66 +15,70 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .asking import Deadline, Slurm, Trouble, await_port, code_of, read_input, sentence_of
 from .nodes import all_jobs
-from .reading import OVER, Job
+from .parsing import OVER, Job
+from .slurm_commands import Deadline, SlurmCommands, VerbFailed, await_port, code_of, read_input, sentence_of
 
 OWN_ACCOUNT = "project"
 JOBS_OF_ATTACHED = 2_500
-"""Jobs of one attached project that wait or run: the controller has room for four times as many, for all of them."""
+"""The most open jobs of one attached project; the controller has room for four times as many in total."""
 FIRST_UID, LAST_UID = 1_000, 65_000
 NAME = re.compile(r"[a-z][a-z0-9_-]{0,63}")
 NOTHING_NEW = ("Nothing new added", "already exists", "Nothing modified", "Nothing deleted")
 MARK = "associations"
-"""The file below `state` that says that the accounting knows this cluster: the controller is started only then."""
+"""The file below `state` that exists when the accounting knows this cluster; the controller starts only then."""
 Answer = dict[str, Any]
 
 
-def serve_database(slurm: Slurm) -> Answer:
-    """Become the database server; where there is no database yet, make one."""
+def serve_database(slurm: SlurmCommands) -> Answer:
+    """Create the database if it does not exist, and become the database server."""
     install_database(slurm)
     os.execvpe("mariadbd", ["mariadbd", f"--defaults-file={slurm.below('etc', 'mariadb.conf')}"], slurm.environment)
 
 
-def install_database(slurm: Slurm) -> Answer:
-    """Make the system's tables, whole or not at all: a half made directory has no mark and is made anew."""
+def install_database(slurm: SlurmCommands) -> Answer:
+    """Create the system tables; an incomplete directory has no mark and is created again."""
     mark = slurm.below("database", "made")
     if os.path.exists(mark):
         return {"made": False}
     slurm.ask("rm", "-rf", slurm.below("database", "data"))
     defaults = slurm.below("etc", "mariadb.conf")
     slurm.ask(
-        "mariadb-install-db", f"--defaults-file={defaults}", "--user=root", "--skip-test-db", "--skip-name-resolve",
+        "mariadb-install-db",
+        f"--defaults-file={defaults}",
+        "--user=root",
+        "--skip-test-db",
+        "--skip-name-resolve",
         "--auth-root-authentication-method=socket",
-    )  # fmt: skip
+    )
     _touch(mark)
     return {"made": True}
 
 
-def await_database(slurm: Slurm, seconds: float) -> Answer:
-    """Wait until the database answers; it is made and served by its service."""
+def await_database(slurm: SlurmCommands, seconds: float) -> Answer:
+    """Wait until the database answers; its service creates and runs it."""
     defaults = slurm.below("etc", "mariadb.conf")
-    said = [""]
+    last_error = [""]
 
     def look() -> bool | None:
         if not os.path.exists(slurm.below("run", "mariadb.socket")):
-            said[0] = "its socket is not there"
+            last_error[0] = "its socket does not exist"
             return None
         done = slurm.say("mariadb", f"--defaults-file={defaults}", "-e", "select 1")
-        said[0] = sentence_of(done)
+        last_error[0] = sentence_of(done)
         return True if done.returncode == 0 else None
 
-    Deadline(seconds).wait(look, lambda: f"the database does not answer: {said[0]}")
+    Deadline(seconds).wait(look, lambda: f"the database does not answer: {last_error[0]}")
     return {"database": "up"}
 
 
-def gate(slurm: Slurm, given: dict[str, Any], seconds: float) -> Answer:
-    """Let the cluster take work: who may work is known first, then the controller answers, then it is looked at."""
+def gate(slurm: SlurmCommands, given: dict[str, Any], seconds: float) -> Answer:
+    """Open the cluster for jobs: register users, wait for the controller, then check that it knows the users."""
     deadline = Deadline(seconds)
     users = [_word(each) for each in given.get("users", [])]
     accounting = bool(given.get("accounting"))
     attached = [_word(each) for each in given.get("accounts", [])] if accounting else []
-    ledgers(slurm, [*users, *attached])
+    make_submission_directories(slurm, [*users, *attached])
     if accounting:
         cluster = _word(given["cluster"])
         if cluster not in _await_accounting(slurm, deadline):
@@ -101,14 +105,14 @@ def gate(slurm: Slurm, given: dict[str, Any], seconds: float) -> Answer:
 
 
 def _word(value: object) -> str:
-    """One name: sacctmgr would take lists, and a line of /etc/passwd has its own signs."""
+    """Validate a name: sacctmgr would accept lists, and /etc/passwd has special characters."""
     if not isinstance(value, str) or not NAME.fullmatch(value):
-        raise Trouble("usage", f"{value!r} is no name of an account or a user")
+        raise VerbFailed("usage", f"{value!r} is not a valid name of an account or a user")
     return value
 
 
-def ledgers(slurm: Slurm, users: list[str]) -> None:
-    """A place for each user in which what he submitted is kept."""
+def make_submission_directories(slurm: SlurmCommands, users: list[str]) -> None:
+    """Create a directory for each user's submissions."""
     for name in users:
         user = _known_here(name)
         place = slurm.below("submits", name)
@@ -117,28 +121,28 @@ def ledgers(slurm: Slurm, users: list[str]) -> None:
         os.chown(place, user.pw_uid, user.pw_gid)
 
 
-def _partitions(slurm: Slurm, deadline: Deadline) -> dict[str, str]:
-    """The partitions and whether they take jobs, as soon as the controller answers."""
+def _partitions(slurm: SlurmCommands, deadline: Deadline) -> dict[str, str]:
+    """Wait for the controller; returns the partitions and whether they accept jobs."""
 
     def look() -> dict[str, str] | None:
         done = slurm.say("sinfo", "-h", "-o", "%R|%a")
         if done.returncode == 0:
             return dict(line.split("|", 1) for line in done.stdout.splitlines() if "|" in line)
         if code_of(done.stderr) not in ("controller_down", "slurm_refused"):
-            raise Trouble(code_of(done.stderr), f"sinfo: {sentence_of(done)}")
+            raise VerbFailed(code_of(done.stderr), f"sinfo: {sentence_of(done)}")
         return None
 
     return deadline.wait(look, lambda: "the controller does not answer")
 
 
-def _unknown(slurm: Slurm, users: list[str]) -> list[str]:
-    """The users of which the controller's own list of associations does not know the number yet."""
-    told = slurm.ask("scontrol", "--oneliner", "show", "assoc_mgr", f"users={','.join(users)}", "flags=assoc")
-    return [name for name in users if f"UserName={name}({_known_here(name).pw_uid})" not in told]
+def _unknown(slurm: SlurmCommands, users: list[str]) -> list[str]:
+    """The users whose user id is not yet in the controller's list of associations."""
+    associations = slurm.ask("scontrol", "--oneliner", "show", "assoc_mgr", f"users={','.join(users)}", "flags=assoc")
+    return [name for name in users if f"UserName={name}({_known_here(name).pw_uid})" not in associations]
 
 
-def _await_accounting(slurm: Slurm, deadline: Deadline) -> set[str]:
-    """Wait for the accounting; the clusters that it knows."""
+def _await_accounting(slurm: SlurmCommands, deadline: Deadline) -> set[str]:
+    """Wait for the accounting daemon; returns the clusters that it knows."""
     address, port = slurm.setting("AccountingStorageHost") or "", int(slurm.setting("AccountingStoragePort") or 6819)
     await_port(address, port, deadline, "slurmdbd")
 
@@ -149,8 +153,8 @@ def _await_accounting(slurm: Slurm, deadline: Deadline) -> set[str]:
     return deadline.wait(look, lambda: "slurmdbd does not answer")
 
 
-def _associate(slurm: Slurm, wanted: Mapping[str, list[str]]) -> list[str]:
-    """Have accounts, each with its users; what is there already is not touched. The accounts that are new."""
+def _associate(slurm: SlurmCommands, wanted: Mapping[str, list[str]]) -> list[str]:
+    """Create missing accounts and users; returns the new accounts."""
     known = _associations(slurm)
     if made := [each for each in wanted if (each, "") not in known]:
         _ensure(slurm, "account", made)
@@ -160,33 +164,33 @@ def _associate(slurm: Slurm, wanted: Mapping[str, list[str]]) -> list[str]:
     return made
 
 
-def _bound(slurm: Slurm, accounts: list[str], jobs: int) -> None:
-    """How many jobs that wait or run each of these accounts may have."""
+def _bound(slurm: SlurmCommands, accounts: list[str], jobs: int) -> None:
+    """Limit the number of open jobs of these accounts."""
     if not accounts:
         return
     words = ("modify", "account", ",".join(accounts), "set", f"GrpSubmitJobs={jobs}")
     done = slurm.say("sacctmgr", "--immediate", *words)
     if done.returncode != 0 and not any(each in done.stdout + done.stderr for each in NOTHING_NEW):
-        raise Trouble(code_of(done.stderr), f"sacctmgr: {sentence_of(done)}")
+        raise VerbFailed(code_of(done.stderr), f"sacctmgr: {sentence_of(done)}")
 
 
-def _associations(slurm: Slurm) -> set[tuple[str, str]]:
-    """Which accounts there are, with an empty user, and who is in them."""
-    told = slurm.ask("sacctmgr", "-n", "-P", "list", "associations", "format=account,user")
-    return {(line.partition("|")[0], line.partition("|")[2]) for line in told.split()}
+def _associations(slurm: SlurmCommands) -> set[tuple[str, str]]:
+    """The existing accounts, with an empty user, and their users."""
+    listed = slurm.ask("sacctmgr", "-n", "-P", "list", "associations", "format=account,user")
+    return {(line.partition("|")[0], line.partition("|")[2]) for line in listed.split()}
 
 
-def _ensure(slurm: Slurm, noun: str, names: list[str], *words: str) -> None:
-    """Add something to the accounting; that it is there is as good."""
+def _ensure(slurm: SlurmCommands, noun: str, names: list[str], *words: str) -> None:
+    """Add names to the accounting; existing ones are accepted."""
     done = slurm.say("sacctmgr", "--immediate", "add", noun, ",".join(names), *words)
     if done.returncode != 0 and not any(each in done.stdout + done.stderr for each in NOTHING_NEW):
-        raise Trouble(code_of(done.stderr), f"sacctmgr: {sentence_of(done)}")
+        raise VerbFailed(code_of(done.stderr), f"sacctmgr: {sentence_of(done)}")
 
 
-def account_add(slurm: Slurm, given: dict[str, Any], seconds: float) -> Answer:
-    """An account with its user, who may submit when this has ended well."""
+def account_add(slurm: SlurmCommands, given: dict[str, Any], seconds: float) -> Answer:
+    """Create an account with its user, and wait until the user may submit jobs."""
     account, user = _word(given["account"]), _word(given["user"])
-    ledgers(slurm, [user])
+    make_submission_directories(slurm, [user])
     _associate(slurm, {account: [user]})
     _bound(slurm, [account], JOBS_OF_ATTACHED)
     Deadline(seconds).wait(
@@ -195,8 +199,8 @@ def account_add(slurm: Slurm, given: dict[str, Any], seconds: float) -> Answer:
     return {"account": account, "user": user}
 
 
-def account_close(slurm: Slurm, given: dict[str, Any], end_jobs: bool) -> Answer:
-    """No new work for an account; its jobs go on, or are ended."""
+def account_close(slurm: SlurmCommands, given: dict[str, Any], end_jobs: bool) -> Answer:
+    """Close an account for new jobs; its jobs continue, or are cancelled."""
     account = _word(given["account"])
     _bound(slurm, [account], 0)
     waiting = [job["id"] for job in _open(slurm, account)]
@@ -205,12 +209,12 @@ def account_close(slurm: Slurm, given: dict[str, Any], end_jobs: bool) -> Answer
     return {"jobs": [job["id"] for job in _open(slurm, account)][:500]}
 
 
-def account_remove(slurm: Slurm, given: dict[str, Any]) -> Answer:
-    """Take an account and its user out; refused while it has jobs."""
+def account_remove(slurm: SlurmCommands, given: dict[str, Any]) -> Answer:
+    """Remove an account and its user; refused while it has jobs."""
     account, user = _word(given["account"]), _word(given["user"])
     jobs = [job["id"] for job in _open(slurm, account)][:500]
     if jobs:
-        raise Trouble("busy", f"jobs of {account} are there: {', '.join(jobs[:20])}", jobs=jobs)
+        raise VerbFailed("busy", f"{account} still has jobs: {', '.join(jobs[:20])}", jobs=jobs)
     known = _associations(slurm)
     if (account, user) in known:
         others = any(name == user and each != account for each, name in known)
@@ -220,30 +224,30 @@ def account_remove(slurm: Slurm, given: dict[str, Any]) -> Answer:
     return {"removed": (account, "") in known}
 
 
-def _open(slurm: Slurm, account: str) -> list[Job]:
+def _open(slurm: SlurmCommands, account: str) -> list[Job]:
     return [job for job in all_jobs(slurm) if job.get("account") == account and job["state"] not in OVER]
 
 
 def users(given: dict[str, Any]) -> Answer:
-    """The users of this sandbox: each with his number, the same on every member, and a home that only he enters."""
+    """Create users of this sandbox, each with the same user id on every member and a private home."""
     made: list[str] = []
     for each in given.get("users", []):
         name, uid = _word(each["name"]), int(each["uid"])
         if not FIRST_UID <= uid <= LAST_UID:
-            raise Trouble("usage", f"{name}: a user's number is between {FIRST_UID} and {LAST_UID}")
+            raise VerbFailed("usage", f"{name}: the user id must be between {FIRST_UID} and {LAST_UID}")
         found = _user(name, uid, made)
         if found.pw_uid != uid:
-            raise Trouble("user_differs", f"{name} has the number {found.pw_uid} here, and {uid} is asked for")
+            raise VerbFailed("user_differs", f"{name} has the user id {found.pw_uid} here instead of {uid}")
         os.makedirs(found.pw_dir, 0o700, exist_ok=True)
         os.chown(found.pw_dir, uid, found.pw_gid)
-        os.chmod(found.pw_dir, 0o700)  # users may be of several projects, and jobs write their output there
+        os.chmod(found.pw_dir, 0o700)  # users may belong to different projects, and jobs write their output there
     return {"made": made}
 
 
 def user_end(given: dict[str, Any]) -> Answer:
-    """End all that a user still runs here: what left its job behind is on no list of Slurm's.
+    """Kill all processes of a user here, including those that outlived their job and that Slurm does not know.
 
-    It is said as that user to everybody whom he may reach, at once, so that nothing begins meanwhile.
+    The signal is sent as that user to all processes it may reach at once, so that nothing new can start meanwhile.
     """
     name = _word(given["user"])
     try:
@@ -251,7 +255,7 @@ def user_end(given: dict[str, Any]) -> Answer:
     except KeyError:
         return {"user": name}
     if user.pw_uid < FIRST_UID:
-        raise Trouble("usage", f"{name} is a user of the system")
+        raise VerbFailed("usage", f"{name} is a system user")
     child = os.fork()
     if child == 0:
         try:
@@ -260,12 +264,12 @@ def user_end(given: dict[str, Any]) -> Answer:
             os.setresuid(user.pw_uid, user.pw_uid, user.pw_uid)
             os.kill(-1, signal.SIGKILL)
         except ProcessLookupError:
-            os._exit(0)  # he runs nothing
-        except BaseException:  # noqa: BLE001 - the parent tells it; the child must not go on
+            os._exit(0)  # no processes
+        except BaseException:  # noqa: BLE001 - the parent reports it; the child must not continue
             os._exit(1)
         os._exit(0)
     if os.waitpid(child, 0)[1] != 0:
-        raise Trouble("not_ended", f"what {name} runs here could not be ended")
+        raise VerbFailed("not_ended", f"the processes of {name} could not be killed")
     return {"user": name}
 
 
@@ -278,11 +282,11 @@ def _known_here(name: str) -> pwd.struct_passwd:
     try:
         return pwd.getpwnam(name)
     except KeyError:
-        raise Trouble("no_user", f"there is no user {name} in this sandbox") from None
+        raise VerbFailed("no_user", f"there is no user {name} in this sandbox") from None
 
 
 def _user(name: str, uid: int, made: list[str]) -> pwd.struct_passwd:
-    """The user of that name, made where there is none; members of one sandbox do so one after another."""
+    """Find or create a user, under a lock that the members of one sandbox share."""
     with open("/etc/passwd", "a", encoding="utf-8") as users, open("/etc/group", "a", encoding="utf-8") as groups:
         fcntl.flock(users, fcntl.LOCK_EX)
         try:
@@ -297,7 +301,7 @@ def _user(name: str, uid: int, made: list[str]) -> pwd.struct_passwd:
             return pwd.getpwnam(name)
 
 
-VERBS: Mapping[str, Callable[[Slurm, Namespace], Answer]] = {
+VERBS: Mapping[str, Callable[[SlurmCommands, Namespace], Answer]] = {
     "serve-database": lambda slurm, given: serve_database(slurm),
     "database": lambda slurm, given: await_database(slurm, given.seconds or 60.0),
     "gate": lambda slurm, given: gate(slurm, read_input(), given.seconds or 60.0),

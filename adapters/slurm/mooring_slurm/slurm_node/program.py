@@ -1,4 +1,4 @@
-"""The program: reads words and standard input, does one verb, and prints one line."""
+"""The program: parses the arguments, runs one verb, and prints one line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from importlib import import_module
 from typing import Any
 
 from . import VERSION
-from .asking import Deadline, Slurm, Trouble
+from .slurm_commands import Deadline, SlurmCommands, VerbFailed
 
 ANSWER_BYTES_MAX = 60_000
 ANSWER_SECONDS = 5.0
-"""How long a controller that is just being started is waited for."""
+"""How long to wait for a controller that is just starting."""
 Answer = dict[str, Any]
 MODULE_OF = {
     **dict.fromkeys(("await-node", "prove", "quiet", "look", "drain", "resume", "delete"), "nodes"),
@@ -24,18 +24,18 @@ MODULE_OF = {
         "accounting",
     ),
 }
-"""Where each verb is: only that module is read, since every run of the program begins from its source."""
+"""The module of each verb: only that one is imported, because every run compiles the program from source."""
 
 
-class _Reader(argparse.ArgumentParser):
-    """Wrong words are told as everything else is."""
+class _ArgumentParser(argparse.ArgumentParser):
+    """Reports wrong arguments like any other failure."""
 
     def error(self, message: str) -> Any:
-        raise Trouble("usage", message)
+        raise VerbFailed("usage", message)
 
 
-def _words() -> _Reader:
-    reader = _Reader(prog="slurm_node", add_help=False, allow_abbrev=False)
+def _words() -> _ArgumentParser:
+    reader = _ArgumentParser(prog="slurm_node", add_help=False, allow_abbrev=False)
     reader.add_argument("--home", required=True)
     reader.add_argument("verb", choices=(*MODULE_OF, "version"))
     for name in ("--node", "--job", "--account", "--user", "--state", "--ended-after", "--nodes-after"):
@@ -54,25 +54,25 @@ def _words() -> _Reader:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Do one verb; the exit code."""
+    """Run one verb; returns the exit code."""
     try:
-        _tell(_done(_words().parse_args(words)))
-    except Trouble as trouble:
-        _tell({"error": {"code": trouble.code, "detail": trouble.detail}, **trouble.more})
-        print(trouble.detail, file=sys.stderr)
-        return 2 if trouble.code == "usage" else 1
+        _print(_run(_words().parse_args(words)))
+    except VerbFailed as failed:
+        _print({"error": {"code": failed.code, "detail": failed.detail}, **failed.more})
+        print(failed.detail, file=sys.stderr)
+        return 2 if failed.code == "usage" else 1
     except (OSError, ValueError, KeyError) as error:
         detail = f"{type(error).__name__}: {error}"[:500]
-        _tell({"error": {"code": "program_error", "detail": detail}})
+        _print({"error": {"code": "program_error", "detail": detail}})
         print(detail, file=sys.stderr)
         return 1
     return 0
 
 
-def _done(given: argparse.Namespace) -> Answer:
+def _run(given: argparse.Namespace) -> Answer:
     if given.verb == "version":
         return {"version": VERSION}
-    slurm = Slurm(given.home)
+    slurm = SlurmCommands(given.home)
     if MODULE_OF[given.verb] != "accounting":
         slurm.await_controller(Deadline(given.seconds or ANSWER_SECONDS))
     module = import_module(f".{MODULE_OF[given.verb]}", __package__)
@@ -80,8 +80,8 @@ def _done(given: argparse.Namespace) -> Answer:
     return answer
 
 
-def _tell(answer: Answer) -> None:
-    """One line; an answer that is too long is told as that."""
+def _print(answer: Answer) -> None:
+    """Print the answer as one line, or an error if it is too long."""
     line = json.dumps(answer, separators=(",", ":"))
     if len(line) > ANSWER_BYTES_MAX:
         line = json.dumps({"error": {"code": "too_large", "detail": f"the answer has {len(line)} bytes"}})

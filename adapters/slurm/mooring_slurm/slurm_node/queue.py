@@ -1,4 +1,4 @@
-"""Verbs about jobs: submit once under a key, list, one, cancel, and what a job wrote."""
+"""Verbs for jobs: submit once per key, list, show, cancel, and read output."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from argparse import Namespace
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from .asking import Deadline, Slurm, Trouble, code_of, read_input, sentence_of
-from .ledger import fitted
+from .job_completions import fitted
 from .nodes import JOBS_MAX, _running_first, all_jobs
-from .reading import COMMENT, OVER, Job, array_of, is_named, tasks_in
+from .parsing import COMMENT, OVER, Job, array_of, is_named, tasks_in
+from .slurm_commands import Deadline, SlurmCommands, VerbFailed, code_of, read_input, sentence_of
 
 OUTPUT_BYTES_MAX = 32_768
 LIST_BYTES = 55_000
 ENTRY_MAX = 4_096
 LOCK_SECONDS = 5.0
-"""How long a submission waits for another one of its user: who asks next waits behind it."""
+"""How long a submission waits for another one of the same user."""
 Answer = dict[str, Any]
 
 WORDS = (
@@ -38,20 +38,23 @@ WORDS = (
 )
 
 
-def submit(slurm: Slurm, given: dict[str, Any]) -> Answer:
-    """Submit a script, once for each key; who runs this is whose job it is.
+def submit(slurm: SlurmCommands, given: dict[str, Any]) -> Answer:
+    """Submit a script, once per key; the job belongs to the user who runs this program.
 
-    The number is kept in a ledger; a program that was killed between the two finds its job by the comment again.
+    The job's number is stored in a file; if the program is killed before that, it finds the job by its comment.
     """
     key, script = str(given.get("key") or ""), given.get("script")
     if not re.fullmatch(r"[A-Za-z0-9._:-]{1,120}", key):
-        raise Trouble("usage", "a key has 1 to 120 letters, digits and . _ : -")
+        raise VerbFailed("usage", "a key must have 1 to 120 letters, digits and . _ : -")
     if not isinstance(script, str) or not script.startswith("#!"):
-        raise Trouble("usage", "a script begins with #!")
+        raise VerbFailed("usage", "a script must begin with #!")
     user = pwd.getpwuid(os.getuid())
     slurm.environment |= {
-        "HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name, "SHELL": user.pw_shell,
-    }  # fmt: skip
+        "HOME": user.pw_dir,
+        "USER": user.pw_name,
+        "LOGNAME": user.pw_name,
+        "SHELL": user.pw_shell,
+    }
     place = slurm.below("submits", user.pw_name)
     entry = f"{place}/{hashlib.sha256(key.encode()).hexdigest()}"
     digest = hashlib.sha256(json.dumps(given, sort_keys=True).encode()).hexdigest()
@@ -66,13 +69,13 @@ def submit(slurm: Slurm, given: dict[str, Any]) -> Answer:
         job_id = done.stdout.strip().partition(";")[0]
         if not job_id.isdigit():
             code = code_of(done.stderr)
-            raise Trouble("job_refused" if code == "slurm_refused" else code, f"sbatch: {sentence_of(done)}")
+            raise VerbFailed("job_refused" if code == "slurm_refused" else code, f"sbatch: {sentence_of(done)}")
         _write(entry, {"job_id": job_id, "digest": digest})
     return {"job_id": job_id, "repeated": False}
 
 
 class _locked:
-    """One submission of a user at a time, so that a key cannot be used twice at once."""
+    """Allows one submission of a user at a time, so that a key is not used twice concurrently."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -81,8 +84,8 @@ class _locked:
         try:
             self.file = os.open(f"{self.place}/lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
-            raise Trouble("not_ready", "this user may not submit here: the cluster does not know him") from None
-        Deadline(LOCK_SECONDS).wait(self._take, lambda: "another submission of this user is under way")
+            raise VerbFailed("not_ready", "this user may not submit jobs: the cluster does not know them") from None
+        Deadline(LOCK_SECONDS).wait(self._take, lambda: "another submission of this user is in progress")
 
     def _take(self) -> bool | None:
         try:
@@ -95,8 +98,8 @@ class _locked:
         os.close(self.file)
 
 
-def _known(slurm: Slurm, entry: str, key: str, digest: str, user: str) -> str | None:
-    """The number of the job that was submitted under this key before."""
+def _known(slurm: SlurmCommands, entry: str, key: str, digest: str, user: str) -> str | None:
+    """The number of the job that was already submitted with this key."""
     kept = _kept(entry)
     if kept is None:
         found = [job for job in all_jobs(slurm) if job.get("key") == key and job.get("user") == user]
@@ -106,12 +109,12 @@ def _known(slurm: Slurm, entry: str, key: str, digest: str, user: str) -> str | 
         _write(entry, {"job_id": first, "digest": digest})
         return first
     if kept["digest"] != digest:
-        raise Trouble("key_reused", f"the key {key} belongs to another submission, job {kept['job_id']}")
+        raise VerbFailed("key_reused", f"the key {key} belongs to another submission, job {kept['job_id']}")
     return str(kept["job_id"])
 
 
 def _kept(entry: str) -> dict[str, Any] | None:
-    """An entry of the ledger. Its user can put anything there: a pipe is not waited at, and odd content is none."""
+    """Read a stored submission. The user controls the file: a pipe must not block, and invalid content is ignored."""
     try:
         with open(os.open(entry, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), encoding="utf-8") as file:
             kept = json.loads(file.read(ENTRY_MAX))
@@ -122,7 +125,7 @@ def _kept(entry: str) -> dict[str, Any] | None:
 
 def _write(path: str, value: dict[str, str]) -> None:
     new = f"{path}.new"
-    if os.path.lexists(new):  # of a program that was killed
+    if os.path.lexists(new):  # left by a killed program
         os.unlink(new)
     with open(new, "x", encoding="utf-8") as file:
         json.dump(value, file)
@@ -131,13 +134,14 @@ def _write(path: str, value: dict[str, str]) -> None:
     os.rename(new, path)
 
 
-def jobs(slurm: Slurm, given: Namespace) -> Answer:
-    """The jobs that wait, run and ended of late: those that run first, the newest of those that are over."""
+def jobs(slurm: SlurmCommands, given: Namespace) -> Answer:
+    """Pending, running and recently ended jobs: running ones first, then the newest ended ones."""
     account, user, state = given.account, given.user, given.state
     found = [
-        job for job in all_jobs(slurm)
+        job
+        for job in all_jobs(slurm)
         if account in (None, job.get("account")) and user in (None, job.get("user")) and state in (None, job["state"])
-    ]  # fmt: skip
+    ]
     alive = sorted((job for job in found if job["state"] not in OVER), key=_running_first)
     over = sorted((job for job in found if job["state"] in OVER), key=lambda job: -int(job["id"]))
     counts: dict[str, int] = {}
@@ -147,14 +151,14 @@ def jobs(slurm: Slurm, given: Namespace) -> Answer:
     return {"jobs": listed, "job_counts": counts, "truncated": more}
 
 
-def job(slurm: Slurm, wanted: str, account: str | None) -> Answer:
-    """One job; of an array its tasks too, by their numbers, and how it stands as a whole."""
+def job(slurm: SlurmCommands, wanted: str, account: str | None) -> Answer:
+    """One job; for an array also its tasks by number, and a summary."""
     named = [each for each in all_jobs(slurm) if is_named(each, wanted) and account in (None, each.get("account"))]
-    # The last task of an array has the number of the array: by that number the array is meant.
+    # The last task of an array has the array's number; the number means the whole array.
     arrays = {_array_of(each) for each in named if wanted == _array_of(each)}
     found = [each for each in named if _array_of(each) in arrays] if arrays else named
     if not found:
-        raise Trouble("not_found", f"there is no job {wanted}, or it ended long ago")
+        raise VerbFailed("not_found", f"there is no job {wanted}, or it ended long ago")
     first = next((each for each in found if wanted in (each["id"], each.get("array"))), found[0])
     answer: Answer = {"job": first}
     if arrays:
@@ -169,8 +173,8 @@ def _array_of(job: Job) -> str:
     return str(job.get("array", "")).partition("_")[0]
 
 
-def cancel(slurm: Slurm, wanted: str, account: str | None) -> Answer:
-    """End a job, or take it out of the queue; one that is over stays as it is."""
+def cancel(slurm: SlurmCommands, wanted: str, account: str | None) -> Answer:
+    """Cancel a job; an ended one is not changed."""
     found = job(slurm, wanted, account)
     array = found.get("array")
     if found["job"]["state"] not in OVER if array is None else array["over_count"] < array["task_count"]:
@@ -178,33 +182,35 @@ def cancel(slurm: Slurm, wanted: str, account: str | None) -> Answer:
     return job(slurm, wanted, account)
 
 
-def output(slurm: Slurm, wanted: str, stream: str, offset: int, most: int) -> Answer:
-    """What a job has written, from an offset on; this runs as the job's user, and reads what he may read."""
+def output(slurm: SlurmCommands, wanted: str, stream: str, offset: int, most: int) -> Answer:
+    """Read a job's output from an offset on; this runs as the job's user, with that user's permissions."""
     known = job(slurm, wanted, None)
     found: Job = known["job"]
     if known.get("array", {}).get("task_count", 1) > 1:
-        raise Trouble("array", f"{wanted} is an array, and each of its tasks writes a file: say which, as {wanted}_0")
-    told = slurm.ask("scontrol", "show", "job", wanted)
+        raise VerbFailed(
+            "array", f"{wanted} is an array, and each of its tasks writes its own file: name one, such as {wanted}_0"
+        )
+    shown = slurm.ask("scontrol", "show", "job", wanted)
     field = "StdOut" if stream == "out" else "StdErr"
-    path = re.search(rf"(?m)^   {field}=(.+)$", told)
+    path = re.search(rf"(?m)^   {field}=(.+)$", shown)
     if path is None:
-        raise Trouble("no_output", f"job {wanted} writes no file")
+        raise VerbFailed("no_output", f"job {wanted} has no output file")
     over = found["state"] in OVER
     try:
         with open(os.open(path[1], os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a pipe would hold up whoever asks here next
-                raise Trouble("no_output", f"{path[1]} is no plain file")
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):  # a pipe would block this program
+                raise VerbFailed("no_output", f"{path[1]} is not a regular file")
             size = os.fstat(file.fileno()).st_size
             file.seek(min(offset, size))
             piece = file.read(min(most, OUTPUT_BYTES_MAX))
     except FileNotFoundError:
         if not over:
             return {"text": "", "offset": 0, "end": False, "size": 0}
-        raise Trouble("no_output", f"{path[1]} is not on this node") from None
+        raise VerbFailed("no_output", f"{path[1]} is not on this node") from None
     except OSError as error:
-        raise Trouble("no_output", f"{path[1]} cannot be read: {error.strerror}") from None
+        raise VerbFailed("no_output", f"{path[1]} cannot be read: {error.strerror}") from None
     text, taken = _whole_characters(piece)
-    while len(json.dumps(text)) > LIST_BYTES:  # what is no plain letter takes more room in an answer
+    while len(json.dumps(text)) > LIST_BYTES:  # non-ASCII characters take more room in an answer
         piece = piece[: len(piece) // 2]
         text, taken = _whole_characters(piece)
     reached = min(offset, size) + taken
@@ -212,9 +218,9 @@ def output(slurm: Slurm, wanted: str, stream: str, offset: int, most: int) -> An
 
 
 def _whole_characters(piece: bytes) -> tuple[str, int]:
-    """Text up to the last whole character, and how many bytes that is; what is no text is shown as such.
+    """The text up to the last complete character, and its length in bytes; invalid bytes are replaced.
 
-    Of a piece something is always taken: whoever reads on comes to the end.
+    At least one byte is always consumed, so that repeated reads reach the end.
     """
     for cut in range(min(4, len(piece))):
         try:
@@ -230,11 +236,11 @@ def _wanted(given: Namespace) -> str:
     wanted = str(given.job or "")
     parts = wanted.split("_")
     if len(parts) > 2 or not all(part.isdigit() for part in parts):
-        raise Trouble("usage", "say which job: --job 12 or --job 12_3")
+        raise VerbFailed("usage", "--job must name a job, such as 12 or 12_3")
     return wanted
 
 
-VERBS: Mapping[str, Callable[[Slurm, Namespace], Answer]] = {
+VERBS: Mapping[str, Callable[[SlurmCommands, Namespace], Answer]] = {
     "submit": lambda slurm, given: submit(slurm, read_input()),
     "jobs": lambda slurm, given: jobs(slurm, given),
     "job": lambda slurm, given: job(slurm, _wanted(given), given.account),

@@ -1,4 +1,4 @@
-"""Real Slurm in real namespaces: root alone can make them, and the packages have to be installed."""
+"""Real Slurm in real namespaces: only root can create them, and the packages have to be installed."""
 
 import os
 import shutil
@@ -10,7 +10,7 @@ PROGRAMS = ("slurmctld", "slurmd", "slurmdbd", "munged", "mariadbd", "squeue")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say why nothing here can run, where it cannot."""
+    """Skip these tests with the reason if they cannot run."""
     here = Path(__file__).parent
     missing = [name for name in PROGRAMS if shutil.which(name) is None]
     for item in items:

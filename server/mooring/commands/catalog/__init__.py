@@ -1,1 +1,1 @@
-"""Use cases of the catalog wing: what can be launched, and whether it can be trusted."""
+"""The catalog wing of the use cases: apps, versions, artifacts, policy and entitlements."""

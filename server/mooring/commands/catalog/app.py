@@ -1,4 +1,4 @@
-"""Commands on apps."""
+"""Use cases of apps: registering, changing, and setting the key of the adapter."""
 
 from mooring.commands.kernel.apply import apply_once
 from mooring.commands.kernel.lookup import require
@@ -11,50 +11,48 @@ from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.page_window import PageWindow
 
 BATCH = 200
-"""Operator accounts that are read at a time."""
+"""How many operator accounts are read at a time."""
 
 
 async def create(work: Work[App], slug: str, category: str, card: AppCard) -> Answered:
-    """Register an app."""
-
     async def load() -> None:
         return None
 
     return await work.execute(load, lambda _: create_app(work.context, work.acting.tenant_id, slug, category, card))
 
 
-async def update(work: Work[App], app_id: str, wish: dict[str, str | None], revision_seen: int | None) -> Answered:
-    """Change an app's card; what is not given stays."""
+async def update(work: Work[App], app_id: str, changes: dict[str, str | None], revision_seen: int | None) -> Answered:
+    """Change an app's card; fields that are None stay unchanged."""
 
     async def load() -> App:
         return require(await apps.find(work.database, work.acting, app_id), "app")
 
     def card(app: App) -> AppCard:
-        kept = {"display_name": app.display_name, "description": app.description, "icon": app.icon}
-        return AppCard(**(kept | {name: value for name, value in wish.items() if value is not None}))
+        current = {"display_name": app.display_name, "description": app.description, "icon": app.icon}
+        return AppCard(**(current | {name: value for name, value in changes.items() if value is not None}))
 
     return await work.execute(load, lambda app: update_app(work.context, app, card(app), revision_seen))
 
 
 async def set_key(work: Work[App], app_id: str, public_key: bytes | None, *, keep_previous: bool) -> Answered:
-    """Set the key of the adapter that serves an app, and give it to the operator accounts that are there.
+    """Set the key of the adapter that serves an app, and give it to the existing operator accounts.
 
-    The app's own row comes first, so that accounts which are made meanwhile get the new key. Then the accounts follow
-    in batches, each of them by level: whoever repeats the request after a crash goes on where it ended.
+    The app's own row is changed first, so that accounts created in the meantime get the new key. Then the accounts
+    follow in batches; each is compared with the desired state, so a request repeated after a crash continues the work.
     """
-    seen: list[App] = []
+    loaded: list[App] = []
 
     async def load() -> App:
-        seen.append(require(await apps.find(work.database, work.acting, app_id), "app"))
-        return seen[-1]
+        loaded.append(require(await apps.find(work.database, work.acting, app_id), "app"))
+        return loaded[-1]
 
     answered = await work.execute(load, lambda app: set_adapter_key(work.context, app, public_key))
-    old = former_keys(seen[-1], public_key, keep_previous=keep_previous)
+    old = former_keys(loaded[-1], public_key, keep_previous=keep_previous)
     after = ""
     while True:
         now = await apps.find(work.database, work.acting, app_id)
         if now is None or now.adapter_key != public_key:
-            return answered  # somebody set another one since, and goes through the accounts himself
+            return answered  # another request has set another key since, and updates the accounts itself
         listed = await accounts.unkeyed(
             work.database, PLATFORM, app_id, new_key=public_key, old_keys=old, window=PageWindow(after, BATCH)
         )

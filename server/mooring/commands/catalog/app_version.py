@@ -1,7 +1,7 @@
-"""Commands on versions: publish, replace a draft's manifest, and every move of the promotion.
+"""Use cases of versions: publishing, replacing a draft's manifest, and every step of the promotion.
 
-Staging runs the checks itself: lint of the stored manifest, and smoke, which for a version is that the last smoke
-check of each of its artifacts passed. Their results are stored with the move.
+Staging runs the checks itself: lint of the stored manifest, and smoke, which for a version means that the last smoke
+check of each of its artifacts passed. The results are stored together with the transition.
 """
 
 from collections.abc import Sequence
@@ -34,30 +34,27 @@ from mooring.storage.catalog import app_version as versions
 
 
 async def create(work: Work[AppVersion], app_id: str, manifest: object) -> Answered:
-    """Publish a version as a draft."""
     return await work.execute(lambda: _app(work, app_id), lambda app: create_version(work.context, app, manifest))
 
 
 async def update(
     work: Work[AppVersion], app_id: str, version_id: str, manifest: object, revision_seen: int | None
 ) -> Answered:
-    """Replace the manifest of a draft."""
-
     async def load() -> tuple[App, AppVersion]:
         return await _app(work, app_id), await _version(work, app_id, version_id)
 
-    return await work.execute(load, lambda seen: replace_manifest(work.context, *seen, manifest, revision_seen))
+    return await work.execute(load, lambda loaded: replace_manifest(work.context, *loaded, manifest, revision_seen))
 
 
 async def promote(work: Work[AppVersion], app_id: str, version_id: str, request: PromotionRequest) -> Answered:
-    """Move a version, or give a canary another share of the projects."""
+    """Promote a version one step, or change the percentage of a canary."""
 
     async def load() -> tuple[App, AppVersion, VersionFacts]:
         app, version = await _app(work, app_id), await _version(work, app_id, version_id)
         return app, version, await _facts(work, version, request)
 
-    def decide(seen: tuple[App, AppVersion, VersionFacts]) -> Decision[AppVersion]:
-        app, version, facts = seen
+    def decide(loaded: tuple[App, AppVersion, VersionFacts]) -> Decision[AppVersion]:
+        app, version, facts = loaded
         if request.trigger is PromotionTrigger.CANARY and version.promotion == PromotionState.CANARY:
             return set_canary_percentage(work.context, version, request.canary_percentage or 0, request.reason)
         if request.trigger is PromotionTrigger.STAGE and version.promotion == PromotionState.DRAFT:
@@ -70,7 +67,7 @@ async def promote(work: Work[AppVersion], app_id: str, version_id: str, request:
 def _staged(
     context: DecisionContext, app: App, version: AppVersion, request: PromotionRequest, facts: VersionFacts
 ) -> Decision[AppVersion]:
-    """Staging with its checks: a manifest with errors is refused with all of its findings."""
+    """Stage a version with its checks; a manifest with errors is refused with all findings."""
     findings = examine(version.manifest, AppContext(app.slug, app.category)).findings
     refuse_errors(findings)
     behind = why_version_ahead(version, PromotionState.STAGED, facts.parts)
@@ -99,7 +96,7 @@ def _staged(
 
 
 async def _smoke(work: Work[Any], version: AppVersion, parts: Sequence[VersionPart]) -> CheckResult:
-    """The version's smoke check: the last one of each of its artifacts passed."""
+    """The smoke check of a version: whether the last smoke check of each artifact passed."""
     smoked = await versions.smoked(work.database, work.acting, [each.artifact.id for each in parts if each.artifact])
     failed = [each.role for each in parts if each.artifact is not None and not smoked.get(each.artifact.id, False)]
     detail = f"not passed by: {', '.join(failed)}" if failed else "each artifact passed it"

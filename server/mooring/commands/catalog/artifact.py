@@ -1,7 +1,7 @@
-"""Commands on artifacts: publish, register, verify, revoke.
+"""Use cases of artifacts: publishing, registering, verifying and revoking.
 
-The source is asked before the transaction, once, however often the decision is taken anew. What takes long, reading
-every byte, is not done here: a check is accepted with the change that needs it, and read by `artifact_check`.
+The source is contacted before the transaction, and only once, even when the decision is repeated. Reading every byte
+takes long and does not happen here: the change creates a check, and `artifact_check` runs it.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ class PublishIntent:
 
 
 async def publish(work: Work[PublishIntent], place: Place, name: str) -> Answered:
-    """Give the right to push to one repository of this place."""
+    """Issue a token to push to one repository of this place."""
     own = work.services.artifacts.own
     if own is None:
         raise Refusal(Code.VALIDATION_FAILED, "this platform has no registry of its own; push to yours and register")
@@ -73,54 +73,54 @@ async def publish(work: Work[PublishIntent], place: Place, name: str) -> Answere
         return PublishIntent(own.authority, repository, location.text, issued.token, expires_at)
 
     def decide(intent: PublishIntent) -> Decision[PublishIntent]:
-        told = {"location": intent.location, "expires_at": intent.expires_at.isoformat()}
-        happened = EventRecord(EventType.ARTIFACT_PUSH_ALLOWED, "artifact", intent.repository, *owner, data=told)
-        audited = AuditRecord("artifact.create", "artifact", intent.repository, *owner, after=told)
+        data = {"location": intent.location, "expires_at": intent.expires_at.isoformat()}
+        happened = EventRecord(EventType.ARTIFACT_PUSH_ALLOWED, "artifact", intent.repository, *owner, data=data)
+        audited = AuditRecord("artifact.create", "artifact", intent.repository, *owner, after=data)
         return Decision(result=intent, events=(happened,), audits=(audited,))
 
     return await work.execute(load, decide)
 
 
 async def register(work: Work[EvaluatedArtifact], place: Place, spec: ArtifactSpec) -> Answered:
-    """Register a digest that is at its source: an image with its manifests read, a blob with a check of its bytes."""
+    """Register a digest that the source has: an image after reading its manifests, a blob with a check."""
     if spec.kind is ArtifactKind.BLOB:
         return await _register_blob(work, place, spec)
     owner = _owner(work, place)
     location = read_source(spec.kind, spec.location)
     digest = read_digest(spec.digest)
-    seen: list[HashedBytes] = []
+    content: list[HashedBytes] = []
 
     async def load() -> tuple[TrustContext, HashedBytes]:
-        measure, source = await _readable(work, place, location)
-        if not seen:
-            seen.append(await work.services.artifacts.look(spec.kind, location, digest, source))
-        return measure, seen[0]
+        evaluator, source = await _readable(work, place, location)
+        if not content:
+            content.append(await work.services.artifacts.look(spec.kind, location, digest, source))
+        return evaluator, content[0]
 
     def decide(snapshot: tuple[TrustContext, HashedBytes]) -> Decision[EvaluatedArtifact]:
-        measure, there = snapshot
-        asked = replace(spec, size_bytes=there.size_bytes, media_type=there.media_type)
-        made = register_artifact(work.context, owner, asked)
-        look = presence(work.context, made.result, there.digest, there.size_bytes)
-        whole = add_presence(made, look)
-        return _verified(whole, measure.evaluate(made.result, [look]), (look,))
+        evaluator, found = snapshot
+        complete = replace(spec, size_bytes=found.size_bytes, media_type=found.media_type)
+        made = register_artifact(work.context, complete, tenant_id=owner[0], project_id=owner[1])
+        evidence = presence(work.context, made.result, found.digest, found.size_bytes)
+        whole = add_presence(made, evidence)
+        return _verified(whole, evaluator.evaluate(made.result, [evidence]), (evidence,))
 
     return await work.execute(load, decide)
 
 
 @dataclass(frozen=True, slots=True)
 class _Blob:
-    """What is known of a blob before its bytes are read."""
+    """What is known about a blob before its bytes are read."""
 
-    measure: TrustContext
+    evaluator: TrustContext
     stated: StatedContent | None = None
-    earlier: Artifact | None = None  # it was registered before, and its bytes were never all read
-    check: ArtifactCheck | None = None  # which is under way
+    earlier: Artifact | None = None  # registered before, but its bytes were never read completely
+    check: ArtifactCheck | None = None  # the unfinished check, if any
 
 
 async def _register_blob(work: Work[EvaluatedArtifact], place: Place, spec: ArtifactSpec) -> Answered:
-    """Register a blob whose source says that it has it; what is there is found out by a check.
+    """Register a blob that the source claims to have; a check then reads its bytes.
 
-    Whoever registers again what could not be read tries again.
+    Registering a blob again that could not be read starts another check.
     """
     owner = _owner(work, place)
     location = read_source(spec.kind, spec.location)
@@ -128,7 +128,7 @@ async def _register_blob(work: Work[EvaluatedArtifact], place: Place, spec: Arti
     stated: list[StatedContent] = []
 
     async def load() -> _Blob:
-        measure, source = await _readable(work, place, location)
+        evaluator, source = await _readable(work, place, location)
         earlier = await artifacts.find_at(
             work.database, work.acting, place.project_id, location=location.text, digest=digest
         )
@@ -136,99 +136,106 @@ async def _register_blob(work: Work[EvaluatedArtifact], place: Place, spec: Arti
             last = await checks.last(work.database, work.acting, earlier.id, CheckName.CONTENT)
             if last is not None and last.status != CheckState.SUCCEEDED:
                 await _require_room(work, last)
-                return _Blob(measure, None, earlier, last if last.is_under_way else None)
+                return _Blob(evaluator, None, earlier, last if last.is_under_way else None)
         await _require_room(work)
         if not stated:
             stated.append(await work.services.artifacts.state(spec.kind, location, digest, source))
-        return _Blob(measure, stated[0])
+        return _Blob(evaluator, stated[0])
 
     def decide(blob: _Blob) -> Decision[EvaluatedArtifact]:
         if blob.earlier is not None or blob.stated is None:
-            return _asked(work, require(blob.earlier, "artifact"), (blob.measure, []), blob.check, "artifact.create")
-        there = blob.stated
-        size = there.size_bytes if there.is_hashed else None
-        asked = replace(spec, size_bytes=size or 0, media_type=there.media_type)
-        made = register_artifact(work.context, owner, asked)
+            artifact = require(blob.earlier, "artifact")
+            trust = blob.evaluator.evaluate(artifact, [])
+            return _with_check(work, EvaluatedArtifact(artifact, trust), blob.check, "artifact.create")
+        stated_content = blob.stated
+        size = stated_content.size_bytes if stated_content.is_hashed else None
+        complete = replace(spec, size_bytes=size or 0, media_type=stated_content.media_type)
+        made = register_artifact(work.context, complete, tenant_id=owner[0], project_id=owner[1])
         check = accept_check(
-            work.context, made.result, CheckName.CONTENT, action="artifact.create", bytes_total=there.size_bytes
+            work.context,
+            made.result,
+            CheckName.CONTENT,
+            action="artifact.create",
+            bytes_total=stated_content.size_bytes,
         )
         whole = Decision(made.result, (*made.writes, *check.writes), made.events, made.audits)
-        return _verified(whole, blob.measure.evaluate(made.result, []), (), check.result)
+        return _verified(whole, blob.evaluator.evaluate(made.result, []), (), check.result)
 
     return await work.execute(load, decide)
 
 
 def visibility_of(place: Place) -> Visibility:
-    """Who sees what is registered in a place."""
+    """The visibility of artifacts that are registered in a place."""
     if place.project_id is not None:
         return Visibility.PROJECT
     return Visibility.PLATFORM if place.tenant_id is None else Visibility.TENANT
 
 
 async def verify(work: Work[EvaluatedArtifact], place: Place, artifact_id: str) -> Answered:
-    """Ask for a check that looks at the source again, or join the one that is under way."""
+    """Create a check that inspects the source again, or join the unfinished one."""
 
     async def load() -> tuple[Artifact, list[Evidence], TrustContext, ArtifactCheck | None]:
         artifact = await own_artifact(work, place, artifact_id)
-        measure = await trust_context(work.services, work.acting, place.project_id)
+        evaluator = await trust_context(work.services, work.acting, place.project_id)
         stored = await artifacts.evidence(work.database, work.acting, [artifact.id])
         last = await checks.last(work.database, work.acting, artifact.id, CheckName.CONTENT)
         await _require_room(work, last)
-        return artifact, stored[artifact.id], measure, last if last is not None and last.is_under_way else None
+        return artifact, stored[artifact.id], evaluator, last if last is not None and last.is_under_way else None
 
     def decide(
         snapshot: tuple[Artifact, list[Evidence], TrustContext, ArtifactCheck | None],
     ) -> Decision[EvaluatedArtifact]:
-        artifact, stored, measure, under_way = snapshot
+        artifact, stored, evaluator, under_way = snapshot
         if artifact.trust == TrustState.REVOKED:
-            trust = measure.evaluate(artifact, stored)
+            trust = evaluator.evaluate(artifact, stored)
             return _verified(add_evidence(work.context, artifact, [], trust), trust, tuple(stored))
-        return _asked(work, artifact, (measure, stored), under_way, "artifact.verify")
+        evaluated = EvaluatedArtifact(artifact, evaluator.evaluate(artifact, stored), tuple(stored))
+        return _with_check(work, evaluated, under_way, "artifact.verify")
 
     try:
         return await work.execute(load, decide)
     except Refusal as refusal:
         if refusal.code is not Code.CHECK_RUNNING:
             raise
-        return await work.execute(load, decide)  # somebody else asked at the same moment: join that one
+        return await work.execute(load, decide)  # another request created a check at the same time: join it
 
 
 async def revoke(work: Work[EvaluatedArtifact], place: Place, artifact_id: str, reason: str) -> Answered:
-    """Withdraw an artifact for ever."""
+    """Withdraw an artifact permanently."""
 
     async def load() -> tuple[Artifact, list[Evidence], TrustContext, list[ArtifactCheck]]:
         artifact = await own_artifact(work, place, artifact_id)
         stored = await artifacts.evidence(work.database, work.acting, [artifact.id])
         under_way = await checks.under_way(work.database, work.acting, artifact.id)
-        measure = await trust_context(work.services, work.acting, place.project_id)
-        return artifact, stored[artifact.id], measure, under_way
+        evaluator = await trust_context(work.services, work.acting, place.project_id)
+        return artifact, stored[artifact.id], evaluator, under_way
 
     def decide(
         snapshot: tuple[Artifact, list[Evidence], TrustContext, list[ArtifactCheck]],
     ) -> Decision[EvaluatedArtifact]:
-        artifact, evidence, measure, under_way = snapshot
+        artifact, evidence, evaluator, under_way = snapshot
         decision = revoke_artifact(work.context, artifact, reason)
         decision = without_checks(work.context, decision, under_way, "the artifact was revoked")
-        return _verified(decision, measure.evaluate(decision.result, evidence), tuple(evidence))
+        return _verified(decision, evaluator.evaluate(decision.result, evidence), tuple(evidence))
 
     return await work.execute(load, decide)
 
 
 async def own_artifact(work: Work[Any], place: Place, artifact_id: str) -> Artifact:
-    """An artifact that belongs to this very place; of one that is only seen from here, it is said whose it is."""
+    """An artifact that belongs to exactly this place; the refusal for a visible one says where it belongs."""
     own = await artifacts.find_own(work.database, work.acting, place.project_id, artifact_id)
     if own is not None:
         return own
-    seen = require(await artifacts.find(work.database, work.acting, place.project_id, artifact_id), "artifact")
-    owner = "platform" if seen.tenant_id is None else "tenant"
-    detail = f"this place reads the artifact, and the {owner} has it: it is changed there"
+    visible = require(await artifacts.find(work.database, work.acting, place.project_id, artifact_id), "artifact")
+    owner = "platform" if visible.tenant_id is None else "tenant"
+    detail = f"this place can only read the artifact: it belongs to the {owner} and must be changed there"
     raise Refusal(Code.NOT_FOUND, detail, {"noun": "artifact", "owner": owner})
 
 
 def without_checks(
     context: DecisionContext, decision: Decision[Artifact], under_way: Sequence[ArtifactCheck], why: str
 ) -> Decision[Artifact]:
-    """A decision after which nobody needs these checks any more."""
+    """The decision, which also cancels these checks because nobody needs them any more."""
     ended = [cancel_check(context, each, why) for each in under_way]
     return replace(
         decision,
@@ -238,34 +245,29 @@ def without_checks(
     )
 
 
-def _asked(
-    work: Work[Any],
-    artifact: Artifact,
-    known: tuple[TrustContext, list[Evidence]],
-    under_way: ArtifactCheck | None,
-    action: str,
+def _with_check(
+    work: Work[Any], evaluated: EvaluatedArtifact, under_way: ArtifactCheck | None, action: str
 ) -> Decision[EvaluatedArtifact]:
-    """A check of what the source has, new or joined."""
-    measure, evidence = known
+    """Create a content check for the artifact, or join the unfinished one."""
+    artifact = evaluated.artifact
     place = (artifact.tenant_id, artifact.project_id)
     if under_way is None:
-        asked = accept_check(work.context, artifact, CheckName.CONTENT, action=action)
+        check = accept_check(work.context, artifact, CheckName.CONTENT, action=action)
     else:
-        told = {"check": under_way.name, "check_id": under_way.id, "joined": True}
-        asked = Decision(under_way, audits=(AuditRecord(action, "artifact", artifact.id, *place, after=told),))
-    shown = EvaluatedArtifact(artifact, measure.evaluate(artifact, evidence), tuple(evidence), asked.result)
-    return Decision(shown, asked.writes, asked.events, asked.audits)
+        data = {"check": under_way.name, "check_id": under_way.id, "joined": True}
+        check = Decision(under_way, audits=(AuditRecord(action, "artifact", artifact.id, *place, after=data),))
+    return Decision(replace(evaluated, check=check.result), check.writes, check.events, check.audits)
 
 
 async def _readable(work: Work[Any], place: Place, location: Location) -> tuple[TrustContext, ArtifactSource | None]:
-    """What is measured by here, and the source by which this location is read; a Refusal where it is not."""
+    """The trust context of this place, and the source that allows this location; a Refusal when none does."""
     await _require_project(work, place)
-    measure = await trust_context(work.services, work.acting, place.project_id)
-    source = measure.allowed_source(location, _owner(work, place))
-    denied = measure.policy.decide(PolicyRequest(source=location.text)).refusal()
+    evaluator = await trust_context(work.services, work.acting, place.project_id)
+    source = evaluator.allowed_source(location, _owner(work, place))
+    denied = evaluator.policy.decide(PolicyRequest(source=location.text)).refusal()
     if denied is not None:
         raise denied
-    return measure, source
+    return evaluator, source
 
 
 def _verified(
@@ -280,7 +282,7 @@ def _owner(work: Work[Any], place: Place) -> tuple[str | None, str | None]:
 
 
 async def _require_room(work: Work[Any], last: ArtifactCheck | None = None) -> None:
-    """Refuse a check too many; to join the one that is under way takes no room."""
+    """Refuse a new check when there are too many; joining the unfinished one is always possible."""
     if last is None or not last.is_under_way:
         require_room(await checks.count_under_way(work.database, work.acting))
 

@@ -1,8 +1,9 @@
-"""Commands on artifact checks: starting one, reading under its lease, concluding, waiting, cancelling.
+"""Use cases of artifact checks: starting, reading under a lease, concluding, waiting and cancelling.
 
-A holder says every second how far it is, which also keeps its lease; what it says is fenced by the generation that its
-own start made. When that is no longer the present one (the lease ran out, somebody cancelled) it stops reading and
-writes nothing. The conclusion is one decision: evidence, trust, size and the end of the check become true together.
+A holder reports its progress every second, which also renews its lease. Its reports are fenced by the generation of its
+own start: when the check has another generation by now (the lease expired, somebody cancelled), the holder stops
+reading and writes nothing. The conclusion is one decision: evidence, trust, size and the end of the check are stored
+together.
 """
 
 import asyncio
@@ -44,20 +45,20 @@ from mooring.storage.catalog import artifact_check as checks
 from mooring.storage.kernel.database import Acting
 
 BEAT_SECONDS: Final = 1.0
-LOOK_SECONDS: Final = 0.5  # how often a check that another process reads is looked at by whoever waits for it
+POLL_SECONDS: Final = 0.5  # how often a waiter polls a check that another process runs
 
 log = logging.getLogger("mooring.check")
 
 
 def begin(services: Services, check: ArtifactCheck) -> bool:
-    """Read a check in this process, when it is due and there is room; the workers see to the rest."""
+    """Run a check in this process if it is due and there is capacity; otherwise the workers start it later."""
     if check.status != CheckState.ACCEPTED or check.due_at > services.clock.now():
         return False
     return services.checks.begin(check, lambda: run(services, check), services.settings.checks_at_once)
 
 
 async def settle(services: Services, check_id: str, seconds: float) -> ArtifactCheck:
-    """The check as soon as it has ended, or as it is when the time is over; begun here if nobody has."""
+    """Wait until the check has ended or the time is over, and return it; start it here if nobody has."""
     deadline = time.monotonic() + min(seconds, services.settings.wait_seconds_max)
     while True:
         check = require(await checks.find_by_id(services.database, check_id), "artifact_check")
@@ -65,21 +66,21 @@ async def settle(services: Services, check_id: str, seconds: float) -> ArtifactC
         left = deadline - time.monotonic()
         if not check.is_under_way or left <= 0 or services.hub.closed:
             return check
-        await services.checks.wait_or_sleep(check_id, min(left, LOOK_SECONDS))
+        await services.checks.wait_or_sleep(check_id, min(left, POLL_SECONDS))
 
 
 async def cancel(work: Work[ArtifactCheck], place: Place, artifact_id: str, check_id: str) -> Answered:
-    """End a check early."""
+    """Cancel a check."""
 
     async def load() -> ArtifactCheck:
         artifact = await own_artifact(work, place, artifact_id)
         return require(await checks.find(work.database, work.acting, artifact.id, check_id), "artifact_check")
 
-    return await work.execute(load, lambda seen: cancel_check(work.context, seen, "somebody asked for it"))
+    return await work.execute(load, lambda check: cancel_check(work.context, check, "a caller cancelled it"))
 
 
 async def give_up_lost(services: Services) -> int:
-    """Take checks from holders whose leases ran out; how many."""
+    """Take checks away from holders whose leases expired; returns how many."""
     count = 0
     for check in await checks.lost(services.database, services.clock.now()):
         count += await _try(services, check, lose_check) is not None
@@ -87,7 +88,7 @@ async def give_up_lost(services: Services) -> int:
 
 
 async def hand_back(services: Services, held: list[ArtifactCheck]) -> int:
-    """Let others read what this process no longer does; how many."""
+    """Release the checks of this process so that others can run them; returns how many."""
     count = 0
     for check in held:
         count += await _try(services, check, hand_back_check) is not None
@@ -95,9 +96,9 @@ async def hand_back(services: Services, held: list[ArtifactCheck]) -> int:
 
 
 async def run(services: Services, check: ArtifactCheck) -> None:
-    """Start a check, read, and conclude; another who was faster has it instead."""
+    """Start a check, read, and conclude; does nothing if another process was faster."""
     lease = timedelta(seconds=services.settings.check_lease_seconds)
-    started = await _try(services, check, lambda context, seen: start_check(context, seen, context.now + lease))
+    started = await _try(services, check, lambda context, check: start_check(context, check, context.now + lease))
     if started is None:
         return
     services.checks.held[check.id] = started
@@ -111,24 +112,24 @@ async def run(services: Services, check: ArtifactCheck) -> None:
         span("check an artifact", check_id=check.id),
     ):
         try:
-            await _held(services, started)
+            await _read_under_lease(services, started)
         except asyncio.CancelledError:
-            raise  # the process stops, and hands back what it holds
-        except Exception:  # an error of ours: the log has its cause, and another attempt may go better
-            log.exception("the check %s was interrupted", check.id)
+            raise  # the process stops, and hands back its checks
+        except Exception:  # a bug of ours: another attempt may succeed
+            log.exception("check %s failed unexpectedly; it will be tried again", check.id)
             await _try(services, started, lose_check)
         services.checks.held.pop(check.id, None)
 
 
-async def _held(services: Services, check: ArtifactCheck) -> None:
-    """Read while the lease is held, then conclude."""
+async def _read_under_lease(services: Services, check: ArtifactCheck) -> None:
+    """Read while this process holds the lease, then conclude."""
     tally = ByteCounter()
     reading = asyncio.create_task(_read(services, check, tally))
     beating = asyncio.create_task(_beat(services, check, tally))
     try:
         await asyncio.wait({reading, beating}, return_when=asyncio.FIRST_COMPLETED)
         if not reading.done():
-            log.warning("the check %s is no longer held here: reading stops", check.id)
+            log.warning("lost the lease of check %s; stopping", check.id)
             return
         await _conclude(services, check, reading.result())
     finally:
@@ -138,18 +139,18 @@ async def _held(services: Services, check: ArtifactCheck) -> None:
 
 
 async def _beat(services: Services, check: ArtifactCheck, tally: ByteCounter) -> None:
-    """Say how far it is, until somebody else has it; without the database as long as the lease lasts."""
+    """Report the progress until the lease is lost; without the database, until the lease expires."""
     lease = services.settings.check_lease_seconds
     until = time.monotonic() + lease
     while time.monotonic() < until:
         await asyncio.sleep(BEAT_SECONDS)
         now = services.clock.now()
         try:
-            kept = await checks.beat(services.database, check, tally.bytes_done, now, now + timedelta(seconds=lease))
+            renewed = await checks.beat(services.database, check, tally.bytes_done, now, now + timedelta(seconds=lease))
         except Refusal as refusal:
-            log.warning("how far the check %s is cannot be told now: %s", check.id, refusal.detail)
+            log.warning("cannot report the progress of check %s; retrying: %s", check.id, refusal.detail)
             continue
-        if not kept:
+        if not renewed:
             return
         until = time.monotonic() + lease
 
@@ -157,15 +158,15 @@ async def _beat(services: Services, check: ArtifactCheck, tally: ByteCounter) ->
 async def _read(services: Services, check: ArtifactCheck, tally: ByteCounter) -> InspectionResult:
     acting = Acting(check.tenant_id)
     artifact = await _artifact(services, check)
-    measure = await trust_context(services, acting, check.project_id)
+    evaluator = await trust_context(services, acting, check.project_id)
     context = _context(services, check)
     if check.name == CheckName.SMOKE:
-        return await read_smoke(services.artifacts, artifact, measure, tally)
-    return await read_content(services.artifacts, context, artifact, measure, tally)
+        return await read_smoke(services.artifacts, artifact, evaluator, tally)
+    return await read_content(services.artifacts, context, artifact, evaluator, tally)
 
 
 async def _conclude(services: Services, check: ArtifactCheck, reading: InspectionResult) -> None:
-    """Write down what came of it, decided anew while others change the artifact; nothing once it is no longer held."""
+    """Store the result; decide again if the artifact changed, and write nothing once the lease is lost."""
     context = _context(services, check)
 
     async def decide() -> Decision[Any] | None:
@@ -183,23 +184,23 @@ async def _concluded(
     artifact = await _artifact(services, check)
     outcome = reading.outcome
     if artifact.trust == TrustState.REVOKED:
-        why = artifact.revocation_reason or "it was withdrawn for ever"
+        why = artifact.revocation_reason or "it was permanently withdrawn"
         outcome = CheckOutcome(why, outcome.bytes_done, Refusal(Code.ARTIFACT_REVOKED, why, {"reason": why}))
     elif check.name == CheckName.CONTENT and reading.is_conclusive:
-        return await _judged(services, context, (artifact, check), reading)
+        return await _evaluated(services, context, artifact, check, reading)
     return end_check(context, check, outcome)
 
 
-async def _judged(
-    services: Services, context: DecisionContext, about: tuple[Artifact, ArtifactCheck], reading: InspectionResult
+async def _evaluated(
+    services: Services, context: DecisionContext, artifact: Artifact, check: ArtifactCheck, reading: InspectionResult
 ) -> Decision[Any]:
-    """Evidence, trust, size and the end of the check, together."""
-    (artifact, check), acting = about, Acting(about[1].tenant_id)
-    measure = await trust_context(services, acting, check.project_id)
+    """Evidence, trust, size and the end of the check, in one decision."""
+    acting = Acting(check.tenant_id)
+    evaluator = await trust_context(services, acting, check.project_id)
     fresh = await fresh_evidence(services.database, acting, artifact, reading.found)
     stored = (await artifacts.evidence(services.database, acting, [artifact.id]))[artifact.id]
     size = reading.size_bytes if reading.size_bytes is not None and not artifact.size_bytes else artifact.size_bytes
-    trust = measure.evaluate(replace(artifact, size_bytes=size), [*stored, *(each.evidence for each in fresh)])
+    trust = evaluator.evaluate(replace(artifact, size_bytes=size), [*stored, *(each.evidence for each in fresh)])
     made = measured(add_evidence(context, artifact, fresh, trust), artifact, size)
     ended = end_check(context, check, reading.outcome)
     return Decision(made.result, (*made.writes, *ended.writes), (*made.events, *ended.events), made.audits)
@@ -211,7 +212,7 @@ async def _artifact(services: Services, check: ArtifactCheck) -> Artifact:
 
 
 def _context(services: Services, check: ArtifactCheck) -> DecisionContext:
-    """In the name of whoever asked, under his correlation id."""
+    """A context in the name of the caller who asked for the check, with their correlation id."""
     return replace(
         system_context(services), actor=check.actor, correlation_id=check.correlation_id, trace_id=check.trace_id
     )
@@ -222,7 +223,7 @@ async def _try(
     check: ArtifactCheck,
     decide: Callable[[DecisionContext, ArtifactCheck], Decision[ArtifactCheck]],
 ) -> ArtifactCheck | None:
-    """One step of a check's own, by the platform; none when another was faster."""
+    """Apply a transition of the check in the name of the platform; None when another process was faster."""
     context = replace(system_context(services), correlation_id=check.correlation_id, trace_id=check.trace_id)
     decision = decide(context, check)
     won = await apply_once(services, Acting(check.tenant_id), context, decision)

@@ -1,7 +1,7 @@
-"""What an artifact is worth at this moment: its evidence under the sources, keys and policy of now.
+"""The evaluation of artifacts: their evidence under the current sources, keys and policy.
 
-Every use asks here, so that a key that was removed, a source that was taken off the list or a policy that was narrowed
-counts from the next use on, whatever is stored as the last conclusion.
+Every use of an artifact is evaluated here. So the removal of a key or a source, or a narrower policy, takes effect with
+the next use, whatever the stored conclusion says.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from mooring.storage.kernel.database import Acting
 
 @dataclass(frozen=True, slots=True)
 class TrustContext:
-    """What artifacts are measured by in one place."""
+    """What the trust in artifacts depends on in one place: sources, keys and policy."""
 
     reader: ArtifactReader
     sources: Sequence[ArtifactSource]
@@ -35,9 +35,9 @@ class TrustContext:
     policy: PolicyChain
 
     def source(self, location: Location, owner: tuple[str | None, str | None]) -> tuple[bool, ArtifactSource | None]:
-        """Whether an artifact of this owner may come from there, and the source that says so.
+        """Whether an artifact of this owner (tenant, project) may come from this location, and the source for it.
 
-        The platform's own registry is on no list: there each place has the repositories that begin with its name.
+        The platform's own registry is on no list: there each place has the repositories below its own namespace.
         """
         if self.reader.is_own(location):
             repository = location.rest.partition("/")[2]
@@ -46,61 +46,63 @@ class TrustContext:
         return found is not None and may_read(found, location.source_type), found
 
     def evaluate(self, artifact: Artifact, evidence: Sequence[Evidence]) -> Trust:
-        """What the evidence proves now."""
+        """The trust that follows from the evidence now."""
         allowed, _ = self.source(location_of(artifact), (artifact.tenant_id, artifact.project_id))
         return derive_trust(artifact, evidence, self.keys, self.policy, source_allowed=allowed)
 
     def allowed_source(self, location: Location, owner: tuple[str | None, str | None]) -> ArtifactSource | None:
-        """The source to read by, none for the platform's own registry; a Refusal where no list and policy allows it."""
+        """The source that allows this location, None for the platform's own registry; a Refusal when none does."""
         allowed, found = self.source(location, owner)
         if not allowed:
             raise Refusal(
-                Code.SOURCE_DENIED, f"no source on the list names {location.text}", {"location": location.text}
+                Code.SOURCE_DENIED, f"no source on the list matches {location.text}", {"location": location.text}
             )
         return found
 
 
 async def trust_context(services: Services, acting: Acting, project_id: str | None) -> TrustContext:
-    """Sources, keys and policy of a place, as they are now."""
+    """The current sources, keys and policy of a place."""
     found = await trust_rows(services.database, acting, project_id)
     return TrustContext(services.artifacts, found.sources, found.keys, PolicyChain(layers_of(found.policies)))
 
 
 async def policy_of(services: Services, acting: Acting, project_id: str | None) -> PolicyChain:
-    """The policy of a place."""
     return PolicyChain(layers_of(await policies.chain(services.database, acting, project_id)))
 
 
 async def evaluate_artifacts(
     services: Services, acting: Acting, project_id: str | None, found: Sequence[Artifact]
 ) -> list[EvaluatedArtifact]:
-    """These artifacts, each with what follows from its evidence now."""
+    """These artifacts, each with its current trust, its evidence and its newest check."""
     if not found:
         return []
-    measure = await trust_context(services, acting, project_id)
+    evaluator = await trust_context(services, acting, project_id)
     ids = [each.id for each in found]
     evidence = await artifacts.evidence(services.database, acting, ids)
     newest = await checks.newest(services.database, acting, ids)
     return [
         EvaluatedArtifact(
-            each, measure.evaluate(each, evidence[each.id]), tuple(evidence[each.id]), newest.get(each.id)
+            each, evaluator.evaluate(each, evidence[each.id]), tuple(evidence[each.id]), newest.get(each.id)
         )
         for each in found
     ]
 
 
 async def evaluate_under(
-    services: Services, acting: Acting, measure: TrustContext, entitled: Entitlement | None, found_: Sequence[Artifact]
+    services: Services,
+    acting: Acting,
+    evaluator: TrustContext,
+    entitled: Entitlement | None,
+    registered: Sequence[Artifact],
 ) -> list[tuple[Artifact, Trust]]:
-    """These artifacts, each with its trust under the project's policy as the entitlement narrows it."""
-    if not found_:
+    """These artifacts, each with its trust under the project's policy, narrowed by the entitlement."""
+    if not registered:
         return []
     if entitled is not None:
-        measure = replace(measure, policy=measure.policy.narrowed(*entitled.layer))
-    evidence = await artifacts.evidence(services.database, acting, [each.id for each in found_])
-    return [(each, measure.evaluate(each, evidence[each.id])) for each in found_]
+        evaluator = replace(evaluator, policy=evaluator.policy.narrowed(*entitled.layer))
+    evidence = await artifacts.evidence(services.database, acting, [each.id for each in registered])
+    return [(each, evaluator.evaluate(each, evidence[each.id])) for each in registered]
 
 
 def location_of(artifact: Artifact) -> Location:
-    """Where an artifact lies."""
     return Location(SourceType(artifact.source_type), artifact.location)

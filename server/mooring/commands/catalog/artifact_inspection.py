@@ -1,7 +1,7 @@
-"""What a check reads, and what it makes of it: evidence about the bytes, or why there is none.
+"""The inspection of an artifact's source by a check: it yields evidence about the bytes, or why there is none.
 
-A failure that says something about the artifact (its bytes are gone, or others are in their place) is evidence like
-any other; a source that cannot be asked says nothing, and leaves what is known as it was.
+A failure that says something about the artifact (its bytes are missing or different) is stored as evidence. A source
+that does not answer proves nothing, so the stored evidence stays as it was.
 """
 
 from collections.abc import Sequence
@@ -31,49 +31,49 @@ FAULT_OF: Final = {
     SignatureRefusalReason.OTHER_REPOSITORY: SignatureFault.OTHER_REPOSITORY,
     SignatureRefusalReason.NO_REPOSITORY: SignatureFault.NO_REPOSITORY,
 }
-"""Why a signature does not count; every other reason is that it is malformed."""
+"""The fault of a refused signature; for every other reason it is "malformed"."""
 
 
 @dataclass(frozen=True, slots=True)
 class InspectionResult:
-    """What reading brought."""
+    """The result of an inspection."""
 
     outcome: CheckOutcome
     found: tuple[FoundSignature, ...] = ()
     size_bytes: int | None = None
-    is_conclusive: bool = False  # whether trust follows from it
+    is_conclusive: bool = False  # whether the trust of the artifact can be derived from it
 
 
 async def read_content(
-    reader: ArtifactReader, context: DecisionContext, artifact: Artifact, measure: TrustContext, tally: ByteCounter
+    reader: ArtifactReader, context: DecisionContext, artifact: Artifact, evaluator: TrustContext, tally: ByteCounter
 ) -> InspectionResult:
-    """What is at the source now: the bytes, and signatures beside them."""
+    """Read the bytes at the source, and the signatures for them."""
     location = location_of(artifact)
     try:
-        source = measure.allowed_source(location, (artifact.tenant_id, artifact.project_id))
-    except Refusal as refusal:  # nobody reads from there any more; the conclusion says so
+        source = evaluator.allowed_source(location, (artifact.tenant_id, artifact.project_id))
+    except Refusal as refusal:  # the source is not allowed any more, which is a conclusion too
         return InspectionResult(_failed(refusal, tally), is_conclusive=True)
     try:
-        seen = await reader.read(ArtifactKind(artifact.kind), location, artifact.digest, source, tally)
+        content = await reader.read(ArtifactKind(artifact.kind), location, artifact.digest, source, tally)
     except Refusal as refusal:
         return _unread(context, artifact, refusal, tally)
-    there = FoundSignature(evidence=presence(context, artifact, seen.digest, seen.size_bytes))
+    present = FoundSignature(evidence=presence(context, artifact, content.digest, content.size_bytes))
     try:
-        beside = await _signatures_beside(reader, context, artifact, measure, source)
+        signatures = await _signatures_at_source(reader, context, artifact, evaluator, source)
     except Refusal as refusal:
         return InspectionResult(_failed(refusal, tally))
-    found = (there, *beside)
-    done = max(tally.bytes_done, seen.size_bytes) if artifact.kind == ArtifactKind.BLOB else tally.bytes_done
-    return InspectionResult(CheckOutcome(READ, done), found, seen.size_bytes, is_conclusive=True)
+    found = (present, *signatures)
+    done = max(tally.bytes_done, content.size_bytes) if artifact.kind == ArtifactKind.BLOB else tally.bytes_done
+    return InspectionResult(CheckOutcome(READ, done), found, content.size_bytes, is_conclusive=True)
 
 
 async def read_smoke(
-    reader: ArtifactReader, artifact: Artifact, measure: TrustContext, tally: ByteCounter
+    reader: ArtifactReader, artifact: Artifact, evaluator: TrustContext, tally: ByteCounter
 ) -> InspectionResult:
-    """Everything is there, is what it says it is, and could be started."""
+    """Check that the artifact is complete, matches its digests, and could be started."""
     location = location_of(artifact)
     try:
-        source = measure.allowed_source(location, (artifact.tenant_id, artifact.project_id))
+        source = evaluator.allowed_source(location, (artifact.tenant_id, artifact.project_id))
         if location.source_type is SourceType.OCI and artifact.kind == ArtifactKind.OCI:
             return await _smoked(reader, artifact, location, source, tally)
         await reader.read(ArtifactKind(artifact.kind), location, artifact.digest, source, tally)
@@ -85,7 +85,7 @@ async def read_smoke(
 async def fresh_evidence(
     database: Database, acting: Acting, artifact: Artifact, found: Sequence[FoundSignature]
 ) -> list[FoundSignature]:
-    """What of this is not stored yet; a presence is always new."""
+    """The evidence that is not stored yet; a presence is always new."""
     known = await artifacts.signatures(database, acting, artifact.id)
     return [each for each in found if _mark(each) not in known]
 
@@ -108,33 +108,35 @@ def _failed(refusal: Refusal, tally: ByteCounter) -> CheckOutcome:
 
 
 def _unread(context: DecisionContext, artifact: Artifact, refusal: Refusal, tally: ByteCounter) -> InspectionResult:
-    """A look that was refused; evidence where it says something about the bytes."""
-    seen = None
+    """The result of a failed inspection, with evidence if the failure says something about the bytes."""
+    evidence = None
     if refusal.code is Code.ARTIFACT_NOT_FOUND_AT_SOURCE:
-        seen = presence(context, artifact, None, None)
+        evidence = presence(context, artifact, None, None)
     if refusal.code is Code.DIGEST_MISMATCH:
         other = refusal.details.get("found")
         if isinstance(other, str) and other.startswith("sha256:"):
-            seen = presence(context, artifact, other, None)
+            evidence = presence(context, artifact, other, None)
         if isinstance(other, int):
-            seen = presence(context, artifact, artifact.digest, other)
-    if seen is None:
+            evidence = presence(context, artifact, artifact.digest, other)
+    if evidence is None:
         return InspectionResult(_failed(refusal, tally))
-    return InspectionResult(_failed(refusal, tally), (FoundSignature(evidence=seen),), is_conclusive=True)
+    return InspectionResult(_failed(refusal, tally), (FoundSignature(evidence=evidence),), is_conclusive=True)
 
 
-async def _signatures_beside(
+async def _signatures_at_source(
     reader: ArtifactReader,
     context: DecisionContext,
     artifact: Artifact,
-    measure: TrustContext,
+    evaluator: TrustContext,
     source: ArtifactSource | None,
 ) -> list[FoundSignature]:
     location = location_of(artifact)
     if location.source_type is not SourceType.OCI:
         return []
     keys = [
-        read_trusted_key(key.public_key, key.id) for key in measure.keys if key.tenant_id in (None, artifact.tenant_id)
+        read_trusted_key(key.public_key, key.id)
+        for key in evaluator.keys
+        if key.tenant_id in (None, artifact.tenant_id)
     ]
     try:
         verdict = await reader.signatures(location, artifact.digest, source, keys, context.now)
@@ -178,7 +180,7 @@ def _signature(
 
 
 def _mark(found: FoundSignature) -> tuple[str | None, ...] | None:
-    """By what a signature that is stored already is known."""
+    """The key by which stored signatures are recognised; None for other evidence."""
     each = found.evidence
     if each.kind is not EvidenceKind.SIGNATURE:
         return None

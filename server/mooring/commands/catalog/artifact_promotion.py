@@ -1,7 +1,8 @@
-"""Commands that move artifacts through their promotion, and that hold what is used.
+"""Use cases of the promotion of artifacts, and of holds.
 
-Before a move towards projects the artifact is judged anew. Staging needs a smoke check that passed not long ago: where
-there is none it asks for one and waits a moment; whoever has a large artifact stages it again when that has ended.
+Before a transition that makes an artifact available to more projects, its trust is evaluated again. Staging needs a
+recent passed smoke check: if there is none, it creates one and waits briefly; for a large artifact, the caller repeats
+the request when the check has ended.
 """
 
 from datetime import timedelta
@@ -31,10 +32,10 @@ from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.catalog import artifact_check as checks
 
 TOWARDS_PROJECTS: Final = frozenset({PromotionTrigger.STAGE, PromotionTrigger.CANARY, PromotionTrigger.ACTIVATE})
-"""The moves after which more may use an artifact: they need that it is trusted now."""
+"""The triggers that make an artifact available to more projects: the artifact must be trusted now."""
 
 OUT: Final = frozenset({PromotionTrigger.WITHDRAW, PromotionTrigger.RETIRE})
-"""The moves after which nobody needs to know more about an artifact."""
+"""The triggers that end the use of an artifact: its unfinished checks are cancelled."""
 
 Snapshot = tuple[Artifact, Trust, tuple[Evidence, ...], ArtifactFacts, list[ArtifactCheck]]
 
@@ -42,22 +43,24 @@ Snapshot = tuple[Artifact, Trust, tuple[Evidence, ...], ArtifactFacts, list[Arti
 async def promote(
     work: Work[EvaluatedArtifact], place: Any, artifact_id: str, request: PromotionRequest, wait_seconds: float
 ) -> Answered:
-    """Make one move; staging waits so long for its check."""
+    """Promote an artifact one step; staging waits up to `wait_seconds` for its check."""
     checked: list[ArtifactCheck] = []
 
     async def load() -> Snapshot:
         artifact = await own_artifact(work, place, artifact_id)
-        PROMOTION.step(PromotionState(artifact.promotion), request.trigger)  # before anything is fetched for it
-        measure = await trust_context(work.services, work.acting, place.project_id)
+        PROMOTION.step(
+            PromotionState(artifact.promotion), request.trigger
+        )  # refuse an illegal transition before fetching anything
+        evaluator = await trust_context(work.services, work.acting, place.project_id)
         evidence = (await artifacts.evidence(work.database, work.acting, [artifact.id]))[artifact.id]
-        trust = measure.evaluate(artifact, evidence)
+        trust = evaluator.evaluate(artifact, evidence)
         if request.trigger in TOWARDS_PROJECTS:
             refusal = trust.refusal(artifact)
             if refusal is not None:
                 raise refusal
             if request.trigger is PromotionTrigger.STAGE and not checked:
-                checked.append(await _smoked(work, artifact, wait_seconds))  # before anything is concluded from it
-            artifact = await _settled(work, artifact, trust)
+                checked.append(await _smoked(work, artifact, wait_seconds))  # before anything is stored
+            artifact = await _with_stored_trust(work, artifact, trust)
         under_way = await checks.under_way(work.database, work.acting, artifact.id) if request.trigger in OUT else []
         return artifact, trust, tuple(evidence), await _facts(work, place, artifact, request), under_way
 
@@ -72,29 +75,31 @@ async def promote(
 
 
 async def take(work: Work[tuple[ArtifactHold, ...]], project_id: str, holds: list[Hold]) -> Answered:
-    """Hold digests for something in a project; refused where one is retired or not in sight."""
+    """Hold digests on behalf of a project; refused if one is retired or not visible."""
     tenant_id = work.acting.tenant_id
     if tenant_id is None:
-        raise ValueError("what holds a digest is in a tenant's project")
+        raise ValueError("only something in a tenant's project can hold a digest")
 
     async def load() -> list[Hold]:
         return holds
 
-    return await work.execute(load, lambda seen: take_holds(work.context, (tenant_id, project_id), seen))
-
-
-async def drop(
-    work: Work[tuple[ArtifactHold, ...]], holder: tuple[str, str], digests: list[str] | None = None
-) -> Answered:
-    """Let go of what a holder (noun and id) holds: of some digests, or of all."""
     return await work.execute(
-        lambda: artifacts.holds_of(work.database, work.acting, holder, digests),
-        lambda seen: drop_holds(work.context, seen),
+        load, lambda loaded: take_holds(work.context, loaded, tenant_id=tenant_id, project_id=project_id)
     )
 
 
-async def _settled(work: Work[Any], artifact: Artifact, trust: Trust) -> Artifact:
-    """The artifact with the conclusion that was just drawn stored: versions rely on it."""
+async def drop(
+    work: Work[tuple[ArtifactHold, ...]], holder_noun: str, holder_id: str, digests: list[str] | None = None
+) -> Answered:
+    """Drop the holds of a holder: on some digests, or on all."""
+    return await work.execute(
+        lambda: artifacts.holds_of(work.database, work.acting, holder_noun, holder_id, digests),
+        lambda holds: drop_holds(work.context, holds),
+    )
+
+
+async def _with_stored_trust(work: Work[Any], artifact: Artifact, trust: Trust) -> Artifact:
+    """Store the trust that was just derived, because versions rely on it; returns the updated artifact."""
     decision = record_trust(work.context, artifact, trust)
     if decision.writes:
         await apply_and_notify(work.services, work.acting, work.context, decision, origin=work.origin)
@@ -115,7 +120,7 @@ async def _facts(work: Work[Any], place: Any, artifact: Artifact, request: Promo
 
 
 async def _smoked(work: Work[Any], artifact: Artifact, wait_seconds: float) -> ArtifactCheck:
-    """A smoke check that allows staging; a Refusal when it failed, or goes on for longer than is waited."""
+    """A smoke check that allows staging; a Refusal when it failed, or takes longer than `wait_seconds`."""
     last = await checks.last(work.database, work.acting, artifact.id, CheckName.SMOKE)
     if last is not None and counts_for_staging(last, work.context.now):
         return last

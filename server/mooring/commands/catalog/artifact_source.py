@@ -1,4 +1,4 @@
-"""Commands on the lists of allowed sources."""
+"""Use cases of the lists of allowed sources."""
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
@@ -8,17 +8,14 @@ from mooring.storage.catalog import artifact_source as sources
 
 
 async def create(work: Work[ArtifactSource], spec: ArtifactSourceSpec) -> Answered:
-    """Put a source on this place's list."""
     return await work.execute(
         lambda: sources.count(work.database, work.acting),
-        lambda there: create_source(work.context, work.acting.tenant_id, spec, there),
+        lambda source_count: create_source(work.context, work.acting.tenant_id, spec, source_count),
     )
 
 
 async def delete(work: Work[ArtifactSource], source_id: str) -> Answered:
-    """Take a source off this place's list."""
-
     async def load() -> ArtifactSource:
         return require(await sources.find(work.database, work.acting, source_id), "artifact source")
 
-    return await work.execute(load, lambda seen: delete_source(work.context, seen))
+    return await work.execute(load, lambda source: delete_source(work.context, source))

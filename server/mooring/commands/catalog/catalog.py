@@ -1,7 +1,7 @@
-"""Reading the catalog: what is on offer and, for a project, what it may launch and why not the rest.
+"""Reads of the catalog: the apps on offer and, for a project, which of them it may launch and why not the others.
 
-Versions are chosen by their numbers alone; manifests and artifacts are read only of those that were chosen, so that a
-page costs the same however many versions there are.
+Versions are chosen by their numbers alone. Manifests and artifacts are read only for the chosen versions, so a page
+costs the same however many versions there are.
 """
 
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ from mooring.storage.kernel.page_window import PageWindow
 
 @dataclass(frozen=True, slots=True)
 class CatalogRow:
-    """An app with the version that is shown of it."""
+    """An app with the version to show."""
 
     app: App
     version: AppVersion | None
@@ -57,20 +57,20 @@ class ProjectCatalogRow:
 
 
 async def browse(
-    services: Services, acting: Acting, sought: catalog.CatalogFilter, window: PageWindow
+    services: Services, acting: Acting, wanted: catalog.CatalogFilter, window: PageWindow
 ) -> list[CatalogRow]:
-    """The next apps in sight, each with its newest version on offer."""
-    apps = await catalog.page(services.database, acting, sought, window)
+    """A page of the visible apps, each with its newest offered version."""
+    apps = await catalog.page(services.database, acting, wanted, window)
     chosen = await _chosen(services, acting, apps, None)
     return [CatalogRow(app, chosen.get(app.id)) for app in apps]
 
 
 async def of_project(
-    services: Services, acting: Acting, project_id: str, sought: catalog.CatalogFilter, window: PageWindow
+    services: Services, acting: Acting, project_id: str, wanted: catalog.CatalogFilter, window: PageWindow
 ) -> list[ProjectCatalogRow]:
-    """The next apps as this project sees them; `where` is after which one, and how many."""
+    """A page of the apps as this project sees them."""
     database = services.database
-    apps = await catalog.page(database, acting, sought, window)
+    apps = await catalog.page(database, acting, wanted, window)
     chosen = await _chosen(services, acting, apps, project_id)
     entitled = await entitlement.of_apps(database, acting, project_id, [app.id for app in apps])
     chain = PolicyChain(layers_of(await policy.chain(database, acting, project_id)))
@@ -78,12 +78,12 @@ async def of_project(
     registered = await stored_versions.artifacts(database, acting, digests, acting.tenant_id)
     measured = await evaluate_artifacts(services, acting, project_id, list(registered.values()))
     artifacts = {each.artifact.digest: (each.artifact, each.trust) for each in measured}
-    had = await services.fleet.capacity_of(database, project_id, chain)
+    capacity = await services.fleet.capacity_of(database, project_id, chain)
     lines = []
     for app in apps:
         version = chosen.get(app.id)
         needed = None if version is None else _needed(version, artifacts)
-        offers = None if needed is None else had.offers_for(needed.compatibility)
+        offers = None if needed is None else capacity.offers_for(needed.compatibility)
         view = ProjectContext(project_id, entitled.get(app.id), chain, offers=offers)
         lines.append(ProjectCatalogRow(catalog_entry(app, version, needed, view)))
     return lines
@@ -92,7 +92,7 @@ async def of_project(
 async def _chosen(
     services: Services, acting: Acting, apps: Sequence[App], project_id: str | None
 ) -> dict[str, AppVersion]:
-    """The version to show of each app, by app."""
+    """The version to show for each app, by app id."""
     candidates = await catalog.candidates(services.database, acting, [app.id for app in apps])
     chosen: dict[str, Candidate] = {}
     for app_id, listed in candidates.items():

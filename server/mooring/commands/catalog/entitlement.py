@@ -1,7 +1,7 @@
-"""Commands on entitlements. What the manifest requires is read with the decision, so that the answer shows both.
+"""Use cases of entitlements. The actions that the manifest requires are read too, so that the answer shows both.
 
-An entitlement that is on has an operator account: it is made, and its list kept to what was agreed to, in the same
-decision as the entitlement.
+An entitlement that is switched on has an operator account. The same decision that changes the entitlement creates the
+account and sets its list of actions to what was agreed.
 """
 
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ IDLE_BATCH: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class EntitlementWithNeeds:
-    """An entitlement beside what the newest offered version requires."""
+    """An entitlement, and the actions that the newest offered version requires."""
 
     entitlement: Entitlement
     required_actions: list[str]
@@ -49,11 +49,11 @@ class EntitlementWithNeeds:
 
 @dataclass(frozen=True, slots=True)
 class EntitlementContext:
-    """What a change of an entitlement is decided on."""
+    """The facts that a change of an entitlement depends on."""
 
     app: App | None
     required: list[str]
-    names: set[str]  # of the project's service accounts that look like an operator's
+    names: set[str]  # names of the project's service accounts that look like operator accounts
     accounts: int
     app_id: str
     entitlement: Entitlement | None = None
@@ -61,7 +61,7 @@ class EntitlementContext:
 
 
 async def end_idle_operators(services: Services) -> int:
-    """Delete the operator accounts that nothing needs any more; returns how many."""
+    """Delete the operator accounts that are no longer needed; returns how many."""
     ended = 0
     for account in await accounts.idle_operators(services.database, IDLE_BATCH):
         context = system_context(services)
@@ -74,21 +74,21 @@ async def end_idle_operators(services: Services) -> int:
 async def create(
     work: Work[EntitlementWithNeeds], project_id: str, app_id: str, request: EntitlementRequest
 ) -> Answered:
-    """The first word about an app in a project."""
+    """Create the entitlement of a project to an app."""
 
     async def load() -> EntitlementContext:
         require(await projects.find(work.database, work.acting, project_id), "project")
         app = require(await apps.find_in_sight(work.database, work.acting, app_id), "app")
-        return await _seen(work, project_id, app, None)
+        return await _context(work, project_id, app, None)
 
-    def decide(seen: EntitlementContext) -> Decision[EntitlementWithNeeds]:
-        app = require(seen.app, "app")
+    def decide(facts: EntitlementContext) -> Decision[EntitlementWithNeeds]:
+        app = require(facts.app, "app")
         entitled = EntitlementKey(str(work.acting.tenant_id), project_id, app.id, app.slug)
-        made = _operator(work, seen, request, (entitled.tenant_id, project_id, app.slug))
+        made = _operator(work, facts, request, entitled)
         account_id = None if made is None else made.result.id
         entitlement_id = work.context.mint(Prefix.ENTITLEMENT)
         decided = create_entitlement(work.context, entitlement_id, entitled, request, account_id)
-        return _agreed(decided, seen.required, made)
+        return _agreed(decided, facts.required, made)
 
     return await work.execute(load, decide)
 
@@ -100,26 +100,26 @@ async def update(
     request: EntitlementRequest,
     revision_seen: int | None,
 ) -> Answered:
-    """All terms anew."""
+    """Replace all terms of an entitlement."""
     return await work.execute(
-        lambda: _load_seen(work, project_id, entitlement_id),
-        lambda seen: _changed(work, seen, request, revision_seen),
+        lambda: _load_context(work, project_id, entitlement_id),
+        lambda facts: _changed(work, facts, request, revision_seen),
     )
 
 
 async def switch(
     work: Work[EntitlementWithNeeds], project_id: str, entitlement_id: str, enabled: bool, reason: str
 ) -> Answered:
-    """On or off, and nothing else."""
+    """Switch an entitlement on or off without changing its terms."""
 
-    def decide(seen: EntitlementContext) -> Decision[EntitlementWithNeeds]:
-        return _changed(work, seen, switched(require(seen.entitlement, "entitlement"), enabled, reason), None)
+    def decide(facts: EntitlementContext) -> Decision[EntitlementWithNeeds]:
+        return _changed(work, facts, switched(require(facts.entitlement, "entitlement"), enabled, reason), None)
 
-    return await work.execute(lambda: _load_seen(work, project_id, entitlement_id), decide)
+    return await work.execute(lambda: _load_context(work, project_id, entitlement_id), decide)
 
 
 async def delete(work: Work[Entitlement], project_id: str, entitlement_id: str) -> Answered:
-    """Take the entitlement away; what runs goes on, and its operator account with it while anything does."""
+    """Delete an entitlement; running instances continue, and the operator account stays as long as one runs."""
 
     async def load() -> tuple[Entitlement, ServiceAccount | None, bool]:
         entitlement = await _load(work, project_id, entitlement_id)
@@ -127,44 +127,49 @@ async def delete(work: Work[Entitlement], project_id: str, entitlement_id: str) 
         busy = account is not None and await accounts.operates(work.database, work.acting, account.id)
         return entitlement, account, busy
 
-    def decide(seen: tuple[Entitlement, ServiceAccount | None, bool]) -> Decision[Entitlement]:
-        entitlement, account, busy = seen
+    def decide(loaded: tuple[Entitlement, ServiceAccount | None, bool]) -> Decision[Entitlement]:
+        entitlement, account, busy = loaded
         decided = delete_entitlement(work.context, entitlement)
         if account is None or account.status == ServiceAccountState.DELETED:
             return decided
-        left = (
+        changed = (
             agree_operator(account, OPERATING & set(account.actions))
             if busy
             else (move_service_account(work.context, account, ServiceAccountTrigger.DELETE))
         )
         return Decision(
-            entitlement, decided.writes + left.writes, decided.events + left.events, decided.audits + left.audits
+            entitlement,
+            decided.writes + changed.writes,
+            decided.events + changed.events,
+            decided.audits + changed.audits,
         )
 
     return await work.execute(load, decide)
 
 
 def _changed(
-    work: Work[EntitlementWithNeeds], seen: EntitlementContext, request: EntitlementRequest, revision_seen: int | None
+    work: Work[EntitlementWithNeeds], facts: EntitlementContext, request: EntitlementRequest, revision_seen: int | None
 ) -> Decision[EntitlementWithNeeds]:
-    entitlement = require(seen.entitlement, "entitlement")
-    made = _operator(work, seen, request, (entitlement.tenant_id, entitlement.project_id, entitlement.app_slug))
-    fresh = made.result.id if made is not None and made.result.id != entitlement.service_account_id else None
-    return _agreed(change_entitlement(work.context, entitlement, request, revision_seen, fresh), seen.required, made)
+    entitlement = require(facts.entitlement, "entitlement")
+    entitled = EntitlementKey(entitlement.tenant_id, entitlement.project_id, entitlement.app_id, entitlement.app_slug)
+    made = _operator(work, facts, request, entitled)
+    new_id = made.result.id if made is not None and made.result.id != entitlement.service_account_id else None
+    return _agreed(change_entitlement(work.context, entitlement, request, revision_seen, new_id), facts.required, made)
 
 
 def _operator(
-    work: Work[Any], seen: EntitlementContext, request: EntitlementRequest, where: tuple[str, str, str]
+    work: Work[Any], facts: EntitlementContext, request: EntitlementRequest, entitled: EntitlementKey
 ) -> Decision[ServiceAccount] | None:
-    """What makes the operator account, or keeps its list to the agreement; none while it was never on."""
-    account = seen.account
+    """Create the operator account, or set its actions to the agreement; None if it was never switched on."""
+    account = facts.account
     if account is not None and account.status != ServiceAccountState.DELETED:
         return agree_operator(account, set(request.agreed_actions))
     if not request.enabled:
         return None
-    key = None if seen.app is None else seen.app.adapter_key
-    operated = OperatorSpec(*where, tuple(set(request.agreed_actions)), key, seen.app_id)
-    return make_operator(work.context, operated, seen.names, seen.accounts)
+    key = None if facts.app is None else facts.app.adapter_key
+    actions = tuple(set(request.agreed_actions))
+    spec = OperatorSpec(entitled.tenant_id, entitled.project_id, entitled.app_slug, actions, key, facts.app_id)
+    return make_operator(work.context, spec, facts.names, facts.accounts)
 
 
 def _agreed(
@@ -178,13 +183,13 @@ def _agreed(
     )
 
 
-async def _load_seen(work: Work[Any], project_id: str, entitlement_id: str) -> EntitlementContext:
+async def _load_context(work: Work[Any], project_id: str, entitlement_id: str) -> EntitlementContext:
     entitlement = await _load(work, project_id, entitlement_id)
     app = await apps.find_in_sight(work.database, work.acting, entitlement.app_id)
-    return await _seen(work, project_id, app, entitlement)
+    return await _context(work, project_id, app, entitlement)
 
 
-async def _seen(
+async def _context(
     work: Work[Any], project_id: str, app: App | None, entitlement: Entitlement | None
 ) -> EntitlementContext:
     app_id = entitlement.app_id if entitlement is not None else str(app and app.id)
@@ -206,5 +211,4 @@ async def _account(work: Work[Any], entitlement: Entitlement) -> ServiceAccount 
 
 
 async def _load(work: Work[Any], project_id: str, entitlement_id: str) -> Entitlement:
-    found_row = await entitlements.find(work.database, work.acting, project_id, entitlement_id)
-    return require(found_row, "entitlement")
+    return require(await entitlements.find(work.database, work.acting, project_id, entitlement_id), "entitlement")

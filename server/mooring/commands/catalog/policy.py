@@ -1,4 +1,4 @@
-"""Commands on policy layers."""
+"""Use cases of policy layers."""
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
@@ -11,8 +11,8 @@ from mooring.storage.identity import project as projects
 
 
 async def put(work: Work[Policy], place: Place, spec: PolicySpec, revision_seen: int | None) -> Answered:
-    """State the rules of a place's layer, whether it had some or not."""
-    home = (work.acting.tenant_id, place.project_id)
+    """Set the rules of a place's layer; the layer is created if the place has none."""
+    tenant_id, project_id = work.acting.tenant_id, place.project_id
 
     async def load() -> list[Policy]:
         if place.project_id is not None:
@@ -20,11 +20,12 @@ async def put(work: Work[Policy], place: Place, spec: PolicySpec, revision_seen:
         return await policies.chain(work.database, work.acting, place.project_id)
 
     def decide(chain: list[Policy]) -> Decision[Policy]:
-        layer = layer_of(*home)
+        layer = layer_of(tenant_id, project_id)
         above = layers_of(each for each in chain if each.layer is not layer)
         own = next((each for each in chain if each.layer is layer), None)
         if own is None:
-            return create_policy(work.context, work.context.mint(Prefix.POLICY), home, spec, above)
+            policy_id = work.context.mint(Prefix.POLICY)
+            return create_policy(work.context, policy_id, spec, above, tenant_id=tenant_id, project_id=project_id)
         return change_policy(work.context, own, spec, above, revision_seen)
 
     return await work.execute(load, decide)

@@ -1,4 +1,4 @@
-"""Commands on signer keys."""
+"""Use cases of signer keys."""
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
@@ -9,19 +9,19 @@ from mooring.storage.catalog import signer_key as signer_keys
 
 
 async def add(work: Work[SignerKey], name: str, public_key: str) -> Answered:
-    """Trust a key, given in PEM form."""
+    """Trust a key that is given in PEM form."""
     read = read_trusted_key(public_key, "")
-    wish = SignerKeySpec(name, read.algorithm, read.pem, read.fingerprint)
+    spec = SignerKeySpec(name, read.algorithm, read.pem, read.fingerprint)
     return await work.execute(
         lambda: signer_keys.count(work.database, work.acting),
-        lambda there: add_key(work.context, work.acting.tenant_id, wish, there),
+        lambda key_count: add_key(work.context, work.acting.tenant_id, spec, key_count),
     )
 
 
 async def remove(work: Work[SignerKey], key_id: str) -> Answered:
-    """Stop trusting a key, at once."""
+    """Stop trusting a key immediately."""
 
     async def load() -> SignerKey:
         return require(await signer_keys.find(work.database, work.acting, key_id), "signer key")
 
-    return await work.execute(load, lambda seen: remove_key(work.context, seen))
+    return await work.execute(load, lambda key: remove_key(work.context, key))

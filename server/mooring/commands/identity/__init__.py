@@ -1,1 +1,1 @@
-"""Use cases of the identity wing: who calls, and what they may do."""
+"""The identity wing of the use cases: tenants, projects, users, service accounts, tokens and sign-in."""

@@ -1,7 +1,7 @@
-"""How an adapter of many projects finds its accounts: by the key that it holds.
+"""The lookup by which an adapter of many projects finds its service accounts: by its key.
 
-The adapter signs, with its key, that it is the holder of this very key; the platform answers with the active accounts
-that have it. Nothing is made or changed: a token for one of them is asked for in the usual way.
+The adapter signs an assertion with its key, about that same key, and the platform answers with the active accounts
+that have it. Nothing is created or changed; the adapter then requests a token for an account in the usual way.
 """
 
 import base64
@@ -19,16 +19,21 @@ from mooring.storage.identity.service_account import KeyHolder
 from mooring.storage.kernel.page_window import PageWindow
 from mooring.storage.kernel.unit_of_work import Origin, record_refusal
 
-HEAD: Final = "key:"
+KEY_PREFIX: Final = "key:"
 ACTION: Final = "runtime.accounts"
 ACCOUNTS_MAX: Final = 1_000
 
 
 async def accounts_of_key(
-    services: Services, context: DecisionContext, asked: tuple[str, str], audiences: tuple[str, ...], origin: Origin
+    services: Services,
+    context: DecisionContext,
+    text: str,
+    audiences: tuple[str, ...],
+    origin: Origin,
+    *,
+    after: str,
 ) -> list[KeyHolder]:
-    """The accounts of the key that signed this assertion; `asked` is the assertion and the account to go on after."""
-    text, after = asked
+    """The accounts of the key that signed the assertion `text`, in the order of their ids, after the id `after`."""
     try:
         assertion = read_assertion(text)
         key = _key(assertion.holder_id)
@@ -44,11 +49,11 @@ async def accounts_of_key(
 
 
 def _key(subject: str) -> bytes:
-    text = subject.removeprefix(HEAD)
+    text = subject.removeprefix(KEY_PREFIX)
     try:
         key = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (ValueError, binascii.Error):
         key = b""
-    if not subject.startswith(HEAD) or len(key) != ED25519_KEY_BYTES:
-        raise refused(f"iss and sub must both be `{HEAD}` and the public key in base64url")
+    if not subject.startswith(KEY_PREFIX) or len(key) != ED25519_KEY_BYTES:
+        raise refused(f"iss and sub must both be `{KEY_PREFIX}` and the public key in base64url")
     return key

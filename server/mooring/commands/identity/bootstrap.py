@@ -1,12 +1,12 @@
-"""The first start: a platform admin with a one-time sign-in, and the platform's signing key.
+"""What the first start creates: a platform admin with a one-time sign-in code, and the platform's keys.
 
-Replicas may start at once. Each tries; the database lets one of them through, and the others find it done.
+Several replicas may start at once. Each of them tries; the database lets one succeed, and the others use its result.
 """
 
 from mooring.commands.kernel.apply import apply_and_notify
 from mooring.commands.kernel.work import system_context
 from mooring.commands.services import Services
-from mooring.core.identity.user import ONE_TIME_LIFETIME, OneTime, UserChange, change_user, new_user
+from mooring.core.identity.user import ONE_TIME_LIFETIME, OneTime, UserChange, UserSpec, change_user, new_user
 from mooring.core.kernel.decision import AuditRecord, Decision, EventRecord, Insert
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
@@ -25,13 +25,13 @@ REGISTRY = "registry_token"
 
 
 async def make_first_admin(services: Services) -> str | None:
-    """The one-time code of the first platform admin, or none when there is an admin already."""
+    """Create the first platform admin; returns their one-time code, or None when there is an admin already."""
     if await users.any_platform_admin(services.database):
         return None
     context = system_context(services)
     code = new_one_time_code()
     one_time = OneTime(digest(code), context.now + ONE_TIME_LIFETIME)
-    made = new_user(context, None, (FIRST_ADMIN_EMAIL, "First admin"), one_time)
+    made = new_user(context, None, UserSpec(FIRST_ADMIN_EMAIL, "First admin"), one_time)
     membership = {
         "id": context.mint(Prefix.MEMBERSHIP),
         "tenant_id": None,
@@ -56,40 +56,40 @@ async def make_first_admin(services: Services) -> str | None:
 
 
 async def recover_user(services: Services, tenant_slug: str | None, email: str) -> str:
-    """A new one-time code for a user, for whoever has the database in his hands: nobody else can sign in there."""
+    """Reset a user from the command line of the server, for an operator who cannot sign in; returns the new code."""
     user = await users.find_for_sign_in(services.database, tenant_slug, email)
     if user is None:
         raise Refusal(Code.NOT_FOUND, f"there is no user {email} in {tenant_slug or 'the platform'}")
     context = system_context(services)
     code = new_one_time_code()
-    fresh = OneTime(digest(code), context.now + ONE_TIME_LIFETIME)
+    one_time = OneTime(digest(code), context.now + ONE_TIME_LIFETIME)
     if user.disabled_at is not None:
-        raise Refusal(Code.CONFLICT, f"{email} is disabled; another admin can enable it")
-    decision = change_user(context, user, UserChange.RESET, fresh)
+        raise Refusal(Code.CONFLICT, f"the user {email} is disabled; another admin can enable them")
+    decision = change_user(context, user, UserChange.RESET, one_time)
     await apply_and_notify(services, Acting(user.tenant_id), context, decision)
     return code
 
 
 async def make_signing_key(services: Services) -> None:
-    """The key that signs tasks for nodes, sealed at rest."""
+    """Create the key that signs tasks for nodes, unless there is one; its private half is stored sealed."""
     if await platform_keys.current(services.database, SIGNING) is None:
         private, public = new_key_pair()
-        await _keep(services, SIGNING, "ed25519", public, private)
+        await _store_key(services, SIGNING, "ed25519", public, private)
 
 
 async def registry_pair(services: Services) -> SigningPair:
-    """The pair that signs tokens for the platform's registry, made on the first start and sealed at rest."""
+    """The key pair that signs tokens for the platform's registry; created on the first start and stored sealed."""
     while True:
-        kept = await platform_keys.pair(services.database, REGISTRY)
-        if kept is not None:
-            certificate, sealed = kept
+        stored = await platform_keys.pair(services.database, REGISTRY)
+        if stored is not None:
+            certificate, sealed = stored
             return SigningPair(services.secrets.unseal(sealed), certificate)
         made = new_signing_pair(services.clock.now())
-        await _keep(services, REGISTRY, "es256", made.certificate_pem, made.private_key_pem)
+        await _store_key(services, REGISTRY, "es256", made.certificate_pem, made.private_key_pem)
 
 
-async def _keep(services: Services, purpose: str, algorithm: str, public: bytes, private: bytes) -> None:
-    """Store a key of the platform's; when another replica was faster, its key stays."""
+async def _store_key(services: Services, purpose: str, algorithm: str, public: bytes, private: bytes) -> None:
+    """Store a key of the platform; when another replica was faster, its key stays."""
     context = system_context(services)
     secret_id = context.mint(Prefix.SECRET)
     sealed = services.secrets.seal(private, id=secret_id, tenant_id=None, purpose=purpose)

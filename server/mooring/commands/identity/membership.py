@@ -1,4 +1,4 @@
-"""Commands on memberships."""
+"""Use cases of memberships: granting and withdrawing roles."""
 
 from dataclasses import replace
 
@@ -12,13 +12,11 @@ from mooring.storage.identity import user as users
 
 
 def home(work: Work[Membership], place: Place) -> Place:
-    """The place with its tenant, which a project's address does not name."""
+    """The place with its tenant added, because the URL of a project does not name the tenant."""
     return replace(place, tenant_id=work.acting.tenant_id)
 
 
 async def create(work: Work[Membership], place: Place, user_id: str, role: Role) -> Answered:
-    """Give a user a role in a place."""
-
     async def load() -> None:
         require(await users.find(work.database, work.acting, user_id), "user")
         if place.project_id is not None:
@@ -28,12 +26,10 @@ async def create(work: Work[Membership], place: Place, user_id: str, role: Role)
 
 
 async def delete(work: Work[Membership], place: Place, membership_id: str) -> Answered:
-    """Take a role away."""
-
     async def load() -> tuple[Membership, int]:
         membership = require(
             await memberships.find(work.database, work.acting, place.project_id, membership_id), "membership"
         )
         return membership, await memberships.others(work.database, work.acting, membership)
 
-    return await work.execute(load, lambda seen: delete_membership(work.context, work.authority, *seen))
+    return await work.execute(load, lambda loaded: delete_membership(work.context, work.authority, *loaded))

@@ -1,4 +1,4 @@
-"""Commands on the keys that sign tasks."""
+"""Use cases of the keys that sign tasks: rotation, and the audience that tasks name."""
 
 from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.services import Services
@@ -11,23 +11,23 @@ from mooring.storage.identity import platform_key as platform_keys
 
 
 async def rotate(work: Work[PlatformKey]) -> Answered:
-    """Put the next key into use, signed by the one that is."""
+    """Create the next key, signed by the current one, and put it into use."""
 
     async def load() -> tuple[PlatformKey, NextKey, int]:
         found = await platform_keys.signing_pair(work.database, TASK_SIGNING)
         if found is None:
             raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "the platform has no key that signs tasks yet")
         current, sealed = found
-        there = len(await platform_keys.chain(work.database, TASK_SIGNING))
-        return current, _following(work, work.services.secrets.unseal(sealed)), there
+        key_count = len(await platform_keys.chain(work.database, TASK_SIGNING))
+        return current, _next_key(work, work.services.secrets.unseal(sealed)), key_count
 
-    def decide(seen: tuple[PlatformKey, NextKey, int]) -> Decision[PlatformKey]:
-        return rotate_key(work.context, *seen)
+    def decide(loaded: tuple[PlatformKey, NextKey, int]) -> Decision[PlatformKey]:
+        return rotate_key(work.context, *loaded)
 
     return await work.execute(load, decide)
 
 
-def _following(work: Work[PlatformKey], signer: bytes) -> NextKey:
+def _next_key(work: Work[PlatformKey], signer: bytes) -> NextKey:
     key_id, secret_id = work.context.mint(Prefix.KEY), work.context.mint(Prefix.SECRET)
     private, public = new_key_pair()
     sealed = work.services.secrets.seal(private, id=secret_id, tenant_id=None, purpose=TASK_SIGNING)
@@ -35,7 +35,7 @@ def _following(work: Work[PlatformKey], signer: bytes) -> NextKey:
 
 
 async def task_audience(services: Services) -> str:
-    """How tasks name this platform."""
+    """The audience by which tasks name this platform."""
     first = await platform_keys.first(services.database, TASK_SIGNING)
     if first is None:
         raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "the platform has no key that signs tasks yet")

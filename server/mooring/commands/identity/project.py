@@ -1,4 +1,4 @@
-"""Commands on projects."""
+"""Use cases of projects."""
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
@@ -7,8 +7,6 @@ from mooring.storage.identity import project as projects
 
 
 async def create(work: Work[Project], tenant_id: str, slug: str, display_name: str) -> Answered:
-    """Make a project in a tenant."""
-
     async def load() -> None:
         return None
 
@@ -16,8 +14,6 @@ async def create(work: Work[Project], tenant_id: str, slug: str, display_name: s
 
 
 async def update(work: Work[Project], project_id: str, display_name: str, revision_seen: int | None) -> Answered:
-    """Change a project's display name."""
-
     async def load() -> Project:
         return require(await projects.find(work.database, work.acting, project_id), "project")
 
@@ -25,10 +21,8 @@ async def update(work: Work[Project], project_id: str, display_name: str, revisi
 
 
 async def delete(work: Work[Project], project_id: str) -> Answered:
-    """Delete an empty project."""
-
     async def load() -> tuple[Project, ProjectContents]:
         project = require(await projects.find(work.database, work.acting, project_id), "project")
         return project, await projects.contents(work.database, work.acting, project_id)
 
-    return await work.execute(load, lambda seen: delete_project(work.context, *seen))
+    return await work.execute(load, lambda loaded: delete_project(work.context, *loaded))

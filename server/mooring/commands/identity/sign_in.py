@@ -1,7 +1,8 @@
-"""Signing in: a person by password or one-time code.
+"""Sign-in of a person, by password or one-time code.
 
-It ends in a short-lived token and is audited, and so is each refusal. A refusal does not say which part was wrong, and
-takes as long for a user who does not exist. Service accounts and nodes exchange a signed assertion instead.
+A sign-in yields a short-lived token and is audited, and so is each refusal. A refusal does not say which part was
+wrong, and takes just as long for a user who does not exist. Service accounts and nodes exchange a signed assertion
+instead.
 """
 
 import hmac
@@ -25,7 +26,7 @@ ACTION = "sign_in"
 
 @dataclass(frozen=True, slots=True)
 class SignInCredentials:
-    """What a person offers: a password, or a one-time code together with the password it shall become."""
+    """What a person presents: a password, or a one-time code together with a new password."""
 
     tenant_slug: str | None
     email: str
@@ -36,7 +37,7 @@ class SignInCredentials:
 
 @dataclass(frozen=True, slots=True)
 class SignedIn:
-    """A new token, told once, and its holder."""
+    """A new token with its secret, which is shown only once, and its holder."""
 
     secret: str
     token: Token
@@ -44,12 +45,12 @@ class SignedIn:
 
 
 async def sign_in(services: Services, context: DecisionContext, offered: SignInCredentials, origin: Origin) -> SignedIn:
-    """A session token for the person whom these credentials prove."""
+    """Issue a session token if the credentials are valid; a Refusal otherwise."""
     email = validation.email(offered.email)
     user = await users.find_for_sign_in(services.database, offered.tenant_slug, email)
     if not await _proven(services, context, user, offered) or user is None:
         await _refuse(services, context, user, origin)
-        raise Refusal(Code.SIGN_IN_REFUSED, "these do not belong together, or the user is disabled")
+        raise Refusal(Code.SIGN_IN_REFUSED, "the credentials do not match, or the user is disabled")
     acting = replace(context, actor=Actor(PrincipalKind.USER, user.id))
     secret = new_token(TokenKind.SESSION)
     fresh = FreshToken(context.mint(Prefix.TOKEN), digest(secret))

@@ -1,25 +1,23 @@
-"""Commands on tenants."""
+"""Use cases of tenants."""
 
 from datetime import timedelta
 from typing import Any
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
-from mooring.core.identity.tenant import CreatedTenant, FirstAdmin, Tenant, create_tenant, update_tenant
-from mooring.core.identity.user import ONE_TIME_LIFETIME, OneTime
+from mooring.core.identity.tenant import CreatedTenant, Tenant, create_tenant, update_tenant
+from mooring.core.identity.user import ONE_TIME_LIFETIME, OneTime, UserSpec
 from mooring.gateways.passwords import digest
 from mooring.storage.identity import tenant as tenants
 
 
 def one_time(work: Work[Any], code: str, lifetime: timedelta = ONE_TIME_LIFETIME) -> OneTime:
-    """What is kept of a one-time code."""
+    """The hash and the expiry of a one-time code, which is all that is stored."""
     return OneTime(digest(code), work.context.now + lifetime)
 
 
-async def create(
-    work: Work[CreatedTenant], slug: str, display_name: str, first_admin: FirstAdmin, code: str
-) -> Answered:
-    """Make a tenant; `code` is its first admin's one-time sign-in."""
+async def create(work: Work[CreatedTenant], slug: str, display_name: str, first_admin: UserSpec, code: str) -> Answered:
+    """Create a tenant; `code` is the one-time sign-in code of its first admin."""
 
     async def load() -> None:
         return None
@@ -30,8 +28,6 @@ async def create(
 
 
 async def update(work: Work[Tenant], tenant_id: str, display_name: str, revision_seen: int | None) -> Answered:
-    """Change a tenant's display name."""
-
     async def load() -> Tenant:
         return require(await tenants.find(work.database, work.acting, tenant_id), "tenant")
 

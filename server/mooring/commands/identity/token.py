@@ -1,11 +1,17 @@
-"""Commands on a person's own tokens, and break-glass."""
-
-from datetime import timedelta
+"""Use cases of a person's own tokens, and of break-glass."""
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.identity.break_glass import BreakGlassEntry, open_break_glass
-from mooring.core.identity.token import PERSONAL_TOKENS_MAX, FreshToken, Token, issue, personal_token, revoke_token
+from mooring.core.identity.token import (
+    PERSONAL_TOKENS_MAX,
+    FreshToken,
+    PersonalTokenSpec,
+    Token,
+    issue,
+    personal_token,
+    revoke_token,
+)
 from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
@@ -15,30 +21,35 @@ from mooring.storage.identity import tenant as tenants
 from mooring.storage.identity import token as tokens
 
 
-async def create_personal(work: Work[Token], secret: str, wanted: tuple[str, timedelta, list[str] | None]) -> Answered:
-    """Make a personal access token, narrower than its maker or equal: `wanted` is its name, lifetime and list."""
-    holder = (work.context.actor.id, work.acting.tenant_id)
+async def create_personal(work: Work[Token], secret: str, spec: PersonalTokenSpec) -> Answered:
+    """Create a personal access token for the caller, with at most the actions that the caller has."""
+    user_id = work.context.actor.id
 
     async def load() -> int:
-        return await tokens.count_personal(work.database, work.acting, holder[0], work.context.now)
+        return await tokens.count_personal(work.database, work.acting, user_id, work.context.now)
 
-    def decide(there: int) -> Decision[Token]:
-        if there >= PERSONAL_TOKENS_MAX:
+    def decide(token_count: int) -> Decision[Token]:
+        if token_count >= PERSONAL_TOKENS_MAX:
             raise Refusal(
                 Code.LIMIT_REACHED,
                 f"a user has at most {PERSONAL_TOKENS_MAX} tokens",
                 {"limit": PERSONAL_TOKENS_MAX},
             )
         fresh = FreshToken(work.context.mint(Prefix.TOKEN), digest(secret))
-        token = personal_token(work.context, fresh, holder, wanted, limit=work.authority.limit)
+        token = personal_token(
+            work.context,
+            fresh,
+            spec,
+            user_id=user_id,
+            tenant_id=work.acting.tenant_id,
+            limit=work.authority.limit,
+        )
         return issue(token, fresh, action="token.create")
 
     return await work.execute(load, decide)
 
 
 async def revoke(work: Work[Token], token_id: str) -> Answered:
-    """Revoke one of the caller's own tokens."""
-
     async def load() -> Token:
         return require(await tokens.find_own(work.database, work.acting, token_id, work.context.actor.id), "token")
 
@@ -46,8 +57,6 @@ async def revoke(work: Work[Token], token_id: str) -> Answered:
 
 
 async def enter(work: Work[BreakGlassEntry], secret: str, tenant_id: str, role: Role, reason: str) -> Answered:
-    """Enter a tenant by break-glass."""
-
     async def load() -> None:
         require(await tenants.find(work.database, work.acting, tenant_id), "tenant")
 

@@ -1,7 +1,7 @@
-"""Exchanging a signed assertion for a short-lived token: how service accounts and nodes sign in.
+"""The exchange of a signed assertion for a short-lived token, by which service accounts and nodes sign in.
 
-The assertion's subject says who it claims to be; the key that the platform keeps for that holder says whether it is.
-Everything else, the audience, the lifetime, that it is used once, is the same for both.
+The subject of the assertion claims an identity, and the public key that the platform has for that principal proves it.
+The other checks (audience, lifetime, single use) are the same for both kinds of principals.
 """
 
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ NODE_KEY = "signing"
 
 @dataclass(frozen=True, slots=True)
 class ExchangedToken:
-    """A new token, told once."""
+    """A new token with its secret, which is shown only once."""
 
     secret: str
     token: Token
@@ -35,12 +35,12 @@ class ExchangedToken:
 
 @dataclass(frozen=True, slots=True)
 class AssertionHolder:
-    """Whoever an assertion claims to come from, as the platform knows it."""
+    """The principal that an assertion claims to come from, as the platform knows it."""
 
     kind: PrincipalKind
     id: str
-    public_key: bytes | None  # none: it has no such key, or one that counts no more
-    refusal: str | None  # why it may not act, if it may not
+    public_key: bytes | None  # None: it has no such key, or the key is revoked or expired
+    refusal: str | None  # why it may not act; None when it may
     tenant_id: str | None = None
     project_id: str | None = None
 
@@ -48,7 +48,7 @@ class AssertionHolder:
 async def exchange_token(
     services: Services, context: DecisionContext, text: str, audiences: tuple[str, ...], origin: Origin
 ) -> ExchangedToken:
-    """A short-lived token for the service account or the node whose key signed this assertion."""
+    """Issue a short-lived token to the service account or the node whose key signed this assertion."""
     holder: AssertionHolder | None = None
     try:
         assertion = read_assertion(text)
@@ -82,11 +82,11 @@ async def _holder(services: Services, context: DecisionContext, assertion: Asser
     if account is None:
         return None
     key = await accounts.key(services.database, PLATFORM, account.id, assertion.key_id)
-    counts = key is not None and key.revoked_at is None and (key.expires_at is None or key.expires_at > context.now)
+    is_valid = key is not None and key.revoked_at is None and (key.expires_at is None or key.expires_at > context.now)
     return AssertionHolder(
         PrincipalKind.SERVICE_ACCOUNT,
         account.id,
-        key.public_key if key is not None and counts else None,
+        key.public_key if key is not None and is_valid else None,
         None if account.status == "active" else "the service account is not active",
         account.tenant_id,
         account.project_id,
@@ -102,7 +102,7 @@ async def _node(services: Services, assertion: Assertion) -> AssertionHolder | N
         PrincipalKind.NODE,
         node.node_id,
         node.public_key if known else None,
-        "the node is retired: its key counts no more" if node.retired else None,
+        "the node is retired: its key is no longer accepted" if node.retired else None,
     )
 
 
@@ -121,7 +121,7 @@ async def _exchanged(
         token = service_account_token(acting, fresh, str(holder.tenant_id), holder.id, assertion.key_id)
         used = Insert("assertion", {"key_id": assertion.key_id, **once})
     decision = issue(token, fresh, action=ACTION, project_id=holder.project_id)
-    # Thousands of agents fetch a token every half hour: the trail has each, the stream of events has none.
+    # Thousands of agents fetch a token every half hour: each is in the audit trail, but none in the event stream.
     decision = replace(decision, writes=(used, *decision.writes), events=() if is_node else decision.events)
     await apply_and_notify(services, PLATFORM, acting, decision, origin=origin)
     return ExchangedToken(secret, token)

@@ -1,4 +1,4 @@
-"""Commands on users, done by admins and by the users themselves."""
+"""Use cases of users, for admins and for the users themselves."""
 
 from dataclasses import replace
 
@@ -8,6 +8,7 @@ from mooring.commands.kernel.work import Answered, Work
 from mooring.core.identity.user import (
     User,
     UserChange,
+    UserSpec,
     change_user,
     check_password_form,
     create_user,
@@ -19,19 +20,19 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.storage.identity import user as users
 
 
-async def create(work: Work[User], who: tuple[str, str], code: str) -> Answered:
-    """Make a user of the tenant (or platform) that the work acts for; `who` is e-mail address and display name."""
+async def create(work: Work[User], spec: UserSpec, code: str) -> Answered:
+    """Create a user of the tenant (or the platform) that the work acts for, with a one-time sign-in code."""
 
     async def load() -> None:
         return None
 
     return await work.execute(
-        load, lambda _: create_user(work.context, work.acting.tenant_id, who, one_time(work, code))
+        load, lambda _: create_user(work.context, work.acting.tenant_id, spec, one_time(work, code))
     )
 
 
 async def change(work: Work[User], user_id: str, how: UserChange, code: str | None = None) -> Answered:
-    """Disable, enable or reset a user; a reset comes with a new one-time code."""
+    """Disable, enable or reset a user; a reset needs a new one-time code."""
 
     async def load() -> User:
         user = require(await users.find(work.database, work.acting, user_id), "user")
@@ -39,23 +40,23 @@ async def change(work: Work[User], user_id: str, how: UserChange, code: str | No
             require_reach(work.authority, await users.roles(work.database, work.acting, user_id))
         return user
 
-    fresh = None if code is None else one_time(work, code)
-    return await work.execute(load, lambda user: change_user(work.context, user, how, fresh))
+    new_code = None if code is None else one_time(work, code)
+    return await work.execute(load, lambda user: change_user(work.context, user, how, new_code))
 
 
 async def change_own_password(work: Work[User], current: str, wanted: str) -> Answered:
-    """The user's own new password, against the current one."""
+    """Change the caller's own password, after checking the current one."""
     check_password_form(wanted)
     passwords = work.services.passwords
 
     async def load() -> tuple[User, str]:
         user = require(await users.find(work.database, work.acting, work.context.actor.id), "user")
         if not await passwords.verify(user.password_hash, current):
-            raise Refusal(Code.SIGN_IN_REFUSED, "the current password is not right")
+            raise Refusal(Code.SIGN_IN_REFUSED, "the current password is wrong")
         return user, await passwords.hash(wanted)
 
-    def decide(seen: tuple[User, str]) -> Decision[User]:
-        # Hashing took its time: a token that was made meanwhile, by whoever had the old password, ends as well.
-        return set_password(replace(work.context, now=work.services.clock.now()), *seen)
+    def decide(loaded: tuple[User, str]) -> Decision[User]:
+        # Hashing takes time: a token that somebody made with the old password in the meantime must become invalid too.
+        return set_password(replace(work.context, now=work.services.clock.now()), *loaded)
 
     return await work.execute(load, decide)

@@ -1,1 +1,1 @@
-"""Use cases of the kernel wing: what everything is made of."""
+"""The kernel wing of the use cases: how every mutation is executed."""

@@ -26,7 +26,7 @@ class EveryRaceLost(Refusal):
     """Other writers were faster in every attempt; the caller may try again later."""
 
     def __init__(self) -> None:
-        super().__init__(Code.CONFLICT, f"others were faster {ATTEMPTS_MAX} times in a row")
+        super().__init__(Code.CONFLICT, f"other requests changed the same resource {ATTEMPTS_MAX} times in a row")
 
 
 async def apply_and_notify(

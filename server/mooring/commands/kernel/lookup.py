@@ -1,14 +1,14 @@
-"""What is looked for and not there."""
+"""The refusal for a resource that does not exist, or that the caller may not see."""
 
 from typing import TypeVar
 
 from mooring.core.kernel.errors import Code, Refusal
 
-Thing = TypeVar("Thing")
+Resource = TypeVar("Resource")
 
 
-def require(thing: Thing | None, noun: str) -> Thing:
-    """The thing, or the refusal that says that there is none to be seen."""
-    if thing is None:
-        raise Refusal(Code.NOT_FOUND, f"there is no such {noun}, or it is not yours to see", {"noun": noun})
-    return thing
+def require(resource: Resource | None, noun: str) -> Resource:
+    """Return the resource; refuse with `not_found` when it is None. The text never says which of the two reasons."""
+    if resource is None:
+        raise Refusal(Code.NOT_FOUND, f"there is no such {noun}, or you may not see it", {"noun": noun})
+    return resource

@@ -1,9 +1,9 @@
-"""Rotating the master key: a new key in front, every data key wrapped anew, old keys dropped.
+"""Rotation of the master key: add a new key, rewrap every data key with it, drop old keys.
 
-Each step leaves a state in which everything opens. A crash is healed by running it again: secrets that the new key
-wraps already are left alone. The key that was in use until now stays in the file, wrapping nothing, until the next
-rotation: a server may have sealed a secret with it a moment ago and commit it only now. Two rotations at once would
-each overwrite the other's key, and what it wrapped would be lost: the second is refused.
+After each step every secret can still be unsealed. After a crash, run the rotation again: it skips the secrets that
+the new key already wraps. The previous key stays in the file until the next rotation although it wraps nothing: a
+server may have sealed a secret with it a moment ago and commit that secret only now. Two rotations at once would
+overwrite each other's key and lose the secrets under it, so the second one is refused.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ BATCH = 500
 
 
 async def rotate_master_key(url: str, path: Path) -> int:
-    """Make a new master key and wrap every secret with it; returns how many were wrapped."""
+    """Make a new master key and rewrap every secret with it; returns the number of rewrapped secrets."""
     with alone(path):
         previous = read_keys(path)
         write_keys(path, [new_key(), *previous])

@@ -1,13 +1,13 @@
-"""One piece of work: load, decide, apply, answer.
+"""One mutation: load, decide, apply, answer.
 
-Every mutation, from the API or a worker, runs through `Work.execute`. It loads a snapshot, lets the core decide,
-makes the answer, and applies the decision together with the record of that answer. When another writer was faster it
+Every mutation, from the API or from a worker, runs through `Work.execute`. It loads a snapshot, lets the core decide,
+builds the answer, and applies the decision together with a record of that answer. When another writer was faster, it
 loads and decides again, a bounded number of times.
 
-Idempotency costs nothing on the way that goes well: the record is written with the effect, and its key is unique.
-Only when something goes wrong is it looked up: a race of two equal requests ends in one effect and two equal answers,
-and a repeat of an old request gets the old answer even where it would now be refused. Refusals are not kept: they are
-evaluated anew.
+Idempotency costs nothing in the normal case: the record is written together with the effect, under a unique key. It
+is looked up only after a failure. So two equal requests at once have one effect and get the same answer, and a
+repeated request gets its first answer even when it would be refused now. Refusals are not recorded: a repeated
+request is evaluated again.
 """
 
 import asyncio
@@ -35,16 +35,16 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class PresentedAnswer:
-    """What the caller is told: made before the effect is applied, so that both are kept together."""
+    """The answer to the caller. It is built before the decision is applied, so both are stored together."""
 
     status: int
     body: bytes
-    has_secret: bool = False  # a token or code that is told once: the record of this answer is sealed
+    has_secret: bool = False  # the body shows a token or code, only this once: the stored answer is sealed
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """An answer, and whether it is the record of an earlier one."""
+    """An answer, and whether it repeats the recorded answer of an earlier request."""
 
     status: int
     body: bytes
@@ -53,7 +53,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyRequest:
-    """The caller's key, the route it counts for, and what the request looked like."""
+    """The caller's idempotency key, the route it applies to, and a fingerprint of the request."""
 
     principal_id: str
     route: str
@@ -61,13 +61,13 @@ class IdempotencyRequest:
     fingerprint: bytes
 
 
-def _nothing_to_tell(result: Any) -> PresentedAnswer:
+def _no_content(result: Any) -> PresentedAnswer:
     return PresentedAnswer(204, b"")
 
 
 @dataclass(frozen=True, slots=True)
 class Work(Generic[Result]):
-    """Who wants something done, for whom, and how the outcome is presented."""
+    """A requested mutation: who acts, for which tenant, and how the result is presented."""
 
     services: Services
     acting: Acting
@@ -75,17 +75,16 @@ class Work(Generic[Result]):
     authority: Authority
     origin: Origin = field(default_factory=Origin)
     idempotency: IdempotencyRequest | None = None
-    present: Callable[[Result], PresentedAnswer] = _nothing_to_tell
+    present: Callable[[Result], PresentedAnswer] = _no_content
 
     @property
     def database(self) -> Database:
-        """Where this work reads."""
         return self.services.database
 
     async def execute(
         self, load: Callable[[], Awaitable[Snapshot]], decide: Callable[[Snapshot], Decision[Result]]
     ) -> Answered:
-        """Do it once, however often it is asked for, and say how it went."""
+        """Load, decide and apply once, even when the same idempotency key comes several times; return the answer."""
         for attempt in range(ATTEMPTS_MAX):
             try:
                 return await self._attempt(load, decide)
@@ -110,17 +109,17 @@ class Work(Generic[Result]):
     ) -> Answered:
         decision = decide(await load())
         presented = self.present(decision.result)
-        decision, answer = self._kept(decision, presented)
+        decision, answer = self._recorded(decision, presented)
         if decision.writes or decision.audits or answer is not None:
             await apply_and_notify(
                 self.services, self.acting, self.context, decision, origin=self.origin, answer=answer
             )
         return Answered(presented.status, presented.body)
 
-    def _kept(
+    def _recorded(
         self, decision: Decision[Result], presented: PresentedAnswer
     ) -> tuple[Decision[Result], StoredAnswer | None]:
-        """The record of the answer, and the decision with the secret in which a telling answer is sealed."""
+        """The record of the answer, and the decision, which also stores the answer as a sealed secret if it has one."""
         request = self.idempotency
         if request is None:
             return decision, None
@@ -144,25 +143,27 @@ class Work(Generic[Result]):
         return replace(decision, writes=writes), replace(answer, body=b"", secret_id=secret_id)
 
     async def _earlier(self) -> Answered | None:
-        """The answer that was given under this key before, or a refusal when it was for something else."""
+        """The earlier answer under this key, or None; a Refusal when the key was used for a different request."""
         request = self.idempotency
         if request is None:
             return None
-        kept = await idempotency.find(self.database, self.acting, (request.principal_id, request.route, request.key))
-        if kept is None:
+        earlier = await idempotency.find(
+            self.database, self.acting, principal_id=request.principal_id, route=request.route, key=request.key
+        )
+        if earlier is None:
             return None
-        if kept.fingerprint != request.fingerprint:
+        if earlier.fingerprint != request.fingerprint:
             raise Refusal(
                 Code.IDEMPOTENCY_CONFLICT,
                 "this Idempotency-Key was used for another request on this route",
-                {"first_correlation_id": kept.correlation_id},
+                {"first_correlation_id": earlier.correlation_id},
             )
-        body = kept.body if kept.sealed is None else self.services.secrets.unseal(kept.sealed)
-        return Answered(kept.status, body, replayed=True)
+        body = earlier.body if earlier.sealed is None else self.services.secrets.unseal(earlier.sealed)
+        return Answered(earlier.status, body, replayed=True)
 
 
 def system_context(services: Services) -> DecisionContext:
-    """What the platform does by itself, it does under this name."""
+    """The context for what the platform does by itself, as the actor `system`."""
     clock = services.clock
     correlation_id = clock.mint(Prefix.CORRELATION)
     trace_id = correlation_id[-26:].encode().hex()[:32]

@@ -100,7 +100,7 @@ async def whole(services: Services, acting: Acting, claimed: ClaimRef) -> Instan
             attachments=await attachments.live_of(database, acting, instance.id) if instance.is_shared else (),
         )
 
-    seen = await services.database.at_one_moment(acting, read)
+    seen = await services.database.in_snapshot(acting, read)
     nodes = {each.node_id for each in seen.allocations.values() if each.node_id is not None}
     return replace(seen, nodes=await claims.nodes(services.database, sorted(nodes)))
 

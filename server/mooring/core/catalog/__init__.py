@@ -1,1 +1,1 @@
-"""Decisions of the catalog wing: what can be launched, and whether it can be trusted."""
+"""The catalog wing of the core: apps, versions, artifacts, policy and entitlements."""

@@ -1,8 +1,8 @@
-"""Apps: what can be launched, as a card with a slug, a name and a category. What an app means, its adapter knows.
+"""Apps: what users can launch, described by a slug, a name and a category. Only its adapter knows what an app does.
 
-An app belongs to the platform or to a tenant, never to a project. A category may have a family of action keys of its
-own (`<category>.instance.create` and others); which it has is data of the table of permissions. A category that is
-called like the platform's own keys is refused, for it would borrow them.
+An app belongs to the platform or to a tenant, never to a project. A category may have its own family of action keys
+(`<category>.instance.create` and others); the table of permissions lists them. A category must not have the name of
+one of the platform's own families of keys, because it would then use their keys.
 """
 
 import hashlib
@@ -23,16 +23,16 @@ from mooring.core.kernel.ids import Prefix
 
 DESCRIPTION_LENGTH_MAX: Final = 4_000
 KEYS_KNOWN_MAX: Final = 20
-"""Keys of its adapters that an app remembers, to take them from the accounts."""
+"""How many former adapter keys an app remembers, to revoke them in the operator accounts."""
 _CATEGORY: Final = re.compile(r"[a-z][a-z0-9_]{1,39}")
 
 
 @dataclass(frozen=True, slots=True)
 class App:
-    """Something that can be launched."""
+    """Something that users can launch."""
 
     id: str
-    tenant_id: str | None  # none: the platform's, for everybody
+    tenant_id: str | None  # None: it belongs to the platform, and every tenant sees it
     slug: str
     display_name: str
     category: str
@@ -40,13 +40,13 @@ class App:
     icon: str
     revision: int
     created_at: datetime
-    adapter_key: bytes | None = None  # the public key of the adapter that serves it
-    adapter_keys_before: list[bytes] = field(default_factory=list)  # what it was, for accounts that still have one
+    adapter_key: bytes | None = None  # the public key of the adapter that serves the app
+    adapter_keys_before: list[bytes] = field(default_factory=list)  # former keys, which accounts may still have
 
 
 @dataclass(frozen=True, slots=True)
 class AppCard:
-    """What people see of an app, and may change."""
+    """The description of an app for people; it can be changed."""
 
     display_name: str
     description: str = ""
@@ -54,18 +54,18 @@ class AppCard:
 
 
 def read_category(text: str, path: str = "category") -> str:
-    """The category of an app, one lower-case word."""
+    """Validate the category of an app: one lower-case word."""
     if not _CATEGORY.fullmatch(text):
         raise validation.invalid(path, "2 to 40 lower-case letters, digits and underscores, beginning with a letter")
     if text in RESERVED_CATEGORIES:
-        raise validation.invalid(path, f"{text!r} begins action keys of the platform's own; choose another word")
+        raise validation.invalid(path, f"the platform's own action keys begin with {text!r}; choose another word")
     return text
 
 
 def create_app(
     context: DecisionContext, tenant_id: str | None, slug: str, category: str, card: AppCard
 ) -> Decision[App]:
-    """A new app without versions."""
+    """Register an app; it has no versions yet."""
     shown = _card(card)
     app = App(
         id=context.mint(Prefix.APP),
@@ -78,17 +78,17 @@ def create_app(
         revision=0,
         created_at=context.now,
     )
-    told = {"slug": app.slug, "category": app.category, "display_name": app.display_name}
+    data = {"slug": app.slug, "category": app.category, "display_name": app.display_name}
     return Decision(
         result=app,
         writes=(Insert("app", asdict(app)),),
-        events=(_happened(EventType.APP_CREATED, app, told),),
-        audits=(AuditRecord("app.create", "app", app.id, tenant_id, after=told),),
+        events=(_happened(EventType.APP_CREATED, app, data),),
+        audits=(AuditRecord("app.create", "app", app.id, tenant_id, after=data),),
     )
 
 
 def update_app(context: DecisionContext, app: App, card: AppCard, revision_seen: int | None) -> Decision[App]:
-    """Another card; slug and category are in other people's scripts and permissions."""
+    """Change an app's card. The slug and the category never change: scripts and permissions refer to them."""
     require_revision(app.revision, revision_seen)
     wanted = _card(card)
     changed = {name: value for name, value in wanted.items() if getattr(app, name) != value}
@@ -105,9 +105,9 @@ def update_app(context: DecisionContext, app: App, card: AppCard, revision_seen:
 
 
 def set_adapter_key(context: DecisionContext, app: App, public_key: bytes | None) -> Decision[App]:
-    """The key of the adapter that serves the app, for operator accounts that are made from now on.
+    """Set the key of the adapter that serves the app; operator accounts that are created later get it.
 
-    The keys before stay known, so that whoever goes on after a crash knows which ones are to be revoked.
+    The former keys stay stored, so that a request that is repeated after a crash knows which ones to revoke.
     """
     if public_key is not None and len(public_key) != ED25519_KEY_BYTES:
         raise validation.invalid("public_key", f"the {ED25519_KEY_BYTES} bytes of an Ed25519 public key, in base64")
@@ -117,23 +117,29 @@ def set_adapter_key(context: DecisionContext, app: App, public_key: bytes | None
     known += [] if app.adapter_key is None else [app.adapter_key]
     columns: dict[str, Any] = {"adapter_key": public_key, "adapter_keys_before": known[-KEYS_KNOWN_MAX:]}
     after = replace(app, revision=app.revision + 1, **columns)
-    was, told = _fingerprint(app.adapter_key), _fingerprint(public_key)
+    old_fingerprint, new_fingerprint = _fingerprint(app.adapter_key), _fingerprint(public_key)
     return Decision(
         result=after,
         writes=(Update("app", app.id, app.revision, columns),),
         events=(_happened(EventType.APP_UPDATED, after, {"changed": ["adapter_key"]}),),
         audits=(
             AuditRecord(
-                "app.update", "app", app.id, app.tenant_id, before={"adapter_key": was}, after={"adapter_key": told}
+                "app.update",
+                "app",
+                app.id,
+                app.tenant_id,
+                before={"adapter_key": old_fingerprint},
+                after={"adapter_key": new_fingerprint},
             ),
         ),
     )
 
 
 def former_keys(before: App, public_key: bytes | None, *, keep_previous: bool) -> list[bytes]:
-    """The keys that count no more once this one is set; `before` is the app as it was.
+    """The keys to revoke once `public_key` is set; `before` is the app before that change.
 
-    What is kept while replicas change over is the one key before: one that was kept at the last change ends at this.
+    With `keep_previous`, the key that was current until now stays valid while the adapter's replicas switch over. A key
+    that was kept at an earlier change is revoked.
     """
     known = [*before.adapter_keys_before, *([] if before.adapter_key is None else [before.adapter_key])]
     former = [each for each in known if each != public_key]
@@ -153,7 +159,7 @@ def _card(card: AppCard) -> dict[str, str]:
 
 
 def _description(text: str) -> str:
-    """Text of several lines: each line is printable."""
+    """Validate text of several lines; each line must be printable."""
     if len(text) > DESCRIPTION_LENGTH_MAX:
         raise validation.invalid("description", f"at most {DESCRIPTION_LENGTH_MAX} characters")
     lines = (validation.remark(line, "description", DESCRIPTION_LENGTH_MAX) for line in text.strip().splitlines())
@@ -161,7 +167,7 @@ def _description(text: str) -> str:
 
 
 def _icon(text: str) -> str:
-    """An https address; none for the picture of the category."""
+    """Validate the icon: an https address, or empty for the icon of the category."""
     if not text:
         return ""
     target = read_url(text, "icon")

@@ -1,9 +1,9 @@
-"""App versions: one manifest each, with a semantic version, immutable once staged.
+"""App versions: each has a semantic version and a manifest, which is immutable once the version is staged.
 
-A version is published as a draft and may be wrong; while it is a draft its manifest can be replaced. Staging asks for
-lint and smoke of that very manifest, and from then on the manifest and the digests in it are what they are for ever.
-How a version moves on, and that it is never further than its artifacts, is decided here with the rules of
-`artifact_promotion`.
+A version is published as a draft; a draft may have errors, and its manifest can be replaced. Staging requires that lint
+and smoke passed for exactly this manifest; after that neither the manifest nor the digests in it can change. This
+module decides the promotion of a version with the rules of `artifact_promotion`: a version is never promoted further
+than its artifacts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class AppVersion:
     app_id: str
     app_slug: str
     version: str
-    version_order: str  # sorts bytewise as versions do
+    version_order: str  # text that sorts bytewise in the order of versions
     manifest: dict[str, Any]
     manifest_digest: str
     digests: list[str]
@@ -72,7 +72,9 @@ class AppVersion:
     promotion_generation: int
     revision: int
     created_at: datetime
-    staged_digest: str | None = None  # the manifest that was checked; the database keeps the two alike from then on
+    staged_digest: str | None = (
+        None  # the digest of the checked manifest; the database enforces that the manifest stays the same
+    )
     canary_percentage: Decimal | None = None
     superseded_by: str | None = None
     deprecation_reason: str | None = None
@@ -80,7 +82,7 @@ class AppVersion:
     retired_at: datetime | None = None
 
     def candidate(self) -> Candidate:
-        """The version as the channel sees it."""
+        """The properties of the version that channels need."""
         return Candidate(
             self.id, read_version(self.version), S(self.promotion), self.canary_percentage, self.superseded_by
         )
@@ -88,7 +90,7 @@ class AppVersion:
 
 @dataclass(frozen=True, slots=True)
 class VersionPart:
-    """An artifact in its role, as it is now; none where no such artifact is registered."""
+    """The current artifact for one role of the manifest; None when no artifact with this digest is registered."""
 
     role: str
     digest: str
@@ -98,17 +100,17 @@ class VersionPart:
 
 @dataclass(frozen=True, slots=True)
 class VersionFacts:
-    """All that a version's move looks at."""
+    """All facts that the promotion of a version depends on."""
 
     parts: Sequence[VersionPart]
     checks: Sequence[CheckResult] = ()
     holds: Sequence[Hold] = ()
-    successor: AppVersion | None = None  # what `superseded_by` names, where it was found
+    successor: AppVersion | None = None  # the version that `superseded_by` names, if it exists
     grace_period: timedelta = field(default=GRACE_PERIOD)
 
 
 def create_version(context: DecisionContext, app: App, plain: object) -> Decision[AppVersion]:
-    """A new draft. Its manifest has the right shape and is of this app; what else lint finds only hinders staging."""
+    """Publish a draft. Its manifest must fit the schema and this app; other lint errors only prevent staging."""
     manifest, document = _readable(app, plain)
     number = read_version(manifest.version)
     version = AppVersion(
@@ -126,29 +128,31 @@ def create_version(context: DecisionContext, app: App, plain: object) -> Decisio
         revision=0,
         created_at=context.now,
     )
-    told = {"app_id": app.id, "version": version.version, "manifest_digest": version.manifest_digest}
+    data = {"app_id": app.id, "version": version.version, "manifest_digest": version.manifest_digest}
     return Decision(
         result=version,
         writes=(Insert("app_version", asdict(version), born=(PROMOTION,)),),
-        events=(_happened(EventType.APP_VERSION_CREATED, version, told),),
-        audits=(_audited("app_version.create", version, None, told, None),),
+        events=(_happened(EventType.APP_VERSION_CREATED, version, data),),
+        audits=(_audited("app_version.create", version, None, data, None),),
     )
 
 
 def replace_manifest(
     context: DecisionContext, app: App, version: AppVersion, plain: object, revision_seen: int | None
 ) -> Decision[AppVersion]:
-    """Another manifest for a draft; its number stays, for others may have it in a script already."""
+    """Replace the manifest of a draft; the version number stays, because scripts may refer to it already."""
     require_revision(version.revision, revision_seen)
     if version.promotion != S.DRAFT:
         raise Refusal(
             Code.VERSION_IMMUTABLE,
-            f"version {version.version} is {version.promotion}: only a draft changes",
+            f"version {version.version} is {version.promotion}: only a draft can change",
             {"version_id": version.id, "promotion": version.promotion},
         )
     manifest, document = _readable(app, plain)
     if str(read_version(manifest.version)) != version.version:
-        raise validation.invalid("manifest.version", f"{version.version}: another number is another version")
+        raise validation.invalid(
+            "manifest.version", f"{version.version}: a manifest with another number is another version"
+        )
     digest = manifest_digest(document)
     changed: dict[str, object] = {
         "manifest": document,
@@ -168,7 +172,7 @@ def replace_manifest(
 def set_canary_percentage(
     context: DecisionContext, version: AppVersion, percentage: Decimal | int | float | str, reason: str
 ) -> Decision[AppVersion]:
-    """Another share of the projects for a canary; raising it only adds projects."""
+    """Change the share of projects that get a canary; a higher percentage only adds projects."""
     wanted = check_percentage(percentage)
     if version.promotion != S.CANARY:
         raise Refusal(
@@ -192,12 +196,12 @@ def set_canary_percentage(
 def move_version(
     context: DecisionContext, version: AppVersion, request: PromotionRequest, facts: VersionFacts
 ) -> Decision[AppVersion]:
-    """One move of a version, with everything that it needs; or a refusal that names what is in the way."""
+    """Promote a version one step; a Refusal names every condition that is not met."""
     edge = PROMOTION.step(S(version.promotion), request.trigger)
     reason = validation.reason(request.reason)
     changed = _changes(context, version, request, facts)
     staging, retiring = request.trigger is T.STAGE, request.trigger is T.RETIRE
-    # Its digests may be other versions' too: only what uses them through this one stands in its way.
+    # Other versions may use the same digests: only holds through this version block it.
     holds = [hold for hold in facts.holds if hold.version_id in (None, version.id) and hold.digest in version.digests]
     for why in (
         why_checks_missing(facts.checks, version.manifest_digest, CHECKS_TO_STAGE) if staging else None,
@@ -211,16 +215,16 @@ def move_version(
     after = AppVersion(
         **{**asdict(version), **changed, "promotion": edge.target.value, "promotion_generation": generation + 1}
     )
-    told = {key: _plain(value) for key, value in changed.items()}
+    plain_changes = {key: _plain(value) for key, value in changed.items()}
     data = {
         "version": version.version,
         "trigger": request.trigger.value,
         "before": version.promotion,
         "after": edge.target.value,
         "reason": reason,
-        **told,
+        **plain_changes,
     }
-    before, now = {"promotion": version.promotion}, {"promotion": edge.target.value, **told}
+    before, now = {"promotion": version.promotion}, {"promotion": edge.target.value, **plain_changes}
     return Decision(
         result=after,
         writes=(StateChange("app_version", version.id, PROMOTION, edge, generation, version.tenant_id, set=changed),),
@@ -230,7 +234,7 @@ def move_version(
 
 
 def why_version_ahead(version: AppVersion, target: PromotionState, parts: Sequence[VersionPart]) -> Refusal | None:
-    """Why the version may not come to `target`: the artifacts that would then be behind it."""
+    """Why the version cannot become `target`: the artifacts that are not promoted far enough; None when it can."""
     behind = [
         {"role": part.role, "digest": part.digest, "detail": detail}
         for part in parts
@@ -256,7 +260,7 @@ def _behind(version: AppVersion, target: PromotionState, part: VersionPart) -> s
     if artifact is None:
         return "no such artifact is registered"
     if not serves_owner(artifact, version.tenant_id):
-        return f"its visibility is {artifact.visibility}, and not all who see the app may use it"
+        return f"its visibility is {artifact.visibility}, so not everybody who sees the app may use it"
     if S(artifact.promotion) not in NEEDS[target]:
         needed = " or ".join(state for state in S if state in NEEDS[target])
         return f"it is {artifact.promotion}, and {needed} is needed"
@@ -276,7 +280,7 @@ def _changes(
         return {"staged_digest": version.manifest_digest}
     if request.trigger is T.CANARY:
         if request.canary_percentage is None:
-            raise validation.invalid("canary_percentage", "the share of the projects that meet it first")
+            raise validation.invalid("canary_percentage", "the percentage of projects that get the version first")
         return {"canary_percentage": check_percentage(request.canary_percentage)}
     if request.trigger in (T.ACTIVATE, T.ROLLBACK):
         return {"canary_percentage": None}
@@ -296,7 +300,7 @@ def _readable(app: App, plain: object) -> tuple[Manifest, dict[str, Any]]:
     reading = examine(plain, AppContext(app.slug, app.category))
     if reading.manifest is None or not isinstance(plain, dict):
         refuse_errors(reading.findings)
-        raise ValueError("a manifest that cannot be read has findings")
+        raise ValueError("an unreadable manifest must have findings")
     refuse_errors(tuple(each for each in reading.findings if each.rule == "app_other"))
     return reading.manifest, normal(plain)
 

@@ -1,9 +1,9 @@
-"""Artifacts: bytes that an app needs, known by their digest and never changed.
+"""Artifacts: immutable bytes that an app needs, identified by their digest.
 
-An artifact is an `oci` image or a `blob` (weights, a dataset, a script), from a source that is named, visible to the
-platform's tenants, to one tenant or to one project. Its tags are labels for people; nothing is ever referenced by one.
-It has two dimensions: promotion (`artifact_promotion`), how far it is offered, and trust (`artifact_trust`), what the
-stored evidence says. They move for reasons of their own.
+An artifact is an `oci` image or a `blob` (weights, a dataset, a script) from a named source. It is visible to all
+tenants, to one tenant or to one project. Tags are only labels for people; nothing refers to an artifact by a tag. An
+artifact has two independent states: promotion (`artifact_promotion`) says how far it is offered, and trust
+(`artifact_trust`) says what the stored evidence proves.
 """
 
 import re
@@ -39,13 +39,13 @@ class ArtifactKind(StrEnum):
 
 
 class Algorithm(StrEnum):
-    """How the digest is made. There is one; another would be added here, with its form."""
+    """The hash algorithm of a digest; so far there is one."""
 
     SHA256 = "sha256"
 
 
 class Visibility(StrEnum):
-    """Who may use it."""
+    """Who may use an artifact."""
 
     PLATFORM = "platform"
     TENANT = "tenant"
@@ -56,12 +56,12 @@ SOURCES_OF: Final[Mapping[ArtifactKind, frozenset[SourceType]]] = {
     ArtifactKind.OCI: frozenset({SourceType.OCI}),
     ArtifactKind.BLOB: frozenset(SourceType),
 }
-"""Where each kind may come from: an image lies in a registry, a blob anywhere."""
+"""The source types of each kind: an image is always in a registry, a blob may be anywhere."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """Bytes under a digest, from one place, visible to somebody."""
+    """Bytes with a digest, at one location, with a visibility."""
 
     id: str
     tenant_id: str | None
@@ -92,7 +92,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True)
 class ArtifactSpec:
-    """What the caller asks to register, after the source has been asked for it."""
+    """An artifact to register; its size and media type come from the source."""
 
     kind: ArtifactKind
     location: str
@@ -104,33 +104,32 @@ class ArtifactSpec:
 
 
 def read_digest(text: str, path: str = "digest") -> str:
-    """A digest in its one canonical form; what differs from it is refused and not repaired."""
+    """Validate a digest; any other spelling than the canonical one is refused and not corrected."""
     if not _DIGEST.fullmatch(text):
-        raise validation.invalid(path, "`sha256:` and 64 lower-case hexadecimal digits; a tag is not taken")
+        raise validation.invalid(path, "`sha256:` and 64 lower-case hexadecimal digits; a tag is not accepted")
     return text
 
 
 def algorithm_of(digest: str) -> Algorithm:
-    """How this digest was made."""
     return Algorithm(digest.partition(":")[0])
 
 
 def read_source(kind: ArtifactKind, location: str, source_type: SourceType | None = None) -> Location:
-    """The place of an artifact of this kind; the stated type, where there is one, is that of the place."""
-    place = read_location(location)
-    if source_type is not None and source_type is not place.source_type:
-        raise validation.invalid("source_type", f"{place.source_type}, as the location says")
-    if place.source_type not in SOURCES_OF[kind]:
-        taken = ", ".join(sorted(SOURCES_OF[kind]))
-        raise validation.invalid("location", f"an artifact of kind {kind} comes from {taken}")
-    return place
+    """Parse the location of an artifact of this kind; a stated source type must match the location."""
+    parsed = read_location(location)
+    if source_type is not None and source_type is not parsed.source_type:
+        raise validation.invalid("source_type", f"{parsed.source_type}, as the location says")
+    if parsed.source_type not in SOURCES_OF[kind]:
+        allowed = ", ".join(sorted(SOURCES_OF[kind]))
+        raise validation.invalid("location", f"an artifact of kind {kind} comes from {allowed}")
+    return parsed
 
 
 def owner_of(visibility: Visibility, tenant_id: str | None, project_id: str | None) -> tuple[str | None, str | None]:
-    """Tenant and project that an artifact of this visibility belongs to, made by somebody at this place."""
+    """The tenant and the project that own an artifact of this visibility, registered at this place."""
     if visibility is Visibility.PLATFORM:
         if tenant_id is not None:
-            raise validation.invalid("visibility", "tenant or project: only the platform publishes for everybody")
+            raise validation.invalid("visibility", "tenant or project: only the platform can publish for everybody")
         return None, None
     if tenant_id is None:
         raise validation.invalid("visibility", "platform: the platform's artifacts are for everybody")
@@ -142,7 +141,7 @@ def owner_of(visibility: Visibility, tenant_id: str | None, project_id: str | No
 
 
 def is_visible(artifact: Artifact, tenant_id: str | None, project_id: str | None) -> bool:
-    """Whether whoever acts at this place may use the artifact; none and none is the platform itself."""
+    """Whether a caller at this place may use the artifact; without tenant and project, the place is the platform."""
     if artifact.visibility == Visibility.PLATFORM:
         return True
     if artifact.tenant_id != tenant_id:
@@ -153,7 +152,8 @@ def is_visible(artifact: Artifact, tenant_id: str | None, project_id: str | None
 def serves_owner(artifact: Artifact, owner_tenant_id: str | None) -> bool:
     """Whether everybody who may see an app of this owner may also see the artifact.
 
-    An app is the platform's or a tenant's, never a project's, so an artifact that one project alone sees serves none.
+    An app belongs to the platform or to a tenant, never to a project, so an artifact that only one project sees never
+    qualifies.
     """
     if artifact.visibility == Visibility.PLATFORM:
         return True
@@ -161,10 +161,10 @@ def serves_owner(artifact: Artifact, owner_tenant_id: str | None) -> bool:
 
 
 def register_artifact(
-    context: DecisionContext, place: tuple[str | None, str | None], spec: ArtifactSpec
+    context: DecisionContext, spec: ArtifactSpec, *, tenant_id: str | None, project_id: str | None
 ) -> Decision[Artifact]:
-    """A new artifact, a draft and unverified, at a place (tenant and project)."""
-    tenant_id, project_id = owner_of(spec.visibility, *place)
+    """Register an artifact at a place, as an unverified draft."""
+    tenant_id, project_id = owner_of(spec.visibility, tenant_id, project_id)
     source = read_source(spec.kind, spec.location)
     digest = read_digest(spec.digest)
     artifact = Artifact(
@@ -187,12 +187,12 @@ def register_artifact(
         revision=0,
         created_at=context.now,
     )
-    told = {"digest": digest, "kind": artifact.kind, "location": artifact.location, "size_bytes": artifact.size_bytes}
+    data = {"digest": digest, "kind": artifact.kind, "location": artifact.location, "size_bytes": artifact.size_bytes}
     return Decision(
         result=artifact,
         writes=(Insert("artifact", asdict(artifact), born=(PROMOTION, TRUST)),),
-        events=(EventRecord(EventType.ARTIFACT_REGISTERED, "artifact", artifact.id, tenant_id, project_id, data=told),),
-        audits=(AuditRecord("artifact.create", "artifact", artifact.id, tenant_id, project_id, after=told),),
+        events=(EventRecord(EventType.ARTIFACT_REGISTERED, "artifact", artifact.id, tenant_id, project_id, data=data),),
+        audits=(AuditRecord("artifact.create", "artifact", artifact.id, tenant_id, project_id, after=data),),
     )
 
 

@@ -1,14 +1,14 @@
-"""Artifact checks: reading an artifact's bytes, however many, and writing down what came of it.
+"""Artifact checks: reading all bytes of an artifact, and storing the result.
 
-A check is work that outlives the request that asked for it. It is accepted with the change that needs it, started by
-whoever has room under a lease, told how far it is while bytes come, and ended with what was found. A holder that dies
-leaves a lease that runs out: the check is accepted again and somebody else starts it, a bounded number of times. Each
-start and each loss is a transition, so the generation is the fencing token: whoever writes down a result names the
-generation that his start made, and a holder that was given up writes nothing.
+A check outlives the request that asked for it. It is created together with the change that needs it, a process with
+free capacity starts it under a lease and reports its progress, and it ends with a result. When its holder dies, the
+lease expires: the check is accepted again and another process starts it, a bounded number of times. Each start and
+each loss is a transition, so the generation is the fencing token: a result names the generation of its start, and a
+holder that lost its lease cannot write anything.
 
 There are two kinds. `content` finds the bytes at their source, hashes them and collects signatures; registering a blob
-and verifying ask for it. `smoke` also looks into them; staging asks for it. Of each kind an artifact has at most one
-under way.
+and verifying need it. `smoke` also inspects the content; staging needs it. An artifact has at most one unfinished check
+of each kind.
 """
 
 from collections.abc import Mapping, Sequence
@@ -36,15 +36,15 @@ from mooring.core.kernel.lifecycle import Lifecycle, Transition, Who
 ATTEMPTS_MAX: Final = 5
 UNDER_WAY_MAX: Final = 100  # of one tenant, or of the platform
 DETAIL_LENGTH_MAX: Final = 1_000
-PAUSE_SECONDS: Final = 1.0  # before a lost check is started again; doubled with each loss
+PAUSE_SECONDS: Final = 1.0  # the pause before a lost check starts again; it doubles with each loss
 SMOKE_COUNTS_FOR: Final = timedelta(hours=24)
-"""How long a smoke check that passed counts for staging; the digest pins the bytes, the source may lose them."""
+"""How long a passed smoke check allows staging: the digest pins the bytes, but the source may lose them."""
 CONCLUSIONS: Final = frozenset({Code.ARTIFACT_NOT_FOUND_AT_SOURCE, Code.DIGEST_MISMATCH, Code.SOURCE_DENIED})
-"""Failures of a content check that say something about the artifact: they are evidence, and trust follows from them."""
+"""Failures of a content check that are facts about the artifact: they are stored as evidence and affect its trust."""
 
 
 class CheckName(StrEnum):
-    """What is looked at."""
+    """The kind of a check."""
 
     CONTENT = "content"
     SMOKE = "smoke"
@@ -70,29 +70,29 @@ S, T = CheckState, CheckTrigger
 
 ARTIFACT_CHECK = Lifecycle(
     name="artifact_check",
-    about="Reading an artifact's bytes: finding and hashing them (`content`), or looking into them too (`smoke`). "
-    "The generation of a start is the fencing token of whoever started it.",
+    about="Reading an artifact's bytes: finding and hashing them (`content`), or inspecting them too (`smoke`). "
+    "The generation of a start is the fencing token of the process that started it.",
     states=CheckState,
     triggers=CheckTrigger,
     initial=S.ACCEPTED,
     meaning={
-        S.ACCEPTED: "stored and due; nobody reads yet, or no longer",
-        S.RUNNING: "a process reads under a lease and says how far it is",
-        S.SUCCEEDED: "every byte was read and is what the digest names",
-        S.FAILED: "it ended without that, and says why",
-        S.CANCELLED: "it ended early because somebody asked, or because the artifact was revoked",
+        S.ACCEPTED: "stored and due; no process is reading",
+        S.RUNNING: "a process reads under a lease and reports its progress",
+        S.SUCCEEDED: "every byte was read and the digest matches",
+        S.FAILED: "it ended without success; the failure code says why",
+        S.CANCELLED: "it ended early because a caller cancelled it or the artifact was revoked",
     },
     edges=(
-        Transition(S.ACCEPTED, T.START, S.RUNNING, Who.WORKER, "A process that has room takes the lease and begins."),
+        Transition(S.ACCEPTED, T.START, S.RUNNING, Who.WORKER, "A process with free capacity takes the lease."),
         Transition(S.ACCEPTED, T.CANCEL, S.CANCELLED, Who.USER, "A caller cancels it, or the artifact is revoked."),
-        Transition(S.RUNNING, T.LOSE_LEASE, S.ACCEPTED, Who.WORKER, "The lease ran out or its holder stopped."),
+        Transition(S.RUNNING, T.LOSE_LEASE, S.ACCEPTED, Who.WORKER, "The lease expired or its holder stopped."),
         Transition(S.RUNNING, T.SUCCEED, S.SUCCEEDED, Who.WORKER, "Every byte was read and the digest matches."),
         Transition(
             S.RUNNING,
             T.FAIL,
             S.FAILED,
             Who.WORKER,
-            "The bytes are not what they should be, the source does not give them, or too many holders were lost.",
+            "The bytes are wrong, the source does not deliver them, or too many holders were lost.",
         ),
         Transition(S.RUNNING, T.CANCEL, S.CANCELLED, Who.USER, "A caller cancels it, or the artifact is revoked."),
     ),
@@ -109,7 +109,7 @@ UNDER_WAY: Final = frozenset({S.ACCEPTED, S.RUNNING})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArtifactCheck:
-    """One check of an artifact, under way or ended."""
+    """One check of an artifact, unfinished or ended."""
 
     id: str
     tenant_id: str | None
@@ -121,7 +121,7 @@ class ArtifactCheck:
     generation: int
     attempts: int
     bytes_done: int
-    bytes_total: int | None  # as the source states it, until everything was read
+    bytes_total: int | None  # as the source announces it, until everything is read
     due_at: datetime
     created_at: datetime
     correlation_id: str
@@ -142,16 +142,15 @@ class ArtifactCheck:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether it has not ended."""
         return self.status in UNDER_WAY
 
     @property
     def actor(self) -> Actor:
-        """Who asked for it: what it concludes is done in his name."""
+        """Who asked for the check; its conclusions are recorded in their name."""
         return Actor(PrincipalKind(self.actor_kind), self.actor_id, self.token_id, self.break_glass_id)
 
     def refusal(self) -> Refusal | None:
-        """Why it did not succeed, as whoever waits for it is told; none while it may still, and when it did."""
+        """The refusal for callers that wait for this check; None when it succeeded, or has not ended."""
         if self.status == S.CANCELLED:
             return Refusal(Code.CHECK_CANCELLED, f"the check was cancelled: {self.detail}", {"check_id": self.id})
         if self.failure_code is None:
@@ -162,7 +161,7 @@ class ArtifactCheck:
 
 @dataclass(frozen=True, slots=True)
 class CheckOutcome:
-    """What came of reading."""
+    """The result of reading the bytes."""
 
     detail: str
     bytes_done: int
@@ -171,7 +170,7 @@ class CheckOutcome:
 
 
 def running(check: ArtifactCheck) -> Refusal:
-    """What somebody is told who needs the result of a check that is still under way."""
+    """The refusal for a caller that needs the result of a check that has not ended."""
     return Refusal(
         Code.CHECK_RUNNING,
         f"the {check.name} check {check.id} has read {check.bytes_done} of {_total(check)} bytes",
@@ -185,11 +184,11 @@ def running(check: ArtifactCheck) -> Refusal:
 
 
 def require_room(under_way: int) -> None:
-    """Refuse one more check where an owner has as many under way as it may."""
+    """Refuse one more check when the owner has as many unfinished checks as allowed."""
     if under_way >= UNDER_WAY_MAX:
         raise Refusal(
             Code.LIMIT_REACHED,
-            f"{under_way} checks are under way; a new one is taken when one of them has ended",
+            f"{under_way} checks are running or queued; try again when one of them has ended",
             {"limit": UNDER_WAY_MAX},
         )
 
@@ -197,7 +196,7 @@ def require_room(under_way: int) -> None:
 def accept_check(
     context: DecisionContext, artifact: Artifact, name: CheckName, *, action: str, bytes_total: int | None = None
 ) -> Decision[ArtifactCheck]:
-    """A new check, due at once; `action` is what it is asked for by."""
+    """Create a check that is due immediately; `action` is the audited action that needs it."""
     check = ArtifactCheck(
         id=context.mint(Prefix.ARTIFACT_CHECK),
         tenant_id=artifact.tenant_id,
@@ -219,17 +218,17 @@ def accept_check(
         token_id=context.actor.token_id,
         break_glass_id=context.actor.break_glass_id,
     )
-    told = {"check": name.value, "check_id": check.id, "digest": artifact.digest}
+    data = {"check": name.value, "check_id": check.id, "digest": artifact.digest}
     place = (artifact.tenant_id, artifact.project_id)
     return Decision(
         result=check,
         writes=(Insert("artifact_check", asdict(check), born=(ARTIFACT_CHECK,)),),
-        audits=(AuditRecord(action, "artifact", artifact.id, *place, after=told),),
+        audits=(AuditRecord(action, "artifact", artifact.id, *place, after=data),),
     )
 
 
 def start_check(context: DecisionContext, check: ArtifactCheck, lease_expires_at: datetime) -> Decision[ArtifactCheck]:
-    """Take the lease; reading begins with the first byte, since a hash cannot be carried over."""
+    """Take the lease. Reading starts at the first byte, because a hash cannot be resumed by another process."""
     changed: dict[str, object] = {
         "attempts": check.attempts + 1,
         "bytes_done": 0,
@@ -241,9 +240,9 @@ def start_check(context: DecisionContext, check: ArtifactCheck, lease_expires_at
 
 
 def lose_check(context: DecisionContext, check: ArtifactCheck) -> Decision[ArtifactCheck]:
-    """The holder is gone: due again after a pause, or failed when that happened too often."""
+    """The holder is gone: the check is due again after a pause, or fails after too many losses."""
     if check.attempts >= ATTEMPTS_MAX:
-        why = f"the processes that read it were lost, {check.attempts} times"
+        why = f"the process that read it was lost {check.attempts} times"
         outcome = CheckOutcome(why, check.bytes_done, Refusal(Code.TEMPORARILY_UNAVAILABLE, why))
         return end_check(context, check, outcome)
     pause = timedelta(seconds=PAUSE_SECONDS * 2 ** max(0, check.attempts - 1))
@@ -252,7 +251,7 @@ def lose_check(context: DecisionContext, check: ArtifactCheck) -> Decision[Artif
 
 
 def hand_back_check(context: DecisionContext, check: ArtifactCheck) -> Decision[ArtifactCheck]:
-    """The holder stops in good order: due again at once, and the attempt does not count."""
+    """The holder shuts down cleanly: the check is due again immediately, and the attempt does not count."""
     changed: dict[str, object] = {
         "due_at": context.now,
         "lease_expires_at": None,
@@ -262,7 +261,7 @@ def hand_back_check(context: DecisionContext, check: ArtifactCheck) -> Decision[
 
 
 def end_check(context: DecisionContext, check: ArtifactCheck, outcome: CheckOutcome) -> Decision[ArtifactCheck]:
-    """Write down what came of it; told to those who follow."""
+    """Store the result, and publish it as an event."""
     failure = outcome.failure
     changed: dict[str, object] = {
         "passed": failure is None,
@@ -280,7 +279,7 @@ def end_check(context: DecisionContext, check: ArtifactCheck, outcome: CheckOutc
 
 
 def cancel_check(context: DecisionContext, check: ArtifactCheck, why: str) -> Decision[ArtifactCheck]:
-    """End it early; its holder finds out when it next says how far it is, and can write nothing."""
+    """End the check early. Its holder notices at its next progress report, and cannot write a result."""
     changed: dict[str, object] = {"detail": why, "finished_at": context.now, "lease_expires_at": None}
     return _moved(context, check, T.CANCEL, changed, "artifact_check.cancel")
 
@@ -301,7 +300,7 @@ def _moved(
     edge = ARTIFACT_CHECK.step(S(check.status), trigger)
     moved: dict[str, Any] = {**changed, "status": edge.target.value, "generation": check.generation + 1}
     after = replace(check, **moved)
-    told = {
+    data = {
         "artifact_id": check.artifact_id,
         "check": check.name,
         "status": after.status,
@@ -310,7 +309,7 @@ def _moved(
         "detail": after.detail,
     }
     place = (check.tenant_id, check.project_id)
-    ended = EventRecord(EventType.ARTIFACT_CHECK_ENDED, "artifact_check", check.id, *place, data=told)
+    ended = EventRecord(EventType.ARTIFACT_CHECK_ENDED, "artifact_check", check.id, *place, data=data)
     before: dict[str, object] = {"status": check.status}
     now: dict[str, object] = {"status": after.status, "attempts": after.attempts, "failure_code": after.failure_code}
     return Decision(

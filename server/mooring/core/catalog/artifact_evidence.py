@@ -1,7 +1,7 @@
-"""What a look at an artifact's source leaves behind: evidence, which is only ever added.
+"""Evidence: what an inspection of an artifact's source observed. Evidence is only ever added.
 
-The conclusion from the evidence is drawn in `artifact_trust`; here it is written down, with the conclusion's own move
-where it changed.
+`artifact_trust` draws the conclusion from the evidence. This module stores the evidence, together with the transition
+of trust when the conclusion changed.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from mooring.core.kernel.ids import Prefix
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundSignature:
-    """A signature at the source, whole where it was found to hold."""
+    """A signature at the source; the payload and the signature are stored only when it is valid."""
 
     evidence: Evidence
     form: str = ""
@@ -28,16 +28,16 @@ class FoundSignature:
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedArtifact:
-    """An artifact and what follows from its evidence."""
+    """An artifact, and the trust that follows from its evidence."""
 
     artifact: Artifact
     trust: Trust
     evidence: tuple[Evidence, ...] = ()
-    check: ArtifactCheck | None = None  # the newest, where it was looked for
+    check: ArtifactCheck | None = None  # the newest check, if the caller asked for it
 
 
 def presence(context: DecisionContext, artifact: Artifact, digest: str | None, size_bytes: int | None) -> Evidence:
-    """What was at the source: these bytes, or none."""
+    """Evidence that the source has these bytes; a digest of None means that it has none."""
     return Evidence(
         id=context.mint(Prefix.ARTIFACT_EVIDENCE),
         artifact_id=artifact.id,
@@ -50,7 +50,6 @@ def presence(context: DecisionContext, artifact: Artifact, digest: str | None, s
 
 
 def evidence_insert(artifact: Artifact, found: FoundSignature) -> Insert:
-    """The row of one piece of evidence."""
     row = asdict(found.evidence) | {
         "tenant_id": artifact.tenant_id,
         "kind": found.evidence.kind.value,
@@ -66,44 +65,44 @@ def evidence_insert(artifact: Artifact, found: FoundSignature) -> Insert:
 def add_evidence(
     context: DecisionContext, artifact: Artifact, found: Sequence[FoundSignature], derived: Trust
 ) -> Decision[Artifact]:
-    """Store what was found, and the conclusion where it changed."""
+    """Store the evidence, and the conclusion if it changed."""
     concluded = record_trust(context, artifact, derived)
-    told = {
+    after = {
         "trust": derived.state.value,
         "evidence": [f"{each.evidence.kind}:{each.evidence.fault or 'held'}" for each in found],
     }
     place = (artifact.tenant_id, artifact.project_id)
-    looked = AuditRecord("artifact.verify", "artifact", artifact.id, *place, after=told)
+    verified = AuditRecord("artifact.verify", "artifact", artifact.id, *place, after=after)
     return Decision(
         result=concluded.result,
         writes=(*(evidence_insert(artifact, each) for each in found), *concluded.writes),
         events=concluded.events,
-        audits=concluded.audits or (looked,),
+        audits=concluded.audits or (verified,),
     )
 
 
-def add_presence(decision: Decision[Artifact], seen: Evidence) -> Decision[Artifact]:
-    """A registration, with the look at the source that it rests on."""
-    insert = evidence_insert(decision.result, FoundSignature(evidence=seen))
+def add_presence(decision: Decision[Artifact], evidence: Evidence) -> Decision[Artifact]:
+    """Add the evidence that the bytes are at the source to the decision that registers an artifact."""
+    insert = evidence_insert(decision.result, FoundSignature(evidence=evidence))
     return replace(decision, writes=(*decision.writes, insert))
 
 
 def measured(decision: Decision[Artifact], artifact: Artifact, size_bytes: int) -> Decision[Artifact]:
-    """A decision about an artifact, with the size that reading all of it told; it is stated once."""
+    """Add the measured size to a decision about an artifact, unless the artifact has it already."""
     if artifact.size_bytes == size_bytes:
         return decision
-    stated = {"size_bytes": size_bytes}
+    measured_size = {"size_bytes": size_bytes}
     moves = [write for write in decision.writes if isinstance(write, StateChange) and write.noun == "artifact"]
     own = moves[0] if moves else Update("artifact", artifact.id, artifact.revision, {})
     others = tuple(write for write in decision.writes if write is not own)
     revision = artifact.revision + (0 if moves else 1)
     after = replace(decision.result, size_bytes=size_bytes, revision=revision)
-    return replace(decision, result=after, writes=(*others, replace(own, set={**own.set, **stated})))
+    return replace(decision, result=after, writes=(*others, replace(own, set={**own.set, **measured_size})))
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactTransition:
-    """One transition of an artifact, in one of its two dimensions."""
+    """One transition of an artifact, of its promotion or of its trust."""
 
     machine: str
     generation: int

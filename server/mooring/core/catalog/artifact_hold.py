@@ -1,7 +1,7 @@
-"""Holds: what still uses a digest, so that it is not retired.
+"""Holds: records of what uses a digest, so that it cannot be retired.
 
-A hold is a row of its own, taken when something begins to use a digest and dropped when it ends. That it is never
-taken on a retired digest, and that nothing held is retired, is kept by the database: both wait for the digest's lock.
+A hold is a row that is inserted when something starts to use a digest and removed when it stops. The database ensures
+that nobody can hold a retired digest and nobody can retire a held one: both operations take the digest's lock.
 """
 
 from collections.abc import Sequence
@@ -29,15 +29,14 @@ class ArtifactHold:
 
     @property
     def hold(self) -> Hold:
-        """The hold, as far as promotions are concerned."""
+        """The properties of the hold that promotions need."""
         return Hold(self.digest, self.holder_noun, self.holder_id, self.version_id)
 
 
 def take_holds(
-    context: DecisionContext, place: tuple[str, str], holds: Sequence[Hold]
+    context: DecisionContext, holds: Sequence[Hold], *, tenant_id: str, project_id: str
 ) -> Decision[tuple[ArtifactHold, ...]]:
-    """Hold these digests for somebody in a place (tenant and project)."""
-    tenant_id, project_id = place
+    """Hold these digests on behalf of a project."""
     taken = tuple(
         ArtifactHold(
             id=context.mint(Prefix.ARTIFACT_HOLD),
@@ -50,7 +49,7 @@ def take_holds(
             revision=0,
             created_at=context.now,
         )
-        for hold in sorted(holds, key=lambda each: each.digest)  # the locks of several digests in one order
+        for hold in sorted(holds, key=lambda each: each.digest)  # one order of locks for all, against deadlocks
     )
     return Decision(
         result=taken,
@@ -60,7 +59,6 @@ def take_holds(
 
 
 def drop_holds(context: DecisionContext, holds: Sequence[ArtifactHold]) -> Decision[tuple[ArtifactHold, ...]]:
-    """Let go of these."""
     return Decision(
         result=tuple(holds),
         writes=tuple(Remove("artifact_hold", each.id, each.revision) for each in holds),
@@ -69,5 +67,5 @@ def drop_holds(context: DecisionContext, holds: Sequence[ArtifactHold]) -> Decis
 
 
 def _audited(action: str, hold: ArtifactHold) -> AuditRecord:
-    told = {"digest": hold.digest, "holder_noun": hold.holder_noun, "holder_id": hold.holder_id}
-    return AuditRecord(action, "artifact_hold", hold.id, hold.tenant_id, hold.project_id, after=told)
+    data = {"digest": hold.digest, "holder_noun": hold.holder_noun, "holder_id": hold.holder_id}
+    return AuditRecord(action, "artifact_hold", hold.id, hold.tenant_id, hold.project_id, after=data)

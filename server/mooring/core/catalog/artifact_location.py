@@ -1,14 +1,14 @@
-"""Where artifacts come from: source types, one canonical text for each place, and the list of allowed sources.
+"""Where artifacts come from: source types, the canonical text of a location, and matching against allowed sources.
 
-A policy and the list of sources are compared with the text of a location, so a location has one text only: hosts in
-lower case, the default port left out, no dot segments, no percent-encoding where none is needed, no query. Otherwise
-`…/allowed/../other` would pass a rule that means `…/allowed/*` and be read from elsewhere.
+Policies and the list of sources compare the text of a location, so each location has exactly one text: hosts in lower
+case, no default port, no dot segments, no needless percent-encoding, no query. Otherwise `…/allowed/../other` would
+match the rule `…/allowed/*` and be read from somewhere else.
 
-No location has a tag or a branch: an image is its repository and the artifact's digest, a file of a hub is named at
-one commit. What is allowed by a query (a signed address) is for one reading and is not part of the place.
+No location has a tag or a branch: an image is its repository plus the artifact's digest, and a file of a hub is named
+at one commit. A query (as in a signed URL) grants access once and is not part of the location.
 
-A pattern is a location, or the beginning of one that ends with `/*`, so that `oci://registry.example/*` never matches
-another host that begins alike.
+A pattern is a location, or the beginning of one that ends with `/*`, so `oci://registry.example/*` never matches
+another host whose name begins the same way.
 """
 
 import re
@@ -62,19 +62,19 @@ _FORM: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in its one canonical text."""
+    """A location in its canonical text."""
 
     source_type: SourceType
     text: str
 
     @property
     def rest(self) -> str:
-        """What stands after the scheme; for an image `<registry>/<repository>`, as signers write it."""
+        """The part after the scheme; for an image `<registry>/<repository>`, as signers write it."""
         return self.text.removeprefix(_HEAD[self.source_type])
 
 
 class SourceTier(StrEnum):
-    """Who allows a source, and so how far it may reach."""
+    """Who allows a source: that decides which networks it may reach."""
 
     PLATFORM = "platform"
     TENANT = "tenant"
@@ -85,21 +85,20 @@ class ArtifactSource:
     """A registry, bucket or host on the list of allowed sources."""
 
     id: str
-    tenant_id: str | None  # none: the platform's, for everybody
+    tenant_id: str | None  # None: a source of the platform, for all tenants
     name: str
     pattern: str
     revision: int
     created_at: datetime
-    reaches_private: bool = False  # whether it may lie in a private network; the platform's sources only
+    reaches_private: bool = False  # whether it may be in a private network; only for sources of the platform
 
     @property
     def tier(self) -> SourceTier:
-        """Whose source it is."""
         return SourceTier.PLATFORM if self.tenant_id is None else SourceTier.TENANT
 
 
 def read_location(text: str, path: str = "location") -> Location:
-    """The place that somebody names, in its canonical text."""
+    """Parse a location and bring it into its canonical text."""
     if len(text) > LOCATION_LENGTH_MAX:
         raise invalid(path, f"at most {LOCATION_LENGTH_MAX} characters")
     source_type = _source_type(text, path)
@@ -125,7 +124,7 @@ def read_location(text: str, path: str = "location") -> Location:
 
 
 def read_pattern(text: str, path: str = "pattern") -> str:
-    """A pattern of locations, in its canonical text."""
+    """Parse a pattern of locations and bring it into its canonical text."""
     if text == EVERYWHERE or text in {f"{head}*" for head in _HEAD.values()}:
         return text
     if "*" not in text:
@@ -139,7 +138,7 @@ def read_pattern(text: str, path: str = "pattern") -> str:
         if match is None or (match["file"] and not _is_plain_path(match["file"].rstrip("/"))):
             raise _not_of_form(source_type, path)
         return text
-    # What begins a location is one itself when something follows.
+    # A prefix becomes a valid location when something is appended to it.
     return f"{read_location(f'{prefix}x', path).text.removesuffix('x')}*"
 
 
@@ -151,10 +150,10 @@ def covers(pattern: str, other: str) -> bool:
 
 
 def source_of(location: Location, sources: Iterable[ArtifactSource], tenant_id: str | None) -> ArtifactSource | None:
-    """The source that allows this place for this tenant: the most exact one; none where nobody allows it.
+    """The most specific source that allows this location for this tenant; None when no source does.
 
-    A tenant uses the platform's sources and its own. Where both name a place equally exactly it is the platform's,
-    which may reach further.
+    A tenant uses the platform's sources and its own. When both are equally specific, the platform's source wins,
+    because it may reach more networks.
     """
     fitting = [each for each in sources if each.tenant_id in (None, tenant_id) and covers(each.pattern, location.text)]
     return max(fitting, key=lambda each: (len(each.pattern), each.tenant_id is None), default=None)
@@ -175,7 +174,7 @@ def _source_type(text: str, path: str) -> SourceType:
 def _https(text: str, path: str) -> str:
     target = read_url(text, path)
     if "?" in target.path:
-        raise invalid(path, "an address without a query; what a query allows is for one reading and not kept")
+        raise invalid(path, "an address without a query: a query grants access once and is not stored")
     if target.path != "/":
         _plain_path(target.path[1:], SourceType.HTTPS, path)
     return target.url.removeprefix("https://")
@@ -193,13 +192,13 @@ def _oci(rest: str, path: str) -> str:
 def _plain_path(text: str, source_type: SourceType, path: str) -> str:
     if not _is_plain_path(text):
         raise invalid(
-            path, f"{_FORM[source_type]}; its path has plain characters, and no empty or dot segment, nor % or spaces"
+            path, f"{_FORM[source_type]}; the path must not have empty or dot segments, percent-encoding or spaces"
         )
     return text
 
 
 def _is_plain_path(text: str) -> bool:
-    # Without percent-encoding there is one way to write a path, and no %2e%2e that only the server understands.
+    # Without percent-encoding a path has only one spelling, and no %2e%2e that only the server decodes.
     return bool(_PLAIN.fullmatch(text)) and not any(segment in ("", ".", "..") for segment in text.split("/"))
 
 

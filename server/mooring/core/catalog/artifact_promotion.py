@@ -1,13 +1,13 @@
-"""Promotion, with its conditions: what a move needs besides being in the table.
+"""The conditions of promotion: what a transition needs in addition to being in the table.
 
-A version is never further than its artifacts, and that holds in both directions: `NEEDS` says which states of an
-artifact each state of a version bears. A version's move is refused where an artifact is behind it, with the artifacts
-named; an artifact's move is refused where it would leave a version ahead, with the versions named.
+A version is never promoted further than its artifacts. `NEEDS` says which states of an artifact each state of a version
+allows, and it applies in both directions: the transition of a version is refused when an artifact is behind, and names
+these artifacts; the transition of an artifact is refused when it would leave a version ahead, and names these versions.
 
-Staging needs checks that passed, of these very bytes. Whatever leads to `retired` needs that nothing holds the
-digest; from `deprecated` it also needs the grace period over, so that those who use it can leave. The functions here
-look at a snapshot; that nothing changes between the look and the write (a new hold, a version that is staged) is kept
-by the lock that these writes share in the database.
+Staging needs passed checks of exactly these bytes. Every transition to `retired` needs that nothing holds the digest;
+from `deprecated` it also needs the grace period to be over, so that users can move away. The functions here evaluate a
+snapshot. A lock in the database ensures that nothing changes between that evaluation and the write (a new hold, a
+version that is staged).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ NEEDS: Final[Mapping[PromotionState, frozenset[PromotionState]]] = {
     S.DEPRECATED: frozenset({S.ACTIVE, S.DEPRECATED}),
     S.RETIRED: frozenset(PromotionState),
 }
-"""For each state of a version the states that each of its artifacts may be in."""
+"""For each state of a version, the states that each of its artifacts may have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +56,12 @@ class Hold:
     digest: str
     holder_noun: str
     holder_id: str
-    version_id: str | None = None  # the version through which it uses it, where there is one
+    version_id: str | None = None  # the version through which the holder uses the digest, if any
 
 
 @dataclass(frozen=True, slots=True)
 class VersionUse:
-    """A version that needs an artifact, as far as the artifact's moves are concerned."""
+    """A version that needs an artifact, with what the promotion of the artifact depends on."""
 
     version_id: str
     app_slug: str
@@ -71,42 +71,42 @@ class VersionUse:
 
 @dataclass(frozen=True, slots=True)
 class PromotionRequest:
-    """A move that is asked for; what else is said belongs to one trigger each."""
+    """A requested transition; each of the optional fields belongs to one trigger."""
 
     trigger: PromotionTrigger
     reason: str
-    canary_percentage: Decimal | int | float | str | None = None  # of a version's canary
-    superseded_by: str | None = None  # of a deprecation: what takes its place
-    no_successor_because: str | None = None  # of a deprecation: why nothing does
+    canary_percentage: Decimal | int | float | str | None = None  # for the canary of a version
+    superseded_by: str | None = None  # for a deprecation: the successor
+    no_successor_because: str | None = None  # for a deprecation: why there is no successor
 
 
 @dataclass(frozen=True, slots=True)
 class ArtifactFacts:
-    """All that an artifact's move looks at."""
+    """All facts that the promotion of an artifact depends on."""
 
     versions: Sequence[VersionUse] = ()
     checks: Sequence[CheckResult] = ()
     holds: Sequence[Hold] = ()
-    successor: Artifact | None = None  # what `superseded_by` names, where it was found
+    successor: Artifact | None = None  # the artifact that `superseded_by` names, if it exists
     grace_period: timedelta = field(default=GRACE_PERIOD)
 
 
 def why_checks_missing(checks: Iterable[CheckResult], subject: str, required: Sequence[str]) -> Refusal | None:
-    """Why the stored checks do not allow staging; a check of other bytes says nothing about these."""
-    own = {check.name: check for check in checks if check.subject == subject}  # the last one of a name counts
+    """Why the stored checks do not allow staging; None when they do. Only checks of this digest count."""
+    own = {check.name: check for check in checks if check.subject == subject}  # the last one of each name wins
     missing = [
-        {"check": name, "detail": own[name].detail if name in own else "it was not run for this content"}
+        {"check": name, "detail": own[name].detail if name in own else "it has not run for this content"}
         for name in required
         if name not in own or not own[name].passed
     ]
     if not missing:
         return None
     listed = "; ".join(f"{each['check']}: {each['detail']}" for each in missing)
-    return Refusal(Code.PROMOTION_REFUSED, f"staging needs checks that passed: {listed}", {"missing": missing})
+    return Refusal(Code.PROMOTION_REFUSED, f"staging needs passed checks: {listed}", {"missing": missing})
 
 
 def why_artifact_behind(target: PromotionState, versions: Iterable[VersionUse]) -> Refusal | None:
-    """Why the artifact may not come to `target`: the versions that would then be ahead of it."""
+    """Why the artifact cannot become `target`: the versions that would be ahead of it; None when it can."""
     ahead = [each for each in versions if target not in NEEDS[each.promotion]]
     if not ahead:
         return None
@@ -131,7 +131,7 @@ def why_artifact_behind(target: PromotionState, versions: Iterable[VersionUse]) 
 
 
 def why_held(holds: Sequence[Hold]) -> Refusal | None:
-    """Why nothing with these holds is retired or withdrawn."""
+    """Why something with these holds cannot be retired or withdrawn; None when there are no holds."""
     if not holds:
         return None
     listed = ", ".join(f"{hold.holder_noun} {hold.holder_id}" for hold in holds[:NAMED_MAX])
@@ -143,38 +143,38 @@ def why_held(holds: Sequence[Hold]) -> Refusal | None:
 
 
 def why_in_grace(deprecated_at: datetime | None, now: datetime, grace_period: timedelta) -> Refusal | None:
-    """Why what was deprecated then is not retired now."""
+    """Why something cannot be retired yet; None when its grace period is over."""
     if deprecated_at is None:
-        raise ValueError("what is deprecated says since when")
+        raise ValueError("something deprecated must have the time of its deprecation")
     ready_at = deprecated_at + grace_period
     if now >= ready_at:
         return None
     return Refusal(
         Code.GRACE_PERIOD,
-        f"it was deprecated at {deprecated_at.isoformat()} and stays until {ready_at.isoformat()}",
+        f"it was deprecated at {deprecated_at.isoformat()} and cannot be retired before {ready_at.isoformat()}",
         {"deprecated_at": deprecated_at.isoformat(), "ready_at": ready_at.isoformat()},
     )
 
 
 def supersession(request: PromotionRequest) -> tuple[str | None, str | None]:
-    """What a deprecation says: the successor, or why there is none; never both, never neither."""
+    """The successor, or the reason why there is none; a deprecation must give exactly one of them."""
     if (request.superseded_by is None) == (request.no_successor_because is None):
-        raise validation.invalid("superseded_by", "the successor, or in `no_successor_because` why there is none")
+        raise validation.invalid("superseded_by", "give the successor, or a reason in `no_successor_because`")
     if request.no_successor_because is not None:
         return None, validation.reason(request.no_successor_because, "no_successor_because")
     return request.superseded_by, None
 
 
 def no_successor(superseded_by: str | None, why: str) -> Refusal:
-    """The refusal of a successor that cannot be one."""
+    """The refusal of an invalid successor."""
     missing = [{"successor": superseded_by, "detail": why}]
-    return Refusal(Code.PROMOTION_REFUSED, f"{superseded_by} does not take its place: {why}", {"missing": missing})
+    return Refusal(Code.PROMOTION_REFUSED, f"{superseded_by} cannot be the successor: {why}", {"missing": missing})
 
 
 def move_artifact(
     context: DecisionContext, artifact: Artifact, request: PromotionRequest, facts: ArtifactFacts
 ) -> Decision[Artifact]:
-    """One move of an artifact, with everything that it needs; or a refusal that names what is in the way."""
+    """Promote an artifact one step; a Refusal names the condition that is not met."""
     edge = PROMOTION.step(S(artifact.promotion), request.trigger)
     reason = validation.reason(request.reason)
     changed = _artifact_changes(context, artifact, request, facts)
@@ -193,7 +193,7 @@ def move_artifact(
         **{**asdict(artifact), **changed, "promotion": edge.target.value, "promotion_generation": generation + 1}
     )
     place = (artifact.tenant_id, artifact.project_id)
-    told = {
+    data = {
         "digest": artifact.digest,
         "trigger": request.trigger.value,
         "before": artifact.promotion,
@@ -203,7 +203,7 @@ def move_artifact(
     return Decision(
         result=after,
         writes=(StateChange("artifact", artifact.id, PROMOTION, edge, generation, artifact.tenant_id, set=changed),),
-        events=(EventRecord(EventType.ARTIFACT_PROMOTED, "artifact", artifact.id, *place, data=told),),
+        events=(EventRecord(EventType.ARTIFACT_PROMOTED, "artifact", artifact.id, *place, data=data),),
         audits=(
             AuditRecord(
                 "artifact.promote",
@@ -211,7 +211,7 @@ def move_artifact(
                 artifact.id,
                 *place,
                 before={"promotion": artifact.promotion},
-                after={"promotion": edge.target.value, **_told(changed)},
+                after={"promotion": edge.target.value, **_plain_values(changed)},
                 reason=reason,
             ),
         ),
@@ -239,5 +239,5 @@ def _artifact_changes(
     return {"deprecated_at": context.now, "superseded_by": superseded_by, "deprecation_reason": because}
 
 
-def _told(changed: Mapping[str, object]) -> dict[str, object]:
+def _plain_values(changed: Mapping[str, object]) -> dict[str, object]:
     return {key: value.isoformat() if isinstance(value, datetime) else value for key, value in changed.items()}

@@ -1,7 +1,8 @@
-"""The list of allowed sources, changed: which registries, buckets and hosts artifacts may come from.
+"""Changes of the list of allowed sources: the registries, buckets and hosts that artifacts may come from.
 
-The platform's sources are for everybody and may lie in private networks, where they say so; a tenant's are for that
-tenant and reach the public internet alone. Files are the platform's own, so only the platform puts them on its list.
+The platform's sources apply to all tenants and may be in private networks if they say so; a tenant's sources apply to
+that tenant and reach only the public internet. Files are on the platform's own disk, so only the platform may allow
+them.
 """
 
 from collections.abc import Mapping
@@ -20,7 +21,7 @@ SOURCES_MAX: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ArtifactSourceSpec:
-    """A source that somebody asks to allow."""
+    """A source that a caller asks to allow."""
 
     name: str
     pattern: str
@@ -28,19 +29,21 @@ class ArtifactSourceSpec:
 
 
 def create_source(
-    context: DecisionContext, tenant_id: str | None, spec: ArtifactSourceSpec, sources_there: int
+    context: DecisionContext, tenant_id: str | None, spec: ArtifactSourceSpec, source_count: int
 ) -> Decision[ArtifactSource]:
-    """Put a source on the platform's list (no tenant) or on a tenant's."""
-    if sources_there >= SOURCES_MAX:
+    """Add a source to the list of a tenant, or of the platform when `tenant_id` is None."""
+    if source_count >= SOURCES_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"a list has at most {SOURCES_MAX} sources", {"limit": SOURCES_MAX})
     pattern = read_pattern(spec.pattern)
     if tenant_id is not None:
         if spec.reaches_private:
-            raise validation.invalid("reaches_private", "false: only the platform allows what lies in private networks")
+            raise validation.invalid(
+                "reaches_private", "false: only the platform can allow sources in private networks"
+            )
         if pattern.startswith(f"{SourceType.FILE}:"):
-            raise validation.invalid("pattern", "no files: only the platform allows those below its directory")
+            raise validation.invalid("pattern", "no files: only the platform can allow files")
     elif spec.reaches_private and pattern == EVERYWHERE:
-        raise validation.invalid("pattern", "a place: what reaches private networks is named")
+        raise validation.invalid("pattern", "a specific pattern: a source in a private network must be named")
     source = ArtifactSource(
         id=context.mint(Prefix.ARTIFACT_SOURCE),
         tenant_id=tenant_id,
@@ -50,36 +53,36 @@ def create_source(
         created_at=context.now,
         reaches_private=spec.reaches_private,
     )
-    told = _told(source)
+    data = _audit_data(source)
     return Decision(
         result=source,
         writes=(Insert("artifact_source", asdict(source)),),
-        events=(_happened(source, {"change": "added", **told}),),
+        events=(_happened(source, {"change": "added", **data}),),
         audits=(
             AuditRecord(
-                "artifact_source.update", "artifact_source", source.id, tenant_id, after={"change": "added", **told}
+                "artifact_source.update", "artifact_source", source.id, tenant_id, after={"change": "added", **data}
             ),
         ),
     )
 
 
 def delete_source(context: DecisionContext, source: ArtifactSource) -> Decision[ArtifactSource]:
-    """Take a source off its list: what came from it is no longer trusted, from the next use on."""
-    told = _told(source)
+    """Remove a source from its list; artifacts from it are not trusted at their next use."""
+    data = _audit_data(source)
     return Decision(
         result=source,
         writes=(Remove("artifact_source", source.id, source.revision),),
-        events=(_happened(source, {"change": "removed", **told}),),
-        audits=(AuditRecord("artifact_source.update", "artifact_source", source.id, source.tenant_id, before=told),),
+        events=(_happened(source, {"change": "removed", **data}),),
+        audits=(AuditRecord("artifact_source.update", "artifact_source", source.id, source.tenant_id, before=data),),
     )
 
 
 def may_read(source: ArtifactSource, source_type: SourceType) -> bool:
-    """Whether a source that names the place also allows this way of reading: files are the platform's."""
+    """Whether a source allows this source type: only sources of the platform allow files."""
     return source_type is not SourceType.FILE or source.tier is SourceTier.PLATFORM
 
 
-def _told(source: ArtifactSource) -> dict[str, object]:
+def _audit_data(source: ArtifactSource) -> dict[str, object]:
     return {"name": source.name, "pattern": source.pattern, "reaches_private": source.reaches_private}
 
 

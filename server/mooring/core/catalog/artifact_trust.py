@@ -1,17 +1,17 @@
-"""Trust, derived: artifact, stored evidence, trusted keys and policy in; verified, or why not, out.
+"""The derivation of trust: from the artifact, its evidence, the trusted keys and the policy to "verified" or why not.
 
-Nothing here remembers. Each use of an artifact derives its trust anew, so that removing a key, denying a source or
+These functions are stateless. Each use of an artifact derives its trust again, so removing a key, denying a source or
 revoking the artifact takes effect with the next use and not with the next sweep. The stored state of trust is the last
-conclusion, for people and for the database's constraints; `trust_step` says which move brings it up to date.
+conclusion, for people and for the database's constraints; `trust_step` gives the transition that updates it.
 
-Evidence is what was observed, kept for ever: that the bytes were at the source under this digest, and signatures that
-were found. A signature counts when the key that made it is trusted at this moment, for this digest and in this
-repository. Without the last, a signature could be copied along with the bytes to another place.
+Evidence is what was observed and is never deleted: that the source had bytes with this digest, and the signatures that
+were found. A signature is valid evidence when its key is trusted now and it was made for this digest in this
+repository. Without the repository, somebody could copy the signature along with the bytes to another location.
 
-The platform's keys count for every artifact; a tenant's keys count for the artifacts of that tenant alone.
+The platform's keys apply to every artifact; a tenant's keys apply only to the artifacts of that tenant.
 
-Where a signature is not required, false ones are ignored: anybody who may push could otherwise reject an artifact by
-adding one.
+When no signature is required, invalid ones are ignored: otherwise anybody who may push could get an artifact rejected
+by adding one.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,14 +32,14 @@ from mooring.core.kernel.lifecycle import Transition
 
 
 class EvidenceKind(StrEnum):
-    """What was observed."""
+    """The kind of an observation."""
 
     PRESENCE = "presence"
     SIGNATURE = "signature"
 
 
 class SignatureFault(StrEnum):
-    """Why a signature that was found did not count when it was checked."""
+    """Why a signature was not valid when it was checked."""
 
     UNKNOWN_KEY = "unknown_key"
     OTHER_DIGEST = "other_digest"
@@ -64,21 +64,21 @@ class Evidence:
     id: str
     artifact_id: str
     kind: EvidenceKind
-    digest: str  # of the bytes that were seen, or that were signed
+    digest: str  # of the bytes at the source, or of the bytes that were signed
     observed_at: datetime
-    present: bool = True  # of a presence: whether the bytes were there
-    size_bytes: int | None = None  # of a presence
-    repository: str | None = None  # of a signature: what it was made for, `<registry>/<repository>`
-    key_fingerprint: str | None = None  # of a signature: the key that made it, when it was found to hold
-    fault: SignatureFault | None = None  # of a signature that does not hold
+    present: bool = True  # for a presence: whether the source had the bytes
+    size_bytes: int | None = None  # for a presence
+    repository: str | None = None  # for a signature: the `<registry>/<repository>` it was made for
+    key_fingerprint: str | None = None  # for a valid signature: the key that made it
+    fault: SignatureFault | None = None  # for an invalid signature
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignerKey:
-    """A public key whose signatures count; rotated by adding the next and removing the last."""
+    """A public key whose signatures are trusted; to rotate it, add the new one and remove the old one."""
 
     id: str
-    tenant_id: str | None  # none: the platform's, which counts everywhere
+    tenant_id: str | None  # None: a key of the platform, which is trusted for every artifact
     fingerprint: str
     removed_at: datetime | None = None
     name: str = ""
@@ -94,16 +94,16 @@ class TrustDoubt:
 
     code: Code
     reason: str
-    denied_by: PolicyVerdict | None = None  # the layer of the policy that says so
+    denied_by: PolicyVerdict | None = None  # the verdict of the policy that causes the doubt
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What follows from the evidence at this moment."""
+    """The conclusion from the evidence at this moment."""
 
     state: TrustState
     doubts: tuple[TrustDoubt, ...] = ()
-    evidence_ids: tuple[str, ...] = ()  # what the conclusion rests on
+    evidence_ids: tuple[str, ...] = ()  # the evidence that the conclusion relies on
 
     @property
     def is_verified(self) -> bool:
@@ -111,17 +111,17 @@ class Trust:
         return self.state is TrustState.VERIFIED
 
     def refusal(self, artifact: Artifact) -> Refusal | None:
-        """Why the artifact may not be used; None where it may."""
+        """Why the artifact may not be used; None when it may."""
         if self.is_verified:
             return None
         first = self.doubts[0]
         doubts = [{"code": each.code.value, "reason": each.reason} for each in self.doubts]
         denial = None if first.denied_by is None else first.denied_by.refusal()
-        told = {"artifact_id": artifact.id, "digest": artifact.digest, "trust": self.state.value, "reasons": doubts}
+        details = {"artifact_id": artifact.id, "digest": artifact.digest, "trust": self.state.value, "reasons": doubts}
         return Refusal(
             first.code,
             f"artifact {artifact.digest} is {self.state}: {first.reason}",
-            told if denial is None else {**denial.details, **told},
+            details if denial is None else {**denial.details, **details},
         )
 
 
@@ -136,7 +136,7 @@ _STATE_OF: Final = {
     Code.ARTIFACT_NOT_FOUND_AT_SOURCE: TrustState.UNVERIFIED,
     Code.ARTIFACT_UNVERIFIED: TrustState.UNVERIFIED,
 }
-"""What a doubt makes of an artifact, the worst first: false evidence rejects it, missing evidence leaves it open."""
+"""The state that follows from each doubt, the worst first: false evidence rejects, missing evidence does not verify."""
 
 
 def derive_trust(
@@ -150,15 +150,15 @@ def derive_trust(
 ) -> Trust:
     """What the evidence proves under these keys and this policy.
 
-    `source_allowed` is whether a source on the list names the place; `known_as` are further names of its repository,
-    under which publishers know it. Evidence of another artifact proves nothing here.
+    `source_allowed` says whether a source on the list matches the location; `known_as` are other names under which
+    publishers know the repository. Evidence of another artifact is ignored.
     """
     if artifact.trust == TrustState.REVOKED:
-        reason = artifact.revocation_reason or "it was withdrawn for ever"
+        reason = artifact.revocation_reason or "it was permanently withdrawn"
         return Trust(TrustState.REVOKED, (TrustDoubt(Code.ARTIFACT_REVOKED, reason),))
     doubts: list[TrustDoubt] = []
     if not source_allowed:
-        doubts.append(TrustDoubt(Code.SOURCE_DENIED, f"no source on the list names {artifact.location}"))
+        doubts.append(TrustDoubt(Code.SOURCE_DENIED, f"no source on the list matches {artifact.location}"))
     verdict = policy.decide(PolicyRequest(source=artifact.location))
     if not verdict.allowed:
         doubts.append(TrustDoubt(Code.SOURCE_DENIED, f"the {verdict.layer} policy denies {artifact.location}", verdict))
@@ -180,10 +180,10 @@ def derive_trust(
 
 
 def trust_step(stored: TrustState, derived: Trust) -> Transition[TrustState, TrustTrigger] | None:
-    """The move that brings the stored state to what was derived; None where there is none to make.
+    """The transition from the stored state to the derived one; None when there is none.
 
-    What was rejected does not become unverified: it stays rejected until better evidence verifies it. The derived
-    state is what counts for a use, whatever is stored.
+    A rejected artifact does not become unverified: it stays rejected until better evidence verifies it. Every use of an
+    artifact relies on the derived state and not on the stored one.
     """
     for edge in TRUST.edges:
         if edge.source is stored and edge.target is derived.state and edge.trigger is not TrustTrigger.REVOKE:
@@ -192,35 +192,35 @@ def trust_step(stored: TrustState, derived: Trust) -> Transition[TrustState, Tru
 
 
 def record_trust(context: DecisionContext, artifact: Artifact, derived: Trust) -> Decision[Artifact]:
-    """Store the conclusion where it changed; repeating it writes nothing."""
+    """Store the conclusion if it changed; storing it again writes nothing."""
     edge = trust_step(TrustState(artifact.trust), derived)
     if edge is None:
         return Decision(result=artifact)
     reason = "; ".join(each.reason for each in derived.doubts) or edge.why
     changed: dict[str, object] = {"rejection_reason": reason if edge.target is TrustState.REJECTED else None}
-    return _moved(context, artifact, edge, changed, ("artifact.verify", reason))
+    return _moved(context, artifact, edge, changed, action="artifact.verify", reason=reason)
 
 
 def revoke_artifact(context: DecisionContext, artifact: Artifact, reason: str) -> Decision[Artifact]:
-    """Withdraw it for ever, whatever the evidence says; every use from now on is refused."""
+    """Withdraw the artifact permanently, whatever the evidence says; every later use is refused."""
     edge = TRUST.step(TrustState(artifact.trust), TrustTrigger.REVOKE)
     stated = validation.reason(reason)
     changed: dict[str, object] = {"revoked_at": context.now, "revocation_reason": stated}
-    return _moved(context, artifact, edge, changed, ("artifact.revoke", stated))
+    return _moved(context, artifact, edge, changed, action="artifact.revoke", reason=stated)
 
 
 def _presence(artifact: Artifact, evidence: Sequence[Evidence]) -> tuple[Evidence | None, TrustDoubt | None]:
-    """The last look at the source decides: what is gone or was exchanged is no longer there."""
-    looks = [each for each in evidence if each.kind is EvidenceKind.PRESENCE]
-    last = max(looks, key=lambda each: (each.observed_at, each.id), default=None)
+    """The newest observation of the source decides, because the bytes may have been removed or replaced since."""
+    observations = [each for each in evidence if each.kind is EvidenceKind.PRESENCE]
+    last = max(observations, key=lambda each: (each.observed_at, each.id), default=None)
     if last is None:
-        return None, TrustDoubt(Code.ARTIFACT_UNVERIFIED, "nobody has looked for its bytes at the source yet")
+        return None, TrustDoubt(Code.ARTIFACT_UNVERIFIED, "its bytes have not been checked at the source yet")
     if not last.present:
         return last, TrustDoubt(
-            Code.ARTIFACT_NOT_FOUND_AT_SOURCE, "its bytes were not at the source when last looked for"
+            Code.ARTIFACT_NOT_FOUND_AT_SOURCE, "its bytes were missing at the source at the last check"
         )
     if last.digest != artifact.digest:
-        return last, TrustDoubt(Code.DIGEST_MISMATCH, f"the source has {last.digest} in its place")
+        return last, TrustDoubt(Code.DIGEST_MISMATCH, f"the source has {last.digest} instead")
     if last.size_bytes is not None and last.size_bytes != artifact.size_bytes:
         reason = f"the source has {last.size_bytes} bytes, not {artifact.size_bytes}"
         return last, TrustDoubt(Code.DIGEST_MISMATCH, reason)
@@ -249,10 +249,10 @@ def _signature(
 
 _SIGNATURE_DOUBTS: Final = (
     (Code.SIGNATURE_REPLAYED, "a trusted key signed another digest, or this one for another repository"),
-    (Code.SIGNATURE_KEY_UNKNOWN, "no signature is of a key that is trusted here now"),
-    (Code.SIGNATURE_INVALID, "what was given as a signature does not hold"),
+    (Code.SIGNATURE_KEY_UNKNOWN, "no signature was made by a key that is trusted here now"),
+    (Code.SIGNATURE_INVALID, "the signature is not valid"),
 )
-"""The worst first: a trusted key's signature in the wrong place says more than a stranger's."""
+"""The worst first: a misused signature of a trusted key matters more than a signature of an unknown key."""
 
 
 def _fault(artifact: Artifact, signature: Evidence, trusted: set[str], repositories: frozenset[str]) -> Code | None:
@@ -272,15 +272,16 @@ def _moved(
     artifact: Artifact,
     edge: Transition[TrustState, TrustTrigger],
     changed: dict[str, object],
-    why: tuple[str, str],
+    *,
+    action: str,
+    reason: str,
 ) -> Decision[Artifact]:
     after = Artifact(
         **{**asdict(artifact), **changed, "trust": edge.target.value, "trust_generation": artifact.trust_generation + 1}
     )
     place = (artifact.tenant_id, artifact.project_id)
-    action, reason = why
     before, now = {"trust": artifact.trust}, {"trust": edge.target.value}
-    told = {"digest": artifact.digest, "before": artifact.trust, "after": edge.target.value, "reason": reason}
+    data = {"digest": artifact.digest, "before": artifact.trust, "after": edge.target.value, "reason": reason}
     return Decision(
         result=after,
         writes=(
@@ -288,6 +289,6 @@ def _moved(
                 "artifact", artifact.id, TRUST, edge, artifact.trust_generation, artifact.tenant_id, set=changed
             ),
         ),
-        events=(EventRecord(EventType.ARTIFACT_TRUST_CHANGED, "artifact", artifact.id, *place, data=told),),
+        events=(EventRecord(EventType.ARTIFACT_TRUST_CHANGED, "artifact", artifact.id, *place, data=data),),
         audits=(AuditRecord(action, "artifact", artifact.id, *place, before=before, after=now, reason=reason),),
     )

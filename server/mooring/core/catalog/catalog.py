@@ -1,9 +1,9 @@
-"""The catalog of a project: what it may launch and, for what it may not, why.
+"""The catalog of a project: the apps that it may launch, and for the others the reasons why not.
 
-An entry is an app with the version that the project's channel means, and the hindrances to launching it: not
-entitled, not offered, deprecated, policy, not to be trusted, no compatible capacity. All of them are found, not only
-the first, so that whoever wants to help sees the whole way. Launching an instance asks the same function, so the
-catalog never promises what a launch then refuses.
+An entry is an app with the version that the project's channel selects, and the obstacles to launching it: not
+entitled, not offered, deprecated, denied by policy, not trusted, no compatible capacity. It lists all obstacles and not
+only the first, so that an admin sees everything that has to change. Launching an instance uses the same function, so
+the catalog never promises what a launch then refuses.
 """
 
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ SEARCH_WORDS_MAX: Final = 8
 
 
 class Obstacle(StrEnum):
-    """What kind of thing stands in the way."""
+    """The kind of an obstacle."""
 
     NOT_ENTITLED = "not_entitled"
     NOT_OFFERED = "not_offered"
@@ -58,13 +58,12 @@ class LaunchObstacle:
 
     @property
     def reason(self) -> str:
-        """The reason for people."""
         return self.refusal.detail
 
 
 @dataclass(frozen=True, slots=True)
 class VersionNeeds:
-    """What a version needs of a project, from its manifest and its artifacts as they are now."""
+    """What a version requires of a project, by its manifest and the current state of its artifacts."""
 
     compatibility: Compatibility
     required_actions: tuple[str, ...]
@@ -73,16 +72,16 @@ class VersionNeeds:
 
 @dataclass(frozen=True, slots=True)
 class ProjectContext:
-    """What is known of the project that looks."""
+    """What is known about the project that reads the catalog."""
 
     project_id: str
     entitlement: Entitlement | None
     policy: PolicyChain  # global, tenant and project
     gpus_held: int = 0
-    offers: Sequence[Offer] | None = None  # capacity that it has or could have; none: do not ask
+    offers: Sequence[Offer] | None = None  # capacity that it has or could get; None skips the check
 
     def chain(self) -> PolicyChain:
-        """The policy of the project, with what the entitlement narrows behind it."""
+        """The policy of the project, narrowed by the entitlement."""
         return self.policy if self.entitlement is None else self.policy.narrowed(*self.entitlement.layer)
 
 
@@ -92,23 +91,22 @@ class CatalogEntry:
 
     app: App
     version: AppVersion | None
-    hindrances: tuple[LaunchObstacle, ...]
+    obstacles: tuple[LaunchObstacle, ...]
 
     @property
     def launchable(self) -> bool:
-        """Whether the project may launch it now."""
-        return not self.hindrances
+        return not self.obstacles
 
 
 def chosen_version(versions: Iterable[AppVersion], project_id: str) -> AppVersion | None:
-    """The version that the channel means for the project; where there is none, the newest deprecated one, to say so."""
+    """The version that the stable channel selects for the project, or else the newest deprecated one."""
     known = {version.id: version for version in versions}
     chosen = chosen_candidate([version.candidate() for version in known.values()], project_id)
     return None if chosen is None else known[chosen.version_id]
 
 
 def chosen_candidate(candidates: Sequence[Candidate], project_id: str) -> Candidate | None:
-    """The same, of versions without their manifests."""
+    """Like `chosen_version`, for versions without their manifests."""
     candidate = stable(candidates, project_id)
     if candidate is not None:
         return candidate
@@ -117,7 +115,7 @@ def chosen_candidate(candidates: Sequence[Candidate], project_id: str) -> Candid
 
 
 def newest_candidate(candidates: Sequence[Candidate]) -> Candidate | None:
-    """What is shown to somebody who looks from no project: the newest active one, else what comes nearest to it."""
+    """The version to show outside of a project: the newest active one, or else the newest canary or deprecated one."""
     order = (PromotionState.ACTIVE, PromotionState.CANARY, PromotionState.DEPRECATED)
     for state in order:
         found = [each for each in candidates if each.promotion is state]
@@ -129,7 +127,7 @@ def newest_candidate(candidates: Sequence[Candidate]) -> Candidate | None:
 def catalog_entry(
     app: App, version: AppVersion | None, needed: VersionNeeds | None, project: ProjectContext
 ) -> CatalogEntry:
-    """The app with its chosen version, and everything that hinders the project from launching it."""
+    """The app with its chosen version, and all obstacles that keep the project from launching it."""
     if version is None or needed is None:
         refusal = Refusal(Code.VERSION_NOT_OFFERED, f"no version of {app.slug} is offered to this project")
         refusals: list[Refusal | None] = [refusal, _not_entitled_at_all(project)]
@@ -144,7 +142,7 @@ def catalog_entry(
 
 
 def search_words(text: str, path: str = "search") -> tuple[str, ...]:
-    """The words that are searched for, in lower case; each must occur."""
+    """The words of a search text, in lower case; a result must contain each of them."""
     if len(text) > SEARCH_LENGTH_MAX:
         raise validation.invalid(path, f"at most {SEARCH_LENGTH_MAX} characters")
     words = tuple(dict.fromkeys(validation.remark(text, path).lower().split()))
@@ -177,6 +175,6 @@ def _no_capacity(compatibility: Compatibility, offers: Sequence[Offer] | None) -
         return None
     best = best_fit(compatibility, offers)
     if best is None:
-        detail = "the project has no capacity, and there is none that it could have"
+        detail = "the project has no capacity, and none is available to it"
         return Refusal(Code.INCOMPATIBLE, detail, {"blockers": [], "smallest_change": "an allocation"})
     return best.refusal()

@@ -1,14 +1,13 @@
-"""Channels: which version of an app a project meets.
+"""Channels: which version of an app a project gets.
 
-The channel `stable` is the newest active version by semantic version, or a newer canary for a project that is in; the
-channel `canary` is the newest canary that the project is in, and nothing where it is in none. Whether a project is in
-is no stored list but a number: sha256 of version and project, modulo 10,000, below the version's canary
-percentage × 100. The same project has the same number for a version for ever, so it does not flip, and raising the
-percentage only adds projects. Another version gives another number, so it is not always the same projects that go
-first.
+The channel `stable` is the newest active version by semantic version, or a newer canary if the project is in that
+canary. The channel `canary` is the newest canary that the project is in, or nothing. There is no stored list of the
+projects in a canary: a project is in if sha256 of version and project, modulo 10,000, is below the canary
+percentage × 100. The number of a project never changes for a version, so projects do not flip in and out, and a higher
+percentage only adds projects. Each version gives other numbers, so it is not always the same projects that go first.
 
-A canary that is older than the newest active version (a fix for an old line) is offered to those who ask for it by
-its number, and does not take anybody back who follows the channel.
+A canary that is older than the newest active version (a fix for an old release line) can be requested by its version
+number; it never takes a project that follows the channel back to an older version.
 """
 
 import hashlib
@@ -36,7 +35,7 @@ class Channel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What has to be known of a version to say who meets it."""
+    """The properties of a version that decide which projects get it."""
 
     version_id: str
     version: SemVer
@@ -51,20 +50,20 @@ def check_percentage(percentage: Decimal | int | float | str, path: str = "canar
         read = Decimal(str(percentage))
     except ArithmeticError as error:
         raise invalid(path, "a percentage such as 10 or 2.5") from error
-    # A number with more decimals is refused and not rounded: who writes 0.004 does not mean nobody.
+    # A number with more decimals is refused and not rounded: 0.004 is not meant as "no project".
     if not read.is_finite() or not 0 < read <= 100 or read * BUCKETS_PER_PERCENT % 1:
         raise invalid(path, "a percentage above 0 and up to 100, with at most two decimals")
     return read
 
 
 def bucket(version_id: str, project_id: str) -> int:
-    """The number between 0 and 9,999 that this project has for this version, for ever."""
+    """The number between 0 and 9,999 that this project has for this version; it never changes."""
     digest = hashlib.sha256(f"{version_id}\n{project_id}".encode()).digest()
     return int.from_bytes(digest) % BUCKETS
 
 
 def is_in_canary(version_id: str, project_id: str, percentage: Decimal) -> bool:
-    """Whether the project is among the first to meet the version."""
+    """Whether the project is in the canary of this version."""
     return bucket(version_id, project_id) < percentage * BUCKETS_PER_PERCENT
 
 
@@ -76,19 +75,19 @@ def meets(candidate: Candidate, project_id: str) -> bool:
 
 
 def stable(candidates: Iterable[Candidate], project_id: str) -> Candidate | None:
-    """The version that `stable` means for this project, or none when no version is offered to it."""
+    """The version that the channel `stable` selects for this project; None when no version is offered to it."""
     offered = (each for each in candidates if meets(each, project_id))
     return max(offered, key=lambda each: each.version, default=None)
 
 
 def first_canary(candidates: Iterable[Candidate], project_id: str) -> Candidate | None:
-    """The newest canary that this project is in, or none."""
+    """The newest canary that this project is in; None when it is in none."""
     offered = (each for each in candidates if each.promotion is PromotionState.CANARY and meets(each, project_id))
     return max(offered, key=lambda each: each.version, default=None)
 
 
 def why_not_offered(candidate: Candidate, project_id: str) -> Refusal | None:
-    """Why a new instance of this very version is refused; None where the version is offered to the project."""
+    """Why a new instance of this version is refused; None when the version is offered to the project."""
     if meets(candidate, project_id):
         return None
     details: dict[str, object] = {
@@ -100,11 +99,11 @@ def why_not_offered(candidate: Candidate, project_id: str) -> Refusal | None:
         successor = f"; {candidate.superseded_by} supersedes it" if candidate.superseded_by else ""
         return Refusal(
             Code.VERSION_DEPRECATED,
-            f"version {candidate.version} is deprecated: what runs goes on, new instances are refused{successor}",
+            f"version {candidate.version} is deprecated: running instances continue, new ones are refused{successor}",
             details | {"superseded_by": candidate.superseded_by},
         )
     if candidate.promotion is PromotionState.CANARY:
-        detail = f"version {candidate.version} is a canary, and this project is not among its first"
+        detail = f"version {candidate.version} is a canary, and this project is not in it"
     else:
-        detail = f"version {candidate.version} is {candidate.promotion} and offered to nobody"
+        detail = f"version {candidate.version} is {candidate.promotion} and not offered to any project"
     return Refusal(Code.VERSION_NOT_OFFERED, detail, details)

@@ -1,13 +1,13 @@
-"""Compatibility: whether an app fits the capacity that a project has, and if not, the smallest change that helps.
+"""Compatibility: whether an app fits the capacity of a project, and if not, the smallest change that makes it fit.
 
-One pure table. A manifest says what its app asks for; an offer is one or more allocations, each with its shape and
-its node. From the nodes follows the topology: one allocation; several allocations on one node, joined by the
-project's network there; several nodes. `NETWORK` says how far each shape's network reaches: a slice's network ends at
-its node, so a cluster of slices is kept on one node and refused across nodes.
+The manifest says what the app requires; an offer is one or more allocations, each with its shape and its node. The
+nodes determine the topology: one allocation; several allocations on one node, joined by the project's network there;
+or several nodes. `NETWORK` says how far the network of each shape reaches: a slice's network ends at its node, so a
+cluster of slices must be on one node.
 
-The smallest change is searched and not guessed: every blocker proposes what would remove it, the changes are tried
-on the offer in order of number and then of cost, and the first that leave no blocker are the answer. So one change
-that removes two blockers is found, and what is proposed has been seen to fit.
+The smallest change is searched and not guessed: every blocker proposes remedies, the remedies are tried on the offer in
+the order of their number and then of their cost, and the first set that leaves no blocker is the answer. So the search
+finds a single change that removes two blockers, and every proposal is known to fit.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class ShapeWanted(StrEnum):
 
 
 class Topology(IntEnum):
-    """How far the allocations of one instance lie apart."""
+    """How far the allocations of one instance are apart."""
 
     ONE_ALLOCATION = 1
     ONE_NODE = 2
@@ -52,7 +52,7 @@ NETWORK: Final[Mapping[CapacityShape, Topology]] = {
     CapacityShape.BAREMETAL: Topology.SEVERAL_NODES,
     CapacityShape.GPU_SLICE: Topology.ONE_NODE,
 }
-"""How far the network of each shape reaches at the most."""
+"""How far the network of each shape reaches."""
 
 
 class NeedKind(StrEnum):
@@ -72,7 +72,7 @@ class Need:
     value: Fact | tuple[Fact, ...]
 
     def met_by(self, facts: Mapping[str, Fact]) -> bool:
-        """Whether these facts satisfy the need; what is not known is not there."""
+        """Whether these facts satisfy the need; an unknown fact does not."""
         have = facts.get(self.fact)
         if have is None:
             return False
@@ -97,19 +97,19 @@ class Compatibility:
     requires_capacity_shape: ShapeWanted = ShapeWanted.ANY
     min_gpu_count: int = 0  # of all its allocations together
     requires_exclusive_node: bool = False
-    multi_node: bool = False  # whether its members may stand on several nodes
+    multi_node: bool = False  # whether its members may run on several nodes
     needs: tuple[Need, ...] = ()
-    shares_allocation: bool = False  # whether instances of other apps may stand in its allocations
-    members_max: int = 1  # what its components allow together; each member is in one allocation
+    shares_allocation: bool = False  # whether instances of other apps may use its allocations too
+    members_max: int = 1  # the sum over its components; each member is in one allocation
 
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """One allocation, or one that could be made."""
+    """One allocation, or one that could be created."""
 
     shape: CapacityShape
     gpu_count: int
-    node: str = "node"  # only whether two are the same matters
+    node: str = "node"  # only compared for equality
     facts: Mapping[str, Fact] = field(default_factory=dict)
 
 
@@ -117,7 +117,7 @@ Offer = tuple[Capacity, ...]
 
 
 class BlockedBy(StrEnum):
-    """The name of what stands in the way."""
+    """The rule that a blocker comes from."""
 
     SHAPE = "capacity_shape"
     EXCLUSIVE_NODE = "exclusive_node"
@@ -129,7 +129,7 @@ class BlockedBy(StrEnum):
 
 
 class OfferChangeKind(StrEnum):
-    """What could be changed about an offer, from the easiest to the hardest."""
+    """The ways to change an offer, from the easiest to the hardest."""
 
     MORE_GPUS = "more_gpus"
     GPU_SLICE = "gpu_slice"
@@ -148,9 +148,9 @@ class OfferChange:
     """One change of an offer."""
 
     kind: OfferChangeKind
-    count: int = 0  # of more GPUs
+    count: int = 0  # for MORE_GPUS: how many
     need: Need | None = None
-    node: str = ""  # where everything comes together
+    node: str = ""  # for ONE_NODE and ONE_ALLOCATION: the node to which everything moves
 
     def __str__(self) -> str:
         if self.kind is OfferChangeKind.MORE_GPUS:
@@ -180,14 +180,14 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Fits, or blocked because, with the smallest change that would make it fit."""
+    """Whether an app fits, and if not, why, and the smallest change that would make it fit."""
 
     blockers: tuple[Blocker, ...] = ()
     changes: tuple[OfferChange, ...] = ()
 
     @property
     def fits(self) -> bool:
-        """Whether the app may be launched into the offer as it is."""
+        """Whether the app can be launched into the offer without a change."""
         return not self.blockers
 
     @property
@@ -199,11 +199,11 @@ class Fit:
     def smallest_change(self) -> str:
         """What would make it fit, such as "1 more GPU and an exclusive node"."""
         if self.blockers and not self.changes:
-            return "none: what the app asks for contradicts itself"
+            return "none: the app's requirements contradict each other"
         return " and ".join(str(change) for change in self.changes)
 
     def refusal(self) -> Refusal | None:
-        """The fit as a refusal; None where it fits."""
+        """The refusal of this offer; None when the app fits."""
         if self.fits:
             return None
         return Refusal(
@@ -217,14 +217,13 @@ class Fit:
 
 
 def topology_of(offer: Offer) -> Topology:
-    """How far the allocations of the offer lie apart."""
     if len({capacity.node for capacity in offer}) > 1:
         return Topology.SEVERAL_NODES
     return Topology.ONE_NODE if len(offer) > 1 else Topology.ONE_ALLOCATION
 
 
 def fit(app: Compatibility, offer: Offer) -> Fit:
-    """Whether the app fits into the allocations of the offer, all of them used together."""
+    """Whether the app fits into all allocations of the offer together."""
     if not offer:
         raise ValueError("an offer has at least one allocation")
     blockers = tuple(_blockers(app, offer))
@@ -232,7 +231,7 @@ def fit(app: Compatibility, offer: Offer) -> Fit:
 
 
 def best_fit(app: Compatibility, offers: Sequence[Offer]) -> Fit | None:
-    """The first offer that fits, or the one that needs the least change; none where nothing is offered."""
+    """The fit of the first offer that fits, or of the one that needs the least change; None without any offer."""
     best: Fit | None = None
     for offer in offers:
         found = fit(app, offer)
@@ -244,7 +243,6 @@ def best_fit(app: Compatibility, offers: Sequence[Offer]) -> Fit | None:
 
 
 def apply_change(change: OfferChange, offer: Offer) -> Offer:
-    """The offer after the change."""
     if change.kind is OfferChangeKind.MORE_GPUS:
         return (replace(offer[0], gpu_count=offer[0].gpu_count + change.count), *offer[1:])
     if change.kind is OfferChangeKind.GPU_SLICE:
@@ -252,13 +250,13 @@ def apply_change(change: OfferChange, offer: Offer) -> Offer:
     if change.kind in (OfferChangeKind.BAREMETAL, OfferChangeKind.EXCLUSIVE_NODE):
         return tuple(replace(each, shape=CapacityShape.BAREMETAL) for each in offer)
     if change.kind in (OfferChangeKind.ONE_NODE, OfferChangeKind.ONE_ALLOCATION):
-        # What moves to a node has that node's facts.
-        there = next((each for each in offer if each.node == change.node), offer[0])
-        moved = tuple(replace(each, node=there.node, facts=there.facts) for each in offer)
+        # Capacity that moves to a node gets the facts of that node.
+        target = next((each for each in offer if each.node == change.node), offer[0])
+        moved = tuple(replace(each, node=target.node, facts=target.facts) for each in offer)
         return moved if change.kind is OfferChangeKind.ONE_NODE else (_merged(moved),)
     need = change.need
     if need is None:
-        raise ValueError("a change of a fact names the need")
+        raise ValueError("a change of a fact must name the need")
     value = need.value[0] if isinstance(need.value, tuple) else need.value
     return tuple(replace(each, facts={**each.facts, need.fact: value}) for each in offer)
 
@@ -268,14 +266,14 @@ def _blockers(app: Compatibility, offer: Offer) -> Iterator[Blocker]:
     together = _best_node(app, offer) if topology > Topology.ONE_ALLOCATION else ""
     yield from _shape(app, offer)
     if (missing := app.min_gpu_count - sum(each.gpu_count for each in offer)) > 0:
-        because = f"it needs {app.min_gpu_count} GPUs, {missing} more than there are"
+        because = f"it needs {app.min_gpu_count} GPUs, {missing} more than the offer has"
         yield Blocker(BlockedBy.GPU_COUNT, because, (OfferChange(OfferChangeKind.MORE_GPUS, missing),))
     if topology > Topology.ONE_ALLOCATION and app.members_max == 1:
-        because = "it has one member, which is in one allocation"
+        because = "it has only one member, which runs in one allocation"
         yield Blocker(BlockedBy.SINGLE_MEMBER, because, (OfferChange(OfferChangeKind.ONE_ALLOCATION, node=together),))
     if topology is Topology.SEVERAL_NODES and app.members_max > 1 and not app.multi_node:
         remedies: tuple[OfferChange, ...] = (OfferChange(OfferChangeKind.ONE_NODE, node=together),)
-        yield Blocker(BlockedBy.SINGLE_NODE, "its members stand on one node", remedies)
+        yield Blocker(BlockedBy.SINGLE_NODE, "its members must run on one node", remedies)
     if any(NETWORK[each.shape] < topology for each in offer):
         because = "slice networking does not span allocations on different nodes"
         remedies = (OfferChange(OfferChangeKind.ONE_NODE, node=together), OfferChange(OfferChangeKind.BAREMETAL))
@@ -286,26 +284,26 @@ def _blockers(app: Compatibility, offer: Offer) -> Iterator[Blocker]:
 
 
 def _shape(app: Compatibility, offer: Offer) -> Iterator[Blocker]:
-    # A baremetal allocation is a node-exclusive claim; a slice shares its node by its nature.
+    # A baremetal allocation has its node exclusively; a slice always shares its node.
     shapes = {each.shape for each in offer}
     if app.requires_exclusive_node and CapacityShape.GPU_SLICE in shapes:
-        because = "it needs a node of its own, and a gpu_slice shares one"
+        because = "it needs a node exclusively, and a gpu_slice shares its node"
         yield Blocker(BlockedBy.EXCLUSIVE_NODE, because, (OfferChange(OfferChangeKind.EXCLUSIVE_NODE),))
     wanted = app.requires_capacity_shape
     if wanted is not ShapeWanted.ANY and any(shape.value != wanted.value for shape in shapes):
-        because = f"it runs on {wanted} only"
+        because = f"it runs only on {wanted}"
         yield Blocker(BlockedBy.SHAPE, because, (OfferChange(OfferChangeKind(wanted.value)),))
 
 
 def _smallest(app: Compatibility, offer: Offer) -> tuple[OfferChange, ...]:
-    """The fewest and cheapest changes after which nothing blocks; none where the manifest contradicts itself."""
+    """The fewest and cheapest changes that remove every blocker; empty when the requirements contradict each other."""
     best: tuple[OfferChange, ...] = ()
     frontier: list[tuple[OfferChange, ...]] = [()]
     seen: set[frozenset[OfferChange]] = set()
     while frontier:
         changes = frontier.pop()
         remedies = [remedy for each in _blockers(app, _changed(offer, changes)) for remedy in each.remedies]
-        # Each missing fact takes one change that touches nothing else, so facts are added at the end, not searched.
+        # Each missing fact needs one change that affects nothing else, so facts are added at the end and not searched.
         facts = [remedy for remedy in remedies if remedy.kind is OfferChangeKind.FACT]
         if len(facts) == len(remedies):
             answer = tuple(sorted((*changes, *facts), key=lambda each: _COST[each.kind]))
@@ -320,7 +318,7 @@ def _smallest(app: Compatibility, offer: Offer) -> tuple[OfferChange, ...]:
 
 
 def _best_node(app: Compatibility, offer: Offer) -> str:
-    """The node that lacks the least of what the app needs."""
+    """The node that misses the fewest of the app's needs."""
     return min(offer, key=lambda each: (sum(not need.met_by(each.facts) for need in app.needs), each.node)).node
 
 
@@ -331,7 +329,7 @@ def _changed(offer: Offer, changes: Sequence[OfferChange]) -> Offer:
 
 
 def _merged(offer: Offer) -> Capacity:
-    """One allocation in place of several on one node; a slice among them stays one."""
+    """One allocation instead of several on one node; it is a slice if one of them is."""
     shape = CapacityShape.GPU_SLICE if any(each.shape is CapacityShape.GPU_SLICE for each in offer) else offer[0].shape
     return replace(offer[0], shape=shape, gpu_count=sum(each.gpu_count for each in offer))
 

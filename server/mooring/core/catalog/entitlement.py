@@ -1,13 +1,12 @@
-"""Entitlements: a project may launch an app, on terms that an admin of its tenant agreed to.
+"""Entitlements: a project may launch an app, on terms that an admin agreed to.
 
-An entitlement is on or off. On, it may carry an overlay that narrows it further: a range of versions, and rules that
-stand behind the policy's own layers as a last one, so that they can only narrow as well. It also keeps which action
-keys the app's operator account was granted: whoever entitles a project sees what the manifest requires and agrees to
-that list. A later version that requires more is not launched until somebody agrees again; an app does not widen its
-own rights by an upgrade.
+An entitlement is on or off. It may have an overlay that narrows it further: a range of versions, and rules that become
+the last layer of the policy, so that they can only narrow too. It also records which action keys the app's operator
+account has: the admin who entitles a project sees what the manifest requires and agrees to that list. A later version
+that requires more cannot be launched until an admin agrees again, so an app cannot extend its own rights by an upgrade.
 
-Only people change entitlements, admins of the tenant or of the platform: the action key is on no service account's
-list, and the decision asks once more.
+Only people may change entitlements, as admins of the tenant or of the platform: no service account can have the action
+key, and the decision checks it again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -39,9 +38,9 @@ AGREED_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """What narrows an entitlement."""
+    """The limits of an entitlement."""
 
-    versions: str | None = None  # a range; none for every version
+    versions: str | None = None  # a range; None means every version
     rules: PolicyRules = field(default_factory=PolicyRules)
 
 
@@ -61,17 +60,17 @@ class Entitlement:
     revision: int
     created_at: datetime
     updated_at: datetime
-    service_account_id: str | None = None  # the operator account, made when it was first on
+    service_account_id: str | None = None  # the operator account, created when the entitlement was first switched on
 
     @property
     def layer(self) -> tuple[Layer, PolicyRules]:
-        """What it narrows, as the last layer of the policy."""
+        """The rules of the entitlement, as the last layer of the policy."""
         return Layer.ENTITLEMENT, read_rules(self.rules)
 
 
 @dataclass(frozen=True, slots=True)
 class EntitlementRequest:
-    """What the caller asks for; the actions are those that he was shown and agrees to."""
+    """The terms that the caller asks for; `agreed_actions` are the actions that they saw and agree to."""
 
     enabled: bool
     overlay: Overlay
@@ -81,7 +80,7 @@ class EntitlementRequest:
 
 @dataclass(frozen=True, slots=True)
 class EntitlementKey:
-    """Which app in which project."""
+    """The app and the project of an entitlement."""
 
     tenant_id: str
     project_id: str
@@ -92,7 +91,7 @@ class EntitlementKey:
 def why_not_entitled(
     entitlement: Entitlement | None, version: SemVer, required_actions: Iterable[str]
 ) -> Refusal | None:
-    """Why the project may not launch this version; None where it may."""
+    """Why the project may not launch this version; None when it may."""
     if entitlement is None or not entitlement.enabled:
         return Refusal(Code.NOT_ENTITLED, "the project is not entitled to this app", {"reason": "not_entitled"})
     if entitlement.versions is not None and version not in read_range(entitlement.versions):
@@ -105,7 +104,7 @@ def why_not_entitled(
     if missing:
         return Refusal(
             Code.NOT_ENTITLED,
-            f"version {version} requires {', '.join(missing)} for its operator account, and nobody agreed to that",
+            f"version {version} requires {', '.join(missing)} for its operator account, which nobody has agreed to",
             {"reason": "actions", "missing_actions": missing},
         )
     return None
@@ -118,7 +117,7 @@ def create_entitlement(
     request: EntitlementRequest,
     service_account_id: str | None = None,
 ) -> Decision[Entitlement]:
-    """The first word about an app in a project, with the operator account that is made for it."""
+    """Create the entitlement of a project to an app, with the operator account that was created for it."""
     entitlement = Entitlement(
         id=entitlement_id,
         **asdict(entitled),
@@ -138,24 +137,27 @@ def change_entitlement(
     revision_seen: int | None,
     service_account_id: str | None = None,
 ) -> Decision[Entitlement]:
-    """All terms anew. Switched off, what runs goes on; new instances are refused. A new operator account is named."""
+    """Replace all terms. When it is switched off, running instances continue and new ones are refused.
+
+    `service_account_id` is a newly created operator account; None leaves the account as it is.
+    """
     require_revision(entitlement.revision, revision_seen)
     terms = {**_terms(context, entitlement.app_slug, request), "updated_at": context.now}
     if service_account_id is not None:
         terms["service_account_id"] = service_account_id
     after = replace(entitlement, revision=entitlement.revision + 1, **terms)
     change = Update("entitlement", entitlement.id, entitlement.revision, terms)
-    return _decision(after, change, _told(entitlement), request)
+    return _decision(after, change, _audit_data(entitlement), request)
 
 
 def switched(entitlement: Entitlement, enabled: bool, reason: str) -> EntitlementRequest:
-    """On or off, on the terms that it has: so what was agreed to is still there when it is switched on again."""
+    """The request to switch an entitlement on or off without changing its terms."""
     overlay = Overlay(entitlement.versions, read_rules(entitlement.rules))
     return EntitlementRequest(enabled, overlay, tuple(entitlement.agreed_actions), reason)
 
 
 def delete_entitlement(context: DecisionContext, entitlement: Entitlement) -> Decision[Entitlement]:
-    """Nothing is said of the app any more: as if it were off, and the agreement is forgotten."""
+    """Delete an entitlement: it acts as if it were switched off, and the agreement is lost."""
     _require_person(context)
     place = (entitlement.tenant_id, entitlement.project_id)
     data = {"app_id": entitlement.app_id, "enabled": False}
@@ -178,7 +180,7 @@ def delete_entitlement(context: DecisionContext, entitlement: Entitlement) -> De
                 "entitlement",
                 entitlement.id,
                 *place,
-                before=_told(entitlement),
+                before=_audit_data(entitlement),
             ),
         ),
     )
@@ -200,13 +202,13 @@ def _require_person(context: DecisionContext) -> None:
     if context.actor.kind is not PrincipalKind.USER:
         raise Refusal(
             Code.PERMISSION_DENIED,
-            "only people who administer the tenant or the platform change entitlements",
+            "only people who administer the tenant or the platform may change entitlements",
             {"action": "entitlement.update"},
         )
 
 
 def _agreed(app_slug: str, actions: tuple[str, ...]) -> list[str]:
-    """Nobody can agree to more than an operator account may hold."""
+    """Check that an operator account may have these actions."""
     if len(set(actions)) > AGREED_MAX:
         raise validation.invalid("agreed_actions", f"at most {AGREED_MAX} action keys")
     own = f"app.{app_slug}."
@@ -218,13 +220,13 @@ def _agreed(app_slug: str, actions: tuple[str, ...]) -> list[str]:
     if beyond:
         raise Refusal(
             Code.GRANT_EXCEEDS_CEILING,
-            f"{beyond[0]} is held by nobody's service account, or is another app's",
+            f"no service account may have {beyond[0]}, or it belongs to another app",
             {"missing_actions": beyond},
         )
     return sorted(set(actions))
 
 
-def _told(entitlement: Entitlement) -> dict[str, Any]:
+def _audit_data(entitlement: Entitlement) -> dict[str, Any]:
     return {
         "app_id": entitlement.app_id,
         "enabled": entitlement.enabled,
@@ -259,7 +261,7 @@ def _decision(
                 entitlement.id,
                 *place,
                 before=before,
-                after=_told(entitlement),
+                after=_audit_data(entitlement),
                 reason=validation.reason(request.reason),
             ),
         ),

@@ -1,12 +1,12 @@
-"""Manifests: what an app's developer says about one version of it, read into typed values.
+"""Manifests: the developer's description of one version of an app, parsed into typed values.
 
-A manifest arrives as plain JSON values. It is read in two steps that both answer with findings and never with an
-exception: the shape against the published schema (here), then the rules that no schema can say (`manifest_lint`). A
-document of the right shape becomes a `Manifest`, also when the rules find errors: a draft may still be wrong, staging
-refuses it.
+A manifest arrives as plain JSON values. It is checked in two steps, which both return findings and never raise: first
+against the published schema (here), then against the rules that a schema cannot express (`manifest_lint`). A document
+that fits the schema becomes a `Manifest` even when the rules find errors: a draft may have errors, and staging refuses
+it.
 
-The components' keys, the runtime backend and the actions' names are opaque to the platform: nothing here, nor in the
-rest of the server, branches on them.
+The keys of components, the runtime backend and the names of actions are opaque to the platform: no code in the server
+depends on their values.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from mooring.core.kernel.json_schema import depth_exceeds, findings_of, unstorab
 MANIFEST_BYTES_MAX: Final = 262_144
 DEPTH_MAX: Final = 24
 STORED_KEPT: Final = 64
-"""How many stored manifests are kept as they were read: those of the versions that run are asked for all the time."""
+"""How many parsed manifests are cached: those of running versions are needed all the time."""
 
 Plain = Mapping[str, Any]
 Part = TypeVar("Part")
@@ -80,8 +80,6 @@ class ManifestVolume:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeProfile:
-    """How the app is started."""
-
     image: str | None = None  # a role of `Manifest.artifacts`
     command: tuple[str, ...] = ()
     ports: tuple[ManifestPort, ...] = ()
@@ -140,7 +138,7 @@ class UsageUnit:
     title: str
     description: str = ""
     aggregation: str = "sum"
-    covered_by_allocation: bool = False  # it shows who used what the allocation already pays, and is charged to nobody
+    covered_by_allocation: bool = False  # informative: the allocation already pays for it, so it is not charged
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,10 +175,10 @@ class Attach:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """How long the work of a member that goes may take, where who asks for it does not say."""
+    """How long a member's work may take when it is drained, unless the request says otherwise."""
 
     seconds: int = DRAIN_SECONDS
-    from_config: str | None = None  # a field of `config_schema`, where whoever launches the app chooses
+    from_config: str | None = None  # the field of `config_schema` in which the launcher sets it
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,25 +230,25 @@ class Manifest:
 
     @property
     def digests(self) -> tuple[str, ...]:
-        """What the version needs, each digest once, in a fixed order."""
+        """The digests that the version needs, each once, sorted."""
         return tuple(sorted(set(self.artifacts.values())))
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestReading:
-    """What was read: the manifest where its shape is right, and everything that is wrong."""
+    """The parsed manifest, None if it does not fit the schema, and all findings."""
 
     manifest: Manifest | None
     findings: tuple[Finding, ...]
 
 
 def read_manifest(value: object) -> ManifestReading:
-    """The manifest that plain JSON values describe, and what is wrong with their shape."""
+    """Parse plain JSON values; the findings cover only the schema, not the lint rules."""
     if depth_exceeds(value, DEPTH_MAX):
         return ManifestReading(None, (too_deep(""),))
     findings = bounded(unstorable(value)) or bounded(findings_of(value, MANIFEST_SCHEMA))
     if not findings and (size := len(canonical(value))) > MANIFEST_BYTES_MAX:
-        fix = f"say it in at most {MANIFEST_BYTES_MAX} bytes; what is long belongs into an artifact"
+        fix = f"use at most {MANIFEST_BYTES_MAX} bytes; long content belongs into an artifact"
         findings = (error("", "too_large", f"it has {size} bytes", fix),)
     if findings or not isinstance(value, dict):
         return ManifestReading(None, findings)
@@ -258,9 +256,10 @@ def read_manifest(value: object) -> ManifestReading:
 
 
 def stored_manifest(value: Plain) -> Manifest | None:
-    """The manifest of a version as it is stored; none when its shape is not right.
+    """The manifest of a stored version; None when it does not fit the schema.
 
-    To check one takes a hundred times as long as to write it down, so each is read once for as long as it is the same.
+    Validating a manifest takes a hundred times as long as serialising it, so parsed manifests are cached by their
+    canonical text.
     """
     return _stored(canonical(value))
 
@@ -271,17 +270,17 @@ def _stored(text: bytes) -> Manifest | None:
 
 
 def canonical(value: object) -> bytes:
-    """The one way to write these JSON values: sorted keys, no spaces, UTF-8."""
+    """The canonical serialisation of JSON values: sorted keys, no spaces, UTF-8."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def manifest_digest(value: object) -> str:
-    """The digest of a manifest, equal for equal manifests however they were written."""
+    """The digest of a manifest; it does not depend on the formatting."""
     return f"sha256:{hashlib.sha256(canonical(value)).hexdigest()}"
 
 
 def normal(value: Any) -> Any:
-    """The same values as they come back from a database: JSON knows no difference between 1, 1.0 and 1e0."""
+    """The values as the database returns them: for JSON, 1, 1.0 and 1e0 are the same number."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):
@@ -362,5 +361,5 @@ def _lifecycle(plain: Plain) -> ManifestLifecycle:
 
 
 def _parts(type_: type[Part], plain: Any) -> tuple[Part, ...]:
-    """The list as typed values: the names of the schema are the names of the fields."""
+    """The list as typed values; the property names of the schema are the field names."""
     return tuple(type_(**each) for each in plain)

@@ -1,4 +1,4 @@
-"""Lint of how members are started and reached: images, ports, environment, probes, volumes, endpoints."""
+"""The lint rules for how members are started and reached: images, ports, environment, probes, volumes, endpoints."""
 
 import re
 import string
@@ -10,21 +10,21 @@ from mooring.core.kernel.finding import Finding, below, error, warning
 from mooring.core.kernel.sandbox_user import is_root
 
 RUNTIME_RULES: Final[Mapping[str, str]] = {
-    "image_missing": "What is started is an image among the artifacts.",
-    "artifact_unknown": "An artifact is named by the role that `artifacts` gives it.",
-    "tag_in_text": "A tag can be moved to other bytes; only a digest says what is meant.",
-    "runtime_name_doubled": "Names, ports and paths that stand twice would leave open which is meant.",
-    "port_unknown": "A port is named as `runtime_profile.ports` declares it.",
-    "endpoint_port_missing": "Without an adapter that reports it, an endpoint says at which port it is.",
+    "image_missing": "The image that is started must be one of the artifacts.",
+    "artifact_unknown": "An artifact must be referred to by its role in `artifacts`.",
+    "tag_in_text": "A tag can move to other bytes; only a digest is unambiguous.",
+    "runtime_name_doubled": "Names, ports and paths that are used twice are ambiguous.",
+    "port_unknown": "A port must be declared in `runtime_profile.ports`.",
+    "endpoint_port_missing": "Without an adapter that reports its address, an endpoint must name its port.",
     "endpoint_terminal": "An endpoint of protocol `terminal` has a user, who is not root, and no port.",
-    "probe_incomplete": "A probe says what it needs to be carried out.",
-    "probe_timing": "A probe that may take longer than its period overtakes itself.",
-    "readiness_missing": "Without a readiness probe nobody observes that the app takes work.",
-    "volume_path": "A mount does not hide what the sandbox itself consists of.",
-    "volume_incomplete": "A volume says what is in it.",
-    "secret_in_env": "A manifest is read by many; a secret comes from the platform's secrets.",
-    "config_unknown": "A variable from the configuration names a field that can be filled in.",
-    "connect_incomplete": "A way to connect says what is opened or run.",
+    "probe_incomplete": "A probe must have everything that its kind needs.",
+    "probe_timing": "The attempts of a probe overlap when the time-out is longer than the period.",
+    "readiness_missing": "Without a readiness probe the platform cannot tell when the app accepts work.",
+    "volume_path": "A mount must not hide the sandbox's own directories.",
+    "volume_incomplete": "A volume must say what is in it.",
+    "secret_in_env": "Many people can read a manifest, so secrets must come from the platform's secrets.",
+    "config_unknown": "A variable from the configuration must name a field of the form.",
+    "connect_incomplete": "A way to connect must say what to open or run.",
 }
 
 _SECRET_NAME: Final = re.compile(r".*(PASSWORD|PASSWD|SECRET|TOKEN|API_?KEY|PRIVATE_?KEY|CREDENTIALS?)", re.IGNORECASE)
@@ -39,7 +39,7 @@ _PLACEHOLDERS: Final = frozenset({"host", "port", "url"})
 
 
 def runtime_findings(manifest: Manifest) -> Iterator[Finding]:
-    """What is wrong with how members are started and reached."""
+    """The findings about how members are started and reached."""
     profile = manifest.runtime_profile or RuntimeProfile()
     yield from _image(manifest, profile)
     yield from _doubled(profile)
@@ -57,12 +57,12 @@ def runtime_findings(manifest: Manifest) -> Iterator[Finding]:
 def _image(manifest: Manifest, profile: RuntimeProfile) -> Iterator[Finding]:
     controller = manifest.artifact_kind == "controller"
     if profile.image is None and not controller:
-        reason = f"a version of kind {manifest.artifact_kind} starts an image"
+        reason = f"a version of kind {manifest.artifact_kind} needs an image to start"
         yield error("/runtime_profile", "image_missing", reason, "name its role in `runtime_profile.image`")
     elif profile.image is not None and profile.image not in manifest.artifacts:
         yield _unknown_artifact(profile.image, "/runtime_profile/image", manifest)
     if manifest.artifact_kind == "launchable" and "readiness" not in profile.probes:
-        reason = "it counts as ready as soon as it is started"
+        reason = "the app counts as ready as soon as it is started"
         yield warning("/runtime_profile", "readiness_missing", reason, "add `probes.readiness`")
 
 
@@ -77,7 +77,7 @@ def _doubled(profile: RuntimeProfile) -> Iterator[Finding]:
         for index, name in enumerate(names):
             if name in names[:index]:
                 place = below("/runtime_profile", section, index)
-                yield error(place, "runtime_name_doubled", f"{name!r} stands twice", "keep one of them")
+                yield error(place, "runtime_name_doubled", f"{name!r} is used twice", "keep one of them")
 
 
 def _environment(manifest: Manifest, profile: RuntimeProfile) -> Iterator[Finding]:
@@ -85,7 +85,7 @@ def _environment(manifest: Manifest, profile: RuntimeProfile) -> Iterator[Findin
     for index, each in enumerate(profile.env):
         place = below("/runtime_profile/env", index)
         if each.value and _SECRET_NAME.fullmatch(each.name):
-            reason = f"{each.name} has the name of a secret, and its value stands in the manifest"
+            reason = f"{each.name} has the name of a secret, but its value is in the manifest"
             yield error(place, "secret_in_env", reason, "use `from_secret`, or `from_config` with a `writeOnly` field")
         if each.from_config is None:
             continue
@@ -95,7 +95,7 @@ def _environment(manifest: Manifest, profile: RuntimeProfile) -> Iterator[Findin
                 below(place, "from_config"), "config_unknown", reason, "describe the field, or correct the name"
             )
         elif fields[each.from_config]["type"] in ("object", "array"):
-            reason = f"{each.from_config!r} is no single value"
+            reason = f"{each.from_config!r} is not a single value"
             yield error(below(place, "from_config"), "config_unknown", reason, "use a text, number or boolean")
 
 
@@ -112,33 +112,35 @@ def _texts(profile: RuntimeProfile) -> Iterator[Finding]:
 
 def _probe(probe: ManifestProbe, place: str, ports: set[str]) -> Iterator[Finding]:
     if probe.kind in ("tcp", "http") and probe.port is None:
-        yield error(place, "probe_incomplete", f"a probe of kind {probe.kind} asks a port", "add `port`")
+        yield error(place, "probe_incomplete", f"a probe of kind {probe.kind} needs a port", "add `port`")
     if probe.kind == "exec" and not probe.command:
-        yield error(place, "probe_incomplete", "a probe of kind exec runs a command", "add `command`")
+        yield error(place, "probe_incomplete", "a probe of kind exec needs a command", "add `command`")
     if (probe.path is not None and probe.kind != "http") or (probe.command and probe.kind != "exec"):
-        reason = f"a probe of kind {probe.kind} has no use for its path or command"
-        yield error(place, "probe_incomplete", reason, "take it out, or change the kind")
+        reason = f"a probe of kind {probe.kind} does not use the given path or command"
+        yield error(place, "probe_incomplete", reason, "remove it, or change the kind")
     if probe.port is not None and probe.port not in ports:
         yield _unknown_port(probe.port, below(place, "port"), ports)
     if probe.timeout_seconds > probe.period_seconds:
-        reason = f"an answer may take {probe.timeout_seconds} s, and it is asked each {probe.period_seconds} s"
-        yield warning(place, "probe_timing", reason, "let the time-out be at most the period")
+        reason = f"the time-out of {probe.timeout_seconds} s is longer than the period of {probe.period_seconds} s"
+        yield warning(place, "probe_timing", reason, "make the time-out at most the period")
 
 
 def _volume(volume: ManifestVolume, place: str, manifest: Manifest) -> Iterator[Finding]:
     path = volume.path.rstrip("/") or "/"
     segments = path.split("/")[1:]
     if path in _NEVER_MOUNTED or any(path == each or path.startswith(f"{each}/") for each in _NEVER_MOUNTED_BELOW):
-        yield error(below(place, "path"), "volume_path", f"{path!r} is the sandbox's own", "mount it elsewhere: /data")
+        yield error(
+            below(place, "path"), "volume_path", f"{path!r} belongs to the sandbox itself", "mount it elsewhere: /data"
+        )
     if path != "/" and any(segment in ("", ".", "..") for segment in segments):
         yield error(
-            below(place, "path"), "volume_path", f"{path!r} has empty or dot segments", "write the path plainly"
+            below(place, "path"), "volume_path", f"{path!r} has empty or dot segments", "write the path without them"
         )
     if volume.kind == "artifact" and volume.artifact is None:
-        yield error(place, "volume_incomplete", "a volume of kind artifact has content", "name its role in `artifact`")
+        yield error(place, "volume_incomplete", "a volume of kind artifact needs content", "name a role in `artifact`")
     if volume.kind == "scratch" and volume.artifact is not None:
         yield error(
-            place, "volume_incomplete", "a scratch volume begins empty", "take `artifact` out, or change the kind"
+            place, "volume_incomplete", "a scratch volume starts empty", "remove `artifact`, or change the kind"
         )
     if volume.artifact is not None and volume.artifact not in manifest.artifacts:
         yield _unknown_artifact(volume.artifact, below(place, "artifact"), manifest)
@@ -151,29 +153,34 @@ def _endpoint(endpoint: ManifestEndpoint, place: str, manifest: Manifest, ports:
         yield from _terminal(endpoint, place)
     elif endpoint.user is not None:
         reason = f"an endpoint of protocol {endpoint.protocol} has no user"
-        yield error(below(place, "user"), "endpoint_terminal", reason, "take `user` out, or use `terminal`")
+        yield error(below(place, "user"), "endpoint_terminal", reason, "remove `user`, or use `terminal`")
     elif endpoint.port is None and manifest.artifact_kind != "controller":
-        reason = f"{endpoint.name!r} does not say at which port it is"
+        reason = f"{endpoint.name!r} does not name its port"
         yield error(place, "endpoint_port_missing", reason, "add `port`")
     for index, connect in enumerate(endpoint.connect):
-        there = below(place, "connect", index)
+        connect_place = below(place, "connect", index)
         if connect.kind == "browser" and endpoint.protocol not in ("http", "https"):
-            reason = f"a browser does not open an endpoint of protocol {endpoint.protocol}"
-            yield error(there, "connect_incomplete", reason, "use the kind `command`")
+            reason = f"a browser cannot open an endpoint of protocol {endpoint.protocol}"
+            yield error(connect_place, "connect_incomplete", reason, "use the kind `command`")
         if connect.kind == "command" and not connect.template:
-            yield error(there, "connect_incomplete", "a command is run, and none is given", "add `template`")
+            yield error(connect_place, "connect_incomplete", "the kind `command` needs a command", "add `template`")
         if connect.template and (unknown := _unknown_placeholders(connect.template)):
-            reason = f"nothing is filled in for {unknown!r}"
-            yield error(below(there, "template"), "connect_incomplete", reason, "use {host}, {port} and {url}")
+            reason = f"{unknown!r} is not a known placeholder"
+            yield error(below(connect_place, "template"), "connect_incomplete", reason, "use {host}, {port} and {url}")
 
 
 def _terminal(endpoint: ManifestEndpoint, place: str) -> Iterator[Finding]:
     for name in ("port", "path"):
         if getattr(endpoint, name) is not None:
-            reason = f"commands run at a terminal: it has no {name}"
-            yield error(below(place, name), "endpoint_terminal", reason, f"take `{name}` out")
+            reason = f"a terminal runs commands and has no {name}"
+            yield error(below(place, name), "endpoint_terminal", reason, f"remove `{name}`")
     if endpoint.user is not None and is_root(endpoint.user):
-        yield error(below(place, "user"), "endpoint_terminal", "nobody works there as root", "name another user: app")
+        yield error(
+            below(place, "user"),
+            "endpoint_terminal",
+            "the user of a terminal must not be root",
+            "name another user: app",
+        )
 
 
 def _unknown_placeholders(template: str) -> str | None:

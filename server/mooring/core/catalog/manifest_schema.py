@@ -1,10 +1,10 @@
-"""The manifest's schema: the one place that says what a manifest may contain.
+"""The schema of manifests: the single definition of what a manifest may contain.
 
-It is JSON Schema 2020-12, published as it stands here. The reader (`manifest.read_manifest`) checks a document
-against this very value, so that what is published and what is taken cannot differ; every size and count has its bound
-here. What a schema cannot say (that a port is declared, that a digest is not a tag) is said by `manifest_lint`.
+It is JSON Schema 2020-12 and is published exactly as it is here. `manifest.read_manifest` validates against the same
+value, so the published and the enforced schema cannot differ. Every size and count has its limit here. `manifest_lint`
+checks what a schema cannot express (that a port is declared, that a text is a digest and not a tag).
 
-`x-form` holds hints for a form, as in the schemas that an author writes himself (`form_schema`).
+`x-form` holds hints for a form, as in the schemas that an app's author writes (`form_schema`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -94,12 +94,12 @@ def _ref(name: str) -> Node:
 
 
 _KEY: Final = {"type": "string", "pattern": KEY_PATTERN, "maxLength": 40}
-_ARTIFACT_ROLE: Final = _described(_KEY, "the role of an artifact, as `artifacts` names it")
+_ARTIFACT_ROLE: Final = _described(_KEY, "the role of an artifact in `artifacts`")
 _PORT_NAME: Final = _described(_KEY, "the name of a port that `runtime_profile.ports` declares")
-_ARGUMENTS: Final = _list("the program and its arguments; no shell reads them", _text("one argument", 4_096), 128)
+_ARGUMENTS: Final = _list("the program and its arguments; there is no shell", _text("one argument", 4_096), 128)
 _FACT: Final = {"type": ["boolean", "number", "string"], "maxLength": 200}
 _RANGE: Final = _text("a range of versions such as `>=1.2.0 <2.0.0`", 300, least=1)
-_TITLE: Final = _text("a name for people", 120, least=1)
+_TITLE: Final = _text("a name that people read", 120, least=1)
 
 _NEED: Final = {
     **_object(
@@ -107,20 +107,20 @@ _NEED: Final = {
         ["fact"],
         fact=_described(_KEY, "the name of the fact, such as `rdma` or `gpu_memory_gib`"),
         equals=_described(_FACT, "the value that the fact must have"),
-        at_least={"type": "number", "description": "the least that the fact must be"},
-        one_of=_list("the values of which the fact must have one", _FACT, 50, least=1),
+        at_least={"type": "number", "description": "the minimum of the fact"},
+        one_of=_list("the values that the fact may have", _FACT, 50, least=1),
     ),
     "oneOf": _one_of(*NeedKind),
 }
 _COMPATIBILITY: Final = _object(
-    "what the app asks of its capacity",
+    "what the app requires of its capacity",
     [],
     requires_capacity_shape=_choice("the kind of allocation that it runs in", list(ShapeWanted), ShapeWanted.ANY),
     min_gpu_count=_whole("the fewest GPUs, of all its allocations together", 0, 100_000, 0),
-    requires_exclusive_node=_flag("whether it needs whole nodes, shared with nobody"),
-    multi_node=_flag("whether its members may stand on several nodes"),
+    requires_exclusive_node=_flag("whether it needs whole nodes that are not shared"),
+    multi_node=_flag("whether its members may run on several nodes"),
     shares_allocation=_flag(
-        "whether its members may stand in an allocation beside those of another instance that also may"
+        "whether its members may share an allocation with members of another instance that also allows it"
     ),
     needs=_list("facts that its nodes must have", _ref("need"), 32),
 )
@@ -130,8 +130,8 @@ _ENVIRONMENT: Final = {
         ["name"],
         name=_form("the variable's name", ENVIRONMENT_PATTERN, 128),
         value=_text("the value; never a secret", 8_192),
-        from_config=_form("the field of `config_schema` that gives the value", CONFIG_FIELD_PATTERN, 64),
-        from_secret=_described(_KEY, "the runtime secret that gives the value"),
+        from_config=_form("the field of `config_schema` that provides the value", CONFIG_FIELD_PATTERN, 64),
+        from_secret=_described(_KEY, "the runtime secret that provides the value"),
     ),
     "oneOf": _one_of("value", "from_config", "from_secret"),
 }
@@ -143,32 +143,32 @@ _PORT: Final = _object(
     protocol=_choice("the transport", ["tcp", "udp"], "tcp"),
 )
 _RESOURCES: Final = _object(
-    "what one member may use at the most, beside its GPUs",
+    "the most that one member may use, besides its GPUs",
     [],
     cpu_millicores=_whole("thousandths of a core", 10, 1_024_000),
     memory_bytes=_whole("memory", 4 * 1024**2, 64 * 1024 * GIB),
     shared_memory_bytes=_whole("size of /dev/shm", 0, 64 * 1024 * GIB),
-    scratch_bytes=_whole("disk that goes with the member", 0, 1024 * 1024 * GIB),
+    scratch_bytes=_whole("disk that is deleted with the member", 0, 1024 * 1024 * GIB),
     pids_max=_whole("processes and threads", 1, 4_194_304),
 )
 _PROBE: Final = _object(
-    "how it is observed",
+    "how the platform observes a member",
     ["kind"],
-    kind=_choice("what is tried", ["tcp", "http", "exec"]),
+    kind=_choice("what the probe does", ["tcp", "http", "exec"]),
     port=_PORT_NAME,
     path=_form("the path of an http probe", PATH_PATTERN, 1_024),
     command=_ARGUMENTS,
-    initial_delay_seconds=_whole("how long it is left alone at first", 0, SECONDS_MAX, 0),
-    period_seconds=_whole("how often it is tried", 1, 3_600, 10),
+    initial_delay_seconds=_whole("how long to wait before the first attempt", 0, SECONDS_MAX, 0),
+    period_seconds=_whole("the time between two attempts", 1, 3_600, 10),
     timeout_seconds=_whole("how long an answer may take", 1, 600, 5),
-    failures_max=_whole("how many failures in a row count", 1, 1_000, 3),
+    failures_max=_whole("how many failures in a row make the probe fail", 1, 1_000, 3),
 )
 _VOLUME: Final = _object(
     "a directory that is mounted",
     ["name", "path", "kind"],
     name=_described(_KEY, "the volume's name"),
     path=_form("where it is mounted", PATH_PATTERN, 1_024),
-    kind=_choice("empty and gone with the member, or the content of an artifact", ["scratch", "artifact"]),
+    kind=_choice("empty and deleted with the member, or the content of an artifact", ["scratch", "artifact"]),
     artifact=_ARTIFACT_ROLE,
     size_bytes=_whole("the size of a scratch volume", 1, 1024 * 1024 * GIB),
     read_only=_flag("whether it cannot be written to"),
@@ -178,25 +178,25 @@ _RUNTIME_PROFILE: Final = _object(
     [],
     image=_described(_ARTIFACT_ROLE, "the role of the image in `artifacts`; an image is never named by a tag"),
     command=_ARGUMENTS,
-    ports=_list("where it listens", _ref("port"), 32),
+    ports=_list("the ports on which it listens", _ref("port"), 32),
     env=_list("its environment", _ref("environment"), 200),
     resources=_RESOURCES,
     probes=_object(
-        "how it is observed",
+        "how the platform observes a member",
         [],
-        startup=_described(_ref("probe"), "asked until it first succeeds"),
-        readiness=_described(_ref("probe"), "whether it takes work"),
+        startup=_described(_ref("probe"), "repeated until it first succeeds"),
+        readiness=_described(_ref("probe"), "whether it accepts work"),
         liveness=_described(_ref("probe"), "whether it must be restarted"),
     ),
     volumes=_list("what is mounted", _ref("volume"), 32),
 )
 _COMPONENT: Final = _object(
-    "a kind of member; what it does is known by the adapter alone",
+    "a kind of member; only the adapter knows what it does",
     ["key", "max_count"],
     key=_described(_KEY, "the component's key"),
     title=_TITLE,
-    min_count=_whole("the fewest members of this kind", 0, MEMBERS_MAX, 0),
-    max_count=_whole("the most members of this kind", 1, MEMBERS_MAX),
+    min_count=_whole("the minimum number of members of this kind", 0, MEMBERS_MAX, 0),
+    max_count=_whole("the maximum number of members of this kind", 1, MEMBERS_MAX),
 )
 _ACTION: Final = _object(
     "a verb that the app's adapter carries out",
@@ -205,12 +205,12 @@ _ACTION: Final = _object(
     title=_TITLE,
     description=_text("what it does", 2_000, widget="textarea"),
     permission=_text("the action key that a caller needs: of the category's family, or `app.<slug>.<action>`", 200),
-    target=_choice("what it is done to", ["instance", "member"], "instance"),
-    input_schema=_described(_ref("form"), "what the caller gives"),
-    output_schema=_described(_ref("form"), "what comes back"),
+    target=_choice("what the action applies to", ["instance", "member"], "instance"),
+    input_schema=_described(_ref("form"), "the input of the caller"),
+    output_schema=_described(_ref("form"), "the result"),
     timeout_seconds=_whole("how long it may take", 1, SECONDS_MAX, 300),
-    destructive=_flag("whether something is lost by it, so that a client asks first"),
-    read_only=_flag("whether it only reads: then it leaves no trace in the audit trail, and is kept for an hour"),
+    destructive=_flag("whether it destroys something, so that a client asks for confirmation"),
+    read_only=_flag("whether it only reads: then it is not in the audit trail, and is stored for an hour"),
 )
 _CONNECT: Final = _object(
     "a way to use an endpoint",
@@ -224,11 +224,11 @@ _ENDPOINT: Final = _object(
     ["name", "protocol"],
     name=_described(_KEY, "the endpoint's name"),
     title=_TITLE,
-    protocol=_choice("what is spoken there", ["http", "https", "tcp", "ssh", "grpc", "terminal"]),
+    protocol=_choice("the protocol of the endpoint", ["http", "https", "tcp", "ssh", "grpc", "terminal"]),
     port=_PORT_NAME,
     path=_form("the path below the address", PATH_PATTERN, 1_024),
     access=_choice("who checks the caller: the platform, or the app itself", ["platform", "app"], "platform"),
-    user=_form("who commands run as at an endpoint of protocol `terminal`, never root", USER_PATTERN, 32),
+    user=_form("the user who runs commands at an endpoint of protocol `terminal`, never root", USER_PATTERN, 32),
     connect=_list("ways to use it", _ref("connect"), 10),
 )
 _USAGE_UNIT: Final = _object(
@@ -237,8 +237,8 @@ _USAGE_UNIT: Final = _object(
     unit=_form("the unit's key, such as `tokens_generated`", "^[a-z][a-z0-9_]{0,39}$", 40),
     title=_TITLE,
     description=_text("what is counted", 1_000, widget="textarea"),
-    aggregation=_choice("how values of an interval become one", ["sum", "max"], "sum"),
-    covered_by_allocation=_flag("whether it only shows who used what the allocation already pays"),
+    aggregation=_choice("how the values of an interval are combined", ["sum", "max"], "sum"),
+    covered_by_allocation=_flag("whether it only shows who used capacity that the allocation already pays for"),
 )
 _OPERATING_MODE: Final = _object(
     "a way in which the app can be run",
@@ -250,56 +250,56 @@ _LIFECYCLE: Final = _object(
     "what happens to instances over time",
     ["upgrade", "rollback", "delete"],
     upgrade=_object(
-        "how an instance comes to this version",
+        "how an instance is upgraded to this version",
         ["strategy"],
-        strategy=_choice("how members change over", ["none", "in_place", "rolling", "replace"]),
+        strategy=_choice("how members are upgraded", ["none", "in_place", "rolling", "replace"]),
         from_versions=_list("the versions it can be upgraded from", _RANGE, 32),
     ),
     rollback=_object(
-        "how an instance goes back from this version",
+        "how an instance is rolled back from this version",
         ["supported"],
-        supported=_flag("whether it can"),
-        to_versions=_list("the versions it can go back to", _RANGE, 32),
-        note=_text("what is lost by it", 2_000, widget="textarea"),
+        supported=_flag("whether a rollback is supported"),
+        to_versions=_list("the versions it can be rolled back to", _RANGE, 32),
+        note=_text("what is lost by a rollback", 2_000, widget="textarea"),
     ),
     restart=_object(
-        "whether a running instance can be started anew",
+        "whether a running instance can be restarted",
         ["supported"],
-        supported=_flag("whether it can"),
-        instead=_text("what to do where it cannot", 500),
+        supported=_flag("whether a restart is supported"),
+        instead=_text("what to do if it is not", 500),
     ),
     attach=_object(
-        "whether other projects of the tenant can use an instance whose control plane is the tenant's",
+        "whether other projects of the tenant can use an instance whose control plane has the scope tenant",
         ["supported"],
-        supported=_flag("whether they can"),
-        note=_text("what such a project should know before", 2_000, widget="textarea"),
+        supported=_flag("whether attaching is supported"),
+        note=_text("what a project should know before it attaches", 2_000, widget="textarea"),
     ),
     drain=_object(
-        "how long the work of a member that goes may take, where who asks for it does not say",
+        "how long a member's work may take when it is drained, unless the request says otherwise",
         [],
-        seconds=_whole("so many seconds", 0, DRAIN_SECONDS_MAX, DRAIN_SECONDS),
-        from_config=_form("the field of `config_schema` that says it instead", CONFIG_FIELD_PATTERN, 64),
+        seconds=_whole("the number of seconds", 0, DRAIN_SECONDS_MAX, DRAIN_SECONDS),
+        from_config=_form("the field of `config_schema` that holds the seconds instead", CONFIG_FIELD_PATTERN, 64),
     ),
     delete=_object(
         "how an instance ends",
         ["data"],
-        graceful_seconds=_whole("how long the adapter has for the graceful part", 0, 3_600, 60),
-        data=_choice("what becomes of its data", ["removed", "exported"]),
-        note=_text("what its user should know before", 2_000, widget="textarea"),
+        graceful_seconds=_whole("how long the adapter has for a graceful shutdown", 0, 3_600, 60),
+        data=_choice("what happens to its data", ["removed", "exported"]),
+        note=_text("what a user should know before deleting it", 2_000, widget="textarea"),
     ),
 )
 _RUNBOOK: Final = _object(
-    "what operators do when it does not work",
+    "what operators do when the app has a problem",
     ["summary", "entries"],
     summary=_text("what runs where, in a few sentences", 8_000, least=1, widget="textarea"),
     contact=_text("whom to ask", 200),
     entries=_list(
-        "one entry for each known trouble",
+        "one entry for each known problem",
         _object(
-            "a known trouble",
+            "a known problem",
             ["symptom", "steps"],
-            symptom=_text("what is seen", 500, least=1),
-            cause=_text("what is behind it", 2_000, widget="textarea"),
+            symptom=_text("what an operator observes", 500, least=1),
+            cause=_text("the cause", 2_000, widget="textarea"),
             steps=_text("what to do", 8_000, least=1, widget="textarea"),
         ),
         64,
@@ -312,15 +312,15 @@ MANIFEST_SCHEMA: Final[Mapping[str, Any]] = {
     "$id": SCHEMA_ID,
     "title": "Manifest of an app version",
     **_object(
-        "all that the platform knows of one version of an app",
+        "all that the platform knows about one version of an app",
         ["manifest_version", "app", "version", "artifact_kind", "artifacts"],
         manifest_version={"const": MANIFEST_VERSION, "description": "the version of this schema"},
         app=_form("the app's slug", SLUG_PATTERN, 40),
         version=_form("the semantic version, without build metadata", VERSION_PATTERN, VERSION_LENGTH_MAX),
         release_notes=_text("what is new, for people", 16_000, widget="textarea"),
         artifact_kind=_choice(
-            "`oci`: an image that is started as it is; `launchable`: an image with a profile of how to start and "
-            "observe it; `controller`: an app that an adapter of its own builds and operates",
+            "`oci`: an image that is started without a profile; `launchable`: an image with a profile of how to start "
+            "and observe it; `controller`: an app that its own adapter builds and operates",
             ["oci", "launchable", "controller"],
         ),
         artifacts={
@@ -338,7 +338,7 @@ MANIFEST_SCHEMA: Final[Mapping[str, Any]] = {
         components=_list("the kinds of its members; without any there is one member", _ref("component"), 32),
         actions=_list("the verbs that its adapter carries out", _ref("action"), 64),
         endpoints=_list("where a running instance is reached", _ref("endpoint"), 16),
-        usage_units=_list("what it meters, beyond what the allocation already pays", _ref("usage_unit"), 32),
+        usage_units=_list("what it meters, beyond what the allocation already pays for", _ref("usage_unit"), 32),
         operating_modes=_list("the ways in which it can be run", _ref("operating_mode"), 3, least=1, unique=True),
         required_actions=_list(
             "the action keys that its operator account needs; an admin agrees to them",

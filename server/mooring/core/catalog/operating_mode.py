@@ -1,7 +1,7 @@
 """Who runs an app's control plane, and for whom: `operating_mode` × `control_plane_scope`.
 
-Only some pairs make sense, and one that does is not offered yet. The table is asked for a manifest (what the app
-supports) and for an instance (what was chosen).
+Only some pairs make sense, and one of those is not offered yet. The table is used for manifests (what the app
+supports) and for instances (what the launcher chose).
 """
 
 from collections.abc import Mapping
@@ -38,11 +38,11 @@ MODES: Final[Mapping[Mode, str]] = {
 """The pairs that make sense, and what each means."""
 
 NOT_OFFERED: Final = frozenset({(OperatingMode.PLATFORM_MANAGED, ControlPlaneScope.PLATFORM)})
-"""Pairs that make sense and that no instance may have yet."""
+"""Pairs that make sense, but that no instance may use yet."""
 
 
 def why_incoherent(mode: Mode) -> str | None:
-    """Why this pair makes no sense; None where it does."""
+    """Why this pair makes no sense; None when it does."""
     if mode in MODES:
         return None
     scopes = " or ".join(scope for operating_mode, scope in MODES if operating_mode is mode[0])

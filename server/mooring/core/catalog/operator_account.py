@@ -1,10 +1,10 @@
 """Operator accounts: the service account under which an app's adapter acts in a project.
 
-Entitling a project to an app makes one. Its list is what the admin was shown and agreed to, no more and no less, and
-changes when the agreement does; its key is the app's adapter's, where one is known. Whoever agrees does not need to
-hold the keys himself: what an operator account may hold at the most is the entitlement's own rule. Switching an
-entitlement off leaves the account, since what runs goes on. Taking the entitlement away leaves it what operating needs
-and no more, and deletes it once nothing runs.
+Entitling a project to an app creates one. Its list of actions is exactly what the admin saw and agreed to, and changes
+with the agreement; its key is that of the app's adapter, if that is known. The admin does not need to hold these
+actions themselves: the entitlement has its own rule for what an operator account may have. Switching an entitlement off
+leaves the account unchanged, because running instances continue. Deleting the entitlement reduces the account to what
+operating needs, and the account is deleted once nothing runs.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -27,14 +27,14 @@ from mooring.core.kernel.ids import Prefix
 OPERATING: Final = frozenset(
     {"runtime.claim", "runtime.report", "secret.create", "secret.grant", "task.create", "task.read", "usage.report"}
 )
-"""What an account keeps at the most whose entitlement is taken away while something runs."""
+"""The most that an account keeps when its entitlement is deleted while instances run."""
 NAME_LENGTH_MAX: Final = 40
-HEAD: Final = "app-"
+NAME_PREFIX: Final = "app-"
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorSpec:
-    """What an operator account is made from: where, for which app, with which list and which key."""
+    """The properties of a new operator account: its project, its app, its actions and its key."""
 
     tenant_id: str
     project_id: str
@@ -46,15 +46,15 @@ class OperatorSpec:
 
 @dataclass(frozen=True, slots=True)
 class OperatorKeys:
-    """An operator account and its keys, revoked ones too."""
+    """An operator account with all its keys, including revoked ones."""
 
     account: ServiceAccount
     keys: Sequence[ServiceAccountKey]
 
 
 def account_name(app_slug: str, account_id: str, taken: Collection[str]) -> str:
-    """`app-<slug>`, cut to length, and told apart where somebody has that name already."""
-    plain = f"{HEAD}{app_slug}"[:NAME_LENGTH_MAX].rstrip("-")
+    """`app-<slug>`, cut to the maximum length, with a suffix when that name is taken."""
+    plain = f"{NAME_PREFIX}{app_slug}"[:NAME_LENGTH_MAX].rstrip("-")
     if plain not in taken:
         return plain
     own = account_id.rpartition("_")[2][-8:].lower()
@@ -62,59 +62,59 @@ def account_name(app_slug: str, account_id: str, taken: Collection[str]) -> str:
 
 
 def make_operator(
-    context: DecisionContext, operated: OperatorSpec, taken: Collection[str], accounts_there: int
+    context: DecisionContext, spec: OperatorSpec, taken: Collection[str], account_count: int
 ) -> Decision[ServiceAccount]:
-    """A new operator account, with the adapter's key where there is one."""
-    if accounts_there >= ACCOUNTS_MAX:
+    """Create an operator account, with the adapter's key if there is one; `taken` are the names in use."""
+    if account_count >= ACCOUNTS_MAX:
         raise Refusal(
             Code.LIMIT_REACHED, f"a project has at most {ACCOUNTS_MAX} service accounts", {"limit": ACCOUNTS_MAX}
         )
     account_id = context.mint(Prefix.SERVICE_ACCOUNT)
     account = ServiceAccount(
         id=account_id,
-        tenant_id=operated.tenant_id,
-        project_id=operated.project_id,
-        name=account_name(operated.app_slug, account_id, taken),
-        description=f"operates {operated.app_slug} in this project",
-        actions=sorted(operated.actions),
+        tenant_id=spec.tenant_id,
+        project_id=spec.project_id,
+        name=account_name(spec.app_slug, account_id, taken),
+        description=f"operates {spec.app_slug} in this project",
+        actions=sorted(spec.actions),
         status=SERVICE_ACCOUNT.initial.value,
         generation=0,
         revision=0,
         created_at=context.now,
-        app_id=operated.app_id,
+        app_id=spec.app_id,
     )
-    told = {"name": account.name, "actions": account.actions, "app": operated.app_slug}
+    data = {"name": account.name, "actions": account.actions, "app": spec.app_slug}
     made: Decision[ServiceAccount] = Decision(
         account,
         (Insert("service_account", asdict(account), born=(SERVICE_ACCOUNT,)),),
-        (_happened(EventType.SERVICE_ACCOUNT_CREATED, account, told),),
-        (_audited("service_account.create", account, told),),
+        (_happened(EventType.SERVICE_ACCOUNT_CREATED, account, data),),
+        (_audited("service_account.create", account, data),),
     )
-    if operated.adapter_key is None:
+    if spec.adapter_key is None:
         return made
-    keyed = _add_key(context, account, operated.adapter_key)
+    keyed = _add_key(context, account, spec.adapter_key)
     return Decision(account, made.writes + keyed.writes, made.events + keyed.events, made.audits + keyed.audits)
 
 
 def agree_operator(account: ServiceAccount, actions: Collection[str]) -> Decision[ServiceAccount]:
-    """The account holds what is agreed to now; where that is what it holds, nothing is written."""
+    """Give the account exactly the agreed actions; nothing is written if it has them already."""
     wanted = sorted(actions)
     if account.actions == wanted or account.status == ServiceAccountState.DELETED:
         return Decision(account)
     after = replace(account, actions=wanted, revision=account.revision + 1)
-    told: dict[str, object] = {"actions": wanted}
+    data: dict[str, object] = {"actions": wanted}
     return Decision(
         after,
-        (Update("service_account", account.id, account.revision, told, account.generation),),
-        (_happened(EventType.SERVICE_ACCOUNT_UPDATED, after, told),),
-        (_audited("service_account.update", after, told),),
+        (Update("service_account", account.id, account.revision, data, account.generation),),
+        (_happened(EventType.SERVICE_ACCOUNT_UPDATED, after, data),),
+        (_audited("service_account.update", after, data),),
     )
 
 
 def rekey_operator(
     context: DecisionContext, rekeyed: OperatorKeys, new: bytes | None, old: Collection[bytes]
 ) -> Decision[ServiceAccount]:
-    """The adapter's new key is added, and keys that counted for the adapter before are revoked."""
+    """Add the adapter's new key, and revoke the adapter's old keys."""
     account = rekeyed.account
     live = {key.public_key: key for key in rekeyed.keys if key.revoked_at is None}
     gone = [live[each] for each in sorted(old) if each in live and each != new]
@@ -124,7 +124,7 @@ def rekey_operator(
     if new is None or new in live or len(live) - len(gone) >= KEYS_MAX:
         return Decision(account, writes, events, audits)
     before = next((key for key in rekeyed.keys if key.public_key == new), None)
-    added = _add_key(context, account, new) if before is None else _count_again(account, before)
+    added = _add_key(context, account, new) if before is None else _reactivate_key(account, before)
     return Decision(account, writes + added.writes, events + added.events, audits + added.audits)
 
 
@@ -148,8 +148,8 @@ def _add_key(context: DecisionContext, account: ServiceAccount, public_key: byte
     )
 
 
-def _count_again(account: ServiceAccount, key: ServiceAccountKey) -> Decision[ServiceAccount]:
-    """A key that was revoked, and is the adapter's once more."""
+def _reactivate_key(account: ServiceAccount, key: ServiceAccountKey) -> Decision[ServiceAccount]:
+    """Reactivate a revoked key that is the adapter's key again."""
     return Decision(
         account,
         (Update("service_account_key", key.id, key.revision, {"revoked_at": None, "expires_at": None}),),
@@ -162,5 +162,5 @@ def _happened(type_: EventType, account: ServiceAccount, data: Mapping[str, obje
     return EventRecord(type_, "service_account", account.id, account.tenant_id, account.project_id, data=data)
 
 
-def _audited(action: str, account: ServiceAccount, told: Mapping[str, object]) -> AuditRecord:
-    return AuditRecord(action, "service_account", account.id, account.tenant_id, account.project_id, after=told)
+def _audited(action: str, account: ServiceAccount, data: Mapping[str, object]) -> AuditRecord:
+    return AuditRecord(action, "service_account", account.id, account.tenant_id, account.project_id, after=data)

@@ -1,15 +1,15 @@
-"""Policy: what is allowed about sources, regions, SKUs, apps, signatures and GPUs, and who decided it.
+"""Policy: which sources, regions, SKUs, apps, signatures and GPU counts are allowed, and which layer decides.
 
-A policy is a chain of layers: global → tenant → project, and behind it what the entitlement of a project narrows.
-Something is allowed when every layer allows it. So an overlay can only narrow, whatever it says, and a denial further
-up is final; nothing has to be compared when a layer above changes later. Saying more than the layers above allow is
-refused when it is written (`widenings`), because it would have no effect and mislead its reader.
+A policy is a chain of layers: global → tenant → project, followed by the entitlement of a project. Something is allowed
+when every layer allows it. So a layer can only narrow, whatever it says, and a denial further up is final; a later
+change of an upper layer needs no comparison with the layers below. A layer that allows more than the layers above it is
+refused when it is written (`widenings`), because the addition would have no effect and would mislead its reader.
 
-A list is none (nothing is said, all is allowed) or names what is allowed; beside it stands what is denied, which
-counts more. A name may end with `*`. Signatures are required from one strictness on; the strictest layer counts. The
-maximum of GPUs is what one project may hold at once; the smallest counts.
+An allow list of None allows everything; otherwise only the listed names are allowed. A deny list has precedence over
+the allow list. A name may end with `*`. The strictest layer decides which signatures are required. The maximum of GPUs
+is what one project may have at once; the smallest value applies.
 
-A chain is compiled once (`PolicyChain`) and then asked often: a decision looks only at layers that say something.
+A chain is compiled once (`PolicyChain`) and then used often: a decision only evaluates layers that have rules.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ GPUS_MAX: Final = 1_000_000
 
 
 class Layer(StrEnum):
-    """Where a rule stands, from the widest to the narrowest."""
+    """The layers of a policy, from the widest to the narrowest."""
 
     GLOBAL = "global"
     TENANT = "tenant"
@@ -33,7 +33,7 @@ class Layer(StrEnum):
 
 
 class Subject(StrEnum):
-    """What is decided about."""
+    """What a decision is about."""
 
     SOURCE = "source"
     REGION = "region"
@@ -56,7 +56,7 @@ SIGNATURES_NAME: Final[Mapping[str, SignatureRules]] = {each.name.lower(): each 
 
 @dataclass(frozen=True, slots=True)
 class NameRules:
-    """Which names are allowed: none for all, and what is denied among them."""
+    """Which names are allowed (None means all), and which are denied nevertheless."""
 
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class NameRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyRules:
-    """What one layer says; a layer that says nothing allows all that is above it."""
+    """The rules of one layer; an empty layer allows everything that the layers above allow."""
 
     sources: NameRules = field(default_factory=NameRules)
     regions: NameRules = field(default_factory=NameRules)
@@ -80,23 +80,23 @@ LISTS: Final[Mapping[Subject, str]] = {
     Subject.SKU: "skus",
     Subject.APP: "apps",
 }
-"""The subjects that are decided by names, and the field of `PolicyRules` that has them."""
+"""The subjects with lists of names, and the field of `PolicyRules` for each."""
 
 
 class PolicyRequest(NamedTuple):
-    """What is asked; what is none is not asked."""
+    """What to decide about; fields that are None are not checked."""
 
     source: str | None = None
     region: str | None = None
     sku: str | None = None
     app: str | None = None
-    gpus: int | None = None  # what the project would hold, with what it asks for
+    gpus: int | None = None  # the total that the project would have, including this request
     signed: bool | None = None
     image: bool = True  # whether `signed` is about an image
 
 
 class PolicyVerdict(NamedTuple):
-    """The decision, and who made it."""
+    """The decision, and the layer that made it."""
 
     allowed: bool
     layer: Layer | None = None
@@ -105,7 +105,7 @@ class PolicyVerdict(NamedTuple):
     reason: str = "every layer allows it"
 
     def refusal(self) -> Refusal | None:
-        """The verdict as a refusal; None where it is allowed."""
+        """The refusal for a denial; None when it is allowed."""
         if self.allowed or self.layer is None or self.subject is None:
             return None
         code = Code.SOURCE_DENIED if self.subject is Subject.SOURCE else Code.POLICY_DENIED
@@ -117,10 +117,11 @@ class PolicyVerdict(NamedTuple):
 
 
 ALLOWED: Final = PolicyVerdict(True)
+NO_RULE: Final = "the layer has no rule for it"
 
 
 class _Matcher:
-    """Names and beginnings of names, ready to be asked."""
+    """A compiled list of names and prefixes."""
 
     __slots__ = ("exact", "prefixes")
 
@@ -133,16 +134,18 @@ class _Matcher:
 
 
 class _Compiled(NamedTuple):
-    """A layer that says something, ready to be asked."""
+    """A compiled layer that has rules."""
 
     layer: Layer
-    checks: tuple[tuple[int, Subject, _Matcher | None, _Matcher | None], ...]  # place in the request, allowed, denied
+    checks: tuple[
+        tuple[int, Subject, _Matcher | None, _Matcher | None], ...
+    ]  # index in the request, subject, allowed, denied
     signatures: SignatureRules
     gpus_max: int | None
 
 
 class PolicyChain:
-    """The layers of one place, compiled. It does not change; a changed policy makes a new chain."""
+    """The compiled layers of one place. It is immutable; a changed policy makes a new chain."""
 
     __slots__ = ("_compiled", "layers")
     layers: tuple[tuple[Layer, PolicyRules], ...]
@@ -152,17 +155,17 @@ class PolicyChain:
         self.layers = (*known, *layers)
         order = list(Layer)
         if [layer for layer, _ in self.layers] != sorted({layer for layer, _ in self.layers}, key=order.index):
-            raise ValueError("each layer stands once, the widest first")
+            raise ValueError("each layer may occur once, the widest first")
         compiled = (_compile(layer, rules) for layer, rules in layers)
-        said = tuple(each for each in compiled if each.checks or each.signatures or each.gpus_max is not None)
-        self._compiled: tuple[_Compiled, ...] = (*above._compiled, *said) if above is not None else said
+        with_rules = tuple(each for each in compiled if each.checks or each.signatures or each.gpus_max is not None)
+        self._compiled: tuple[_Compiled, ...] = (*above._compiled, *with_rules) if above is not None else with_rules
 
     def narrowed(self, layer: Layer, rules: PolicyRules) -> "PolicyChain":
-        """The chain with one more layer behind it; what is compiled already stays so."""
+        """The chain with one more layer at its end; the compiled layers are reused."""
         return PolicyChain(((layer, rules),), self)
 
     def decide(self, request: PolicyRequest) -> PolicyVerdict:
-        """Whether every layer allows all that is asked; otherwise the first that does not, from the widest on."""
+        """Whether every layer allows the request; otherwise the verdict of the widest layer that denies it."""
         names = (request.source, request.region, request.sku, request.app)
         for layer, checks, signatures, gpus_max in self._compiled:
             for index, subject, allowed, denied in checks:
@@ -172,9 +175,9 @@ class PolicyChain:
                 if denied is not None and name in denied:
                     return PolicyVerdict(False, layer, subject, name, self._denied_by(layer, subject, name))
                 if allowed is not None and name not in allowed:
-                    return PolicyVerdict(False, layer, subject, name, "it is not on the list of what is allowed")
+                    return PolicyVerdict(False, layer, subject, name, "it is not on the allow list")
             if gpus_max is not None and request.gpus is not None and request.gpus > gpus_max:
-                reason = f"{request.gpus} GPUs would be held, and at most {gpus_max} are allowed"
+                reason = f"the project would have {request.gpus} GPUs, and at most {gpus_max} are allowed"
                 return PolicyVerdict(False, layer, Subject.GPUS, str(request.gpus), reason)
             if request.signed is False and signatures >= (
                 SignatureRules.IMAGES if request.image else SignatureRules.EVERYTHING
@@ -190,20 +193,20 @@ class PolicyChain:
 
     @property
     def gpus_max(self) -> int | None:
-        """The most GPUs that the project may hold at once."""
+        """The most GPUs that the project may have at once; None means no limit."""
         return min((each.gpus_max for each in self._compiled if each.gpus_max is not None), default=None)
 
     def explain(self, request: PolicyRequest) -> tuple[PolicyVerdict, ...]:
-        """The answer of each layer to each thing that is asked, in the order of the chain."""
+        """The verdict of each layer on each part of the request, in the order of the chain."""
         return tuple(_answer(layer, rules, part) for layer, rules in self.layers for part in _single(request))
 
     def _denied_by(self, layer: Layer, subject: Subject, name: str) -> str:
         names: NameRules = getattr(dict(self.layers)[layer], LISTS[subject])
-        return f"it is denied by {next(each for each in names.deny if covers(each, name))!r}"
+        return f"the deny list has {next(each for each in names.deny if covers(each, name))!r}"
 
 
 class Widening(NamedTuple):
-    """Something that an overlay says and a layer above does not allow."""
+    """Something that a layer allows although a layer above does not."""
 
     field: str
     value: str
@@ -212,12 +215,12 @@ class Widening(NamedTuple):
 
 
 def widenings(above: Sequence[tuple[Layer, PolicyRules]], overlay: PolicyRules) -> tuple[Widening, ...]:
-    """Everything in which the overlay says more than the layers above it allow."""
+    """Everything that the overlay allows although a layer above does not."""
     return tuple(each for layer, rules in above for each in _widens(layer, rules, overlay))
 
 
 def refuse_widening(above: Sequence[tuple[Layer, PolicyRules]], overlay: PolicyRules) -> None:
-    """Raise the refusal of an overlay that says more than is allowed above it."""
+    """Refuse an overlay that allows more than the layers above it."""
     found = widenings(above, overlay)
     if found:
         first = found[0]
@@ -239,7 +242,7 @@ def _compile(layer: Layer, rules: PolicyRules) -> _Compiled:
 
 
 def _single(request: PolicyRequest) -> Iterator[PolicyRequest]:
-    """The request taken apart: each thing that is asked on its own."""
+    """The request split into its parts."""
     for name in ("source", "region", "sku", "app", "gpus"):
         if (value := getattr(request, name)) is not None:
             yield PolicyRequest(**{name: value})
@@ -252,19 +255,19 @@ def _answer(layer: Layer, rules: PolicyRules, part: PolicyRequest) -> PolicyVerd
     if not verdict.allowed:
         return verdict
     if part.gpus is not None:
-        reason = "nothing is said" if rules.gpus_max is None else f"at most {rules.gpus_max} are allowed"
+        reason = NO_RULE if rules.gpus_max is None else f"at most {rules.gpus_max} are allowed"
         return PolicyVerdict(True, layer, Subject.GPUS, str(part.gpus), reason)
     if part.signed is not None:
-        said = rules.signatures
-        reason = "nothing is said" if said is None else f"signatures are required for {said.name.lower()}"
+        required = rules.signatures
+        reason = NO_RULE if required is None else f"signatures are required for {required.name.lower()}"
         return PolicyVerdict(True, layer, Subject.SIGNATURE, "signed" if part.signed else "unsigned", reason)
     subject, value = next((each, getattr(part, each.value)) for each in LISTS if getattr(part, each.value) is not None)
     names: NameRules = getattr(rules, LISTS[subject])
     if names.allow is not None:
         pattern = next(each for each in names.allow if covers(each, value))
-        reason = f"it is allowed by {pattern!r}"
+        reason = f"the allow list has {pattern!r}"
     else:
-        reason = "it is not among what is denied" if names.deny else "nothing is said"
+        reason = "it is not on the deny list" if names.deny else NO_RULE
     return PolicyVerdict(True, layer, subject, value, reason)
 
 

@@ -1,8 +1,8 @@
-"""Writing a policy: the forms that its lists take, how a layer is stored, and the decision to change one.
+"""Changes of a policy: the syntax of its lists, how a layer is stored, and the decision to change one.
 
-A layer is stored as plain values and read back into `PolicyRules`. What it names is canonical when it is stored, so
-that two texts of one place cannot be told apart by a rule. A layer that would allow what a layer above does not is
-refused; a layer above may be narrowed at any time, and what lies below it then simply has less effect.
+A layer is stored as plain values and parsed back into `PolicyRules`. Its names are canonical when they are stored, so a
+rule cannot treat two spellings of one location differently. A layer that allows more than a layer above is refused. An
+upper layer may be narrowed at any time; the layers below then simply have less effect.
 """
 
 import re
@@ -33,7 +33,7 @@ _NAME: Final = re.compile(r"\*|[a-z0-9][a-z0-9._-]{0,79}\*?")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """One layer as it is stored: the platform's, a tenant's or a project's."""
+    """One stored layer: of the platform, of a tenant or of a project."""
 
     id: str
     tenant_id: str | None
@@ -45,27 +45,25 @@ class Policy:
 
     @property
     def layer(self) -> Layer:
-        """Where it stands in the chain."""
         return layer_of(self.tenant_id, self.project_id)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicySpec:
-    """What the caller asks for."""
+    """The rules that the caller asks for, and the reason."""
 
     rules: PolicyRules
     reason: str
 
 
 def layer_of(tenant_id: str | None, project_id: str | None) -> Layer:
-    """The layer of a place."""
     if tenant_id is None:
         return Layer.GLOBAL
     return Layer.TENANT if project_id is None else Layer.PROJECT
 
 
 def check_rules(rules: PolicyRules, path: str = "rules") -> PolicyRules:
-    """The rules in canonical form; a value that has another form is refused by its path."""
+    """Validate the rules and bring them into their canonical form."""
     lists = {field: _check_names(getattr(rules, field), subject, f"{path}.{field}") for subject, field in LISTS.items()}
     if rules.gpus_max is not None and not 0 <= rules.gpus_max <= GPUS_MAX:
         raise validation.invalid(f"{path}.gpus_max", f"0 to {GPUS_MAX}")
@@ -73,15 +71,15 @@ def check_rules(rules: PolicyRules, path: str = "rules") -> PolicyRules:
 
 
 def plain_rules(rules: PolicyRules) -> dict[str, Any]:
-    """The rules as plain values; what says nothing is left out."""
+    """The rules as plain values; empty rules are omitted."""
     plain: dict[str, Any] = {}
     for field in LISTS.values():
         listed: NameRules = getattr(rules, field)
-        said: dict[str, Any] = {} if listed.allow is None else {"allow": list(listed.allow)}
+        plain_list: dict[str, Any] = {} if listed.allow is None else {"allow": list(listed.allow)}
         if listed.deny:
-            said["deny"] = list(listed.deny)
-        if said:
-            plain[field] = said
+            plain_list["deny"] = list(listed.deny)
+        if plain_list:
+            plain[field] = plain_list
     if rules.signatures is not None:
         plain["signatures"] = rules.signatures.name.lower()
     if rules.gpus_max is not None:
@@ -90,12 +88,12 @@ def plain_rules(rules: PolicyRules) -> dict[str, Any]:
 
 
 def read_rules(plain: Mapping[str, Any]) -> PolicyRules:
-    """The rules that were stored as plain values."""
+    """Parse rules from plain values."""
     lists = {}
     for field in LISTS.values():
-        said = plain.get(field, {})
-        allow = said.get("allow")
-        lists[field] = NameRules(None if allow is None else tuple(allow), tuple(said.get("deny", ())))
+        plain_list = plain.get(field, {})
+        allow = plain_list.get("allow")
+        lists[field] = NameRules(None if allow is None else tuple(allow), tuple(plain_list.get("deny", ())))
     signatures = plain.get("signatures")
     required = None if signatures is None else SIGNATURES_NAME[signatures]
     return PolicyRules(**lists, signatures=required, gpus_max=plain.get("gpus_max"))
@@ -111,12 +109,13 @@ def layers_of(policies: Iterable[Policy]) -> tuple[tuple[Layer, PolicyRules], ..
 def create_policy(
     context: DecisionContext,
     policy_id: str,
-    place: tuple[str | None, str | None],
     spec: PolicySpec,
     above: Sequence[tuple[Layer, PolicyRules]],
+    *,
+    tenant_id: str | None,
+    project_id: str | None,
 ) -> Decision[Policy]:
-    """The first rules of a layer; `place` is tenant and project, none and none for the platform."""
-    tenant_id, project_id = place
+    """Create a layer with its first rules; without tenant and project it is the platform's layer."""
     rules = plain_rules(_narrowing(spec.rules, above))
     policy = Policy(policy_id, tenant_id, project_id, rules, 0, context.now, context.now)
     return Decision(
@@ -134,7 +133,7 @@ def change_policy(
     above: Sequence[tuple[Layer, PolicyRules]],
     revision_seen: int | None,
 ) -> Decision[Policy]:
-    """Other rules for a layer; they take effect with the next decision."""
+    """Replace the rules of a layer; they take effect with the next decision."""
     require_revision(policy.revision, revision_seen)
     rules = plain_rules(_narrowing(spec.rules, above))
     after = replace(policy, rules=rules, revision=policy.revision + 1, updated_at=context.now)
@@ -165,7 +164,7 @@ def _check_list(listed: Sequence[str], subject: Subject, path: str) -> tuple[str
     for index, each in enumerate(listed):
         if not _NAME.fullmatch(each):
             raise validation.invalid(
-                f"{path}.{index}", "lower-case letters, digits and . _ -, and a * at the end at most"
+                f"{path}.{index}", "lower-case letters, digits and . _ -, and optionally a * at the end"
             )
     return tuple(sorted(set(listed)))
 

@@ -1,9 +1,8 @@
-"""Promotion: how far an artifact or an app version has come towards everybody.
+"""The lifecycle of promotion: how widely an artifact or an app version is offered.
 
-It is one of an artifact's two dimensions; the other is trust, which moves for reasons of its own. An app
-version goes through the same table and is never further than its artifacts. The table says which moves
-exist; what a move needs besides (lint and smoke, the states of the artifacts, a grace period, no hold) is
-decided where the catalog is.
+It is one of an artifact's two states; the other is trust, which is independent of it. App versions use the same table
+and are never promoted further than their artifacts. The table says which transitions exist; `artifact_promotion` and
+`app_version` check their other conditions (lint and smoke, the states of the artifacts, a grace period, no hold).
 """
 
 from enum import StrEnum
@@ -34,27 +33,33 @@ S, T = PromotionState, PromotionTrigger
 
 PROMOTION = Lifecycle(
     name="promotion",
-    about="How far an artifact or an app version has come towards everybody. "
-    "A version is never further than its artifacts.",
+    about="How widely an artifact or an app version is offered. "
+    "A version is never promoted further than its artifacts.",
     states=PromotionState,
     triggers=PromotionTrigger,
     initial=S.DRAFT,
     meaning={
-        S.DRAFT: "registered; it may still be wrong, and nobody can launch it",
-        S.STAGED: "lint and smoke passed; it waits for its first projects",
-        S.CANARY: "offered to the share of the projects that the version's canary percentage picks",
+        S.DRAFT: "registered; it may have errors, and nobody can launch it",
+        S.STAGED: "lint and smoke passed; it is not offered to any project yet",
+        S.CANARY: "offered to the share of projects that the version's canary percentage selects",
         S.ACTIVE: "offered to every entitled project",
-        S.DEPRECATED: "superseded: existing instances go on, new ones are refused",
-        S.RETIRED: "out of use for ever; it stays readable",
+        S.DEPRECATED: "superseded: existing instances continue, new ones are refused",
+        S.RETIRED: "permanently out of use; it stays readable",
     },
     edges=(
         Transition(S.DRAFT, T.STAGE, S.STAGED, Who.USER, "Lint and smoke passed, so it may be tried."),
-        Transition(S.DRAFT, T.WITHDRAW, S.RETIRED, Who.USER, "A draft that nobody will need is taken back."),
-        Transition(S.STAGED, T.CANARY, S.CANARY, Who.USER, "A first share of the projects shall meet it."),
-        Transition(S.STAGED, T.WITHDRAW, S.RETIRED, Who.USER, "It was given up before any project met it."),
-        Transition(S.CANARY, T.ACTIVATE, S.ACTIVE, Who.USER, "Its first projects fared well with it."),
-        Transition(S.CANARY, T.ROLLBACK, S.STAGED, Who.USER, "Its first projects fared badly with it."),
-        Transition(S.ACTIVE, T.DEPRECATE, S.DEPRECATED, Who.USER, "Another supersedes it, or a reason is given."),
+        Transition(S.DRAFT, T.WITHDRAW, S.RETIRED, Who.USER, "The draft is not needed any more."),
+        Transition(S.STAGED, T.CANARY, S.CANARY, Who.USER, "A first share of the projects gets it."),
+        Transition(S.STAGED, T.WITHDRAW, S.RETIRED, Who.USER, "It is given up before any project got it."),
+        Transition(S.CANARY, T.ACTIVATE, S.ACTIVE, Who.USER, "It works well for its first projects."),
+        Transition(S.CANARY, T.ROLLBACK, S.STAGED, Who.USER, "It works badly for its first projects."),
+        Transition(
+            S.ACTIVE,
+            T.DEPRECATE,
+            S.DEPRECATED,
+            Who.USER,
+            "Another one supersedes it, or there is a reason why none does.",
+        ),
         Transition(S.DEPRECATED, T.RETIRE, S.RETIRED, Who.USER, "The grace period is over and no hold is left."),
     ),
     requires={

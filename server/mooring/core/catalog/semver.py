@@ -1,12 +1,12 @@
-"""Semantic versions (2.0.0): how a version is written, which is newer, and ranges of them.
+"""Semantic versions (2.0.0): their syntax, their order, and ranges.
 
-A version has one canonical text and a place in one order. The order is also given as a text that sorts bytewise as
-the versions do, so that the database finds the newest by an index (collation "C") and the core agrees with it.
+A version has one canonical text and one position in the order. The order is also available as a text that sorts
+bytewise in the same way, so that the database can find the newest version by an index (collation "C").
 
-Build metadata has no rank: 1.0.0+a and 1.0.0+b would both be the newest. So an app's version has none.
+Build metadata is not allowed, because it has no rank: 1.0.0+a and 1.0.0+b would both be the newest.
 
-A range is a list of bounds that must all hold, such as `>=1.2.0 <2.0.0`. It follows the plain order: 2.0.0-rc.1 lies
-below 2.0.0, and in that range; whoever does not want it writes `<2.0.0-0`.
+A range is a list of bounds that must all hold, such as `>=1.2.0 <2.0.0`. It uses the plain order: 2.0.0-rc.1 is below
+2.0.0 and therefore in that range; to exclude it, write `<2.0.0-0`.
 """
 
 import re
@@ -23,7 +23,7 @@ RANGE_BOUNDS_MAX: Final = 10
 _NUMBER: Final = r"0|[1-9][0-9]*"
 _IDENTIFIER: Final = r"(?:0|[1-9][0-9]*|[0-9]*[a-zA-Z-][0-9a-zA-Z-]*)"
 VERSION_PATTERN: Final = rf"^(?:{_NUMBER})\.(?:{_NUMBER})\.(?:{_NUMBER})(?:-{_IDENTIFIER}(?:\.{_IDENTIFIER})*)?$"
-"""The form of an app's version: a semantic version without build metadata."""
+"""The syntax of an app's version: a semantic version without build metadata."""
 
 _VERSION: Final = re.compile(
     rf"(?P<major>{_NUMBER})\.(?P<minor>{_NUMBER})\.(?P<patch>{_NUMBER})"
@@ -53,11 +53,11 @@ class SemVer:
 
     @property
     def order(self) -> str:
-        """A text that sorts bytewise as the versions do; equal for equal versions only."""
+        """A text that sorts bytewise in the order of versions; it is equal only for equal versions."""
         numbers = "".join(_number_order(each) for each in (self.major, self.minor, self.patch))
         if not self.prerelease:
             return numbers + _AFTER_EVERY_PRERELEASE
-        # Numbers rank below words; "!" is below every character of a word, so that a shorter word ranks lower.
+        # Numbers rank below words; "!" sorts below every character of a word, so that a shorter word ranks lower.
         return numbers + "".join(
             f"0{_number_order(each)}" if isinstance(each, int) else f"1{each}!" for each in self.prerelease
         )
@@ -71,7 +71,6 @@ class VersionBound:
     version: SemVer
 
     def holds(self, version: SemVer) -> bool:
-        """Whether the version is on the right side of this bound."""
         if version == self.version:
             return "=" in self.comparison
         return version > self.version if ">" in self.comparison else "<" in self.comparison and version < self.version
@@ -79,7 +78,7 @@ class VersionBound:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Versions between bounds; all of them hold."""
+    """The versions that satisfy all bounds."""
 
     bounds: tuple[VersionBound, ...]
 
@@ -91,7 +90,7 @@ class Range:
 
 
 def read_version(text: str, path: str = "version") -> SemVer:
-    """The version that an app's developer gives."""
+    """Parse the version of an app."""
     version = _parse(text)
     if isinstance(version, str):
         raise invalid(path, version)
@@ -99,7 +98,7 @@ def read_version(text: str, path: str = "version") -> SemVer:
 
 
 def read_range(text: str, path: str = "range") -> Range:
-    """A range such as `>=1.2.0 <2.0.0`; a lone version stands for itself."""
+    """Parse a range such as `>=1.2.0 <2.0.0`; a single version is a range of only that version."""
     parts = text.split()
     if not 1 <= len(parts) <= RANGE_BOUNDS_MAX:
         raise invalid(path, f"1 to {RANGE_BOUNDS_MAX} bounds such as >=1.2.0 <2.0.0")
@@ -114,7 +113,7 @@ def read_range(text: str, path: str = "range") -> Range:
 
 
 def _parse(text: str) -> SemVer | str:
-    """The version, or what would be one."""
+    """The version, or a text that describes a valid one."""
     match = _VERSION.fullmatch(text) if len(text) <= VERSION_LENGTH_MAX else None
     if match is None:
         return f"a semantic version such as 1.4.0 or 2.0.0-rc.1, of at most {VERSION_LENGTH_MAX} characters"

@@ -1,7 +1,7 @@
-"""Signer keys: the public keys whose signatures count, for everybody or for one tenant.
+"""Signer keys: the public keys whose signatures are trusted, for all tenants or for one.
 
-A key is rotated by adding the next and removing the last. A removed key stays written down, with the time, since
-evidence names it; it stops counting with the next use of what it signed.
+To rotate a key, add the new one and remove the old one. A removed key stays stored, with the time of its removal,
+because evidence refers to it; artifacts that it signed are not trusted at their next use.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +19,7 @@ KEYS_MAX: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class SignerKeySpec:
-    """A public key that was read and found to be one."""
+    """A parsed and valid public key."""
 
     name: str
     algorithm: str
@@ -28,11 +28,11 @@ class SignerKeySpec:
 
 
 def add_key(
-    context: DecisionContext, tenant_id: str | None, spec: SignerKeySpec, keys_there: int
+    context: DecisionContext, tenant_id: str | None, spec: SignerKeySpec, key_count: int
 ) -> Decision[SignerKey]:
-    """Trust a key from now on: the platform's (no tenant) counts everywhere, a tenant's for its own artifacts."""
-    if keys_there >= KEYS_MAX:
-        raise Refusal(Code.LIMIT_REACHED, f"at most {KEYS_MAX} keys are trusted in one place", {"limit": KEYS_MAX})
+    """Trust a key: for the artifacts of one tenant, or for all artifacts when `tenant_id` is None."""
+    if key_count >= KEYS_MAX:
+        raise Refusal(Code.LIMIT_REACHED, f"a place trusts at most {KEYS_MAX} keys", {"limit": KEYS_MAX})
     key = SignerKey(
         id=context.mint(Prefix.SIGNER_KEY),
         tenant_id=tenant_id,
@@ -46,7 +46,7 @@ def add_key(
 
 
 def remove_key(context: DecisionContext, key: SignerKey) -> Decision[SignerKey]:
-    """Stop trusting a key at once; removing it again changes nothing."""
+    """Stop trusting a key immediately; removing it again changes nothing."""
     if key.removed_at is not None:
         return Decision(result=key)
     after = replace(key, removed_at=context.now, revision=key.revision + 1)
@@ -54,10 +54,10 @@ def remove_key(context: DecisionContext, key: SignerKey) -> Decision[SignerKey]:
 
 
 def _decided(key: SignerKey, change: str, write: Insert | Update) -> Decision[SignerKey]:
-    told = {"change": change, "name": key.name, "fingerprint": key.fingerprint}
+    data = {"change": change, "name": key.name, "fingerprint": key.fingerprint}
     return Decision(
         result=key,
         writes=(write,),
-        events=(EventRecord(EventType.SIGNER_KEY_CHANGED, "signer_key", key.id, key.tenant_id, data=told),),
-        audits=(AuditRecord("signer_key.update", "signer_key", key.id, key.tenant_id, after=told),),
+        events=(EventRecord(EventType.SIGNER_KEY_CHANGED, "signer_key", key.id, key.tenant_id, data=data),),
+        audits=(AuditRecord("signer_key.update", "signer_key", key.id, key.tenant_id, after=data),),
     )

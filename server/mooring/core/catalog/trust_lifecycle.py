@@ -1,8 +1,7 @@
-"""Trust: what the stored evidence says about an artifact's bytes.
+"""The lifecycle of trust: what the stored evidence says about an artifact's bytes.
 
-Trust is derived anew from the evidence on each use; the table says which conclusions may follow which. It
-is one of an artifact's two dimensions, beside promotion: an active artifact may be revoked, and a draft may
-be verified.
+Trust is derived from the evidence on each use; the table says which conclusion may follow which. It is one of an
+artifact's two states and independent of promotion: an active artifact may be revoked, and a draft may be verified.
 """
 
 from enum import StrEnum
@@ -28,31 +27,37 @@ S, T = TrustState, TrustTrigger
 
 TRUST = Lifecycle(
     name="trust",
-    about="What the stored evidence says about an artifact's bytes. Trust is derived anew on each use.",
+    about="What the stored evidence says about an artifact's bytes. Trust is derived again on each use.",
     states=TrustState,
     triggers=TrustTrigger,
     initial=S.UNVERIFIED,
     meaning={
-        S.UNVERIFIED: "no evidence was accepted and none was found false",
-        S.VERIFIED: "the stored evidence proves the digest under the policy in force",
-        S.REJECTED: "the evidence that was given is false, or the policy does not accept it",
-        S.REVOKED: "withdrawn for ever, whatever the evidence says",
+        S.UNVERIFIED: "no evidence is accepted, and none is false",
+        S.VERIFIED: "the stored evidence proves the digest under the current policy",
+        S.REJECTED: "the evidence is false, or the policy does not accept it",
+        S.REVOKED: "permanently withdrawn, whatever the evidence says",
     },
     edges=(
         Transition(S.UNVERIFIED, T.VERIFY, S.VERIFIED, Who.WORKER, "Accepted evidence covers the digest."),
-        Transition(S.UNVERIFIED, T.REJECT, S.REJECTED, Who.WORKER, "What was given as evidence does not hold."),
-        Transition(S.UNVERIFIED, T.REVOKE, S.REVOKED, Who.ADMIN, "Its bytes are bad, and nobody had proved them."),
-        Transition(S.VERIFIED, T.REJECT, S.REJECTED, Who.WORKER, "The evidence was found false, or too weak."),
+        Transition(S.UNVERIFIED, T.REJECT, S.REJECTED, Who.WORKER, "The evidence is false."),
+        Transition(S.UNVERIFIED, T.REVOKE, S.REVOKED, Who.ADMIN, "Its bytes are bad, and it was never verified."),
+        Transition(S.VERIFIED, T.REJECT, S.REJECTED, Who.WORKER, "The evidence proved to be false, or too weak."),
         Transition(
             S.VERIFIED,
             T.LOSE_EVIDENCE,
             S.UNVERIFIED,
             Who.WORKER,
-            "A key was removed, so what it signed is no longer proof.",
+            "A key was removed, so its signatures no longer prove anything.",
         ),
-        Transition(S.VERIFIED, T.REVOKE, S.REVOKED, Who.ADMIN, "Its bytes are bad, whatever was signed."),
+        Transition(S.VERIFIED, T.REVOKE, S.REVOKED, Who.ADMIN, "Its bytes are bad, although it was verified."),
         Transition(S.REJECTED, T.VERIFY, S.VERIFIED, Who.WORKER, "Better evidence covers the digest."),
-        Transition(S.REJECTED, T.REVOKE, S.REVOKED, Who.ADMIN, "No later evidence shall bring it back."),
+        Transition(
+            S.REJECTED,
+            T.REVOKE,
+            S.REVOKED,
+            Who.ADMIN,
+            "An admin excludes it permanently, even if better evidence appears.",
+        ),
     ),
     requires={
         S.REJECTED: frozenset({"rejection_reason"}),

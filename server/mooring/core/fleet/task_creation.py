@@ -192,7 +192,7 @@ def _check_arguments(family: TaskFamily, arguments: Mapping[str, Any]) -> None:
         raise Refusal(
             Code.VALIDATION_FAILED,
             f"arguments{first.pointer}: {first.reason}; {first.fix}",
-            {"path": f"arguments{first.pointer}", "findings": [each.told() for each in findings]},
+            {"path": f"arguments{first.pointer}", "findings": [each.as_dict() for each in findings]},
         )
     if len(json.dumps(arguments, ensure_ascii=False).encode()) > ARGUMENTS_BYTES_MAX:
         raise invalid("arguments", f"at most {ARGUMENTS_BYTES_MAX} bytes")

@@ -1,1 +1,1 @@
-"""Decisions of the identity wing: who calls, and what they may do."""
+"""The identity wing of the core: tenants, projects, users, service accounts, tokens, and what each caller may do."""

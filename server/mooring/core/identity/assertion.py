@@ -1,6 +1,7 @@
-"""Assertions (RFC 7523): a signed sentence "I am this account", or node, good once and for minutes only.
+"""Assertions (RFC 7523): a signed JWT that says "I am this account" (or node), valid once and for a few minutes.
 
-The form is checked here, purely; the signature by a gateway over the bytes as they came, before a claim is believed.
+This module parses an assertion and checks its claims. A gateway verifies the signature over the received bytes before
+any claim is trusted.
 """
 
 import base64
@@ -21,7 +22,7 @@ JTI_MAX: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class Assertion:
-    """An assertion, split and read, not yet believed."""
+    """A parsed assertion whose signature is not verified yet."""
 
     holder_id: str
     key_id: str
@@ -34,7 +35,7 @@ class Assertion:
 
 
 class HolderRefused(Refusal):
-    """The key is proven, and its holder may not act: that is no guess, and is not counted as one."""
+    """The signature is valid, but its holder may not act. This is not a guess, so it does not count as a failed one."""
 
     def __init__(self, holder_id: str, detail: str) -> None:
         self.holder_id = holder_id
@@ -42,12 +43,11 @@ class HolderRefused(Refusal):
 
 
 def refused(detail: str) -> Refusal:
-    """Why an assertion is not taken."""
     return Refusal(Code.ASSERTION_REFUSED, detail)
 
 
 def read_assertion(text: str) -> Assertion:
-    """Split and read a compact JWT signed with EdDSA."""
+    """Parse a compact JWT that is signed with EdDSA; the signature is not verified here."""
     if len(text) > LENGTH_MAX or text.count(".") != 2:
         raise refused("the assertion is not a compact JWT")
     head, claims, signature = text.split(".")
@@ -70,7 +70,7 @@ def read_assertion(text: str) -> Assertion:
 
 
 def check_assertion(assertion: Assertion, audiences: Iterable[str], now: datetime) -> None:
-    """For us, now, and not for long."""
+    """Check that the assertion is addressed to this platform, is valid now, and has a short lifetime."""
     wanted = tuple(audiences)
     if not set(wanted) & set(assertion.audience):
         raise refused(f"aud must be {wanted[0]}" if wanted else "this platform does not know its own address")
@@ -79,9 +79,9 @@ def check_assertion(assertion: Assertion, audiences: Iterable[str], now: datetim
     if assertion.issued_at > now + CLOCK_SKEW:
         raise refused("the assertion was issued in the future: check the clock")
     if assertion.expires_at - assertion.issued_at > LIFETIME_MAX:
-        raise refused(f"an assertion lives for {int(LIFETIME_MAX.total_seconds())} s at the most")
+        raise refused(f"an assertion may be valid for at most {int(LIFETIME_MAX.total_seconds())} s")
     if assertion.expires_at - now > LIFETIME_MAX + CLOCK_SKEW:
-        raise refused("exp lies too far ahead")
+        raise refused("exp is too far in the future")
 
 
 def _object(part: str) -> dict[str, Any]:

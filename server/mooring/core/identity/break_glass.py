@@ -1,7 +1,7 @@
 """Break-glass: a platform admin enters a tenant for a bounded time, with a stated reason.
 
-The entry is a row that the tenant can read, an event in the tenant's stream and an audit row in its trail. What is
-done inside carries the entry's id. There is no other way from a platform role to a tenant's data.
+The tenant sees each entry: as a row, as an event in its stream and as an audit row. Everything that the admin does
+inside carries the id of the entry. A platform role has no other access to a tenant's data.
 """
 
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +16,7 @@ from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Role
 
 ROLES: Final = (Role.PROJECT_VIEWER, Role.TENANT_ADMIN)
-"""What an entry may be for: to look, or to act."""
+"""The roles that an entry may have: one to read, one to act."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +49,9 @@ def open_break_glass(
     *,
     limit: frozenset[str] | None = None,
 ) -> Decision[BreakGlassEntry]:
-    """Enter: the row, the token, and the tenant's own record of it, all at once.
+    """Enter a tenant: create the entry, its token, and the records that the tenant sees.
 
-    `limit` is what the token that asks for it was narrowed to: a narrow token makes no wider one.
+    `limit` holds the actions that the caller's token is limited to; the new token gets the same limit.
     """
     if role not in ROLES:
         raise validation.invalid("role", f"one of {', '.join(ROLES)}")
@@ -67,10 +67,10 @@ def open_break_glass(
     token = break_glass_token(context, fresh, tenant_id, context.actor.id, entry.id)
     token = replace(token, actions=None if limit is None else sorted(limit))
     issued = issue(token, fresh, action="break_glass.open")
-    told = {"user_id": entry.user_id, "role": entry.role, "reason": entry.reason}
+    data = {"user_id": entry.user_id, "role": entry.role, "reason": entry.reason}
     return Decision(
         result=BreakGlassEntry(entry, token),
         writes=(Insert("break_glass", asdict(entry)), *issued.writes),
-        events=(EventRecord(EventType.BREAK_GLASS_OPENED, "break_glass", entry.id, tenant_id, data=told),),
-        audits=(AuditRecord("break_glass.open", "break_glass", entry.id, tenant_id, after=told, reason=entry.reason),),
+        events=(EventRecord(EventType.BREAK_GLASS_OPENED, "break_glass", entry.id, tenant_id, data=data),),
+        audits=(AuditRecord("break_glass.open", "break_glass", entry.id, tenant_id, after=data, reason=entry.reason),),
     )

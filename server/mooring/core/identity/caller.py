@@ -1,4 +1,4 @@
-"""Callers: what a token stands for at the moment it is used."""
+"""Callers: who uses a token, and what they may do, evaluated at the moment of use."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,14 +32,14 @@ ENDS_OR_MENDS = frozenset(
         "webhook.delete",
     }
 )
-"""What a break-glass entry may do beside reading: nothing that would be left as access when the entry is over."""
+"""What a break-glass entry may do besides reading: nothing that leaves access behind when the entry is over."""
 
-_OWN_THINGS = frozenset({"token.create", "self.update"})
+_OWN_ACCOUNT = frozenset({"token.create", "self.update"})
 
 
 @dataclass(frozen=True, slots=True)
 class TokenFacts:
-    """All that the database knows of a token's holder."""
+    """All that the database knows about a token and its holder."""
 
     token_id: str
     kind: str
@@ -62,7 +62,7 @@ class TokenFacts:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who calls, and what he holds."""
+    """Who calls, and which action keys they hold."""
 
     actor: Actor
     tenant_id: str | None
@@ -76,7 +76,7 @@ ANONYMOUS = Caller(Actor(PrincipalKind.ANONYMOUS, "anonymous"), None, Authority(
 
 
 def caller_of(facts: TokenFacts, now: datetime) -> Caller | None:
-    """The caller that a token stands for now, or none when it no longer stands for anybody."""
+    """The caller behind a token; None when the token has expired or its holder may no longer act."""
     if facts.expires_at <= now:
         return None
     if facts.node_id is not None:
@@ -93,7 +93,7 @@ def caller_of(facts: TokenFacts, now: datetime) -> Caller | None:
     actor = Actor(PrincipalKind.USER, facts.user_id, facts.token_id, facts.break_glass_id)
     if facts.kind == TokenKind.BREAK_GLASS:
         if not any("break_glass.open" in binding.actions for binding in bindings_of(facts.roles)):
-            return None  # whoever may no longer enter is outside again
+            return None  # an admin who lost the right to enter also loses the open entry
         role = Role(str(facts.break_glass_role))
         held = [RoleBinding(Scope.TENANT, _within_an_entry(ROLE_ACTIONS[role]))]
         return _caller(facts, actor, held, limit, ((role.value, None),))
@@ -102,19 +102,19 @@ def caller_of(facts: TokenFacts, now: datetime) -> Caller | None:
 
 
 def _node(facts: TokenFacts, node_id: str) -> Caller:
-    """A node holds what its agent needs and nothing of its own: it is no principal that reads or has tokens."""
+    """A node has only the keys of its agent: it does not read or own tokens like other principals."""
     actor = Actor(PrincipalKind.NODE, node_id, facts.token_id)
     return Caller(actor, None, Authority(node=NODE_ACTIONS), facts.expires_at, (), facts.kind)
 
 
 def _within_an_entry(actions: frozenset[str]) -> frozenset[str]:
-    """Those of a role's keys that count inside a break-glass entry: an allow-list, so that a new key is not on it."""
+    """The keys of a role that apply inside a break-glass entry. It is an allow-list: new keys are excluded."""
     return frozenset(key for key in actions if key.endswith(".read") or key in ENDS_OR_MENDS)
 
 
 def bindings_of(roles: Sequence[tuple[str, str | None]]) -> list[RoleBinding]:
-    """What a user's roles give, and what every user may do with his own things."""
-    bindings = [RoleBinding(Scope.SELF, _OWN_THINGS)]
+    """What a user's roles give, and what every user may do with their own account."""
+    bindings = [RoleBinding(Scope.SELF, _OWN_ACCOUNT)]
     for name, project_id in roles:
         role = Role(name)
         actions = ROLE_ACTIONS[role]

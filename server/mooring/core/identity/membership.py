@@ -1,4 +1,4 @@
-"""Memberships: a user's role in a place, given by somebody who holds at least as much there."""
+"""Memberships: a user's role in a place. Only somebody who holds all keys of the role there can grant it."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -14,7 +14,7 @@ from mooring.core.kernel.validation import invalid
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """One role of one user, at one place."""
+    """One role of one user in one place."""
 
     id: str
     tenant_id: str | None
@@ -26,12 +26,10 @@ class Membership:
 
     @property
     def place(self) -> Place:
-        """Where the role counts."""
         return place_of(self.tenant_id, self.project_id)
 
 
 def place_of(tenant_id: str | None, project_id: str | None) -> Place:
-    """The place that these ids name."""
     if project_id is not None:
         return Place(Scope.PROJECT, tenant_id, project_id)
     if tenant_id is not None:
@@ -42,10 +40,10 @@ def place_of(tenant_id: str | None, project_id: str | None) -> Place:
 def create_membership(
     context: DecisionContext, giver: Authority, place: Place, user_id: str, role: Role
 ) -> Decision[Membership]:
-    """Nobody gives a role with keys that he does not hold in that place."""
+    """Give a user a role; the granting principal must hold every key of the role in that place."""
     if ROLE_SCOPE[role] is not place.scope:
         fitting = ", ".join(each for each in Role if ROLE_SCOPE[each] is place.scope)
-        raise invalid("role", f"{role} is not a role of a {place.scope}; those are {fitting}")
+        raise invalid("role", f"{role} does not apply to a {place.scope}; choose from {fitting}")
     require_ceiling(giver, place, role)
     membership = Membership(
         id=context.mint(Prefix.MEMBERSHIP),
@@ -68,7 +66,7 @@ def create_membership(
 def delete_membership(
     context: DecisionContext, taker: Authority, membership: Membership, admins_left: int
 ) -> Decision[Membership]:
-    """Nobody takes a role that he could not give, and no place loses its last admin."""
+    """Take a role away. The caller must be able to grant it, and no place loses its last admin."""
     role = Role(membership.role)
     require_ceiling(taker, membership.place, role)
     if role in (Role.PLATFORM_ADMIN, Role.TENANT_ADMIN) and admins_left < 1:
@@ -83,7 +81,7 @@ def delete_membership(
 
 
 def require_ceiling(giver: Authority, place: Place, role: Role) -> None:
-    """The giver holds every key of the role, in that place."""
+    """Refuse unless `giver` holds every key of the role in that place."""
     missing = beyond_ceiling(ROLE_ACTIONS[role], giver.at(place))
     if missing:
         raise Refusal(

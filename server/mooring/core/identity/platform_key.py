@@ -1,8 +1,8 @@
-"""The platform's keys that sign tasks, and how one follows another.
+"""The platform's keys that sign tasks, and the chain in which one key follows another.
 
-A node pins the key that it was told when it enrolled. The next key is announced with the signature of the one before,
-so that whoever believes one key believes its successors, and nobody else's: a node that was away for several rotations
-walks the chain. Tasks are signed by the newest key alone.
+A node pins the key that it receives when it enrols. Each new key is signed by the previous one, so a node that trusts
+one key trusts its successors and no other key; a node that missed several rotations walks the chain. Only the newest
+key signs tasks.
 """
 
 import base64
@@ -18,12 +18,12 @@ from mooring.core.kernel.secret import Sealed
 TASK_SIGNING: Final = "task_signing"
 ALGORITHM: Final = "ed25519"
 KEYS_MAX: Final = 1_000
-"""Longer chains are not walked: begin anew, with nodes that enrol anew."""
+"""Nodes do not walk longer chains; after that the platform needs a new first key, and nodes enrol again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlatformKey:
-    """A key of the platform's without its private half."""
+    """A key of the platform, without its private half."""
 
     id: str
     public_key: bytes
@@ -36,7 +36,7 @@ class PlatformKey:
 
 @dataclass(frozen=True, slots=True)
 class NextKey:
-    """A key that was just made: its public half, the private one sealed, and what the key before it says of it."""
+    """A new key: its public half, its sealed private half, and the previous key's signature over it."""
 
     id: str
     public_key: bytes
@@ -45,26 +45,26 @@ class NextKey:
 
 
 def announcement(key_id: str, public_key: bytes) -> bytes:
-    """The bytes by which a key vouches for the next one."""
+    """The bytes that a key signs to vouch for the next one."""
     return f"mooring-key-v1\n{key_id}\n{encoded(public_key)}".encode()
 
 
 def encoded(key: bytes) -> str:
-    """A key or a signature as it is written in the contract: base64url, without padding."""
+    """A key or a signature in the encoding of the API: base64url without padding."""
     return base64.urlsafe_b64encode(key).decode().rstrip("=")
 
 
 def audience_of(first_key_id: str) -> str:
-    """How tasks name this platform: by the first key that it ever had, which no rotation and no move changes."""
+    """The audience of tasks: it names this platform by its very first key, which stays the same after rotations."""
     return f"mooring:{first_key_id}"
 
 
 def rotate_key(
-    context: DecisionContext, current: PlatformKey, following: NextKey, keys_there: int
+    context: DecisionContext, current: PlatformKey, following: NextKey, key_count: int
 ) -> Decision[PlatformKey]:
-    """Tasks are signed by the next key from now on."""
-    if keys_there >= KEYS_MAX:
-        raise Refusal(Code.LIMIT_REACHED, f"there are at most {KEYS_MAX} keys in a chain", {"limit": KEYS_MAX})
+    """Put the next key into use; `key_count` is the length of the chain so far."""
+    if key_count >= KEYS_MAX:
+        raise Refusal(Code.LIMIT_REACHED, f"a chain has at most {KEYS_MAX} keys", {"limit": KEYS_MAX})
     made = PlatformKey(following.id, following.public_key, current.id, following.signature, 0, context.now)
     row = {
         "id": made.id,
@@ -76,7 +76,7 @@ def rotate_key(
         "signature": following.signature,
         "created_at": context.now,
     }
-    told = {"key_id": made.id, "signed_by": current.id}
+    data = {"key_id": made.id, "signed_by": current.id}
     return Decision(
         result=made,
         writes=(
@@ -84,6 +84,6 @@ def rotate_key(
             Insert("secret", following.sealed.row(context.now)),
             Insert("platform_key", row),
         ),
-        events=(EventRecord(EventType.PLATFORM_KEY_ROTATED, "platform_key", made.id, None, data=told),),
-        audits=(AuditRecord("platform_key.rotate", "platform_key", made.id, None, after=told),),
+        events=(EventRecord(EventType.PLATFORM_KEY_ROTATED, "platform_key", made.id, None, data=data),),
+        audits=(AuditRecord("platform_key.rotate", "platform_key", made.id, None, after=data),),
     )

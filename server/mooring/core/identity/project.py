@@ -1,4 +1,4 @@
-"""Projects: where everything of a tenant's lives."""
+"""Projects: the parts of a tenant that contain its allocations, instances and service accounts."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +14,7 @@ from mooring.core.kernel.ids import Prefix
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """A part of a tenant with members, service accounts, and later allocations and instances of its own."""
+    """A part of a tenant with its own members, service accounts, allocations and instances."""
 
     id: str
     tenant_id: str
@@ -27,13 +27,12 @@ class Project:
 
 @dataclass(frozen=True, slots=True)
 class ProjectContents:
-    """What still lives in a project, by noun: it must be empty before the project is deleted."""
+    """How many resources a project still contains, by noun; a project must be empty before it is deleted."""
 
     counts: tuple[tuple[str, int], ...]
 
 
 def create_project(context: DecisionContext, tenant_id: str, slug: str, display_name: str) -> Decision[Project]:
-    """A new, empty project."""
     project = Project(
         id=context.mint(Prefix.PROJECT),
         tenant_id=tenant_id,
@@ -55,7 +54,7 @@ def create_project(context: DecisionContext, tenant_id: str, slug: str, display_
 def update_project(
     context: DecisionContext, project: Project, display_name: str, revision_seen: int | None
 ) -> Decision[Project]:
-    """Only the display name changes: slug and id are in other people's scripts."""
+    """Change the display name. The slug and the id never change, because scripts refer to them."""
     require_revision(project.revision, revision_seen)
     name = validation.display_name(display_name)
     named = {"display_name": name}
@@ -78,7 +77,7 @@ def update_project(
 
 
 def delete_project(context: DecisionContext, project: Project, contents: ProjectContents) -> Decision[Project]:
-    """Only an empty project goes; its row stays as a tombstone, and its slug is free again."""
+    """Delete an empty project; its row stays as a tombstone, and its slug can be used again."""
     held = {noun: count for noun, count in contents.counts if count}
     if held:
         listed = ", ".join(f"{count} {noun}" for noun, count in sorted(held.items()))

@@ -1,7 +1,7 @@
 """Service account: a principal of exactly one project, for automation and adapters.
 
-Disabling is for now and can be taken back; deleting is for ever and leaves a row that stays readable, so
-that an audit row or an event never points at nothing. A token is issued only to an active account.
+Disabling is temporary; deleting is permanent, but the row stays readable, so that audit rows and events never refer to
+something unknown. Only an active account gets tokens.
 """
 
 from collections.abc import Mapping
@@ -58,15 +58,15 @@ SERVICE_ACCOUNT = Lifecycle(
     triggers=ServiceAccountTrigger,
     initial=S.ACTIVE,
     meaning={
-        S.ACTIVE: "it may exchange a signed assertion for a token and use what its list allows",
+        S.ACTIVE: "it may exchange a signed assertion for a token and do what its list of actions allows",
         S.DISABLED: "it gets no token, and its tokens are refused, until it is enabled again",
-        S.DELETED: "gone for ever; its row stays for what once named it",
+        S.DELETED: "permanently deleted; its row stays for the records that refer to it",
     },
     edges=(
-        Transition(S.ACTIVE, T.DISABLE, S.DISABLED, Who.USER, "An admin of the project stops its use for now."),
-        Transition(S.ACTIVE, T.DELETE, S.DELETED, Who.USER, "Its use is over for ever."),
-        Transition(S.DISABLED, T.ENABLE, S.ACTIVE, Who.USER, "An admin of the project lets it be used again."),
-        Transition(S.DISABLED, T.DELETE, S.DELETED, Who.USER, "It was stopped, was not missed, and goes for ever."),
+        Transition(S.ACTIVE, T.DISABLE, S.DISABLED, Who.USER, "An admin of the project switches it off for now."),
+        Transition(S.ACTIVE, T.DELETE, S.DELETED, Who.USER, "An admin of the project deletes it permanently."),
+        Transition(S.DISABLED, T.ENABLE, S.ACTIVE, Who.USER, "An admin of the project switches it on again."),
+        Transition(S.DISABLED, T.DELETE, S.DELETED, Who.USER, "It was switched off, and an admin deletes it."),
     ),
     requires={S.DISABLED: frozenset({"disabled_at"}), S.DELETED: frozenset({"deleted_at"})},
 )
@@ -74,7 +74,7 @@ SERVICE_ACCOUNT = Lifecycle(
 
 ED25519_KEY_BYTES: Final = 32
 KEYS_MAX: Final = 10
-EXPIRY_MAX: Final = datetime(9999, 1, 1, tzinfo=UTC)  # beyond it some zones' times have no equal in UTC
+EXPIRY_MAX: Final = datetime(9999, 1, 1, tzinfo=UTC)  # later times of some zones cannot be expressed in UTC
 ACCOUNTS_MAX: Final = 500
 
 _EVENT_OF: Final = {
@@ -86,7 +86,7 @@ _EVENT_OF: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccount:
-    """A principal for automation: one project, an explicit list of action keys, Ed25519 keys of its own."""
+    """A principal for automation, with one project, an explicit list of action keys, and its own Ed25519 keys."""
 
     id: str
     tenant_id: str
@@ -100,12 +100,12 @@ class ServiceAccount:
     created_at: datetime
     disabled_at: datetime | None = None
     deleted_at: datetime | None = None
-    app_id: str | None = None  # whose operator account it is
+    app_id: str | None = None  # the app whose operator account this is; None for other accounts
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccountKey:
-    """The public half of a key pair; the private half never comes here."""
+    """The public half of a key pair; the platform never sees the private half."""
 
     id: str
     tenant_id: str
@@ -120,7 +120,7 @@ class ServiceAccountKey:
 
 @dataclass(frozen=True, slots=True)
 class ServiceAccountSpec:
-    """What the caller asks for."""
+    """The properties of an account that the caller asks for."""
 
     name: str
     description: str
@@ -129,10 +129,13 @@ class ServiceAccountSpec:
 
 
 def create_service_account(
-    context: DecisionContext, giver: Authority, place: Place, spec: ServiceAccountSpec, accounts_there: int
+    context: DecisionContext, giver: Authority, place: Place, spec: ServiceAccountSpec, account_count: int
 ) -> Decision[ServiceAccount]:
-    """A new account, with at most what its maker holds in this project, and a first key where one was given."""
-    if accounts_there >= ACCOUNTS_MAX:
+    """Create an account, with at most the actions that its creator holds in this project, and optionally a first key.
+
+    `account_count` is the number of accounts that the project has already.
+    """
+    if account_count >= ACCOUNTS_MAX:
         raise Refusal(
             Code.LIMIT_REACHED,
             f"a project has at most {ACCOUNTS_MAX} service accounts",
@@ -171,7 +174,7 @@ def update_service_account(
     spec: ServiceAccountSpec,
     revision_seen: int | None,
 ) -> Decision[ServiceAccount]:
-    """Another list or description; the giver holds every key that is new on the list."""
+    """Change the list of actions or the description; `giver` must hold every action that is added to the list."""
     require_revision(account.revision, revision_seen)
     if account.status == S.DELETED:
         raise Refusal(Code.NOT_FOUND, "the service account is deleted")
@@ -192,7 +195,7 @@ def update_service_account(
 def move_service_account(
     context: DecisionContext, account: ServiceAccount, trigger: ServiceAccountTrigger
 ) -> Decision[ServiceAccount]:
-    """Disable, enable or delete."""
+    """Disable, enable or delete an account."""
     edge = SERVICE_ACCOUNT.step(S(account.status), trigger)
     dates: dict[ServiceAccountTrigger, dict[str, object]] = {
         T.DISABLE: {"disabled_at": context.now},
@@ -227,10 +230,10 @@ def add_key(
     *,
     giver: Authority,
 ) -> Decision[ServiceAccountKey]:
-    """One more public key: add the new one, switch over, revoke the old one. That is a rotation.
+    """Add a public key. To rotate: add the new key, switch to it, revoke the old one.
 
-    Whoever holds a key of an account acts as that account: nobody adds one to an account that may do more
-    than himself. An account rotates its own keys.
+    The holder of a key acts as the account, so nobody may add a key to an account that may do more than they may. An
+    account may always rotate its own keys.
     """
     if account.status == S.DELETED:
         raise Refusal(Code.NOT_FOUND, "the service account is deleted")
@@ -240,7 +243,7 @@ def add_key(
     if live_keys >= KEYS_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"a service account has at most {KEYS_MAX} keys", {"limit": KEYS_MAX})
     if expires_at is not None and not context.now < expires_at < EXPIRY_MAX:
-        raise validation.invalid("expires_at", "a time that is still to come, before the year 9999")
+        raise validation.invalid("expires_at", "a time in the future, before the year 9999")
     key = _key(context, account, public_key, expires_at)
     return Decision(
         result=key,
@@ -253,7 +256,7 @@ def add_key(
 def revoke_key(
     context: DecisionContext, account: ServiceAccount, key: ServiceAccountKey
 ) -> Decision[ServiceAccountKey]:
-    """The key counts no more, nor do the tokens that were made with it; revoking again changes nothing."""
+    """Revoke a key and the tokens that were issued with it; revoking it again changes nothing."""
     if key.revoked_at is not None:
         return Decision(result=key)
     return Decision(
@@ -271,14 +274,14 @@ def _allowed_actions(giver: Authority, place: Place, actions: tuple[str, ...]) -
     if beyond:
         raise Refusal(
             Code.GRANT_EXCEEDS_CEILING,
-            f"{beyond[0]} is held by nobody's service account, or not by the caller in this project",
+            f"no service account may have {beyond[0]}, or the caller does not hold it in this project",
             {"missing_actions": beyond},
         )
     return sorted(wanted)
 
 
 def _app_key_is_held(key: str, giver: Authority, place: Place) -> bool:
-    """An app's own key goes with the right to launch any app: whoever may launch it may let others use it."""
+    """Who may launch any app may also grant an app's own action keys."""
     return is_app_action(key) and "instance.create" in giver.at(place)
 
 

@@ -1,9 +1,9 @@
-"""Tenants: who the cloud's customers are. A tenant begins with its first admin."""
+"""Tenants: the customers of the cloud. A tenant is created together with its first admin."""
 
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 
-from mooring.core.identity.user import OneTime, User, new_user
+from mooring.core.identity.user import OneTime, User, UserSpec, new_user
 from mooring.core.kernel import validation
 from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
@@ -14,7 +14,7 @@ from mooring.core.kernel.permissions import Role
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """A customer of the cloud: owns projects, users and everything below."""
+    """A customer of the cloud, who owns projects, users and everything in them."""
 
     id: str
     slug: str
@@ -25,24 +25,16 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTenant:
-    """A new tenant with its first admin and that user's one-time sign-in."""
+    """A new tenant with its first admin."""
 
     tenant: Tenant
     first_admin: User
 
 
-@dataclass(frozen=True, slots=True)
-class FirstAdmin:
-    """Who shall administer a new tenant."""
-
-    email: str
-    display_name: str
-
-
 def create_tenant(
-    context: DecisionContext, slug: str, display_name: str, first_admin: FirstAdmin, one_time: OneTime
+    context: DecisionContext, slug: str, display_name: str, first_admin: UserSpec, one_time: OneTime
 ) -> Decision[CreatedTenant]:
-    """A tenant is never without an admin: both are made together."""
+    """Create a tenant together with its first admin, so that it is never without one."""
     tenant = Tenant(
         id=context.mint(Prefix.TENANT),
         slug=validation.slug(slug),
@@ -50,7 +42,7 @@ def create_tenant(
         revision=0,
         created_at=context.now,
     )
-    made = new_user(context, tenant.id, (first_admin.email, first_admin.display_name), one_time, path="first_admin")
+    made = new_user(context, tenant.id, first_admin, one_time, path="first_admin")
     membership_id = context.mint(Prefix.MEMBERSHIP)
     membership = {
         "id": membership_id,
@@ -84,7 +76,7 @@ def create_tenant(
 def update_tenant(
     context: DecisionContext, tenant: Tenant, display_name: str, revision_seen: int | None
 ) -> Decision[Tenant]:
-    """Only the display name changes: slug and id are in other people's scripts."""
+    """Change the display name. The slug and the id never change, because scripts refer to them."""
     require_revision(tenant.revision, revision_seen)
     name = validation.display_name(display_name)
     after = replace(tenant, display_name=name, revision=tenant.revision + 1)
@@ -106,10 +98,10 @@ def update_tenant(
 
 
 def require_revision(revision: int, revision_seen: int | None) -> None:
-    """A caller that says which revision it saw is refused when there is a newer one."""
+    """Refuse a change that was based on an older revision; None means that the caller did not say which."""
     if revision_seen is not None and revision_seen != revision:
         raise Refusal(
             Code.REVISION_CONFLICT,
-            f"it is at revision {revision} now, not {revision_seen}",
+            f"the current revision is {revision}, not {revision_seen}",
             {"revision": revision, "revision_seen": revision_seen},
         )

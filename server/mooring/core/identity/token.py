@@ -1,9 +1,9 @@
-"""Tokens: opaque, short-lived, kept only as their SHA-256.
+"""Tokens: opaque and short-lived; the database stores only their SHA-256.
 
-Five kinds: `session` (a person signed in), `personal` (a person's own, for the command line, made narrower if he
-likes), `service_account` and `node` (in exchange for a signed assertion), `break_glass` (a platform admin inside a
-tenant). A token never holds more than its holder does at the moment of use: roles and lists are read anew, not copied
-into it.
+There are five kinds: `session` (a person signed in), `personal` (made by a person, for example for the command line,
+and optionally limited to some actions), `service_account` and `node` (in exchange for a signed assertion), and
+`break_glass` (a platform admin inside a tenant). A token never allows more than its holder may do at the moment of
+use: roles and lists of actions are read each time and not copied into the token.
 """
 
 from collections.abc import Iterable
@@ -44,7 +44,7 @@ TOKEN_PREFIX: Final = {
     TokenKind.BREAK_GLASS: "mrgb_",
     TokenKind.NODE: "mrgn_",
 }
-"""How a token begins, so that one that leaked is recognized."""
+"""How a token begins, so that secret scanners recognise a leaked one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,43 +70,52 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class FreshToken:
-    """Id and hash of a token that was just made; the token itself goes to the caller and nowhere else."""
+    """The id and the hash of a new token; the token itself goes only to the caller."""
 
     id: str
     hash: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class PersonalTokenSpec:
+    """A personal token that a person asks for; `actions` of None means all that they may do themselves."""
+
+    name: str
+    lifetime: timedelta
+    actions: list[str] | None = None
+
+
 def session_token(context: DecisionContext, fresh: FreshToken, user_id: str, tenant_id: str | None) -> Token:
-    """The token of a person who signed in."""
     return _token(context, fresh, TokenKind.SESSION, SESSION_LIFETIME, tenant_id=tenant_id, user_id=user_id)
 
 
 def personal_token(
     context: DecisionContext,
     fresh: FreshToken,
-    holder: tuple[str, str | None],
-    wanted: tuple[str, timedelta, list[str] | None],
+    spec: PersonalTokenSpec,
     *,
+    user_id: str,
+    tenant_id: str | None,
     limit: frozenset[str] | None,
 ) -> Token:
-    """A person's own token; `holder` is user and tenant, `wanted` its name, lifetime and narrower list.
+    """A token that a person makes for themselves.
 
-    `limit` is what the token that asks for it was narrowed to: a narrow token makes no wider one.
+    `limit` holds the actions that the caller's own token is limited to; the new token cannot have more.
     """
-    name, lifetime, actions = wanted
-    if not timedelta(minutes=1) <= lifetime <= PERSONAL_LIFETIME_MAX:
+    actions = spec.actions
+    if not timedelta(minutes=1) <= spec.lifetime <= PERSONAL_LIFETIME_MAX:
         raise validation.invalid("expires_in_seconds", f"60 to {int(PERSONAL_LIFETIME_MAX.total_seconds())}")
-    token = _token(context, fresh, TokenKind.PERSONAL, lifetime, tenant_id=holder[1], user_id=holder[0])
+    token = _token(context, fresh, TokenKind.PERSONAL, spec.lifetime, tenant_id=tenant_id, user_id=user_id)
     if actions is None and limit is not None:
         actions = sorted(limit)
     listed = None if actions is None else sorted(check_actions(actions))
     if limit is not None and (beyond := beyond_ceiling(listed or (), limit)):
         raise Refusal(
             Code.GRANT_EXCEEDS_CEILING,
-            "a token that was narrowed makes none that is wider",
+            "a limited token cannot make a token with more actions",
             {"missing_actions": list(beyond)},
         )
-    return replace(token, name=validation.display_name(name, "name", 100), actions=listed)
+    return replace(token, name=validation.display_name(spec.name, "name", 100), actions=listed)
 
 
 def _token(
@@ -143,7 +152,6 @@ def _token(
 def service_account_token(
     context: DecisionContext, fresh: FreshToken, tenant_id: str, service_account_id: str, key_id: str
 ) -> Token:
-    """The token that a signed assertion is exchanged for."""
     return _token(
         context,
         fresh,
@@ -156,14 +164,13 @@ def service_account_token(
 
 
 def node_token(context: DecisionContext, fresh: FreshToken, node_id: str) -> Token:
-    """The token of a node's agent. It needs none of its own revoked: with the node's retirement it counts no more."""
+    """The token of a node's agent. It never needs to be revoked: retiring the node invalidates it."""
     return _token(context, fresh, TokenKind.NODE, NODE_LIFETIME, tenant_id=None, node_id=node_id)
 
 
 def break_glass_token(
     context: DecisionContext, fresh: FreshToken, tenant_id: str, user_id: str, entry_id: str
 ) -> Token:
-    """The token of a platform admin inside a tenant."""
     return _token(
         context,
         fresh,
@@ -176,20 +183,20 @@ def break_glass_token(
 
 
 def issue(token: Token, fresh: FreshToken, *, action: str, project_id: str | None = None) -> Decision[Token]:
-    """A token becomes valid, and the audit trail says for whom."""
+    """Store a new token, and record in the audit trail for whom."""
     row = {name: getattr(token, name) for name in Token.__slots__ if name != "last_used_at"} | {"hash": fresh.hash}
     holder = token.user_id or token.service_account_id or token.node_id
-    told = {"kind": token.kind, "holder_id": holder, "expires_at": token.expires_at.isoformat()}
+    data = {"kind": token.kind, "holder_id": holder, "expires_at": token.expires_at.isoformat()}
     return Decision(
         result=token,
         writes=(Insert("token", row),),
-        events=(EventRecord(EventType.TOKEN_ISSUED, "token", token.id, token.tenant_id, project_id, data=told),),
-        audits=(AuditRecord(action, "token", token.id, token.tenant_id, project_id, after=told),),
+        events=(EventRecord(EventType.TOKEN_ISSUED, "token", token.id, token.tenant_id, project_id, data=data),),
+        audits=(AuditRecord(action, "token", token.id, token.tenant_id, project_id, after=data),),
     )
 
 
 def revoke_token(context: DecisionContext, token: Token, *, action: str = "token.revoke") -> Decision[Token]:
-    """A token stops being valid; revoking it again changes nothing and is no error."""
+    """Revoke a token; revoking it again changes nothing and is not an error."""
     if token.revoked_at is not None:
         return Decision(result=token)
     return Decision(
@@ -201,7 +208,7 @@ def revoke_token(context: DecisionContext, token: Token, *, action: str = "token
 
 
 def check_actions(actions: Iterable[str], path: str = "actions") -> frozenset[str]:
-    """Only keys of the table, and an app's own (`app.<slug>.<action>`), are taken."""
+    """Accept only known action keys and an app's own keys (`app.<slug>.<action>`)."""
     wanted = frozenset(actions)
     if len(wanted) > ACTIONS_MAX:
         raise validation.invalid(path, f"at most {ACTIONS_MAX} action keys")

@@ -1,8 +1,8 @@
-"""Users: people, who act and never own. A user is at home in one tenant, or in the platform itself.
+"""Users: people who sign in. A user belongs to one tenant, or to the platform itself, and owns nothing.
 
-A user begins with a one-time code instead of a password. The code's SHA-256 is kept, and only until it is used or
-expires; with it the user sets a password. The same e-mail address may name a user in each of several tenants, and
-none of them learns of the others.
+A new user has a one-time code instead of a password, and sets a password with it. The database stores only the
+SHA-256 of the code, until it is used or expires. Several tenants may each have a user with the same e-mail address;
+none of them learns about the others.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,10 @@ ONE_TIME_LIFETIME = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A person who signs in."""
+    """A person who signs in.
+
+    Tokens made before `tokens_from` are invalid, except the session token with the id `tokens_except`.
+    """
 
     id: str
     tenant_id: str | None
@@ -42,15 +45,23 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class OneTime:
-    """A one-time sign-in code, by its hash; the code itself is told once and kept nowhere."""
+    """The hash of a one-time sign-in code; the code itself is shown once and never stored."""
 
     hash: bytes
     expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
+class UserSpec:
+    """The properties of a new user."""
+
+    email: str
+    display_name: str
+
+
+@dataclass(frozen=True, slots=True)
 class NewUser:
-    """A user and the row that makes it."""
+    """A new user and the insert that stores them."""
 
     user: User
     insert: Insert
@@ -65,15 +76,15 @@ class UserChange(StrEnum):
 
 
 def new_user(
-    context: DecisionContext, tenant_id: str | None, who: tuple[str, str], one_time: OneTime, path: str = ""
+    context: DecisionContext, tenant_id: str | None, spec: UserSpec, one_time: OneTime, path: str = ""
 ) -> NewUser:
-    """The row of a new user; `who` is e-mail address and display name."""
+    """A new user; `path` names the part of the request that describes them, for refusals."""
     prefix = f"{path}." if path else ""
     user = User(
         id=context.mint(Prefix.USER),
         tenant_id=tenant_id,
-        email=validation.email(who[0], f"{prefix}email"),
-        display_name=validation.display_name(who[1], f"{prefix}display_name"),
+        email=validation.email(spec.email, f"{prefix}email"),
+        display_name=validation.display_name(spec.display_name, f"{prefix}display_name"),
         password_hash=None,
         one_time_hash=one_time.hash,
         one_time_expires_at=one_time.expires_at,
@@ -85,11 +96,9 @@ def new_user(
     return NewUser(user, Insert("user", row))
 
 
-def create_user(
-    context: DecisionContext, tenant_id: str | None, who: tuple[str, str], one_time: OneTime
-) -> Decision[User]:
-    """A user without a role: a membership gives it something to do."""
-    made = new_user(context, tenant_id, who, one_time)
+def create_user(context: DecisionContext, tenant_id: str | None, spec: UserSpec, one_time: OneTime) -> Decision[User]:
+    """Create a user without a role; only a membership lets them do something."""
+    made = new_user(context, tenant_id, spec, one_time)
     user = made.user
     return Decision(
         result=user,
@@ -100,9 +109,9 @@ def create_user(
 
 
 def change_user(context: DecisionContext, user: User, change: UserChange, one_time: OneTime | None) -> Decision[User]:
-    """Disable, enable, or give a new one-time code in place of the password and of every token."""
+    """Disable, enable, or reset: a new one-time code replaces the password and every token."""
     if user.id == context.actor.id and change is not UserChange.RESET:
-        raise Refusal(Code.LAST_ADMIN, "nobody disables himself", {"user_id": user.id})
+        raise Refusal(Code.LAST_ADMIN, "users cannot disable themselves", {"user_id": user.id})
     if change is UserChange.DISABLE:
         after = replace(user, disabled_at=user.disabled_at or context.now)
     elif change is UserChange.ENABLE:
@@ -122,20 +131,20 @@ def change_user(context: DecisionContext, user: User, change: UserChange, one_ti
 
 
 def require_reach(giver: Authority, roles: Iterable[str]) -> None:
-    """A token that was narrowed resets nobody who holds more than it: the code it gets would widen it."""
+    """A limited token cannot reset a user who may do more, because the new code would circumvent the limit."""
     if giver.limit is None:
         return
     held: frozenset[str] = frozenset().union(*(ROLE_ACTIONS[Role(role)] for role in roles))
     if missing := beyond_ceiling(held, giver.limit):
         raise Refusal(
             Code.GRANT_EXCEEDS_CEILING,
-            "the user holds more than the token that asks for the reset",
+            "the user may do more than the token that asks for the reset",
             {"missing_actions": list(missing)},
         )
 
 
 def set_password(context: DecisionContext, user: User, password_hash: str) -> Decision[User]:
-    """The user's own new password; a one-time code, and every older token but the one in use, no longer count."""
+    """Set the user's own new password; it invalidates the one-time code and every older token but the one in use."""
     after = replace(
         user,
         password_hash=password_hash,
@@ -148,7 +157,7 @@ def set_password(context: DecisionContext, user: User, password_hash: str) -> De
 
 
 def check_password_form(password: str) -> str:
-    """Long enough to resist guessing, short enough to be hashed in bounded time."""
+    """Check the length: long enough to resist guessing, short enough to be hashed in bounded time."""
     if not PASSWORD_LENGTH_MIN <= len(password) <= PASSWORD_LENGTH_MAX:
         raise validation.invalid("new_password", f"{PASSWORD_LENGTH_MIN} to {PASSWORD_LENGTH_MAX} characters")
     return password

@@ -1,1 +1,1 @@
-"""Decisions of the kernel wing: what everything is made of."""
+"""The kernel wing of the core: lifecycles, decisions, errors, ids, permissions and validation for all other wings."""

@@ -1,11 +1,12 @@
-"""Addresses that others give us to dial: what they may look like, and which networks they may reach.
+"""URLs that users give us to dial: their syntax, and the networks they may reach (the protection against SSRF).
 
-Whoever lets strangers name an address lends them its own place in the network. So an address is read by one strict
-parser, whose result is also what is dialled, and nothing is left for a second parser to read differently. A host is
-then resolved, and each address it resolves to is judged here: only the public internet is reached, and beyond it what
-the platform's admin allows by name. An IPv6 address that carries an IPv4 address is judged by both.
+A server that dials an address for a stranger lends them its own position in the network. So one strict parser reads
+the URL, and its result is what is dialled: there is no second parser that could read it differently. The host is then
+resolved, and this module checks every address that it resolves to. Only the public internet is allowed, and in
+addition the networks that the platform's admin allows explicitly. An IPv6 address that embeds an IPv4 address must
+pass the checks for both.
 
-Plain http goes only where the admin allows it: on the open internet anybody could read and change what is sent.
+Plain http is allowed only to networks that the admin allows: on the open internet anybody could read and change it.
 """
 
 import re
@@ -72,7 +73,7 @@ _SIX_TO_FOUR: Final = IPv6Network("2002::/16")
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """An address in its parts: what was read is what is dialled."""
+    """A parsed URL. The egress client dials these parts and never parses the text again."""
 
     scheme: str
     host: str  # a name in ASCII, lower case, or an IP address without brackets
@@ -87,25 +88,25 @@ class Target:
 
     @property
     def url(self) -> str:
-        """The address in its one canonical form."""
+        """The URL in its one canonical form."""
         return f"{self.scheme}://{self.authority}{self.path}"
 
     @property
     def literal(self) -> Address | None:
-        """The IP address that the host is, when it is no name."""
+        """The host as an IP address; None when it is a name."""
         return _literal(self.host)
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How far an address that somebody else gave may reach beyond the public internet."""
+    """Which addresses a URL from a user may reach, beyond the public internet."""
 
     allowed: tuple[Network, ...] = ()
-    own: frozenset[Address] = frozenset()  # the platform's own: refused although they may be public
+    own: frozenset[Address] = frozenset()  # the platform's own addresses: refused although they may be public
 
 
 def read_url(text: str, path: str = "url") -> Target:
-    """The target that an address names; `path` is where the request has it."""
+    """Parse a URL; `path` names the field of the request that holds it, for the refusal."""
     if len(text) > URL_LENGTH_MAX:
         raise invalid(path, f"at most {URL_LENGTH_MAX} characters")
     whole = _URL.fullmatch(text)
@@ -142,7 +143,7 @@ def _host(text: str, path: str) -> str:
         raise invalid(path, "a host name of letters, digits and hyphens")
     if not _NUMBER.fullmatch(labels[-1]):
         return name
-    try:  # what ends in a number is an IPv4 address, in no other form than a.b.c.d: 0177.1 or 2130706433 mislead
+    try:  # a last label that is a number means IPv4; only a.b.c.d is allowed, because 0177.1 and 2130706433 mislead
         return str(IPv4Address(name))
     except ValueError as error:
         raise invalid(path, "an IPv4 address in the form a.b.c.d") from error
@@ -156,12 +157,12 @@ def _literal(host: str) -> Address | None:
 
 
 def read_networks(text: str) -> tuple[Network, ...]:
-    """Networks from text such as `10.0.0.0/8, fd00::/8`; a ValueError names the part that is none."""
+    """Parse networks from text such as `10.0.0.0/8, fd00::/8`; a ValueError names the invalid part."""
     return tuple(ip_network(part.strip()) for part in text.split(",") if part.strip())
 
 
 def plain(address: Address) -> Address:
-    """The address that is really meant: an IPv4 address in an IPv6 coat is an IPv4 address."""
+    """The address without its disguise: an IPv4-mapped IPv6 address becomes IPv4, and a scope id is dropped."""
     if isinstance(address, IPv6Address):
         if address in _MAPPED:
             return _low_v4(address)
@@ -171,12 +172,12 @@ def plain(address: Address) -> Address:
 
 
 def refused_because(address: Address, reach: Reach, scheme: str = "https") -> str | None:
-    """Why this address is not dialled, in a few words; none when it may be."""
-    meant = plain(address)
-    if any(meant in network for network in reach.allowed if network.version == meant.version):
+    """Why this address must not be dialled, in a few words; None when it may be."""
+    actual = plain(address)
+    if any(actual in network for network in reach.allowed if network.version == actual.version):
         return None
-    kind = _kind_v4(meant) if isinstance(meant, IPv4Address) else _kind_v6(meant, reach, scheme)
-    if kind is None and meant in reach.own:
+    kind = _kind_v4(actual) if isinstance(actual, IPv4Address) else _kind_v6(actual, reach, scheme)
+    if kind is None and actual in reach.own:
         return "the platform's own"
     if kind is None and scheme != "https":
         return "not allowed without TLS"
@@ -184,17 +185,17 @@ def refused_because(address: Address, reach: Reach, scheme: str = "https") -> st
 
 
 def dialled(addresses: Iterable[Address], reach: Reach, scheme: str = "https") -> tuple[list[Address], list[str]]:
-    """Those of the addresses that may be dialled, in their order, and why the others may not."""
-    taken: list[Address] = []
+    """The addresses that may be dialled, in their order, and the reasons why the others may not."""
+    allowed: list[Address] = []
     reasons: list[str] = []
     for address in addresses:
         reason = refused_because(address, reach, scheme)
-        meant = plain(address)
-        if reason is None and meant not in taken:
-            taken.append(meant)
+        actual = plain(address)
+        if reason is None and actual not in allowed:
+            allowed.append(actual)
         elif reason is not None and reason not in reasons:
             reasons.append(reason)
-    return taken, reasons
+    return allowed, reasons
 
 
 def _kind_v4(address: IPv4Address) -> str | None:

@@ -1,9 +1,9 @@
-"""What must become true together: the one thing that the core hands to the storage.
+"""The decision: a set of writes, events and audit rows that the storage applies in one transaction.
 
-A command loads a snapshot, a pure function of the core looks at it and returns a `Decision`, and
-`storage/kernel/unit_of_work.py` applies it in one transaction or not at all. A decision names every row it writes, and
-each change of a row names what it saw: a transition the `generation`, every other change the `revision`. The writer
-that saw something older loses and decides again.
+A command loads a snapshot, a pure function of the core turns it into a `Decision`, and
+`storage/kernel/unit_of_work.py` applies that decision completely or not at all. A decision lists every row it writes.
+Each change names the version of the row that it was decided on: a transition names the `generation`, every other
+change the `revision`. When the row has changed since, the write fails and the command decides again on fresh rows.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ Row = Mapping[str, object]
 
 
 class PrincipalKind(StrEnum):
-    """Who acts."""
+    """The kind of principal that acts."""
 
     USER = "user"
     SERVICE_ACCOUNT = "service_account"
@@ -32,7 +32,7 @@ class PrincipalKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts, by which token, and under which break-glass entry, if any."""
+    """Who acts, with which token, and under which break-glass entry, if any."""
 
     kind: PrincipalKind
     id: str
@@ -42,7 +42,7 @@ class Actor:
 
 @dataclass(frozen=True, slots=True)
 class DecisionContext:
-    """What every decision takes from the edge: who, when, under which correlation, and where ids come from."""
+    """What every decision needs from outside: the actor, the time, the correlation, and a source of ids."""
 
     actor: Actor
     now: datetime
@@ -53,7 +53,7 @@ class DecisionContext:
 
 @dataclass(frozen=True, slots=True)
 class Insert:
-    """A new row. With `born` the row enters that lifecycle in its first state."""
+    """A new row. For each lifecycle in `born`, the row starts in that lifecycle's initial state."""
 
     noun: str
     row: Row
@@ -62,7 +62,7 @@ class Insert:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """A change that is no transition, guarded by the revision that was seen (and the generation, where it mattered)."""
+    """A change that is not a transition, guarded by the revision that was read (and the generation, where needed)."""
 
     noun: str
     id: str
@@ -73,7 +73,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """A transition along one edge of a lifecycle, guarded by the generation that was seen."""
+    """A transition along one edge of a lifecycle, guarded by the generation that was read."""
 
     noun: str
     id: str
@@ -86,7 +86,7 @@ class StateChange:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """A row that goes, guarded by the revision that was seen."""
+    """The deletion of a row, guarded by the revision that was read."""
 
     noun: str
     id: str
@@ -95,7 +95,7 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class RowGuard:
-    """A row that is not changed and must still be so, to the end of the statement, for the rest to become true."""
+    """A row that the decision does not change but relies on: it must still have these values when it is applied."""
 
     noun: str
     seen: Row
@@ -106,7 +106,7 @@ Write = Insert | Update | StateChange | Remove | RowGuard
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """An event to be written: what became true, of what, and for whom."""
+    """An event to write: what became true, about which subject, and for which tenant."""
 
     type: EventType
     noun: str
@@ -117,12 +117,12 @@ class EventRecord:
     app_slug: str | None = None
     app_instance_id: str | None = None
     under: tuple[str, str] | None = None
-    """The correlation and the trace of what it belongs to, where whoever tells of it has others: an agent, a worker."""
+    """The correlation id and trace id of the work it belongs to, where the reporter (an agent, a worker) has others."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditRecord:
-    """An audit row to be written: the action, its subject, and what it changed."""
+    """An audit row to write: the action, its subject, and what it changed."""
 
     action: str
     noun: str
@@ -138,7 +138,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[Result]):
-    """Everything that becomes true together, and what the caller is told."""
+    """Everything that becomes true together, and the result for the caller."""
 
     result: Result
     writes: tuple[Write, ...] = ()
@@ -146,4 +146,5 @@ class Decision(Generic[Result]):
     audits: tuple[AuditRecord, ...] = ()
     """One row for each privileged effect; a decision with writes has at least one."""
     traceless: bool = False
-    """It only reads, as some app actions do: its rows leave no audit row and no event, and are soon deleted."""
+    """True for requests that only read, as some app actions do: they write no audit row and no event, and their rows
+    are deleted soon."""

@@ -1,4 +1,4 @@
-"""The names of errors: what `core/kernel/errors.py` says of each is its catalogue."""
+"""The error codes. `core/kernel/errors.py` holds the catalogue that explains each of them."""
 
 from enum import StrEnum
 

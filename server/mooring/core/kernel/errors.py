@@ -1,8 +1,8 @@
 """The closed catalogue of errors.
 
-Few errors, named by meaning. Each entry says whether trying again can help and what the caller should do; the HTTP
-status is no business of the core and lives in `api/problem.py`. `docs/errors.md`, the SDK's exception classes and
-`mooring explain` are made from this table, and a test compares them.
+There are few errors, and their names say what they mean. Each entry says whether a retry can help and what the caller
+should do. The HTTP status does not concern the core: it is in `api/problem.py`. `docs/errors.md`, the SDK's exception
+classes and `mooring explain` are generated from this table, and a test compares them.
 
 A `Refusal` carries the public message. What only an operator should read goes to the log, never into `detail`.
 """
@@ -15,7 +15,7 @@ from mooring.core.kernel.error_code import Code as Code
 
 @dataclass(frozen=True, slots=True)
 class ErrorEntry:
-    """One line of the catalogue."""
+    """What the catalogue says about one error code."""
 
     title: str
     meaning: str
@@ -26,51 +26,51 @@ class ErrorEntry:
 CATALOGUE: Mapping[Code, ErrorEntry] = {
     Code.ADDRESS_REFUSED: ErrorEntry(
         "Address refused",
-        "An address that was given resolves to a network that the platform does not dial for tenants: loopback, "
+        "The given address resolves to a network that the platform does not dial for tenants: loopback, "
         "link-local, private, or its own.",
         "Give a public https address, or ask the platform's admin to allow this network.",
     ),
     Code.ALLOCATION_IN_USE: ErrorEntry(
         "Allocation in use",
-        "The allocation holds members of another instance, and the two apps do not both allow to share it.",
+        "The allocation holds members of another instance, and at least one of the two apps does not allow sharing.",
         "Name another allocation, or let the platform allocate one.",
     ),
     Code.ARTIFACT_NOT_FOUND_AT_SOURCE: ErrorEntry(
         "Artifact not found at source",
-        "The source does not have the digest, tag or file that was named.",
-        "Check repository and digest; push to the registry first, then register.",
+        "The source does not have this digest, tag or file.",
+        "Check the repository and the digest; push to the registry first, then register.",
     ),
     Code.ARTIFACT_NOT_PINNED: ErrorEntry(
         "Artifact not pinned",
-        "A task of an adapter names a digest or a role that neither the instance's version nor the operation's has.",
-        "Name a role of the pinned manifest; another version is brought in by an upgrade.",
+        "An adapter's task names a digest or a role that is neither in the instance's version nor in the operation's.",
+        "Name a role of the pinned manifest; use an upgrade to bring in another version.",
     ),
     Code.ARTIFACT_NOT_REGISTERED: ErrorEntry(
         "Artifact not registered",
-        "No artifact with this digest is registered in sight of the project, so nobody has looked at its bytes.",
+        "The project sees no registered artifact with this digest, so nobody has checked its bytes.",
         "Register the artifact and let it be verified, then use its digest.",
     ),
     Code.ARTIFACT_REVOKED: ErrorEntry(
         "Artifact revoked",
-        "The artifact was withdrawn for ever, whatever else is true of it.",
+        "The artifact was permanently withdrawn, whatever its other states say.",
         "Use a version that does not need it; `details.reason` says why it was revoked.",
     ),
     Code.ARTIFACT_UNVERIFIED: ErrorEntry(
         "Artifact unverified",
-        "No stored evidence proves the artifact under the policy in force.",
+        "No stored evidence proves the artifact under the current policy.",
         "Verify it; `details.reasons` says what is missing.",
     ),
     Code.ASSERTION_REFUSED: ErrorEntry(
         "Assertion refused",
         "The signed assertion was not accepted: unknown key, wrong signature, audience or lifetime, used before, or "
-        "the account is not active, or the node retired.",
+        "the account is not active, or the node is retired.",
         "Check the key id, the clock, and that the account is active; sign a new assertion for each exchange. A "
-        "retired node enrols anew.",
+        "retired node must enrol again.",
     ),
     Code.BODY_TOO_LARGE: ErrorEntry(
         "Body too large",
         "The request's body, or one of its headers, is larger than the limit.",
-        "Send less; `details.limit_bytes` says how much is taken.",
+        "Send less; `details.limit_bytes` is the limit.",
     ),
     Code.CHECK_CANCELLED: ErrorEntry(
         "Check cancelled",
@@ -79,93 +79,94 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
     ),
     Code.CHECK_RUNNING: ErrorEntry(
         "Check running",
-        "The answer needs a check of the artifact's bytes, and that is still under way.",
-        "Wait for the check that `details.check_id` names (`GET …/checks/{check_id}?wait=60&until=succeeded,failed`), "
-        "then repeat the request.",
+        "The answer needs a check of the artifact's bytes, and that check is still running.",
+        "Wait for the check that `details.check_id` names "
+        "(`GET …/checks/{check_id}?wait=60&until=succeeded,failed`), then repeat the request.",
         retryable=True,
     ),
     Code.CIRCUIT_OPEN: ErrorEntry(
         "Circuit open",
-        "Launches of this version on this shape failed several times in a row, so no more are begun for a while.",
+        "Launches of this version on this shape failed several times in a row, so new ones are refused for a while.",
         "Read why the last ones failed (`details.failures`), launch another version, or wait until `details.until`.",
         retryable=True,
     ),
     Code.CLOSING_RECORD_MISSING: ErrorEntry(
         "Closing record missing",
-        "Nothing is called stopped or removed before each member has a closing record.",
-        "Wait for the receipts of the nodes that `details` names, or write off a node that is lost for ever.",
+        "Nothing becomes stopped or removed before each member has a closing record.",
+        "Wait for the receipts of the nodes that `details` names, or write off a node that is permanently lost.",
     ),
     Code.CONFLICT: ErrorEntry(
         "Conflict",
-        "Others kept changing the same thing while this request was decided, more often than it is tried again.",
+        "Other requests kept changing the same resource, and this request ran out of internal retries.",
         "Try again; nothing was changed.",
         retryable=True,
     ),
     Code.CONTENT_EXPANDS_TOO_FAR: ErrorEntry(
         "Content expands too far",
-        "Compressed content grows, when it is unpacked, beyond what the platform unpacks.",
-        "Publish content that unpacks to less; `details.limit_bytes` says how much is taken.",
+        "The compressed content unpacks to more bytes than the platform accepts.",
+        "Publish content that unpacks to less; `details.limit_bytes` is the limit.",
     ),
     Code.CURSOR_EXPIRED: ErrorEntry(
         "Cursor expired",
-        "The events after this cursor are no longer kept.",
-        "Read the resources anew, then follow the events from `details.oldest_cursor`.",
+        "The events after this cursor were deleted because of their age.",
+        "Read the resources again, then follow the events from `details.oldest_cursor`.",
     ),
     Code.CURSOR_INVALID: ErrorEntry(
         "Cursor invalid",
         "The cursor was not made by this platform, or not for this list.",
-        "Begin without a cursor.",
+        "Start without a cursor.",
     ),
     Code.DIGEST_MISMATCH: ErrorEntry(
         "Digest mismatch",
-        "The bytes at the source are not those that the digest names.",
-        "Do not use this content; compare `details`, and publish again what was meant under its own digest.",
+        "The bytes at the source do not have this digest.",
+        "Do not use this content; compare `details`, and publish the intended content under its own digest.",
     ),
     Code.ENROLMENT_REFUSED: ErrorEntry(
         "Enrolment refused",
-        "A machine did not join: its one-time token is unknown, used, revoked or past its fifteen minutes, or the "
-        "proof was not made by the key that it offers.",
+        "The machine could not join: its one-time token is unknown, used, revoked or older than fifteen minutes, or "
+        "the proof was not made with the key that it offers.",
         "Ask an admin of the platform for a new token, and enrol with it once.",
     ),
     Code.GRACE_PERIOD: ErrorEntry(
         "Grace period",
-        "What is deprecated stays for a while, so that those who use it can leave.",
+        "Something that is deprecated stays for a while, so that its users can move away from it.",
         "Try again after `details.ready_at`.",
     ),
     Code.GRANT_EXCEEDS_CEILING: ErrorEntry(
         "Grant exceeds ceiling",
-        "Nobody gives a role or an action that he does not hold himself in that place.",
-        "Ask somebody who holds what `details.missing_actions` lists.",
+        "Nobody can grant a role or an action that they do not hold themselves in that place.",
+        "Ask somebody who holds the actions in `details.missing_actions`.",
     ),
     Code.HEADER_INVALID: ErrorEntry(
         "Header invalid",
-        "A header has a form that is not taken.",
+        "A header of the request is malformed.",
         "Correct the header that `details.header` names.",
     ),
     Code.HOLD_PRESENT: ErrorEntry(
         "Hold present",
-        "Something still uses the digest, and what is in use is not retired.",
+        "Something still uses the digest, and an artifact in use cannot be retired.",
         "Stop or upgrade what `details.holders` names, then try again.",
     ),
     Code.IDEMPOTENCY_CONFLICT: ErrorEntry(
         "Idempotency conflict",
         "This Idempotency-Key was used before on this route with another body.",
-        "Use a new key for a new request; repeat the first body to have its answer again.",
+        "Use a new key for a new request, or repeat the first body to get its answer again.",
     ),
     Code.ILLEGAL_TRANSITION: ErrorEntry(
         "Illegal transition",
-        "The request is well formed, but the thing is in a state that does not take it.",
+        "The request is well formed, but the resource is in a state that does not accept it.",
         "Read `details.state` and choose from `details.allowed`.",
     ),
     Code.INCOMPATIBLE: ErrorEntry(
         "Incompatible",
-        "The app does not fit the capacity that was named.",
+        "The app does not fit the chosen capacity.",
         "Make the change that `details.smallest_change` names, or choose other capacity.",
     ),
     Code.INTERNAL: ErrorEntry(
         "Internal error",
         "Mooring failed; the cause is in its log under the correlation id.",
-        "Try again with the same Idempotency-Key; if it stays, give the correlation id to the platform's operator.",
+        "Try again with the same Idempotency-Key; if it fails again, give the correlation id to the platform's "
+        "operator.",
         retryable=True,
     ),
     Code.LAST_ADMIN: ErrorEntry(
@@ -175,32 +176,32 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
     ),
     Code.LEASE_LOST: ErrorEntry(
         "Lease lost",
-        "Another holder has the lease now; what this one reported was not taken.",
-        "Stop working on it and claim anew.",
+        "Another holder has the lease now; this report was ignored.",
+        "Stop working on it and claim again.",
     ),
     Code.LAYER_MISMATCH: ErrorEntry(
         "Layer mismatch",
-        "The image's manifest is what its digest names, but a layer has other bytes than those it names.",
-        "Do not use this image: its registry was tampered with, or lost something. `details.failed` names the layer.",
+        "The image's manifest matches its digest, but the bytes of a layer do not match the manifest.",
+        "Do not use this image: its registry was tampered with, or lost data. `details.failed` names the layer.",
     ),
     Code.LIMIT_REACHED: ErrorEntry(
         "Limit reached",
-        "There are as many of these as the platform keeps for one owner.",
+        "The owner already has as many of these as the platform allows.",
         "Remove what is no longer used, or ask the platform's operator for a higher limit.",
     ),
     Code.MALFORMED_REQUEST: ErrorEntry(
         "Malformed request",
-        "The request could not be read: not JSON, not UTF-8, or not HTTP as it should be.",
-        "Correct the request; `detail` says where reading stopped.",
+        "The request could not be parsed: it is not valid JSON, UTF-8 or HTTP.",
+        "Correct the request; `detail` says where parsing stopped.",
     ),
     Code.MANIFEST_INVALID: ErrorEntry(
         "Manifest invalid",
-        "The manifest has errors; each is named with its place, the reason and a fix.",
+        "The manifest has errors; each is listed with its place, the reason and a fix.",
         "Apply the fixes in `details.findings`; `mooring manifest lint` shows them with their lines.",
     ),
     Code.MEDIA_TYPE_UNSUPPORTED: ErrorEntry(
         "Media type unsupported",
-        "The body is of a media type that this endpoint does not take.",
+        "This endpoint does not accept the media type of the body.",
         "Send `Content-Type: application/json`.",
     ),
     Code.METHOD_NOT_ALLOWED: ErrorEntry(
@@ -210,17 +211,18 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
     ),
     Code.MODE_NOT_OFFERED: ErrorEntry(
         "Mode not offered",
-        "The pair of operating mode and control-plane scope is not offered yet, or not supported by the app.",
+        "The platform does not offer this pair of operating mode and control-plane scope yet, or the app does not "
+        "support it.",
         "Choose one of `details.offered`.",
     ),
     Code.NAME_TAKEN: ErrorEntry(
         "Name taken",
-        "Something of this kind has that name already.",
-        "Choose another name, or use the one that is there.",
+        "Another resource of this kind already has that name.",
+        "Choose another name, or use the existing resource.",
     ),
     Code.NOT_EMPTY: ErrorEntry(
         "Not empty",
-        "It still holds things that must go first.",
+        "The resource still contains others, which must be removed first.",
         "Remove what `details` names, then try again.",
     ),
     Code.NOT_ENTITLED: ErrorEntry(
@@ -230,7 +232,7 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
     ),
     Code.NOT_FOUND: ErrorEntry(
         "Not found",
-        "There is no such thing, or the caller may not see it.",
+        "There is no such resource, or the caller may not see it.",
         "Check the id, and that the caller belongs to its tenant and project.",
     ),
     Code.NOT_SUPPORTED: ErrorEntry(
@@ -240,72 +242,72 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
     ),
     Code.NO_CAPACITY: ErrorEntry(
         "No capacity",
-        "There is no place for what was asked, now or at all.",
-        "Ask for what `details.smallest_change` says, or wait for capacity.",
+        "There is no capacity for this request, now or ever.",
+        "Make the change that `details.smallest_change` names, or wait for capacity.",
         retryable=True,
     ),
     Code.OPERATION_IN_PROGRESS: ErrorEntry(
         "Operation in progress",
-        "Another operation on the same instance or member is not over.",
+        "Another operation on the same instance or member is still running.",
         "Wait for the operation that `details.operation_id` names, or cancel it.",
         retryable=True,
     ),
     Code.PERMISSION_DENIED: ErrorEntry(
         "Permission denied",
-        "The caller is known, and may not do this here.",
+        "The caller is known, but may not do this here.",
         "Ask an admin of this place for the action key in `details.action`.",
     ),
     Code.POLICY_DENIED: ErrorEntry(
         "Policy denied",
-        "A layer of the policy does not allow it.",
-        "Choose what the policy allows, or ask whoever keeps the layer in `details.layer`; `mooring "
+        "A layer of the policy does not allow this.",
+        "Choose something that the policy allows, or ask an admin of the layer in `details.layer`; `mooring "
         "policy explain` shows each layer's answer.",
     ),
     Code.POLICY_WIDENS: ErrorEntry(
         "Policy widens",
-        "An overlay may only narrow what the layers above it allow, and this one says more.",
-        "Leave out what `details.widenings` names, or have the layer above changed first.",
+        "A layer may only narrow what the layers above it allow, and this one allows more.",
+        "Remove what `details.widenings` names, or have the layer above changed first.",
     ),
     Code.PROMOTION_REFUSED: ErrorEntry(
         "Promotion refused",
-        "The move exists, but what it needs is not there.",
+        "The transition exists, but its conditions are not met.",
         "Provide what `details.missing` names, then try again.",
     ),
     Code.RATE_LIMITED: ErrorEntry(
         "Rate limited",
-        "More requests came from this caller than the platform takes.",
-        "Wait for the seconds of the `Retry-After` header.",
+        "This caller sends more requests than the platform accepts.",
+        "Wait for the number of seconds in the `Retry-After` header.",
         retryable=True,
     ),
     Code.REDIRECT_REFUSED: ErrorEntry(
         "Redirect refused",
-        "The source sends the reader on to a host that is not allowed for it.",
-        "Ask for `details.host` to be allowed for this source, if it is the source's own storage.",
+        "The source redirects to a host that is not allowed for it.",
+        "If `details.host` is the source's own storage, ask for it to be allowed for this source.",
     ),
     Code.REGISTRY_AUTH_REFUSED: ErrorEntry(
         "Registry authentication refused",
-        "The registry, or another source, does not accept the credentials, asks for some that are not there, or "
-        "wants them sent to a host that is not allowed.",
+        "The registry, or another source, does not accept the credentials, requires credentials that are not "
+        "configured, or wants them sent to a host that is not allowed.",
         "Check the source's credentials and its token host, and that they cover this repository.",
     ),
     Code.REVISION_CONFLICT: ErrorEntry(
         "Revision conflict",
-        "The thing changed after the caller read it.",
-        "Read it again, and repeat the change on what is there now.",
+        "The resource changed after the caller read it.",
+        "Read it again, and repeat the change on the current revision.",
     ),
     Code.ROLLBACK_UNAVAILABLE: ErrorEntry(
         "Rollback unavailable",
-        "There is nothing to go back to: no earlier pin, or its version is retired or its artifacts are revoked.",
+        "There is nothing to roll back to: no earlier pin, or its version is retired, or its artifacts are revoked.",
         "Upgrade to a version that is offered.",
     ),
     Code.SIGNATURE_INVALID: ErrorEntry(
         "Signature invalid",
-        "There are signatures, and none of them can be used: malformed, too large, or not of the kind that is taken.",
+        "There are signatures, but none of them can be used: they are malformed, too large, or of an unsupported kind.",
         "Sign the digest again; `details.failures` says for each signature what is wrong.",
     ),
     Code.SIGNATURE_KEY_UNKNOWN: ErrorEntry(
         "Signature by an unknown key",
-        "There are signatures, and none of them was made by a key that is trusted here over these bytes.",
+        "There are signatures, but no key that is trusted here made one over these bytes.",
         "Sign with a trusted key, or have the signer's public key added.",
     ),
     Code.SIGNATURE_MISSING: ErrorEntry(
@@ -320,68 +322,68 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
     ),
     Code.SIGN_IN_REFUSED: ErrorEntry(
         "Sign-in refused",
-        "Tenant, e-mail address and password (or one-time code) do not belong together, or the user is disabled.",
-        "Check all three; after many tries the address is held off for a while.",
+        "Tenant, e-mail address and password (or one-time code) do not match, or the user is disabled.",
+        "Check all three; after many failed attempts the client's address has to wait for a while.",
     ),
     Code.SMOKE_FAILED: ErrorEntry(
         "Smoke check failed",
-        "The artifact is complete, but could not be started: platform, config or entry point are not as they must be.",
+        "The artifact is complete, but could not be started: its platform, its config or its entry point is wrong.",
         "Read `details.failed`, correct the image, and publish it under its new digest.",
     ),
     Code.SOURCE_DENIED: ErrorEntry(
         "Source denied",
-        "The artifact comes from a place that is not on the list of sources, or that the policy denies.",
+        "The artifact's source is not on the list of allowed sources, or the policy denies it.",
         "Publish it to an allowed source, or have the source allowed; `mooring policy explain` says which "
         "layer decides.",
     ),
     Code.SOURCE_ENDLESS: ErrorEntry(
         "Source endless",
-        "The source went on sending beyond the size that it or the manifest had announced, or beyond the limit "
-        "without announcing any.",
-        "Check what the source serves under this address.",
+        "The source sent more bytes than it or the manifest had announced, or exceeded the limit without announcing "
+        "a size.",
+        "Check what the source serves at this address.",
     ),
     Code.SOURCE_MALFORMED: ErrorEntry(
         "Source malformed",
-        "The source answered with something that is not what its protocol says.",
-        "Check that the address is one of such a source; `detail` says what was wrong.",
+        "The source's answer violates its protocol.",
+        "Check that the address belongs to a source of this kind; `detail` says what was wrong.",
     ),
     Code.SOURCE_PATH_REFUSED: ErrorEntry(
         "Source path refused",
-        "A file was named that is not a plain file below the directory that the platform opens for this.",
+        "The named file is not a regular file below the directory that the platform allows for this.",
         "Name a path below that directory, without symbolic links.",
     ),
     Code.SOURCE_STALLED: ErrorEntry(
         "Source stalled",
-        "The source stopped sending in the middle: no byte came for as long as a check waits.",
-        "Verify the artifact again when the source is well; "
-        "`MOORING_SOURCE_TIMEOUT_SECONDS` says how long silence is borne.",
+        "The source stopped in the middle of its answer: no byte arrived before the time-out.",
+        "Verify the artifact again when the source has recovered; "
+        "`MOORING_SOURCE_TIMEOUT_SECONDS` says how long a check waits for the next byte.",
         retryable=True,
     ),
     Code.SOURCE_TOO_LARGE: ErrorEntry(
         "Source too large",
-        "The content is larger than the platform takes from this source.",
-        "Publish less, or ask the platform's operator for a higher limit; `details.limit_bytes` says what is taken.",
+        "The content is larger than the platform accepts from this source.",
+        "Publish less, or ask the platform's operator for a higher limit; `details.limit_bytes` is the limit.",
     ),
     Code.SOURCE_TOO_SLOW: ErrorEntry(
         "Source too slow",
-        "The source did not send its answer in time, or went on too slowly.",
-        "Try again later; if it stays, look at the source.",
+        "The source did not start its answer in time, or sent it too slowly.",
+        "Try again later; if it fails again, check the source.",
         retryable=True,
     ),
     Code.SOURCE_UNREACHABLE: ErrorEntry(
         "Source unreachable",
-        "The source could not be reached, broke off, or failed, more often than it is tried again.",
-        "Try again later; if it stays, check the source's address and that it runs.",
+        "The source could not be reached, closed the connection, or failed on every attempt.",
+        "Try again later; if it fails again, check the source's address and that it runs.",
         retryable=True,
     ),
     Code.TAG_MOVED: ErrorEntry(
         "Tag moved",
-        "The tag names another digest than the one it was said to name.",
+        "The tag points to another digest than the request says.",
         "Use the digest alone; a tag is only a label.",
     ),
     Code.TEMPORARILY_UNAVAILABLE: ErrorEntry(
         "Temporarily unavailable",
-        "A part that the request needs does not answer: the database, most often.",
+        "A component that the request needs, most often the database, does not answer.",
         "Try again with the same Idempotency-Key.",
         retryable=True,
     ),
@@ -392,17 +394,18 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
     ),
     Code.VALIDATION_FAILED: ErrorEntry(
         "Validation failed",
-        "The request was read, but a value in it is not taken.",
+        "The request is well formed, but a value in it is not valid.",
         "Correct the value that `details.path` names.",
     ),
     Code.VERSION_AHEAD_OF_ARTIFACT: ErrorEntry(
         "Version ahead of artifact",
-        "A version is never further than its artifacts, and this move would make it so.",
-        "Move what `details` names first: the artifacts before the version, or the versions before the artifact.",
+        "A version is never promoted further than its artifacts, and this change would break that rule.",
+        "Promote or retire what `details` names first: the artifacts before the version, or the versions before the "
+        "artifact.",
     ),
     Code.VERSION_DEPRECATED: ErrorEntry(
         "Version deprecated",
-        "The version is superseded: what runs goes on, and new instances are refused.",
+        "The version is superseded: running instances continue, and new ones are refused.",
         "Use the version in `details.superseded_by`, or the channel `stable`.",
     ),
     Code.VERSION_IMMUTABLE: ErrorEntry(

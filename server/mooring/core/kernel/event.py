@@ -1,7 +1,7 @@
-"""Events as they are read: what became true, in the order in which it may be relied on.
+"""Events as readers get them, in a stable order.
 
-The place of an event in the stream is (epoch, tx, seq). A cursor is that place as opaque text. Readers stay behind
-the oldest transaction that is still open, so that nothing can appear before a cursor that was handed out.
+An event's position in the stream is (epoch, tx, seq), and a cursor is that position as opaque text. Readers stay
+behind the oldest open transaction, so no event can appear before a cursor that was already handed out.
 """
 
 import base64
@@ -14,14 +14,14 @@ from mooring.core.kernel.errors import Code, Refusal
 
 
 class StreamPosition(NamedTuple):
-    """A place in the stream."""
+    """A position in the event stream."""
 
     epoch: int
     tx: int
     seq: int
 
     def cursor(self) -> str:
-        """The place as opaque text."""
+        """The position as opaque text."""
         return base64.urlsafe_b64encode(f"e1.{self.epoch}.{self.tx}.{self.seq}".encode()).decode().rstrip("=")
 
 
@@ -30,7 +30,7 @@ _LARGEST: Final = (2**31 - 1, 2**63 - 1, 2**63 - 1)
 
 
 def read_cursor(text: str) -> StreamPosition:
-    """The place that a cursor names."""
+    """The position that a cursor names; a Refusal when the platform did not make this cursor."""
     try:
         plain = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
         form, *numbers = plain.split(".")
@@ -53,8 +53,6 @@ def _not_ours() -> Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that became true."""
-
     position: StreamPosition
     id: str
     type: str
@@ -74,9 +72,9 @@ class Event:
 
 
 def public_event(event: Event, *, withhold: bool = False) -> dict[str, Any]:
-    """An event as everybody is told of it, by the API, the stream and webhooks alike.
+    """An event as the API, the stream and webhooks publish it.
 
-    With `withhold` it is told to the platform: that something happened in a tenant, not what is in it.
+    With `withhold` the platform is the reader: it learns that something happened in a tenant, but not the data.
     """
     hidden = withhold and event.tenant_id is not None
     return {

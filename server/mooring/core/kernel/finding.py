@@ -1,8 +1,7 @@
-"""Findings: what is wrong in a document that somebody wrote, where, why, and what to do about it.
+"""Findings: what is wrong in a document that a user wrote, where, why, and how to fix it.
 
-The place is a JSON pointer (RFC 6901), because the core sees values and not text; whoever has the text turns the
-pointer into a line. A document is not read to its first mistake and sent back: all findings come at once, up to a
-bound.
+The place is a JSON pointer (RFC 6901), because the core sees values and not text; a client that has the text turns
+the pointer into a line number. A check reports all findings at once, up to a limit, and not only the first one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +15,7 @@ SHOWN_LENGTH_MAX: Final = 60
 
 
 class Severity(StrEnum):
-    """Whether a finding stands in the way."""
+    """Whether a finding is fatal."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -24,7 +23,7 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is wrong at one place."""
+    """One mistake at one place of a document."""
 
     pointer: str
     rule: str
@@ -32,39 +31,38 @@ class Finding:
     reason: str
     fix: str
 
-    def told(self) -> Mapping[str, object]:
+    def as_dict(self) -> Mapping[str, object]:
         """The finding as the plain values of a problem document."""
         return asdict(self) | {"severity": self.severity.value}
 
 
 def error(pointer: str, rule: str, reason: str, fix: str) -> Finding:
-    """A finding that stands in the way."""
+    """A finding that makes the document invalid."""
     return Finding(pointer, rule, Severity.ERROR, reason, fix)
 
 
 def warning(pointer: str, rule: str, reason: str, fix: str) -> Finding:
-    """A finding that its author should know of."""
+    """A finding that the author should know, though the document is valid."""
     return Finding(pointer, rule, Severity.WARNING, reason, fix)
 
 
 def bounded(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The first findings: a document that is wrong everywhere does not cost without end."""
+    """The first findings, so that the cost is limited even for a document that is wrong everywhere."""
     return tuple(islice(findings, FINDINGS_MAX))
 
 
 def errors_in(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Those that stand in the way."""
     return tuple(each for each in findings if each.severity is Severity.ERROR)
 
 
 def below(pointer: str, *steps: str | int) -> str:
-    """The pointer to what is found by these steps from `pointer`."""
+    """The JSON pointer that leads from `pointer` down these steps."""
     return pointer + "".join("/" + str(step).replace("~", "~0").replace("/", "~1") for step in steps)
 
 
 def shown(value: object) -> str:
-    """A value as a message may show it: short, and on one line."""
-    if isinstance(value, int) and value.bit_length() > 256:  # Python does not write very long numbers out
+    """A value for a message: short, and on one line."""
+    if isinstance(value, int) and value.bit_length() > 256:  # Python refuses to format very long integers
         return f"a number of {value.bit_length()} bits"
     text = repr(value)
     return text if len(text) <= SHOWN_LENGTH_MAX else f"{text[:SHOWN_LENGTH_MAX]}…"

@@ -1,11 +1,11 @@
-"""Schemas that an app's author writes: what a launcher fills in, what an app action takes and gives.
+"""Schemas that an app's author writes: the values that a launcher fills in, and an action's input and output.
 
-They are a part of JSON Schema that can be shown as a form and checked at a bounded cost: one type per value, bounds,
+They use a subset of JSON Schema that can be shown as a form and checked at a bounded cost: one type per value, bounds,
 enumerations, lists, objects, no references and no combinations. `x-form` holds hints for the form; a client that does
-not know them shows a plain field. `writeOnly` marks a secret: it is never given back, and has no default.
+not know them shows a plain field. `writeOnly` marks a secret: the API never returns it, and it has no default.
 
-`FORM_DEFINITION` is that part as a schema itself; the manifest's published schema contains it. What it cannot say
-(which keyword goes with which type, that a default fits, that a pattern is harmless) is said by `schema_findings`.
+`FORM_DEFINITION` is that subset as a schema; the manifest's published schema contains it. `schema_findings` checks what
+a schema cannot express: which keyword belongs to which type, that a default fits, that a pattern is harmless.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -35,7 +35,7 @@ WIDGETS: Final[Mapping[str, frozenset[str]]] = {
     "list": frozenset({"array"}),
     "fieldset": frozenset({"object"}),
 }
-"""The widgets a form may be asked for, and the types that each can show."""
+"""The widgets that a schema may ask for, and the types that each can show."""
 
 _EVERY_TYPE: Final = frozenset({"type", "title", "description", "default", "enum", "x-form", "examples"})
 _KEYWORDS_OF: Final[Mapping[str, frozenset[str]]] = {
@@ -53,12 +53,17 @@ PROPERTY_NAME_PATTERN: Final = "^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
 
 HINTS_DEFINITION: Final[Mapping[str, Any]] = {
     "type": "object",
-    "description": "hints for a form; they change how a value is asked for and never what is taken",
+    "description": "hints for a form; they change how it asks for a value, never which values are valid",
     "additionalProperties": False,
     "properties": {
         "widget": {"type": "string", "enum": list(WIDGETS), "description": "the field that is shown"},
-        "order": {"type": "integer", "minimum": 0, "maximum": 10_000, "description": "lower stands further up"},
-        "group": {"type": "string", "maxLength": 80, "description": "the heading under which it stands"},
+        "order": {
+            "type": "integer",
+            "minimum": 0,
+            "maximum": 10_000,
+            "description": "fields with a lower number come first",
+        },
+        "group": {"type": "string", "maxLength": 80, "description": "the heading above the field"},
         "placeholder": {"type": "string", "maxLength": 200, "description": "what an empty field shows"},
         "help": {"type": "string", "maxLength": 1_000, "description": "a sentence beside the field"},
         "advanced": {"type": "boolean", "description": "whether it is folded away at first"},
@@ -66,19 +71,19 @@ HINTS_DEFINITION: Final[Mapping[str, Any]] = {
 }
 FORM_DEFINITION: Final[Mapping[str, Any]] = {
     "type": "object",
-    "description": "a value that somebody fills in: a part of JSON Schema 2020-12, with hints for a form in `x-form`",
+    "description": "a value that a user fills in: a subset of JSON Schema 2020-12, with hints for a form in `x-form`",
     "required": ["type"],
     "additionalProperties": False,
     "properties": {
-        "$schema": {"type": "string", "maxLength": 200, "description": "the dialect; 2020-12 is meant"},
+        "$schema": {"type": "string", "maxLength": 200, "description": "the JSON Schema dialect: 2020-12"},
         "type": {"type": "string", "enum": list(_KEYWORDS_OF), "description": "the one type of the value"},
         "title": {"type": "string", "maxLength": 120, "description": "the label of the field"},
         "description": {"type": "string", "maxLength": 2_000, "description": "what the value means"},
-        "default": {"description": "what is taken when nothing is filled in"},
+        "default": {"description": "the value when the field is left empty"},
         "enum": {"type": "array", "minItems": 1, "maxItems": CHOICES_MAX, "uniqueItems": True},
         "examples": {"type": "array", "maxItems": 20},
         "format": {"type": "string", "maxLength": 40, "description": "a hint such as `uri`; it is not checked"},
-        "writeOnly": {"type": "boolean", "description": "whether it is a secret, which is never given back"},
+        "writeOnly": {"type": "boolean", "description": "whether it is a secret, which the API never returns"},
         "minLength": _LENGTH,
         "maxLength": _LENGTH,
         "pattern": {"type": "string", "maxLength": 300, "description": "an anchored pattern of bounded cost"},
@@ -96,7 +101,7 @@ FORM_DEFINITION: Final[Mapping[str, Any]] = {
             "additionalProperties": {"$ref": "#/$defs/form"},
         },
         "required": {"type": "array", "items": {"type": "string"}, "maxItems": FIELDS_MAX, "uniqueItems": True},
-        "additionalProperties": {"type": "boolean", "description": "whether fields beyond these are taken"},
+        "additionalProperties": {"type": "boolean", "description": "whether other fields are allowed"},
         "x-form": {"$ref": "#/$defs/hints"},
     },
 }
@@ -106,7 +111,7 @@ Form = Mapping[str, Any]
 
 
 def read_form(value: object, pointer: str = "") -> tuple[Finding, ...]:
-    """All that is wrong with a schema that stands alone: its shape first, then what the shape cannot say."""
+    """All mistakes in a stand-alone schema: first its structure, then the rules that a schema cannot express."""
     if depth_exceeds(value, NESTING_MAX):
         return (too_deep(pointer),)
     shape = bounded(findings_of(value, FORM_DEFINITION, pointer, _ROOT))
@@ -116,12 +121,11 @@ def read_form(value: object, pointer: str = "") -> tuple[Finding, ...]:
 
 
 def too_deep(pointer: str) -> Finding:
-    """The finding of a document that is nested too deeply to be read."""
     return error(pointer, "too_deep", "it is nested too deeply", "use fewer levels")
 
 
 def schema_findings(schema: Form, pointer: str = "") -> Iterator[Finding]:
-    """What the shape of an author's schema cannot say; the shape was checked before."""
+    """The mistakes that `FORM_DEFINITION` cannot express; the caller has checked the structure before."""
     if schema["type"] != "object":
         yield error(pointer, "form_is_an_object", f"its type is {schema['type']}", 'begin with "type": "object"')
     count = _count_fields(schema)
@@ -132,19 +136,19 @@ def schema_findings(schema: Form, pointer: str = "") -> Iterator[Finding]:
 
 
 def value_findings(value: object, schema: Form, pointer: str = "") -> tuple[Finding, ...]:
-    """What in a value that somebody filled in the author's schema does not take."""
+    """The mistakes in a value that a user filled in, by the author's schema."""
     return plain_findings(value, pointer) or bounded(findings_of(value, schema, pointer))
 
 
 def plain_findings(value: object, pointer: str = "") -> tuple[Finding, ...]:
-    """What keeps any JSON value from being stored, whatever it is for: its depth, and texts that no database takes."""
+    """What keeps a JSON value from being stored at all: too much nesting, or text that PostgreSQL rejects."""
     if depth_exceeds(value, NESTING_MAX):
         return (too_deep(pointer),)
     return bounded(unstorable(value, pointer))
 
 
 def hidden_places(value: object, schema: Form, pointer: str = "") -> Iterator[str]:
-    """Where in a value that fits the schema the secrets stand: what is `writeOnly` is never given back."""
+    """The pointers to the secrets (`writeOnly`) in a value that fits the schema."""
     if schema.get("writeOnly"):
         yield pointer
     elif isinstance(value, Mapping):
@@ -157,7 +161,7 @@ def hidden_places(value: object, schema: Form, pointer: str = "") -> Iterator[st
 
 
 def without_hidden(value: Any, hidden: Collection[str], pointer: str = "") -> Any:
-    """The value as it is shown: with nothing where a secret stands."""
+    """The value as the API shows it: with null in place of each secret."""
     if pointer in hidden:
         return None
     if isinstance(value, Mapping):
@@ -178,22 +182,22 @@ def _node(schema: Form, pointer: str, depth: int) -> Iterator[Finding]:
         yield too_deep(pointer)
         return
     if foreign := sorted(schema.keys() - _KEYWORDS_OF[type_] - {"$schema"}):
-        reason = f"`{foreign[0]}` says nothing about a value of type {type_}"
-        yield error(below(pointer, foreign[0]), "form_keyword", reason, "take it out, or change the type")
+        reason = f"`{foreign[0]}` does not apply to a value of type {type_}"
+        yield error(below(pointer, foreign[0]), "form_keyword", reason, "remove it, or change the type")
         return
     for least, most in _PAIRS:
         if least in schema and most in schema and schema[least] > schema[most]:
-            reason = f"{least} is above {most}, so nothing is taken"
-            yield error(below(pointer, least), "form_bounds", reason, "exchange the two")
+            reason = f"{least} is above {most}, so no value is valid"
+            yield error(below(pointer, least), "form_bounds", reason, "swap the two")
     yield from _pattern(schema, pointer)
     yield from _given_values(schema, pointer)
     yield from _widget(schema, pointer)
     if type_ == "array" and not {"items", "maxItems"} <= schema.keys():
         reason = "a list without `items` and `maxItems` has no bound"
-        yield error(pointer, "form_unbounded", reason, f"say what is in it, and how many at the most ({ITEMS_MAX})")
+        yield error(pointer, "form_unbounded", reason, f"add `items`, and `maxItems` of at most {ITEMS_MAX}")
     for name in schema.get("required", ()):
         if name not in schema.get("properties", {}):
-            reason = f"`{name}` is required and not described"
+            reason = f"`{name}` is required but not described"
             yield error(below(pointer, "required"), "form_required", reason, f"describe `{name}` in `properties`")
     for name, inner in schema.get("properties", {}).items():
         yield from _node(inner, below(pointer, "properties", name), depth + 1)
@@ -206,7 +210,7 @@ def _pattern(schema: Form, pointer: str) -> Iterator[Finding]:
         return
     place = below(pointer, "pattern")
     if "maxLength" not in schema:
-        reason = "a pattern without `maxLength` could cost without bound"
+        reason = "the cost of a pattern without `maxLength` has no bound"
         yield error(place, "pattern_unbounded", reason, "add `maxLength`")
     elif (why := why_not_taken(schema["pattern"], schema["maxLength"])) is not None:
         yield error(
@@ -215,10 +219,10 @@ def _pattern(schema: Form, pointer: str) -> Iterator[Finding]:
 
 
 def _given_values(schema: Form, pointer: str) -> Iterator[Finding]:
-    """What the author gives as default, choice or example fits the schema itself."""
+    """Check that the author's default, choices and examples fit the schema itself."""
     if schema.get("writeOnly") and ("default" in schema or "enum" in schema):
-        reason = "a secret with a default or a choice would stand in the manifest for everybody to read"
-        yield error(pointer, "secret_in_form", reason, "take `default` and `enum` out")
+        reason = "everybody can read a secret's default or choices in the manifest"
+        yield error(pointer, "secret_in_form", reason, "remove `default` and `enum`")
     harmless = "pattern" not in schema or why_not_taken(schema["pattern"], schema.get("maxLength", 0)) is None
     bare = {
         key: each for key, each in schema.items() if key not in ("enum", "pattern") or (key == "pattern" and harmless)
@@ -234,7 +238,7 @@ def _given_values(schema: Form, pointer: str) -> Iterator[Finding]:
             )
     if "default" in schema and "enum" in schema and not any(same(schema["default"], each) for each in schema["enum"]):
         yield error(
-            below(pointer, "default"), "form_value", "the default is none of the choices", "choose one of `enum`"
+            below(pointer, "default"), "form_value", "the default is not one of the choices", "choose one of `enum`"
         )
 
 
@@ -245,9 +249,9 @@ def _widget(schema: Form, pointer: str) -> Iterator[Finding]:
         fitting = ", ".join(name for name, types in WIDGETS.items() if schema["type"] in types)
         yield error(place, "form_widget", f"{widget} cannot show a value of type {schema['type']}", f"use {fitting}")
     if widget == "slider" and not {"minimum", "maximum"} <= schema.keys():
-        yield error(place, "form_widget", "a slider has two ends", "add `minimum` and `maximum`")
+        yield error(place, "form_widget", "a slider needs two ends", "add `minimum` and `maximum`")
     if widget in ("select", "radio") and "enum" not in schema:
         yield error(place, "form_widget", f"{widget} has nothing to choose from", "add `enum`")
     if widget == "password" and not schema.get("writeOnly"):
-        reason = "what is hidden while it is typed would be shown afterwards"
+        reason = "the form hides the value, but the API would return it"
         yield warning(place, "form_widget", reason, 'add "writeOnly": true')

@@ -1,9 +1,9 @@
-"""Typed ids: `<prefix>_<26 characters>`, sortable by the moment they were made.
+"""Typed ids: `<prefix>_<26 characters>`, sortable by creation time.
 
-The 26 characters are 128 bits in Crockford's base 32, lower case: 48 bits of milliseconds, then 80 bits of chance.
-Text sorts as time does (the database compares ids with collation "C"), and the prefix names the noun, so that an
-id pasted into the wrong place is refused before anything is looked up. Time and chance are arguments: they enter at
-the edge, through a `Minter`.
+The 26 characters are 128 bits in Crockford's base 32, lower case: 48 bits of milliseconds, then 80 random bits. Ids
+sort by time as text (the database compares them with collation "C"). The prefix names the noun, so an id in the wrong
+field is refused before anything is looked up. Time and randomness are arguments: the core has neither, and gets ids
+from outside through a `Minter`.
 """
 
 from enum import StrEnum
@@ -11,10 +11,10 @@ from typing import Protocol
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 BODY_LENGTH = 26
-CHANCE_BYTES = 10
+ENTROPY_BYTES = 10
 _VALID = frozenset(ALPHABET)
 _PAIRS = tuple(first + second for first in ALPHABET for second in ALPHABET)
-"""Ten bits at a time: ids are made several times in each request."""
+"""Encodes ten bits at a time, because each request makes several ids."""
 
 
 class Prefix(StrEnum):
@@ -66,18 +66,18 @@ class Prefix(StrEnum):
 
 
 class Minter(Protocol):
-    """Makes ids at the edge, where there are a clock and chance."""
+    """Makes ids, outside of the core, where there are a clock and a random source."""
 
     def __call__(self, prefix: Prefix) -> str: ...
 
 
-def encode(prefix: Prefix, milliseconds: int, chance: bytes) -> str:
-    """The id made at `milliseconds` since 1970 with these ten bytes of chance."""
-    if len(chance) != CHANCE_BYTES:
-        raise ValueError(f"an id takes {CHANCE_BYTES} bytes of chance, not {len(chance)}")
+def encode(prefix: Prefix, milliseconds: int, entropy: bytes) -> str:
+    """The id made at `milliseconds` since 1970 with these ten random bytes."""
+    if len(entropy) != ENTROPY_BYTES:
+        raise ValueError(f"an id needs {ENTROPY_BYTES} random bytes, not {len(entropy)}")
     if not 0 <= milliseconds < 1 << 48:
-        raise ValueError("the time of an id lies outside of 48 bits of milliseconds")
-    moment, first, second, pairs = milliseconds, int.from_bytes(chance[:5]), int.from_bytes(chance[5:]), _PAIRS
+        raise ValueError("the time does not fit into 48 bits of milliseconds")
+    moment, first, second, pairs = milliseconds, int.from_bytes(entropy[:5]), int.from_bytes(entropy[5:]), _PAIRS
     return (
         f"{prefix.value}_{pairs[moment >> 40]}{pairs[moment >> 30 & 1023]}{pairs[moment >> 20 & 1023]}"
         f"{pairs[moment >> 10 & 1023]}{pairs[moment & 1023]}{pairs[first >> 30]}{pairs[first >> 20 & 1023]}"
@@ -101,5 +101,5 @@ def made_at_milliseconds(text: str) -> int:
 
 
 def pattern(prefix: Prefix) -> str:
-    """The regular expression of this noun's ids, as the published schemas state it."""
+    """The regular expression of this noun's ids, for the published schemas."""
     return f"^{prefix}_[0-7][0-9a-hjkmnp-tv-z]{{25}}$"

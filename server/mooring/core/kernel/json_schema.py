@@ -1,12 +1,12 @@
-"""Plain JSON values against a JSON Schema: what is wrong, where, and what to do.
+"""Validation of plain JSON values by a JSON Schema: what is wrong, where, and how to fix it.
 
-The schemas are our own (the manifest's) and, after `form_schema` has read them, those of an app's author (what a
-launcher fills in, what an app action takes). They use a part of JSON Schema 2020-12: types, enumerations, bounds,
-objects, lists, `$ref` to `$defs`, and `oneOf` in the one form "exactly one of these properties". A keyword beyond
-that part is a mistake of ours, and is raised as one instead of being overlooked.
+The schemas are our own (the manifest's) and, after `form_schema` has checked them, those of an app's author (a launch
+form, the input of an action). They use a subset of JSON Schema 2020-12: types, enumerations, bounds, objects, lists,
+`$ref` to `$defs`, and `oneOf` only in the form "exactly one of these properties". Any other keyword is a bug of ours:
+it raises `UnknownKeyword`, so that no assertion is silently ignored.
 
-Every pattern is anchored (`^…$`) and is matched against the whole text: `$` alone would let a line break pass.
-Values have bounded depth when they come here (see `depth_exceeds`); the functions recurse.
+Every pattern is anchored (`^…$`) and is matched against the whole text, because `$` alone would accept a line break
+at the end. The functions recurse, so callers check the depth of a value first (`depth_exceeds`).
 """
 
 import math
@@ -43,11 +43,11 @@ KEYWORDS: Final = ANNOTATIONS | ASSERTIONS
 
 
 class UnknownKeyword(ValueError):
-    """A schema says something that is not understood here, so that it would not be checked."""
+    """A schema uses a keyword that this validator does not implement, so it would not be checked."""
 
 
 def depth_exceeds(value: object, limit: int) -> bool:
-    """Whether lists and objects are nested deeper than `limit`; it does not recurse itself."""
+    """Whether lists and objects are nested deeper than `limit`. It does not recurse, so any value is safe."""
     level: list[object] = [value]
     for _ in range(limit + 1):
         level = [
@@ -62,10 +62,10 @@ def depth_exceeds(value: object, limit: int) -> bool:
 
 
 def unstorable(value: object, pointer: str = "") -> Iterator[Finding]:
-    """Texts that no database keeps: with a NUL, or with half of a character."""
+    """Texts that PostgreSQL cannot store: with a NUL, or with half of a surrogate pair."""
     if isinstance(value, str):
         if any(character == "\0" or "\ud800" <= character <= "\udfff" for character in value):
-            yield error(pointer, "unstorable", "the text has a NUL or half of a surrogate pair", "take it out")
+            yield error(pointer, "unstorable", "the text has a NUL or half of a surrogate pair", "remove it")
     elif isinstance(value, list):
         for index, inner in enumerate(value):
             yield from unstorable(inner, below(pointer, index))
@@ -86,11 +86,11 @@ def type_of(value: object) -> str:
     for type_, name in ((float, "number"), (str, "string"), (list, "array"), (dict, "object")):
         if isinstance(value, type_):
             return name
-    raise TypeError(f"{type(value).__name__} is no JSON value")
+    raise TypeError(f"{type(value).__name__} is not a JSON value")
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two JSON values are equal: 1 is 1.0, and true is not 1."""
+    """Whether two JSON values are equal: 1 equals 1.0, and true does not equal 1."""
     if isinstance(one, bool) or isinstance(other, bool):
         return one is other
     if isinstance(one, list) and isinstance(other, list):
@@ -101,7 +101,7 @@ def same(one: object, other: object) -> bool:
 
 
 def findings_of(value: object, schema: Schema, pointer: str = "", root: Schema | None = None) -> Iterator[Finding]:
-    """Everything in `value` that the schema does not take; `root` is where `$ref` looks."""
+    """Everything in `value` that violates the schema; `root` holds the `$defs` that `$ref` names."""
     root = schema if root is None else root
     if unknown := schema.keys() - KEYWORDS:
         raise UnknownKeyword(f"{pointer or '/'}: {sorted(unknown)}")
@@ -115,7 +115,7 @@ def findings_of(value: object, schema: Schema, pointer: str = "", root: Schema |
         yield error(pointer, "const", f"{shown(value)} is not {shown(schema['const'])}", f"write {schema['const']!r}")
     if "enum" in schema and not any(same(value, each) for each in schema["enum"]):
         listed = ", ".join(str(each) for each in schema["enum"])
-        yield error(pointer, "enum", f"{shown(value)} is not one of them", f"choose from {listed}")
+        yield error(pointer, "enum", f"{shown(value)} is not one of the choices", f"choose from {listed}")
     if name == "object" and isinstance(value, dict):
         yield from _object(value, schema, pointer, root)
     elif name == "array" and isinstance(value, list):
@@ -137,7 +137,7 @@ def resolve(root: Schema, reference: str) -> Schema:
 
 @lru_cache(maxsize=1000)
 def compiled(pattern: str) -> re.Pattern[str]:
-    """The expression between the anchors of a pattern; it is matched against the whole text."""
+    """The compiled expression between the anchors of a pattern; match it with `fullmatch`."""
     if not (pattern.startswith("^") and pattern.endswith("$")):
         raise UnknownKeyword(f"the pattern {pattern!r} is not anchored by ^ and $")
     return re.compile(pattern[1:-1], re.ASCII)
@@ -145,11 +145,11 @@ def compiled(pattern: str) -> re.Pattern[str]:
 
 def _wrong_type(value: object, name: str, schema: Schema) -> str | None:
     if isinstance(value, float) and not math.isfinite(value):
-        return f"{value} is no number of JSON"
+        return f"{value} is not a JSON number"
     types = _types(schema)
     if not types or name in types or (name == "integer" and "number" in types):
         return None
-    return f"{TYPE_TEXT[name]} stands here"
+    return f"the value is {TYPE_TEXT[name]}"
 
 
 def _types(schema: Schema) -> Sequence[str]:
@@ -180,14 +180,14 @@ def _object(value: dict[str, object], schema: Schema, pointer: str, root: Schema
             yield from findings_of(inner, properties[key], place, root)
         elif additional is False:
             near = get_close_matches(key, properties, n=1)
-            known = f"did you mean `{near[0]}`?" if near else f"take it out; known are {', '.join(properties)}"
-            yield error(place, "unknown", f"`{key[:100]}` is not known here", known)
+            fix = f"did you mean `{near[0]}`?" if near else f"remove it; the known names are {', '.join(properties)}"
+            yield error(place, "unknown", f"`{key[:100]}` is not known here", fix)
         elif isinstance(additional, Mapping):
             yield from findings_of(inner, additional, place, root)
 
 
 def _exactly_one(value: Mapping[str, object], branches: Sequence[Schema], pointer: str) -> Iterator[Finding]:
-    """The one form of `oneOf` that is used: each branch requires one property."""
+    """The one supported form of `oneOf`: each branch requires one property."""
     for branch in branches:
         if branch.keys() != {"required"} or len(branch["required"]) != 1:
             raise UnknownKeyword(f"{pointer}: oneOf is used only for exactly one of several properties")
@@ -195,7 +195,7 @@ def _exactly_one(value: Mapping[str, object], branches: Sequence[Schema], pointe
     found = [name for name in names if name in value]
     if len(found) != 1:
         listed = ", ".join(f"`{name}`" for name in names)
-        reason = f"`{'` and `'.join(found)}` stand beside each other" if found else f"there is none of {listed}"
+        reason = f"`{'` and `'.join(found)}` exclude each other" if found else f"none of {listed} is given"
         yield error(pointer, "one_of", reason, f"give exactly one of {listed}")
 
 
@@ -204,8 +204,8 @@ def _array(value: list[object], schema: Schema, pointer: str, root: Schema) -> I
     if schema.get("uniqueItems") and len(value) <= schema.get("maxItems", len(value)):
         for index, each in enumerate(value):
             if any(same(each, other) for other in value[:index]):
-                reason = f"{shown(each)} stands in the list already"
-                yield error(below(pointer, index), "unique", reason, "take it out")
+                reason = f"{shown(each)} is in the list already"
+                yield error(below(pointer, index), "unique", reason, "remove it")
     if "items" in schema:
         for index, each in enumerate(value[: schema.get("maxItems")]):
             yield from findings_of(each, schema["items"], below(pointer, index), root)
@@ -216,7 +216,7 @@ def _string(value: str, schema: Schema, pointer: str) -> Iterator[Finding]:
     yield from _count(len(value), schema, pointer, ("minLength", "maxLength"), "characters")
     if "pattern" in schema and not too_long and not compiled(schema["pattern"]).fullmatch(value):
         form = schema.get("description", f"a text of the form {schema['pattern']}")
-        given = "what was given" if schema.get("writeOnly") else shown(value)  # a secret is not repeated
+        given = "the value" if schema.get("writeOnly") else shown(value)  # a message must not repeat a secret
         yield error(pointer, "pattern", f"{given} does not have the form {schema['pattern']}", f"give {form}")
 
 
@@ -227,7 +227,7 @@ def _number(value: int | float, schema: Schema, pointer: str) -> Iterator[Findin
         yield error(pointer, "maximum", f"{shown(value)} is too large", f"give at most {schema['maximum']}")
     if "multipleOf" in schema and value % schema["multipleOf"]:
         step = schema["multipleOf"]
-        yield error(pointer, "multiple", f"{shown(value)} is no multiple of {step}", f"give a multiple of {step}")
+        yield error(pointer, "multiple", f"{shown(value)} is not a multiple of {step}", f"give a multiple of {step}")
 
 
 def _count(count: int, schema: Schema, pointer: str, bounds: tuple[str, str], noun: str) -> Iterator[Finding]:

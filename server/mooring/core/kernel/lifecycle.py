@@ -1,17 +1,15 @@
 """Lifecycles as tables: one table, many readers.
 
-A lifecycle is a table of edges. Whatever has to agree about it (the diagram, the database's constraints,
-the 409 body, the console's buttons, the tests) reads the table; nothing says it a second time. A `Lifecycle`
-is that table with its vocabulary, and `Lifecycle.step` is the one function that answers "may this state take
-this trigger, and what comes of it?".
+A lifecycle is a table of transitions. Everything that must agree about it (the diagram, the database's constraints,
+the body of a 409, the console's buttons, the tests) reads this table, so it is stated only once. A `Lifecycle` is
+the table with its states and triggers, and `Lifecycle.step` alone decides whether a state accepts a trigger, and
+which state follows.
 
-A table is checked when it is made, which is when its module is imported, so that a wrong one stops the
-program before it serves a request. The check raises `BrokenTable`, an exception like any other: it is not
-an `assert`, which `python -O` would remove.
+A table is checked when it is created, which is when its module is imported, so a wrong table stops the program
+before it serves a request. The check raises `BrokenTable` and does not use `assert`, which `python -O` removes.
 
-Two lifecycles may both have a state called `failed`, and members of two `StrEnum`s with the same text are
-equal. The check therefore asks for the type of a word and not only for its text; after it, types are mypy's
-business.
+Two lifecycles may both have a state `failed`, and members of two `StrEnum`s with the same text are equal. The check
+therefore compares the type of each state and trigger too; afterwards mypy guards the types.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -27,7 +25,7 @@ Trigger = TypeVar("Trigger", bound=StrEnum)
 
 
 class Who(StrEnum):
-    """Who pulls a trigger, as a kind; which permission it takes is said by the action keys."""
+    """The kind of principal that fires a trigger; the action keys say which permission it needs."""
 
     USER = "user"
     ADMIN = "admin"
@@ -41,9 +39,9 @@ WHO_MEANING: Mapping[Who, str] = MappingProxyType(
     {
         Who.USER: "a person, or automation acting for one, through the public API with the action key",
         Who.ADMIN: "a person who runs the platform, with an action key that only such people hold",
-        Who.WORKER: "a worker of the control plane that compares what is wanted with what was observed",
+        Who.WORKER: "a worker of the control plane that compares the desired state with the observed state",
         Who.ADAPTER: "the program that knows the app, under the fencing token of its claim",
-        Who.AGENT: "the node agent, by what it claims and by the receipts it returns",
+        Who.AGENT: "the node agent, by the tasks it claims and the receipts it returns",
         Who.SYSTEM: "the platform itself, as the consequence of another change, in the same transaction",
     }
 )
@@ -79,7 +77,7 @@ class IllegalTransition(Refusal):
 
 
 class UnknownWord(ValueError):
-    """A text that is no state, or no trigger, of this machine: a mistake of ours, never of a caller."""
+    """A text that is not a state or a trigger of this lifecycle: a bug of ours, never a caller's mistake."""
 
     def __init__(self, machine: str, word: str, known: tuple[StrEnum, ...]):
         self.machine, self.word, self.known = machine, word, known
@@ -87,7 +85,7 @@ class UnknownWord(ValueError):
 
 
 class TableRule(StrEnum):
-    """What the check at import asks of every table."""
+    """The rules that every table must pass when it is imported."""
 
     NAMES_ARE_IDENTIFIERS = "names_are_identifiers"
     STATES_ARE_KNOWN = "states_are_known"
@@ -103,14 +101,14 @@ class TableRule(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableProblem:
-    """One place in which a table breaks one rule."""
+    """One violation of one rule by a table."""
 
     rule: TableRule
     detail: str
 
 
 class BrokenTable(Exception):
-    """A lifecycle's table cannot be what was meant; every problem found is named."""
+    """A lifecycle's table violates the rules; the message names every problem."""
 
     def __init__(self, machine: str, problems: tuple[TableProblem, ...]):
         self.machine, self.problems = machine, problems
@@ -120,7 +118,7 @@ class BrokenTable(Exception):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Lifecycle(Generic[State, Trigger]):
-    """A lifecycle's table. Two machines are equal only when they are the same one."""
+    """A lifecycle's table. Two lifecycles are equal only when they are the same object."""
 
     name: str
     about: str  # what goes through this lifecycle, for the docs
@@ -140,7 +138,7 @@ class Lifecycle(Generic[State, Trigger]):
         if problems:
             raise BrokenTable(self.name, problems)
         allowed = {state: tuple(edge.trigger for edge in self.edges if edge.source is state) for state in self.states}
-        # The class is frozen and its maps are proxies: what was checked is what stays.
+        # The class is frozen and its maps are proxies, so nobody can change the table after the check.
         self._fix("meaning", MappingProxyType(dict(self.meaning)))
         self._fix("requires", MappingProxyType(dict(self.requires)))
         self._fix("final", frozenset(state for state, triggers in allowed.items() if not triggers))
@@ -148,7 +146,7 @@ class Lifecycle(Generic[State, Trigger]):
         self._fix("_allowed_in", allowed)
 
     def step(self, state: State, trigger: Trigger) -> Transition[State, Trigger]:
-        """The edge that `trigger` takes in `state`; `IllegalTransition` where there is none."""
+        """The transition for `trigger` in `state`; raises `IllegalTransition` when there is none."""
         edge = self._edge_of_cell.get((state, trigger))
         if edge is None:
             known = self.parse_state(state)
@@ -156,18 +154,16 @@ class Lifecycle(Generic[State, Trigger]):
         return edge
 
     def allowed(self, state: State) -> tuple[Trigger, ...]:
-        """What `state` accepts, in the order of the table; nothing where it is final."""
+        """The triggers that `state` accepts, in the order of the table; empty when the state is final."""
         return self._allowed_in[self.parse_state(state)]
 
     def parse_state(self, text: str) -> State:
-        """The state that a stored or received text names."""
         try:
             return self.states(text)
         except ValueError:
             raise UnknownWord(self.name, text, tuple(self.states)) from None
 
     def parse_trigger(self, text: str) -> Trigger:
-        """The trigger that a stored or received text names."""
         try:
             return self.triggers(text)
         except ValueError:
@@ -181,7 +177,7 @@ AnyLifecycle: TypeAlias = Lifecycle[Any, Any]
 
 
 def _bad_names(machine: AnyLifecycle) -> Iterator[str]:
-    # Names go into SQL, URLs and file names as they are.
+    # Names go into SQL, URLs and file names unescaped.
     columns = {column for columns in machine.requires.values() for column in columns}
     words = [machine.name, *columns]
     words += [state.value for state in machine.states]
@@ -222,7 +218,7 @@ def _edges_without_reason(machine: AnyLifecycle) -> Iterator[str]:
 
 
 def _edges_without_change(machine: AnyLifecycle) -> Iterator[str]:
-    # `generation` counts transitions, and the database knows a transition by the change of the state.
+    # `generation` counts transitions, and the database recognises a transition by the change of the state.
     for edge in machine.edges:
         if edge.source == edge.target:
             yield f"{edge.source} {edge.trigger}"

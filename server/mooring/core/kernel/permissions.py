@@ -1,13 +1,13 @@
 """Who may do what: action keys, roles as sets of keys, and one pure decision.
 
-A route names an action key and a place (the platform, a tenant, a project); nothing in Mooring asks for a role by
-its name. A role is a row of the table below. A platform role counts only at platform places: it opens no tenant's
-data, break-glass does that, on its own endpoint and with a reason. A tenant role counts in the tenant and in each of
-its projects, a project role in that project. A service account has a list of keys of its own in its one project. A
-node has the keys of its agent, which count for that node and open nothing else.
+A route requires an action key at a place (the platform, a tenant, a project); no code checks for a role by its name.
+A role is a set of keys, defined by the table below. A platform role applies only at platform places and gives no
+access to a tenant's data: that takes break-glass, which has its own endpoint and requires a reason. A tenant role
+applies in the tenant and in each of its projects, a project role in that project only. A service account has its own
+list of keys in its one project. A node has the keys of its agent, which apply to that node only.
 
-Three answers: allowed; denied (the caller belongs here and lacks the key: 403); hidden (the caller has no business
-here and learns nothing: 404).
+There are three answers: allowed; denied (the caller belongs here but lacks the key: 403); hidden (the caller does not
+belong here and learns nothing: 404).
 """
 
 import re
@@ -20,13 +20,13 @@ from typing import Final
 class Scope(StrEnum):
     """The kind of place that a route acts in."""
 
-    PUBLIC = "public"  # no token is asked for
-    SELF = "self"  # the caller's own things: any principal with a token
+    PUBLIC = "public"  # no token is required
+    SELF = "self"  # the caller's own resources: any principal with a token
     PLATFORM = "platform"
     TENANT = "tenant"
     PROJECT = "project"
-    NODE = "node"  # a node's own things: its agent alone, and nobody else
-    RUNTIME = "runtime"  # the one project of a service account: an adapter alone, and no person
+    NODE = "node"  # a node's own resources: for its agent only
+    RUNTIME = "runtime"  # the one project of a service account: for adapters only, never for people
 
 
 class Role(StrEnum):
@@ -61,13 +61,13 @@ _LEADS_PROJECT = (_TA, _JA)
 
 @dataclass(frozen=True, slots=True)
 class ActionSpec:
-    """One thing that can be allowed."""
+    """One action key: what it allows, and which roles include it."""
 
     key: str
     meaning: str
     roles: tuple[Role, ...]
     human_only: bool = False  # never on a service account's list
-    node_only: bool = False  # of a node's agent, and of no role
+    node_only: bool = False  # held by a node's agent, and part of no role
 
 
 _TABLE: Final = (
@@ -95,7 +95,7 @@ _TABLE: Final = (
     ),
     ActionSpec("service_account.disable", "switch a service account off", _LEADS_PROJECT),
     ActionSpec("service_account.enable", "switch a service account on again", _LEADS_PROJECT, human_only=True),
-    ActionSpec("service_account.delete", "delete a service account for ever", _LEADS_PROJECT),
+    ActionSpec("service_account.delete", "permanently delete a service account", _LEADS_PROJECT),
     ActionSpec("service_account.key.create", "add a public key to a service account", _LEADS_PROJECT),
     ActionSpec("service_account.key.revoke", "revoke a key of a service account", _LEADS_PROJECT),
     ActionSpec("token.create", "make a personal access token", _EVERYONE, human_only=True),
@@ -125,7 +125,7 @@ _TABLE: Final = (
     ActionSpec("artifact.read", "read artifacts, evidence and history", _EVERYONE),
     ActionSpec("artifact.verify", "verify an artifact's evidence", (_PA, _PO, _TA, _JA)),
     ActionSpec("artifact.promote", "move an artifact through its promotion", (_PA, _TA)),
-    ActionSpec("artifact.revoke", "revoke an artifact for ever", (_PA, _TA)),
+    ActionSpec("artifact.revoke", "permanently revoke an artifact", (_PA, _TA)),
     ActionSpec("artifact_source.read", "read the allowed sources", _EVERYONE),
     ActionSpec("artifact_source.update", "change the allowed sources", (_PA, _TA), human_only=True),
     ActionSpec("signer_key.read", "read trusted signer keys", (_PA, _PO, _TA, _JA)),
@@ -137,8 +137,8 @@ _TABLE: Final = (
     # capacity
     ActionSpec("node.enrol", "let a machine join", (_PA,), human_only=True),
     ActionSpec("node.read", "read nodes, slots and their health", _PLATFORM),
-    ActionSpec("node.drain", "drain a node, or take it back", _PLATFORM),
-    ActionSpec("node.retire", "retire a node for ever", (_PA,), human_only=True),
+    ActionSpec("node.drain", "drain a node, or resume it", _PLATFORM),
+    ActionSpec("node.retire", "permanently retire a node", (_PA,), human_only=True),
     ActionSpec("sku.read", "read SKUs and prices", _EVERYONE),
     ActionSpec("sku.update", "change SKUs and prices", (_PA,), human_only=True),
     ActionSpec("allocation.create", "request capacity", _WORKS_IN_PROJECT),
@@ -149,8 +149,10 @@ _TABLE: Final = (
     ActionSpec("platform_key.read", "read the keys that sign tasks, never their private half", _PLATFORM),
     ActionSpec("platform_key.rotate", "put the next key that signs tasks into use", (_PA,), human_only=True),
     # agents
-    ActionSpec("agent.claim", "claim the tasks of one's own node, and read what it is to trust", (), node_only=True),
-    ActionSpec("agent.report", "report what one's own node has and did", (), node_only=True),
+    ActionSpec(
+        "agent.claim", "claim the tasks of one's own node, and read the keys that it trusts", (), node_only=True
+    ),
+    ActionSpec("agent.report", "report one's own node's inventory and results", (), node_only=True),
     # instances
     ActionSpec("instance.create", "launch any app", _WORKS_IN_PROJECT),
     ActionSpec("instance.read", "read instances", _IN_PROJECT),
@@ -160,7 +162,7 @@ _TABLE: Final = (
     ActionSpec("instance.exec", "run an interactive command in a sandbox", _LEADS_PROJECT),
     ActionSpec("member.read", "read members", _IN_PROJECT),
     ActionSpec("member.add", "add members", _WORKS_IN_PROJECT),
-    ActionSpec("member.drain", "drain a member, or take it back", _WORKS_IN_PROJECT),
+    ActionSpec("member.drain", "drain a member, or resume it", _WORKS_IN_PROJECT),
     ActionSpec("member.remove", "remove a member", _WORKS_IN_PROJECT),
     ActionSpec("member.replace", "replace a member", _WORKS_IN_PROJECT),
     ActionSpec("operation.read", "read operations", _IN_PROJECT),
@@ -175,7 +177,7 @@ _TABLE: Final = (
     ActionSpec("task.read", "read tasks and their logs", _IN_PROJECT),
     ActionSpec("task.cancel", "end a task early", _WORKS_IN_PROJECT),
     ActionSpec("secret.create", "store a runtime secret", _LEADS_PROJECT),
-    ActionSpec("secret.read", "read what secrets there are, never their value", _LEADS_PROJECT),
+    ActionSpec("secret.read", "list runtime secrets, never their values", _LEADS_PROJECT),
     ActionSpec("secret.grant", "hand a runtime secret to one task", _LEADS_PROJECT),
     # money
     ActionSpec("usage.read", "read usage records", (_PA, _PO, *_IN_PROJECT)),
@@ -192,14 +194,14 @@ _TABLE: Final = (
     ActionSpec("scheduler.instance.delete", "decommission instances of this category", _WORKS_IN_PROJECT),
     ActionSpec("scheduler.queue.submit", "submit to a queue", _WORKS_IN_PROJECT),
     ActionSpec("scheduler.queue.read", "read a queue", _IN_PROJECT),
-    ActionSpec("scheduler.queue.cancel", "cancel what is queued or runs", _WORKS_IN_PROJECT),
+    ActionSpec("scheduler.queue.cancel", "cancel queued and running jobs", _WORKS_IN_PROJECT),
     ActionSpec("scheduler.node.read", "read a scheduler's nodes", _IN_PROJECT),
     ActionSpec("scheduler.node.operate", "drain and resume a scheduler's nodes", _LEADS_PROJECT),
 )
 
 ACTIONS: Final[Mapping[str, ActionSpec]] = {action.key: action for action in _TABLE}
 if len(ACTIONS) != len(_TABLE):
-    raise ValueError("an action key stands twice in the table")
+    raise ValueError("the table has the same action key twice")
 
 ROLE_ACTIONS: Final[Mapping[Role, frozenset[str]]] = {
     role: frozenset(action.key for action in _TABLE if role in action.roles) for role in Role
@@ -207,13 +209,13 @@ ROLE_ACTIONS: Final[Mapping[Role, frozenset[str]]] = {
 SERVICE_ACCOUNT_CEILING: Final = frozenset(
     action.key for action in _TABLE if Role.PROJECT_ADMIN in action.roles and not action.human_only
 )
-"""What a service account's list may hold at the most, whoever gives it."""
+"""The most that a service account's list may contain, no matter who grants it."""
 
 NODE_ACTIONS: Final = frozenset(action.key for action in _TABLE if action.node_only)
-"""What a node may do: all of it is about itself."""
+"""What a node's agent may do; every key applies to that node only."""
 
 SELF_ACTIONS: Final = frozenset({"self.read", "token.read", "token.revoke"})
-"""What any principal with a token may do with its own things."""
+"""What any principal with a token may do with its own resources."""
 
 APP_ACTION_PATTERN: Final = r"^app\.[a-z][a-z0-9-]{1,38}[a-z0-9](\.[a-z][a-z0-9_-]{0,39}){1,3}$"
 _APP_ACTION: Final = re.compile(APP_ACTION_PATTERN)
@@ -237,12 +239,12 @@ class Place:
     scope: Scope
     tenant_id: str | None = None
     project_id: str | None = None
-    platform_too: bool = False  # in a tenant, and also the platform's business, such as reading the tenant
+    platform_too: bool = False  # platform roles apply too, although the place is in a tenant (reading the tenant)
 
 
 @dataclass(frozen=True, slots=True)
 class RoleBinding:
-    """A role held somewhere, or a service account's list in its project."""
+    """The keys held at one place: by a role, or by a service account's list in its project."""
 
     scope: Scope
     actions: frozenset[str]
@@ -251,7 +253,7 @@ class RoleBinding:
 
 @dataclass(frozen=True, slots=True)
 class Authority:
-    """All that a caller holds, and where."""
+    """All action keys that a caller holds, by place."""
 
     tenant_id: str | None = None
     own: frozenset[str] = _NOTHING
@@ -259,10 +261,10 @@ class Authority:
     tenant: frozenset[str] = _NOTHING
     projects: Mapping[str, frozenset[str]] = field(default_factory=dict)
     node: frozenset[str] = _NOTHING
-    limit: frozenset[str] | None = None  # what the token was narrowed to, already counted in all of the above
+    limit: frozenset[str] | None = None  # the keys that the token is limited to; all fields above respect it already
 
     def at(self, place: Place) -> frozenset[str]:
-        """The keys that count at this place."""
+        """The keys that apply at this place."""
         if place.scope is Scope.SELF:
             return self.own
         if place.scope is Scope.PLATFORM:
@@ -278,14 +280,14 @@ class Authority:
         if place.scope is Scope.PROJECT and place.project_id is not None:
             if self._is_foreign(place):
                 return self.platform if place.platform_too else _NOTHING
-            here = self.projects.get(place.project_id)
-            if here is None:
+            project = self.projects.get(place.project_id)
+            if project is None:
                 return self.tenant
-            return self.tenant | here if self.tenant else here
+            return self.tenant | project if self.tenant else project
         return _NOTHING
 
     def access(self, action: str, place: Place) -> AccessDecision:
-        """Whether `action` is allowed here, denied, or not even to be seen."""
+        """Whether `action` is allowed at this place, denied, or hidden."""
         if action in self.at(place):
             return AccessDecision.ALLOWED
         return AccessDecision.DENIED if self._belongs(place) else AccessDecision.HIDDEN
@@ -294,11 +296,11 @@ class Authority:
         return self.tenant_id is not None and self.tenant_id == place.tenant_id
 
     def _is_foreign(self, place: Place) -> bool:
-        """Whether the place is known to be another tenant's; a route below a project does not say whose it is."""
+        """Whether the place is known to be another tenant's; a project's route does not name the tenant."""
         return place.tenant_id is not None and place.tenant_id != self.tenant_id
 
     def _tenant_wide(self) -> frozenset[str]:
-        """Whoever may read the tenant in one of its projects may read it as such: its name is no secret there."""
+        """A caller who may read the tenant from one of its projects may read the tenant itself."""
         return _TENANT_WIDE if any("tenant.read" in keys for keys in self.projects.values()) else _NOTHING
 
     def _belongs(self, place: Place) -> bool:
@@ -308,19 +310,19 @@ class Authority:
             if self._is_foreign(place):
                 return place.platform_too and bool(self.platform)
             return bool(self.tenant) or place.project_id in self.projects
-        return True  # that the platform's own collections exist is no secret
+        return True  # the existence of the platform's own collections is not secret
 
 
 def authority_of(
     tenant_id: str | None, bindings: Iterable[RoleBinding], limit: frozenset[str] | None = None
 ) -> Authority:
-    """What a caller holds: its bindings, cut down to `limit` where its token has one."""
+    """What a caller holds: the union of its bindings, reduced to `limit` when its token has one."""
     held: dict[tuple[Scope, str | None], frozenset[str]] = {(Scope.SELF, None): SELF_ACTIONS}
     for binding in bindings:
-        spot = (binding.scope, binding.project_id)
-        held[spot] = held.get(spot, _NOTHING) | binding.actions
+        key = (binding.scope, binding.project_id)
+        held[key] = held.get(key, _NOTHING) | binding.actions
     if limit is not None:
-        held = {spot: actions & limit for spot, actions in held.items()}
+        held = {key: actions & limit for key, actions in held.items()}
     return Authority(
         tenant_id=tenant_id,
         own=held.get((Scope.SELF, None), _NOTHING) | {"self.read"},
@@ -339,11 +341,11 @@ FAMILIES: Final[Mapping[str, Mapping[str, str]]] = {
     }
     for action in ACTIONS
 }
-"""The keys that allow the same for the apps of one category: of each key, by category."""
+"""For each action key, the keys that allow the same for the apps of one category, by category."""
 
 
 def categories_of(authority: Authority, place: Place, action: str) -> tuple[str, ...] | None:
-    """For the apps of which categories the caller may do this here; none: for every one."""
+    """The categories of apps for which the caller may do this at this place; None means every category."""
     held = authority.at(place)
     if action in held:
         return None
@@ -351,26 +353,26 @@ def categories_of(authority: Authority, place: Place, action: str) -> tuple[str,
 
 
 def holds_family(authority: Authority, place: Place, action: str, category: str) -> bool:
-    """Whether the caller may do this here to an app of this category."""
+    """Whether the caller may do this at this place to an app of this category."""
     allowed = categories_of(authority, place, action)
     return allowed is None or category in allowed
 
 
 def access_by_family(authority: Authority, action: str, place: Place) -> AccessDecision:
-    """The access to something that the key of a category opens too."""
+    """The access to a route that the key of a category allows too."""
     return AccessDecision.ALLOWED if categories_of(authority, place, action) else authority.access(action, place)
 
 
 def is_app_action(key: str) -> bool:
-    """Whether this is the form of an app's own key: `app.<slug>.<action>`."""
+    """Whether this key has the form of an app's own action: `app.<slug>.<action>`."""
     return _APP_ACTION.fullmatch(key) is not None
 
 
 def on_an_account(actions: Iterable[str]) -> frozenset[str]:
-    """Those of the keys that may count for a service account, whatever its list says."""
+    """The keys that a service account may ever hold; others on its list are ignored."""
     return frozenset(key for key in actions if key in SERVICE_ACCOUNT_CEILING or is_app_action(key))
 
 
 def beyond_ceiling(wanted: Iterable[str], held: frozenset[str]) -> tuple[str, ...]:
-    """The keys of `wanted` that the giver does not hold, sorted."""
+    """The keys of `wanted` that the granting principal does not hold, sorted."""
     return tuple(sorted(set(wanted) - held))

@@ -1,16 +1,16 @@
-r"""Patterns that strangers write and the platform runs: only those whose cost is bounded.
+r"""A subset of regular expressions with a bounded cost, for patterns that strangers write and the platform runs.
 
-An app's author gives patterns for what a launcher fills in, and the platform matches them against what a third party
-sends. A backtracking matcher can be made to take for ever by thirty characters of pattern. So only a part of regular
-expressions is taken, small enough that the worst case can be counted before the pattern is ever run:
+An app's author writes patterns for the fields of a launch form, and the platform matches them against input from a
+third party. Thirty characters of pattern can keep a backtracking matcher busy for ever. So only a subset of regular
+expressions is accepted, small enough that the worst case can be computed before the pattern runs:
 
 - it is anchored by `^` and `$`, and alternatives stand in a group;
 - characters, escapes such as `\d` or `\.`, classes such as `[a-z0-9]`, the dot, groups `(…)` and `(?:…)`;
 - `*`, `+`, `{m,n}` repeat one character or class, never a group; a group may only be optional (`?`);
 - no look-around, back references, flags, lazy or possessive repeats.
 
-Without nested repeats the matcher tries at most the product of the lengths that the repeats can take, times the
-alternatives. That product, for the longest text that the schema takes, has a bound.
+Without nested repeats the matcher tries at most the product of the lengths that the repeats can have, times the
+alternatives. That product, for the longest text that the schema allows, must stay below `STEPS_MAX`.
 """
 
 import re
@@ -28,7 +28,7 @@ _SPECIAL: Final = frozenset(r"\[](){}*+?|^$")
 
 
 class _Refused(Exception):
-    """The pattern is not of the part that is taken; the message says why."""
+    """The pattern is outside of the subset; the message says why."""
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class _Reader:
     depth: int = 0
 
     def sequence(self) -> int:
-        """The cost of what stands up to the next alternative, closing parenthesis, or end."""
+        """The cost of everything up to the next alternative, closing parenthesis, or the end."""
         cost = 1
         while self.at < len(self.text) and self.text[self.at] not in "|)":
             cost *= self._piece()
@@ -63,7 +63,7 @@ class _Reader:
         return self._choices(repeat)
 
     def _choices(self, repeat: re.Match[str]) -> int:
-        """How many lengths the repeat can take."""
+        """How many different lengths the repeat can match."""
         if repeat["least"] is None:
             return self.length_max + 1
         least = int(repeat["least"])
@@ -79,7 +79,7 @@ class _Reader:
             self.at += 2
         self.depth += 1
         if self.depth > GROUP_DEPTH_MAX:
-            raise _Refused(f"more than {GROUP_DEPTH_MAX} groups within each other")
+            raise _Refused(f"groups are nested more than {GROUP_DEPTH_MAX} deep")
         cost = self.sequence()
         while self._takes("|"):
             cost += self.sequence()
@@ -87,7 +87,7 @@ class _Reader:
         if not self._takes(")"):
             raise _Refused("a group that is not closed")
         if _REPEAT.match(self.text, self.at):
-            raise _Refused("a repeat of a group; only one character or class is repeated, a group is at most optional")
+            raise _Refused("a group is repeated; only a character or a class can be, a group can only be optional")
         return cost + 1 if self._takes("?") else cost
 
     def _one_character(self) -> None:
@@ -97,7 +97,7 @@ class _Reader:
                 return
         character = self.text[self.at]
         if character in _SPECIAL:
-            raise _Refused(f"{character!r} at {self.at} has no meaning that is taken there")
+            raise _Refused(f"{character!r} at {self.at} is not supported there")
         self.at += 1
 
     def _takes(self, character: str) -> bool:
@@ -108,7 +108,7 @@ class _Reader:
 
 
 def why_not_taken(pattern: str, length_max: int) -> str | None:
-    """Why this pattern is not run on texts of up to `length_max` characters; None where it may be."""
+    """Why this pattern is refused for texts of up to `length_max` characters; None when it is accepted."""
     if len(pattern) > PATTERN_LENGTH_MAX:
         return f"it is longer than {PATTERN_LENGTH_MAX} characters"
     if len(pattern) < 2 or pattern[0] != "^" or pattern[-1] != "$":

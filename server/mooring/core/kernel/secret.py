@@ -1,4 +1,4 @@
-"""A secret as it is stored: an envelope that only the master key opens."""
+"""A secret as it is stored: encrypted with its own data key, which a master key wraps (envelope encryption)."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +16,6 @@ class Sealed:
     ciphertext: bytes
 
     def row(self, now: datetime, expires_at: datetime | None = None) -> dict[str, object]:
-        """The row of the table `secret`."""
         return {
             "id": self.id,
             "tenant_id": self.tenant_id,

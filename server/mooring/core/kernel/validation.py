@@ -1,6 +1,6 @@
-"""What names may look like: slugs, display names, e-mail addresses.
+"""Validation of text fields: slugs, display names, remarks, reasons, e-mail addresses.
 
-One rule for each, used by every noun, checked by the core first and by the database again.
+Every noun uses the same rules. The core checks them first, and the database's constraints check them again.
 """
 
 import re
@@ -16,12 +16,12 @@ _EMAIL: Final = re.compile(EMAIL_PATTERN)
 
 
 def invalid(path: str, detail: str) -> Refusal:
-    """The refusal of one value of a request."""
+    """The refusal of one field of a request; `detail` says what a valid value looks like."""
     return Refusal(Code.VALIDATION_FAILED, f"{path}: {detail}", {"path": path})
 
 
 def slug(text: str, path: str = "slug") -> str:
-    """A name for machines: in addresses, on the command line."""
+    """A name for URLs and the command line."""
     if not _SLUG.fullmatch(text):
         raise invalid(
             path,
@@ -31,7 +31,7 @@ def slug(text: str, path: str = "slug") -> str:
 
 
 def display_name(text: str, path: str = "display_name", longest: int = 200) -> str:
-    """A name for people: any printable text of one line."""
+    """A name that people read: any printable text of one line."""
     name = text.strip()
     if not 1 <= len(name) <= longest:
         raise invalid(path, f"1 to {longest} characters")
@@ -39,14 +39,14 @@ def display_name(text: str, path: str = "display_name", longest: int = 200) -> s
 
 
 def remark(text: str, path: str, longest: int = 500) -> str:
-    """A sentence for people, or nothing."""
+    """A remark that people read; it may be empty."""
     if len(text) > longest:
         raise invalid(path, f"at most {longest} characters")
     return _printable(text.strip(), path)
 
 
 def reason(text: str, path: str = "reason") -> str:
-    """Why somebody does something that is out of the ordinary."""
+    """The reason that a person gives for an exceptional action."""
     stated = text.strip()
     if not 10 <= len(stated) <= 1000:
         raise invalid(path, "10 to 1000 characters that say why")
@@ -54,7 +54,7 @@ def reason(text: str, path: str = "reason") -> str:
 
 
 def email(text: str, path: str = "email") -> str:
-    """An e-mail address, lower case: it names a user within a tenant."""
+    """An e-mail address in lower case, because it identifies a user within a tenant."""
     address = text.strip().lower()
     if not _EMAIL.fullmatch(address):
         raise invalid(path, "an e-mail address such as name@example.org")

@@ -275,7 +275,7 @@ def _changing(
             Hold(digest, "instance", instance.id, target.version_id)
             for digest in sorted(set(target.artifacts.values()) - seen.held)
         ]
-        parts.append(take_holds(context, instance.place, wanted))
+        parts.append(take_holds(context, wanted, tenant_id=instance.tenant_id, project_id=instance.project_id))
     return together(operation, *parts, new_operation(instance, operation, "instance.update"))
 
 

@@ -185,7 +185,7 @@ def create_instance(
     return together(
         LaunchedInstance(instance, members, operation),
         new_instance(instance),
-        take_holds(context, instance.place, holds),
+        take_holds(context, holds, tenant_id=instance.tenant_id, project_id=instance.project_id),
         seated.asked,
         member_rows(instance, members),
         new_operation(instance, operation, "instance.create"),

@@ -1,1 +1,1 @@
-"""SQL of the catalog wing: what can be launched, and whether it can be trusted."""
+"""The catalog wing of the storage: reads of apps, versions, artifacts, policy and entitlements."""

@@ -1,4 +1,4 @@
-"""Apps, as they are read: those of exactly one place, and those that a tenant sees."""
+"""Reads of apps: those of exactly one place, and those that a tenant sees."""
 
 from typing import Final
 
@@ -23,16 +23,15 @@ async def find(database: Database, acting: Acting, app_id: str) -> App | None:
 
 
 async def find_in_sight(database: Database, acting: Acting, app_id: str) -> App | None:
-    """One app of this tenant's or of the platform's."""
+    """One app that the tenant sees: its own, or the platform's."""
     row = await database.fetchrow(acting, FIND_IN_SIGHT, acting.tenant_id, app_id)
     return None if row is None else app_of(row)
 
 
 async def page(database: Database, acting: Acting, window: PageWindow) -> list[App]:
-    """The next apps of exactly this place."""
+    """The apps of exactly this place."""
     return [app_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, window.after, window.limit)]
 
 
 def app_of(row: asyncpg.Record) -> App:
-    """The app of a row."""
     return App(*row)

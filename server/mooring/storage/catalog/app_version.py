@@ -1,7 +1,8 @@
-"""Versions, as they are read, with the artifacts, checks and holds that their moves look at.
+"""Reads of versions, with the artifacts, checks and holds that their promotion depends on.
 
-A digest may be registered by several owners. For a version counts what everybody who sees its app may use; of those
-the one that has come furthest is shown, and what a project alone sees only where there is no other, to say so.
+Several owners may register the same digest. A version uses an artifact that everybody who sees its app may use; of
+those, the most widely promoted one is read. An artifact of a single project is read only when there is no other, so
+that the refusal can name it.
 """
 
 from dataclasses import dataclass, fields
@@ -18,7 +19,7 @@ from mooring.storage.kernel.page_window import PageWindow
 
 
 def columns_of(kind: type, alias: str) -> str:
-    """The columns that a dataclass of the core names."""
+    """The columns that are named like the fields of a dataclass."""
     return ", ".join(f"{alias}.{each.name}" for each in fields(kind))
 
 
@@ -51,7 +52,7 @@ SELECT DISTINCT ON (t.generation) t.generation, t.source, t.trigger, t.target, t
 
 @dataclass(frozen=True, slots=True)
 class VersionTransition:
-    """One move of a version, and who made it and why."""
+    """One transition of a version, and who made it and why."""
 
     generation: int
     source: str
@@ -71,7 +72,7 @@ async def find(database: Database, acting: Acting, app_id: str, version_id: str)
 
 
 async def page(database: Database, acting: Acting, app_id: str, window: PageWindow) -> list[AppVersion]:
-    """The next versions of an app of exactly this place, in the order in which they were published."""
+    """The versions of an app of exactly this place, in the order of their publication."""
     rows = await database.fetch(acting, LIST, acting.tenant_id, app_id, window.after, window.limit)
     return [version_of(row) for row in rows]
 
@@ -79,26 +80,25 @@ async def page(database: Database, acting: Acting, app_id: str, window: PageWind
 async def artifacts(
     database: Database, acting: Acting, digests: list[str], tenant_id: str | None
 ) -> dict[str, Artifact]:
-    """What is registered under these digests for the owner of a version, by digest."""
+    """The artifacts with these digests that the owner of a version sees, by digest."""
     rows = await database.fetch(acting, ARTIFACTS, digests, tenant_id)
     return {row["digest"]: Artifact(**row) for row in rows}
 
 
 async def holds(database: Database, acting: Acting, version_id: str) -> list[Hold]:
-    """What uses digests through this version."""
+    """The holds that use digests through this version."""
     return [Hold(*row) for row in await database.fetch(acting, HOLDS, version_id)]
 
 
 async def smoked(database: Database, acting: Acting, artifact_ids: list[str]) -> dict[str, bool]:
-    """How the last smoke check of each of these artifacts ended; one that had none is not in it."""
+    """Whether the last smoke check of each of these artifacts passed; artifacts without one are missing."""
     return {row["artifact_id"]: row["passed"] for row in await database.fetch(acting, SMOKED, artifact_ids)}
 
 
 async def history(database: Database, acting: Acting, version_id: str) -> list[VersionTransition]:
-    """Every move of a version, the first one first."""
+    """Every transition of a version, oldest first."""
     return [VersionTransition(*row) for row in await database.fetch(acting, HISTORY, version_id)]
 
 
 def version_of(row: asyncpg.Record) -> AppVersion:
-    """The version of a row."""
     return AppVersion(**row)

@@ -1,7 +1,7 @@
-"""Artifacts, as they are read: those that a place sees, with what was observed about them and what uses them.
+"""Reads of artifacts that a place sees, with their evidence and their uses.
 
-A place sees the platform's artifacts, its tenant's, and its project's own. Changes are made in the very place that an
-artifact belongs to.
+A place sees the artifacts of the platform, of its tenant and of its own project. An artifact can only be changed in the
+place that it belongs to.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 from mooring.storage.kernel.page_window import PageWindow
 
-EVIDENCE_MAX: Final = 200  # the newest of each artifact that are looked at
+EVIDENCE_MAX: Final = 200  # how many of the newest pieces of evidence are read for each artifact
 HOLDS_MAX: Final = 1_000
 HISTORY_MAX: Final = 1_000
 VERSIONS_MAX: Final = 1_000
@@ -131,7 +131,7 @@ async def find_at(
 async def find_many(
     database: Database, acting: Acting, digests: Sequence[str], project_id: str | None = None
 ) -> list[Artifact]:
-    """All artifacts of these digests that this place sees, several for a digest that was registered by several."""
+    """All artifacts with these digests that this place sees; several owners may have registered the same digest."""
     rows = await database.fetch(acting, FIND_MANY, acting.tenant_id, project_id, list(digests))
     return [artifact_of(row) for row in rows]
 
@@ -143,7 +143,7 @@ async def page(
     wanted: ArtifactFilter,
     window: PageWindow,
 ) -> list[Artifact]:
-    """The next artifacts that this place sees."""
+    """The artifacts that this place sees."""
     filters = (wanted.digest, wanted.promotion, wanted.kind)
     rows = await database.fetch(acting, LIST, acting.tenant_id, project_id, window.after, window.limit, *filters)
     return [artifact_of(row) for row in rows]
@@ -161,7 +161,7 @@ async def evidence(database: Database, acting: Acting, artifact_ids: Sequence[st
 
 
 async def signatures(database: Database, acting: Acting, artifact_id: str) -> set[tuple[str | None, ...]]:
-    """What is stored of signatures already: key, fault, where, digest and repository."""
+    """The stored signatures as tuples of key fingerprint, fault, place, digest and repository."""
     return {tuple(row) for row in await database.fetch(acting, SIGNATURES, artifact_id)}
 
 
@@ -172,33 +172,34 @@ async def checks(database: Database, acting: Acting, artifact_id: str) -> list[C
 
 
 async def holds(database: Database, artifact: Artifact) -> list[Hold]:
-    """What uses an artifact's digest among those who see it; looked for by the platform, over all tenants."""
+    """The holds on an artifact's digest by everybody who sees the artifact; read as the platform, for all tenants."""
     owner = (artifact.tenant_id, artifact.project_id)
     return [Hold(*row) for row in await database.fetch(PLATFORM, HOLDS, artifact.digest, *owner, HOLDS_MAX)]
 
 
 async def holds_seen(database: Database, acting: Acting, artifact: Artifact, project_id: str | None) -> list[Hold]:
-    """What uses an artifact's digest, as far as this place may know."""
+    """The holds on an artifact's digest that this place may see."""
     rows = await database.fetch(acting, HOLDS, artifact.digest, acting.tenant_id, project_id, HOLDS_MAX)
     return [Hold(*row) for row in rows]
 
 
 async def holds_of(
-    database: Database, acting: Acting, holder: tuple[str, str], digests: Sequence[str] | None = None
+    database: Database, acting: Acting, holder_noun: str, holder_id: str, digests: Sequence[str] | None = None
 ) -> list[ArtifactHold]:
-    """The holds of one holder (noun and id), all or those of some digests."""
-    rows = await database.fetch(acting, HOLDS_OF, *holder, None if digests is None else list(digests))
+    """The holds of one holder, all or only those on some digests."""
+    wanted = None if digests is None else list(digests)
+    rows = await database.fetch(acting, HOLDS_OF, holder_noun, holder_id, wanted)
     return [ArtifactHold(**dict(row.items())) for row in rows]
 
 
 async def versions(database: Database, artifact: Artifact) -> list[VersionUse]:
-    """The versions that need this artifact: those that no other active one of its digest serves."""
+    """The versions that need this artifact: no other active artifact with its digest can serve them."""
     rows = await database.fetch(PLATFORM, VERSIONS, artifact.digest, artifact.tenant_id, artifact.id, VERSIONS_MAX)
     return [VersionUse(row[0], row[1], row[2], PromotionState(row[3])) for row in rows]
 
 
 async def versions_seen(database: Database, acting: Acting, artifact: Artifact) -> list[VersionUse]:
-    """The versions in sight that need this digest."""
+    """The visible versions that need this digest."""
     rows = await database.fetch(acting, VERSIONS_SEEN, artifact.digest, artifact.tenant_id, VERSIONS_MAX)
     return [VersionUse(row[0], row[1], row[2], PromotionState(row[3])) for row in rows]
 
@@ -206,15 +207,15 @@ async def versions_seen(database: Database, acting: Acting, artifact: Artifact) 
 async def held_by(
     database: Database, acting: Acting, artifact: Artifact, project_id: str | None
 ) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
-    """The instances and members on a digest that this place may know of."""
-    # The platform's session sees that they are there; a tenant's sees its own.
+    """The instances and members that use a digest, as far as this place may see them."""
+    # The platform sees all of them, a tenant only its own.
     instances = await database.fetch(acting, HELD_INSTANCES, artifact.digest, acting.tenant_id, project_id, HOLDS_MAX)
     members = await database.fetch(acting, HELD_MEMBERS, [row["id"] for row in instances], HOLDS_MAX)
     return instances, members
 
 
 async def history(database: Database, acting: Acting, artifact: Artifact) -> list[ArtifactTransition]:
-    """Every transition of an artifact, with who made it and why where this place may know."""
+    """Every transition of an artifact, with who made it and why if this place may know."""
     owner = Acting(artifact.tenant_id)
     rows = await database.fetch(owner, HISTORY, artifact.id, HISTORY_MAX)
     steps = [ArtifactTransition(*row) for row in rows]
@@ -227,5 +228,4 @@ async def history(database: Database, acting: Acting, artifact: Artifact) -> lis
 
 
 def artifact_of(row: asyncpg.Record) -> Artifact:
-    """The artifact of a row."""
     return Artifact(**dict(row.items()))

@@ -1,7 +1,8 @@
-"""Artifact checks, as they are read, and the holder's word about how far one is.
+"""Reads of artifact checks, and the progress reports of their holders.
 
-What a holder says while it reads is bookkeeping: one statement that names the generation of its own start and changes
-nothing when that is no longer the present one. Every change of status is a decision and goes through the unit of work.
+A progress report is bookkeeping: one statement that is guarded by the generation of the holder's own start, and changes
+nothing when the check has another generation by now. Every change of the status is a decision and goes through the unit
+of work.
 """
 
 from collections.abc import Sequence
@@ -14,8 +15,8 @@ from mooring.core.catalog.artifact_check import ArtifactCheck
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 from mooring.storage.kernel.page_window import PageWindow
 
-CHECKS_LOOKED_AT: Final = 100
-TURNS: Final = 8  # how many of one owner's are looked at, so that a long queue stands in nobody's way
+CHECKS_READ_MAX: Final = 100
+TURNS: Final = 8  # how many checks of one owner are read, so that a long queue does not block other owners
 
 _COLUMNS: Final = """c.id, c.tenant_id, c.project_id, c.artifact_id, c.name, c.subject, c.status, c.generation,
        c.attempts, c.bytes_done, c.bytes_total, c.due_at, c.created_at, c.correlation_id, c.trace_id, c.actor_kind,
@@ -50,30 +51,29 @@ UPDATE artifact_check
 
 
 async def find(database: Database, acting: Acting, artifact_id: str, check_id: str) -> ArtifactCheck | None:
-    """One check of an artifact."""
     row = await database.fetchrow(acting, FIND, artifact_id, check_id)
     return None if row is None else check_of(row)
 
 
 async def find_by_id(database: Database, check_id: str) -> ArtifactCheck | None:
-    """One check, as the platform sees it."""
+    """One check by its id, read as the platform."""
     row = await database.fetchrow(PLATFORM, FIND_BY_ID, check_id)
     return None if row is None else check_of(row)
 
 
 async def page(database: Database, acting: Acting, artifact_id: str, window: PageWindow) -> list[ArtifactCheck]:
-    """The next older checks of an artifact."""
+    """The checks of an artifact, newest first; `window.after` is the oldest one of the previous page."""
     return [check_of(row) for row in await database.fetch(acting, LIST, artifact_id, window.after, window.limit)]
 
 
 async def newest(database: Database, acting: Acting, artifact_ids: Sequence[str]) -> dict[str, ArtifactCheck]:
-    """The newest check of each of these artifacts that has one."""
+    """The newest check of each of these artifacts; artifacts without one are missing."""
     rows = await database.fetch(acting, NEWEST, list(artifact_ids))
     return {row["artifact_id"]: check_of(row) for row in rows}
 
 
 async def last(database: Database, acting: Acting, artifact_id: str, name: str) -> ArtifactCheck | None:
-    """The newest check of a kind."""
+    """The newest check of this kind."""
     row = await database.fetchrow(acting, LAST, artifact_id, name)
     return None if row is None else check_of(row)
 
@@ -88,22 +88,21 @@ async def count_under_way(database: Database, acting: Acting) -> int:
     return int(await database.fetchval(acting, COUNT_UNDER_WAY, acting.tenant_id))
 
 
-async def due(database: Database, now: datetime, limit: int = CHECKS_LOOKED_AT) -> list[ArtifactCheck]:
-    """What waits to be started, in turns of the owners, the longest due first."""
+async def due(database: Database, now: datetime, limit: int = CHECKS_READ_MAX) -> list[ArtifactCheck]:
+    """The checks that are due to start: owners take turns, and the longest due comes first."""
     return [check_of(row) for row in await database.fetch(PLATFORM, DUE, now, limit)]
 
 
-async def lost(database: Database, now: datetime, limit: int = CHECKS_LOOKED_AT) -> list[ArtifactCheck]:
-    """What is held under leases that have run out."""
+async def lost(database: Database, now: datetime, limit: int = CHECKS_READ_MAX) -> list[ArtifactCheck]:
+    """The running checks whose leases have expired."""
     return [check_of(row) for row in await database.fetch(PLATFORM, LOST, now, limit)]
 
 
 async def beat(database: Database, check: ArtifactCheck, bytes_done: int, now: datetime, until: datetime) -> bool:
-    """Say how far it is and hold the lease on; False when it is no longer held by this start."""
+    """Store the progress and renew the lease; False when this start no longer holds the check."""
     arguments = (check.id, check.generation, bytes_done, until, now)
     return bool(await database.fetchval(PLATFORM, BEAT, *arguments))
 
 
 def check_of(row: asyncpg.Record) -> ArtifactCheck:
-    """The check of a row."""
     return ArtifactCheck(**dict(row.items()))

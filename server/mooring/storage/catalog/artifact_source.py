@@ -1,4 +1,4 @@
-"""The lists of allowed sources, as they are read."""
+"""Reads of the lists of allowed sources."""
 
 from typing import Final
 
@@ -16,21 +16,19 @@ COUNT: Final = "SELECT count(*) FROM artifact_source s WHERE s.tenant_id IS NOT 
 
 
 async def find(database: Database, acting: Acting, source_id: str) -> ArtifactSource | None:
-    """One source of exactly this place's list."""
+    """One source of this place's own list."""
     row = await database.fetchrow(acting, FIND, acting.tenant_id, source_id)
     return None if row is None else source_of(row)
 
 
 async def page(database: Database, acting: Acting, window: PageWindow) -> list[ArtifactSource]:
-    """The next sources that count here: the platform's and the tenant's own."""
+    """The sources that apply in this place: the platform's and the tenant's own."""
     return [source_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, window.after, window.limit)]
 
 
 async def count(database: Database, acting: Acting) -> int:
-    """How many sources this place's own list has."""
     return int(await database.fetchval(acting, COUNT, acting.tenant_id))
 
 
 def source_of(row: asyncpg.Record) -> ArtifactSource:
-    """The source of a row."""
     return ArtifactSource(*row)

@@ -1,10 +1,11 @@
-"""The catalog, as it is read: apps in sight that some version is offered of, filtered, searched, page by page.
+"""Reads of the catalog: visible apps with at least one offered version, filtered and searched, page by page.
 
-The database keeps the shelf (`app_word`): of each app on offer every beginning of every word of its card, and terms
-for the app itself and its category. What is asked for is a few terms, and each is one place in one index, where the
-apps stand in the order of pages. One term is a walk from where the last page ended. Several are leaped through: the
-next app of each term is looked up from the furthest that any of them has reached, until all are at the same one. So
-what a page costs depends on what it shows, and not on how many apps and versions there are.
+The database maintains a search index (`app_word`): for each offered app, every prefix of every word of its card, and
+terms for the app itself and its category. A query is a few terms, and each term is one range of one index, in which the
+apps are in the order of pages. A query with one term scans that range from the end of the last page. A query with
+several terms is a leapfrog join: it looks up the next app of each term from the furthest position that any of them has
+reached, until all are at the same app. So the cost of a page depends on what it shows, and not on the number of apps
+and versions.
 """
 
 from collections.abc import Iterable
@@ -23,23 +24,23 @@ from mooring.storage.kernel.database import Acting, Database
 from mooring.storage.kernel.page_window import PageWindow
 
 WORD_LENGTH_MAX: Final = 100
-"""As much of a word as the shelf has; what is longer is searched by its beginning."""
+"""The longest prefix in the index; a longer word is searched by its beginning."""
 SHELF: Final = ""
-"""The term that every app on offer has."""
+"""The term that every offered app has."""
 CANARIES_MAX: Final = 100
-"""So many canaries ahead of an app's active version are looked at, the newest ones."""
+"""How many of the newest canaries ahead of an app's active version are considered."""
 
 
 def _walk(owner: str) -> str:
-    # Ordered by the owner first, who is but one: PostgreSQL does not take `IS NULL` for a constant, and would sort all
-    # that the platform has.
+    # Ordered by the owner first although there is only one: PostgreSQL does not treat `IS NULL` as a constant, and
+    # would otherwise sort all of the platform's rows.
     return f"""(SELECT w.app_id FROM app_word w WHERE {owner} AND w.word = ($4::text[])[1] AND w.app_id > $2
           ORDER BY w.tenant_id, w.app_id LIMIT $3)"""
 
 
 def _leaps(name: str, owner: str) -> str:
-    # Ids have no byte as low as chr(1): an id followed by it comes right after the id. Where to go on is a column of
-    # its own, because under row-level security only a plain comparison of text is looked up in an index.
+    # No id contains chr(1), so an id followed by it sorts right after that id. The position to continue from is its own
+    # column, because under row-level security only a plain comparison of text can use the index.
     return f"""{name} (reached, hit, onward) AS (
   SELECT $2::text COLLATE "C", false, $2::text COLLATE "C" || chr(1)
    UNION ALL
@@ -85,25 +86,25 @@ VERSIONS: Final = f"SELECT {VERSION_COLUMNS} FROM app_version v WHERE v.id = ANY
 
 @dataclass(frozen=True, slots=True)
 class CatalogFilter:
-    """What is looked for."""
+    """What a catalog query filters by."""
 
     words: tuple[str, ...] = ()
     category: str | None = None
 
 
-async def page(database: Database, acting: Acting, sought: CatalogFilter, window: PageWindow) -> list[App]:
-    """The next apps that the tenant sees, for the platform its own."""
-    terms = _terms(sought)
+async def page(database: Database, acting: Acting, wanted: CatalogFilter, window: PageWindow) -> list[App]:
+    """The apps that the tenant sees; for the platform, its own apps."""
+    terms = _terms(wanted)
     statement = WALK if len(terms) == 1 else LEAP
     rows = await database.fetch(acting, statement, acting.tenant_id, window.after, window.limit, terms)
     return [app_of(row) for row in rows]
 
 
 async def candidates(database: Database, acting: Acting, app_ids: list[str]) -> dict[str, list[Candidate]]:
-    """The versions of these apps that a channel may mean, by app.
+    """The versions of these apps that a channel may select, by app id.
 
-    That is the newest active one, the canaries ahead of it, and the newest deprecated one: of the older ones none is
-    ever meant, however many there are.
+    These are the newest active version, the canaries ahead of it, and the newest deprecated version. A channel never
+    selects an older one.
     """
     by_app: dict[str, list[Candidate]] = {app_id: [] for app_id in app_ids}
     rows = await database.fetch(acting, CANDIDATES, app_ids, CANARIES_MAX)
@@ -119,8 +120,8 @@ async def versions(database: Database, acting: Acting, version_ids: Iterable[str
     return {row["id"]: version_of(row) for row in rows}
 
 
-def _terms(sought: CatalogFilter) -> list[str]:
-    terms = [word[:WORD_LENGTH_MAX] for word in sought.words]
-    if sought.category is not None:
-        terms.append(f"category {sought.category}")  # no word has a space
+def _terms(wanted: CatalogFilter) -> list[str]:
+    terms = [word[:WORD_LENGTH_MAX] for word in wanted.words]
+    if wanted.category is not None:
+        terms.append(f"category {wanted.category}")  # cannot be mistaken for a word, because no word has a space
     return list(dict.fromkeys(terms)) or [SHELF]

@@ -1,4 +1,4 @@
-"""Entitlements, as they are read, with what the newest offered version of an app requires."""
+"""Reads of entitlements, and of the actions that the newest offered version of an app requires."""
 
 from typing import Final
 
@@ -21,27 +21,24 @@ SELECT DISTINCT ON (v.app_id) v.app_id, coalesce(v.manifest -> 'required_actions
 
 
 async def find(database: Database, acting: Acting, project_id: str, entitlement_id: str) -> Entitlement | None:
-    """One entitlement of this project."""
     row = await database.fetchrow(acting, FIND, project_id, entitlement_id)
     return None if row is None else entitlement_of(row)
 
 
 async def page(database: Database, acting: Acting, project_id: str, window: PageWindow) -> list[Entitlement]:
-    """The next entitlements of this project."""
     return [entitlement_of(row) for row in await database.fetch(acting, LIST, project_id, window.after, window.limit)]
 
 
 async def of_apps(database: Database, acting: Acting, project_id: str, app_ids: list[str]) -> dict[str, Entitlement]:
-    """What this project has for these apps, by app."""
+    """The entitlements of this project to these apps, by app id."""
     rows = await database.fetch(acting, OF_APPS, project_id, app_ids)
     return {row["app_id"]: entitlement_of(row) for row in rows}
 
 
 async def required_actions(database: Database, acting: Acting, app_ids: list[str]) -> dict[str, list[str]]:
-    """The action keys that the newest offered version of each app requires, by app."""
+    """The action keys that the newest offered version of each app requires, by app id."""
     return {row["app_id"]: row["required"] for row in await database.fetch(acting, REQUIRED, app_ids)}
 
 
 def entitlement_of(row: asyncpg.Record) -> Entitlement:
-    """The entitlement of a row."""
     return Entitlement(*row)

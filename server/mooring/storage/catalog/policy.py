@@ -1,4 +1,4 @@
-"""Policy layers, as they are read: that of exactly one place, and the chain of a place from the platform down."""
+"""Reads of policy layers: the layer of exactly one place, and the chain from the platform down to a place."""
 
 from typing import Final
 
@@ -17,16 +17,15 @@ SELECT {_COLUMNS} FROM policy p
 
 
 async def find(database: Database, acting: Acting, project_id: str | None) -> Policy | None:
-    """The layer of exactly this place, where it says something."""
+    """The layer of exactly this place; None if it has no rules yet."""
     row = await database.fetchrow(acting, FIND, acting.tenant_id, project_id)
     return None if row is None else policy_of(row)
 
 
 async def chain(database: Database, acting: Acting, project_id: str | None) -> list[Policy]:
-    """The layers that count in this place, its own among them."""
+    """The layers that apply in this place, including its own."""
     return [policy_of(row) for row in await database.fetch(acting, CHAIN, acting.tenant_id, project_id)]
 
 
 def policy_of(row: asyncpg.Record) -> Policy:
-    """The layer of a row."""
     return Policy(*row)

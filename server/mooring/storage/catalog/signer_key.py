@@ -1,4 +1,4 @@
-"""Signer keys, as they are read."""
+"""Reads of signer keys."""
 
 from typing import Final
 
@@ -23,15 +23,14 @@ async def find(database: Database, acting: Acting, key_id: str) -> SignerKey | N
 
 
 async def page(database: Database, acting: Acting, window: PageWindow) -> list[SignerKey]:
-    """The next keys that count, or counted, here: the platform's and the tenant's own."""
+    """The keys that are or were trusted in this place: the platform's and the tenant's own."""
     return [key_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, window.after, window.limit)]
 
 
 async def count(database: Database, acting: Acting) -> int:
-    """How many keys of its own this place trusts."""
+    """How many trusted keys this place has itself."""
     return int(await database.fetchval(acting, COUNT, acting.tenant_id))
 
 
 def key_of(row: asyncpg.Record) -> SignerKey:
-    """The key of a row."""
     return SignerKey(**dict(row.items()))

@@ -1,4 +1,4 @@
-"""What artifacts are measured by in one place, read in one statement: its sources, signer keys and policy layers."""
+"""Reads of everything that trust depends on in one place, in one statement: sources, signer keys and policy layers."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -24,7 +24,7 @@ SELECT 'policy', p.id, p.tenant_id, p.project_id, NULL, NULL, p.rules, NULL, p.r
 
 @dataclass(frozen=True, slots=True)
 class TrustRows:
-    """What counts in a place now; every list is bounded where it is written."""
+    """What applies in a place now; the length of each list is limited when it is written."""
 
     sources: list[ArtifactSource]
     keys: list[SignerKey]
@@ -32,7 +32,7 @@ class TrustRows:
 
 
 async def trust_rows(database: Database, acting: Acting, project_id: str | None) -> TrustRows:
-    """Every source, every key that is not removed, and every layer of policy that counts here."""
+    """Every source, every key that is not removed, and every policy layer that applies in this place."""
     found = TrustRows([], [], [])
     for row in await database.fetch(acting, MEASURES, acting.tenant_id, project_id):
         what, id, owner, first, second, third, rules, public_key, revision, created_at, updated_at, flag = row

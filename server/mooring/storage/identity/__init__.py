@@ -1,1 +1,1 @@
-"""SQL of the identity wing: who calls, and what they may do."""
+"""The identity wing of the storage: reads of tenants, projects, users, service accounts, tokens and keys."""

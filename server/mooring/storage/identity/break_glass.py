@@ -1,4 +1,4 @@
-"""Break-glass entries, as they are read: by the platform all of them, by a tenant its own."""
+"""Reads of break-glass entries. The platform sees all of them, a tenant only its own."""
 
 from typing import Final
 
@@ -14,11 +14,9 @@ SELECT {_COLUMNS} FROM break_glass WHERE ($1::text IS NULL OR tenant_id = $1) AN
 
 
 async def page(database: Database, acting: Acting, window: PageWindow) -> list[BreakGlass]:
-    """The next entries."""
     rows = await database.fetch(acting, LIST, acting.tenant_id, window.after, window.limit)
     return [entry_of(row) for row in rows]
 
 
 def entry_of(row: asyncpg.Record) -> BreakGlass:
-    """The entry of a row."""
     return BreakGlass(*row)

@@ -1,4 +1,4 @@
-"""Memberships, as they are read."""
+"""Reads of memberships."""
 
 from typing import Final
 
@@ -16,19 +16,19 @@ OTHERS: Final = f"SELECT count(*) FROM membership WHERE {_HERE} AND role = $3 AN
 
 
 async def find(database: Database, acting: Acting, project_id: str | None, membership_id: str) -> Membership | None:
-    """One membership of exactly this place."""
+    """One membership of exactly this place, not of a place above or below."""
     row = await database.fetchrow(acting, FIND, acting.tenant_id, project_id, membership_id)
     return None if row is None else membership_of(row)
 
 
 async def page(database: Database, acting: Acting, project_id: str | None, window: PageWindow) -> list[Membership]:
-    """The next memberships of exactly this place."""
+    """The memberships of exactly this place, not of places above or below."""
     rows = await database.fetch(acting, LIST, acting.tenant_id, project_id, window.after, window.limit)
     return [membership_of(row) for row in rows]
 
 
 async def others(database: Database, acting: Acting, membership: Membership) -> int:
-    """How many others hold the same role in the same place."""
+    """How many other memberships give the same role in the same place."""
     return int(
         await database.fetchval(
             acting, OTHERS, membership.tenant_id, membership.project_id, membership.role, membership.id
@@ -37,5 +37,4 @@ async def others(database: Database, acting: Acting, membership: Membership) -> 
 
 
 def membership_of(row: asyncpg.Record) -> Membership:
-    """The membership of a row."""
     return Membership(*row)

@@ -1,4 +1,4 @@
-"""The key with which a node signs its assertions."""
+"""Reads of the public key with which a node signs its assertions."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -18,6 +18,5 @@ class NodeKey:
 
 
 async def find(database: Database, node_id: str) -> NodeKey | None:
-    """The key of a node."""
     row = await database.fetchrow(PLATFORM, FIND, node_id)
     return None if row is None else NodeKey(*row)

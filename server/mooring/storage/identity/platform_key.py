@@ -1,4 +1,4 @@
-"""The platform's own keys, as they are read."""
+"""Reads of the platform's own keys."""
 
 from typing import Final
 
@@ -25,39 +25,38 @@ SELECT {", ".join(f"k.{column}" for column in _COLUMNS.split(", "))},
 
 
 async def pair(database: Database, purpose: str) -> tuple[bytes, Sealed] | None:
-    """The key that is in use for a purpose: its public half, and the private one sealed."""
+    """The current key for a purpose: its public half, and its sealed private half."""
     row = await database.fetchrow(PLATFORM, PAIR, purpose)
     return None if row is None else (row[0], Sealed(*row[1:]))
 
 
 async def signing_pair(database: Database, purpose: str) -> tuple[PlatformKey, Sealed] | None:
-    """The key that is in use for a purpose, with its place in the chain, and its private half sealed."""
+    """The current key for a purpose, with its position in the chain, and its sealed private half."""
     row = await database.fetchrow(PLATFORM, SIGNING_PAIR, purpose)
     return None if row is None else (PlatformKey(*row[:7]), Sealed(*row[7:]))
 
 
 async def current(database: Database, purpose: str) -> str | None:
-    """The id of the key that is in use for a purpose."""
+    """The id of the current key for a purpose."""
     key_id: str | None = await database.fetchval(PLATFORM, CURRENT, purpose)
     return key_id
 
 
 async def first(database: Database, purpose: str) -> str | None:
-    """The id of the first key that there was for a purpose."""
+    """The id of the very first key for a purpose."""
     key_id: str | None = await database.fetchval(PLATFORM, FIRST, purpose)
     return key_id
 
 
 async def chain(database: Database, purpose: str, *, acting: Acting = PLATFORM) -> list[PlatformKey]:
-    """Every key that there was for a purpose, the newest one last."""
+    """Every key for a purpose, in the order of the chain: the newest one is last."""
     rows = await database.fetch(acting, CHAIN, purpose)
-    after = {key.signed_by: key for key in (key_of(row) for row in rows)}
+    by_signer = {key.signed_by: key for key in (key_of(row) for row in rows)}
     keys: list[PlatformKey] = []
-    while (following := after.get(keys[-1].id if keys else None)) is not None:
+    while (following := by_signer.get(keys[-1].id if keys else None)) is not None:
         keys.append(following)
     return keys
 
 
 def key_of(row: asyncpg.Record) -> PlatformKey:
-    """The key of a row."""
     return PlatformKey(*row)

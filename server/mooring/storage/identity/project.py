@@ -1,4 +1,4 @@
-"""Projects, as they are read."""
+"""Reads of projects."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -28,39 +28,37 @@ SELECT (SELECT count(*) FROM service_account WHERE project_id = $1 AND status <>
 
 
 async def find(database: Database, acting: Acting, project_id: str) -> Project | None:
-    """One project that was not deleted."""
+    """One project; None when there is none, or when it is deleted."""
     row = await database.fetchrow(acting, FIND, project_id)
     return None if row is None else project_of(row)
 
 
 async def was_there(database: Database, acting: Acting, project_id: str) -> bool:
-    """Whether there is such a project, or was until it was deleted."""
+    """Whether the project exists, or existed until it was deleted."""
     return bool(await database.fetchval(acting, WAS_THERE, project_id))
 
 
 async def home_of(database: Database, project_id: str, *, deleted_too: bool = False) -> str | None:
-    """The tenant of a project, as the platform sees it: asked before it is known for whom to act."""
-    home: str | None = await database.fetchval(PLATFORM, HOME, project_id, deleted_too)
-    return home
+    """The tenant id of a project, read as the platform, because the tenant to act for is not known yet."""
+    tenant_id: str | None = await database.fetchval(PLATFORM, HOME, project_id, deleted_too)
+    return tenant_id
 
 
 async def page(database: Database, acting: Acting, window: PageWindow) -> list[Project]:
-    """The next projects of a tenant."""
     return [project_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, window.after, window.limit)]
 
 
 async def page_of(database: Database, acting: Acting, project_ids: Sequence[str], window: PageWindow) -> list[Project]:
-    """The next of these projects."""
+    """A page of the projects with these ids."""
     rows = await database.fetch(acting, LIST_SOME, list(project_ids), window.after, window.limit)
     return [project_of(row) for row in rows]
 
 
 async def contents(database: Database, acting: Acting, project_id: str) -> ProjectContents:
-    """What lives in a project."""
+    """How many resources a project still contains, by noun."""
     row = await database.fetchrow(acting, CONTENTS, project_id)
     return ProjectContents(tuple(row.items()) if row is not None else ())
 
 
 def project_of(row: asyncpg.Record) -> Project:
-    """The project of a row."""
     return Project(*row)

@@ -1,4 +1,4 @@
-"""Service accounts and their keys, as they are read."""
+"""Reads of service accounts and their keys."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,7 +25,7 @@ SELECT * FROM (
   SELECT {_KEY_COLUMNS} FROM service_account_key WHERE service_account_id = $1
    ORDER BY revoked_at IS NOT NULL, id DESC LIMIT 1000) k
  ORDER BY id"""
-"""Those that count are always among them: no number of revoked keys hides one."""
+"""Revoked keys come last before the limit applies, so no number of them can hide a key that is not revoked."""
 OF_KEY: Final = """
 SELECT a.id, a.project_id, k.id,
        coalesce((SELECT array_agg(e.app_slug ORDER BY e.app_slug) FROM entitlement e WHERE e.service_account_id = a.id),
@@ -62,7 +62,7 @@ KEY: Final = f"SELECT {_KEY_COLUMNS} FROM service_account_key WHERE service_acco
 
 @dataclass(frozen=True, slots=True)
 class KeyHolder:
-    """An account that a key opens, and the apps that it operates."""
+    """An account that has a certain key, and the apps that the account operates."""
 
     service_account_id: str
     project_id: str
@@ -77,44 +77,42 @@ async def find(database: Database, acting: Acting, project_id: str, account_id: 
 
 
 async def find_anywhere(database: Database, account_id: str) -> ServiceAccount | None:
-    """The account that an assertion names, before its project is known."""
+    """The account that an assertion names, read as the platform because its project is not known yet."""
     row = await database.fetchrow(PLATFORM, FIND_ANYWHERE, account_id)
     return None if row is None else account_of(row)
 
 
 async def page(database: Database, acting: Acting, project_id: str, window: PageWindow) -> list[ServiceAccount]:
-    """The next service accounts of a project."""
     return [account_of(row) for row in await database.fetch(acting, LIST, project_id, window.after, window.limit)]
 
 
 async def count(database: Database, acting: Acting, project_id: str) -> int:
-    """How many service accounts a project has."""
     return int(await database.fetchval(acting, COUNT, project_id))
 
 
 async def keys(database: Database, acting: Acting, account_id: str) -> list[ServiceAccountKey]:
-    """The keys of an account: all that count, and the newest of the revoked ones."""
+    """The keys of an account: all that are not revoked, and the newest of the revoked ones."""
     return [key_of(row) for row in await database.fetch(acting, KEYS, account_id)]
 
 
 async def of_key(database: Database, public_key: bytes, now: datetime, window: PageWindow) -> list[KeyHolder]:
-    """The next active accounts that have this key, whoever's they are."""
+    """The active accounts that have this key, in all tenants."""
     rows = await database.fetch(PLATFORM, OF_KEY, public_key, now, window.after, window.limit)
     return [KeyHolder(*row) for row in rows]
 
 
 async def operator_names(database: Database, acting: Acting, project_id: str) -> set[str]:
-    """The names of accounts that are called as operator accounts are."""
+    """The account names of a project that have the form of an operator account's name."""
     return {row[0] for row in await database.fetch(acting, OPERATOR_NAMES, project_id)}
 
 
 async def operates(database: Database, acting: Acting, account_id: str) -> bool:
-    """Whether an instance that is not stopped is operated by this account."""
+    """Whether this account operates an instance that is not stopped."""
     return bool(await database.fetchval(acting, OPERATES, account_id))
 
 
 async def idle_operators(database: Database, limit: int) -> list[ServiceAccount]:
-    """Operator accounts that nothing needs: their entitlement is taken away, and nothing that they operate runs."""
+    """Operator accounts that are no longer needed: without an entitlement, and without an instance that runs."""
     return [account_of(row) for row in await database.fetch(PLATFORM, IDLE, limit)]
 
 
@@ -138,16 +136,13 @@ async def unkeyed(
 
 
 async def key(database: Database, acting: Acting, account_id: str, key_id: str) -> ServiceAccountKey | None:
-    """One key of an account."""
     row = await database.fetchrow(acting, KEY, account_id, key_id)
     return None if row is None else key_of(row)
 
 
 def account_of(row: asyncpg.Record) -> ServiceAccount:
-    """The service account of a row."""
     return ServiceAccount(*row)
 
 
 def key_of(row: asyncpg.Record) -> ServiceAccountKey:
-    """The key of a row."""
     return ServiceAccountKey(*row)

@@ -1,4 +1,4 @@
-"""Tenants, as they are read."""
+"""Reads of tenants."""
 
 from typing import Final
 
@@ -14,16 +14,13 @@ LIST: Final = f"SELECT {_COLUMNS} FROM tenant WHERE id > $1 ORDER BY id LIMIT $2
 
 
 async def find(database: Database, acting: Acting, tenant_id: str) -> Tenant | None:
-    """One tenant."""
     row = await database.fetchrow(acting, FIND, tenant_id)
     return None if row is None else tenant_of(row)
 
 
 async def page(database: Database, acting: Acting, window: PageWindow) -> list[Tenant]:
-    """The next tenants in the order of their ids."""
     return [tenant_of(row) for row in await database.fetch(acting, LIST, window.after, window.limit)]
 
 
 def tenant_of(row: asyncpg.Record) -> Tenant:
-    """The tenant of a row."""
     return Tenant(*row)

@@ -1,4 +1,4 @@
-"""Tokens: looked up by hash on every request that no cache answers, and listed for their holders."""
+"""Reads of tokens: by hash, for every request that the cache cannot answer, and lists for their holders."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -45,13 +45,12 @@ TOUCH: Final = "UPDATE token SET last_used_at = $2 WHERE id = ANY ($1::text[])"
 
 
 async def facts(database: Database, token_hash: bytes) -> TokenFacts | None:
-    """What a token stands for, or none when it is unknown, expired or revoked."""
+    """The facts about a token and its holder; None when the token is unknown, expired or revoked."""
     row = await database.fetchrow(PLATFORM, FACTS, token_hash)
     return None if row is None else facts_of(row)
 
 
 def facts_of(row: asyncpg.Record) -> TokenFacts:
-    """The facts in a row."""
     fields = dict(row)
     projects = fields.pop("role_projects")
     fields["roles"] = tuple(zip(fields["roles"], projects, strict=True))
@@ -59,7 +58,6 @@ def facts_of(row: asyncpg.Record) -> TokenFacts:
 
 
 async def find_own(database: Database, acting: Acting, token_id: str, holder_id: str) -> Token | None:
-    """One of the holder's own tokens."""
     row = await database.fetchrow(acting, FIND_OWN, token_id, holder_id)
     return None if row is None else token_of(row)
 
@@ -67,20 +65,18 @@ async def find_own(database: Database, acting: Acting, token_id: str, holder_id:
 async def list_own(
     database: Database, acting: Acting, holder_id: str, now: datetime, window: PageWindow
 ) -> list[Token]:
-    """The holder's tokens that still count."""
+    """The holder's tokens that are neither revoked nor expired."""
     return [token_of(row) for row in await database.fetch(acting, LIST_OWN, holder_id, now, window.after, window.limit)]
 
 
 async def count_personal(database: Database, acting: Acting, user_id: str, now: datetime) -> int:
-    """How many personal tokens the user has."""
     return int(await database.fetchval(acting, COUNT_PERSONAL, user_id, now))
 
 
 async def touch(database: Database, token_ids: Sequence[str], now: datetime) -> None:
-    """Remember when these tokens were last used; called now and then with many, not once a request."""
+    """Store when these tokens were last used. Callers batch many tokens and do not call it for each request."""
     await database.fetchval(PLATFORM, TOUCH, list(token_ids), now)
 
 
 def token_of(row: asyncpg.Record) -> Token:
-    """The token of a row."""
     return Token(**dict(row))

@@ -1,4 +1,4 @@
-"""Users, as they are read."""
+"""Reads of users."""
 
 from typing import Final
 
@@ -21,18 +21,18 @@ ANY_PLATFORM_ADMIN: Final = "SELECT EXISTS (SELECT FROM membership WHERE role = 
 
 
 async def find(database: Database, acting: Acting, user_id: str) -> User | None:
-    """One user of the tenant (or of the platform) that is asked for."""
+    """One user of the tenant (or of the platform) that `acting` names."""
     row = await database.fetchrow(acting, FIND, user_id, acting.tenant_id)
     return None if row is None else user_of(row)
 
 
 async def page(database: Database, acting: Acting, window: PageWindow) -> list[User]:
-    """The next users of a tenant, or of the platform."""
+    """The users of a tenant, or of the platform."""
     return [user_of(row) for row in await database.fetch(acting, LIST, acting.tenant_id, window.after, window.limit)]
 
 
 async def find_for_sign_in(database: Database, tenant_slug: str | None, email: str) -> User | None:
-    """The user whom a sign-in names, before anybody is known to be anybody."""
+    """The user whom a sign-in names, read as the platform because nobody is authenticated yet."""
     if tenant_slug is None:
         row = await database.fetchrow(PLATFORM, SIGN_IN_PLATFORM, email)
     else:
@@ -41,15 +41,13 @@ async def find_for_sign_in(database: Database, tenant_slug: str | None, email: s
 
 
 async def roles(database: Database, acting: Acting, user_id: str) -> list[str]:
-    """The names of the roles that a user holds anywhere."""
+    """The names of the roles that a user holds in any place."""
     return [row["role"] for row in await database.fetch(acting, ROLES, user_id)]
 
 
 async def any_platform_admin(database: Database) -> bool:
-    """Whether the platform has an admin yet."""
     return bool(await database.fetchval(PLATFORM, ANY_PLATFORM_ADMIN))
 
 
 def user_of(row: asyncpg.Record) -> User:
-    """The user of a row."""
     return User(*row)

@@ -1,1 +1,1 @@
-"""SQL of the kernel wing: what everything is made of."""
+"""The kernel wing of the storage: connections, migrations, the unit of work, and the event stream."""

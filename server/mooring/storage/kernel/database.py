@@ -1,19 +1,19 @@
-"""Connections to PostgreSQL: the platform's and, behind the second lock, the tenants'.
+"""Connections to PostgreSQL: for the platform, and for tenants under row-level security.
 
-There are two pools, and a small third one. A connection of the first acts as the owner of the tables. A connection of
-the second takes the role `mooring_tenant` once, when it is made, and names a tenant before it is used: row-level
-security then shows it that tenant's rows only. The name stays with the connection, and the pool gives a tenant the
-connection that spoke for it last, so that naming it again costs a round trip only where there are more busy tenants
-than connections. Nothing resets a connection on release: nothing but the tenant's name is ever set on it.
+There are two pools, and a small third one. Connections of the first act as the owner of the tables. Connections of
+the second switch to the role `mooring_tenant` once, when they are made, and set a tenant before they are used, so
+row-level security shows them only that tenant's rows. The setting stays on the connection, and the pool prefers the
+connection that last served the same tenant, so setting the tenant costs a round trip only when there are more busy
+tenants than connections. Connections are not reset on release, because nothing but the tenant is ever set on them.
 
-The third is for what is asked again and again in long statements that are cheap but for their planning: its
-connections act as the owner too, and plan a statement once in a while for all arguments, and not each time for these.
+The third pool is for long statements that run often and cost more to plan than to execute: its connections act as the
+owner too, and use generic plans, which are made once in a while and not for every call.
 
-Each read sees what is committed when it begins. What is read in several statements and must agree is read
-`at_one_moment`: in a transaction that reads and does nothing else.
+Each statement sees what was committed when it began. Reads that need several consistent statements use `in_snapshot`,
+a read-only transaction.
 
-A connection that breaks is a matter of the moment. A read is tried once more on a new connection; a write is not,
-since nobody knows whether it was committed: the caller repeats it with its idempotency key.
+When a connection breaks, a read is retried once on a new connection. A write is not, because nobody knows whether it
+was committed: the caller repeats it with its idempotency key.
 """
 
 import asyncio
@@ -41,43 +41,42 @@ BROKEN: Final = (
     ConnectionError,
     OSError,
 )
-"""What a connection raises when the server went away under it."""
+"""What a connection raises when the database server is gone or does not accept connections."""
 
 CUT_OFF: Final = (TimeoutError, asyncpg.InternalClientError)
-"""What is raised, beside a cancellation, when a statement did not come to its end on this side."""
+"""What is raised, besides a cancellation, when the client stopped waiting for a statement."""
 
 KEEPS_PLANS: Final = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
 KEEPING_PLANS: Final = 4
 PLAN_SECONDS: Final = 10.0
-"""A plan that is kept must hold for tables that have grown since: one made for an empty table would read all of it."""
+"""How long a generic plan is used. Tables grow: a plan that was made for an empty table would scan all of it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Acting:
-    """For whom the database is asked: the platform, or one tenant; and whether with plans that are kept."""
+    """On whose behalf a statement runs: the platform or one tenant; and whether it uses generic plans."""
 
     tenant_id: str | None = None
     keeps_plans: bool = False  # for the platform only
 
     def __post_init__(self) -> None:
-        """Connections that keep plans act as the owner: no tenant is ever asked for through them."""
+        """Connections with generic plans act as the owner, so a tenant must never use them."""
         if self.keeps_plans and self.tenant_id is not None:
-            raise ValueError("plans are kept for the platform alone")
+            raise ValueError("only the platform may use generic plans")
 
     @property
     def is_platform(self) -> bool:
-        """Whether this is the platform itself, which sees every row."""
         return self.tenant_id is None
 
 
 PLATFORM: Final = Acting()
 WITH_KEPT_PLANS: Final = Acting(keeps_plans=True)
-"""The platform, for what it asks again and again in long statements that are cheap but for their planning."""
+"""The platform, for long statements that run often and cost more to plan than to execute."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """How many connections, and how long it may take to make one, to get one and to be answered on it."""
+    """The size of a pool, and the time-outs for connecting, for acquiring a connection and for a statement."""
 
     url: str
     size: int = 8
@@ -102,7 +101,7 @@ async def _as_tenant(connection: asyncpg.Connection) -> None:
 
 
 class BorrowedConnection:
-    """A connection while somebody uses it: `async with database.connection(acting) as connection:`."""
+    """A connection on loan from a pool: `async with database.connection(acting) as connection:`."""
 
     __slots__ = ("_connection", "_pool", "_seconds", "_tenant_id")
 
@@ -117,7 +116,7 @@ class BorrowedConnection:
             try:
                 connection = await self._pool.take(self._tenant_id, self._seconds)
             except PoolExhausted as error:
-                raise unavailable("every database connection is in use") from error
+                raise unavailable("all database connections are in use") from error
             except PoolClosed as error:
                 raise unavailable("the database is not open") from error
         self._connection = connection
@@ -126,7 +125,7 @@ class BorrowedConnection:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # A statement that was cut off may still be running: nobody else may get its connection.
+        # An interrupted statement may still run on the server: nobody else may get this connection.
         if error is not None and (not isinstance(error, Exception) or isinstance(error, CUT_OFF)):
             self._pool.drop(self._connection)
         else:
@@ -134,7 +133,7 @@ class BorrowedConnection:
 
 
 class BorrowedWithPlans(BorrowedConnection):
-    """A connection that keeps its plans, made anew when they are old: the tables have grown since."""
+    """A connection with generic plans, which are discarded when they are old because the tables have grown."""
 
     __slots__ = ()
 
@@ -152,17 +151,17 @@ class BorrowedWithPlans(BorrowedConnection):
 
 
 class RowReader(Protocol):
-    """Whoever is asked for rows: the database as it is, or as it was at one moment."""
+    """A source of rows: the database in its current state, or a snapshot of it."""
 
     async def fetch(self, acting: Acting, statement: str, *arguments: object) -> list[asyncpg.Record]:
         """All rows of a read."""
 
     async def fetchrow(self, acting: Acting, statement: str, *arguments: object) -> asyncpg.Record | None:
-        """The first row of a read, or none."""
+        """The first row of a read; None when there is none."""
 
 
 class ReadSnapshot:
-    """The database as it was at one moment, for the one for whom it was opened."""
+    """A consistent snapshot of the database, for the tenant (or the platform) for which it was opened."""
 
     __slots__ = ("_acting", "_connection")
 
@@ -171,22 +170,20 @@ class ReadSnapshot:
         self._acting = acting
 
     async def fetch(self, acting: Acting, statement: str, *arguments: object) -> list[asyncpg.Record]:
-        """All rows of a read."""
         rows: list[asyncpg.Record] = await self._for(acting).fetch(statement, *arguments)
         return rows
 
     async def fetchrow(self, acting: Acting, statement: str, *arguments: object) -> asyncpg.Record | None:
-        """The first row of a read, or none."""
         return await self._for(acting).fetchrow(statement, *arguments)
 
     def _for(self, acting: Acting) -> PooledConnection:
         if acting != self._acting:
-            raise ValueError("this moment was opened for somebody else")
+            raise ValueError("this snapshot was opened for another tenant")
         return self._connection
 
 
 class Database:
-    """The two pools, and the few ways of asking them."""
+    """The pools, and the ways to run statements on them."""
 
     def __init__(self, settings: PoolSettings) -> None:
         self._settings = settings
@@ -196,13 +193,13 @@ class Database:
         self._is_open = False
 
     async def open(self) -> None:
-        """Make the pools; the tenants' one needs the role that the first migration makes. The third grows by need."""
+        """Open the pools. The tenant pool needs the role that the migrations create; the third opens on demand."""
         await self._platform.open()
         await self._tenant.open()
         self._is_open = True
 
     async def close(self) -> None:
-        """Give every connection back, waiting a bounded time for those in use."""
+        """Close every connection; wait a bounded time for those in use."""
         self._is_open = False
         await asyncio.gather(self._tenant.close(), self._platform.close(), self._planned.close())
 
@@ -227,7 +224,7 @@ class Database:
         return connection
 
     def connection(self, acting: Acting) -> BorrowedConnection:
-        """A connection that speaks for `acting`."""
+        """A connection that acts for `acting`."""
         if not self._is_open:
             raise unavailable("the database is not open")
         tenant_id, seconds = acting.tenant_id, self._settings.acquire_timeout_seconds
@@ -236,48 +233,46 @@ class Database:
         return BorrowedConnection(self._platform if tenant_id is None else self._tenant, tenant_id, seconds)
 
     def connections(self) -> dict[tuple[str, ...], float]:
-        """How many connections there are, by pool and state."""
+        """The number of connections, by pool and state."""
         counts: dict[tuple[str, ...], float] = {}
         for name, pool in (("platform", self._platform), ("tenant", self._tenant), ("planned", self._planned)):
             counts[name, "used"], counts[name, "idle"] = pool.counts
         return counts
 
     async def fetch(self, acting: Acting, statement: str, *arguments: object) -> list[asyncpg.Record]:
-        """All rows of a read."""
         rows: list[asyncpg.Record] = await self._read(acting, PooledConnection.fetch, statement, arguments)
         return rows
 
     async def fetchrow(self, acting: Acting, statement: str, *arguments: object) -> asyncpg.Record | None:
-        """The first row of a read, or none."""
         row: asyncpg.Record | None = await self._read(acting, PooledConnection.fetchrow, statement, arguments)
         return row
 
     async def fetchval(self, acting: Acting, statement: str, *arguments: object) -> Any:
-        """The first value of a read."""
+        """The first value of the first row; None when there is none."""
         return await self._read(acting, PooledConnection.fetchval, statement, arguments)
 
-    async def at_one_moment(self, acting: Acting, read: Callable[[RowReader], Awaitable[Result]]) -> Result:
-        """What is read by several statements that all see the same: none of what is committed between them.
+    async def in_snapshot(self, acting: Acting, read: Callable[[RowReader], Awaitable[Result]]) -> Result:
+        """Run several reads that all see the same snapshot, and return the result of `read`.
 
-        `read` may be called once more from its beginning, so it only reads.
+        `read` may be called a second time from the beginning, so it must only read.
         """
 
-        async def all_of_it(connection: PooledConnection) -> Result:
+        async def run(connection: PooledConnection) -> Result:
             async with connection.transaction(isolation="repeatable_read", readonly=True):
                 return await read(ReadSnapshot(connection, acting))
 
-        return await self._tried(acting, all_of_it)
+        return await self._with_retry(acting, run)
 
     async def _read(
-        self, acting: Acting, way: Callable[..., Awaitable[Any]], statement: str, arguments: Sequence[object]
+        self, acting: Acting, method: Callable[..., Awaitable[Any]], statement: str, arguments: Sequence[object]
     ) -> Any:
-        return await self._tried(acting, lambda connection: way(connection, statement, *arguments))
+        return await self._with_retry(acting, lambda connection: method(connection, statement, *arguments))
 
-    async def _tried(self, acting: Acting, way: Callable[[PooledConnection], Awaitable[Result]]) -> Result:
+    async def _with_retry(self, acting: Acting, read: Callable[[PooledConnection], Awaitable[Result]]) -> Result:
         for last_try in (False, True):
             try:
                 async with self.connection(acting) as connection:
-                    return await way(connection)
+                    return await read(connection)
             except asyncpg.QueryCanceledError as error:
                 raise unavailable("the database took too long") from error
             except BROKEN as error:
@@ -286,7 +281,7 @@ class Database:
         raise AssertionError("unreachable")
 
     async def listener(self) -> asyncpg.Connection:
-        """A connection of its own for LISTEN and NOTIFY, outside of the pools."""
+        """A new connection for LISTEN and NOTIFY, outside of the pools."""
         settings = self._settings
         return await asyncpg.connect(
             settings.url,
@@ -296,7 +291,7 @@ class Database:
 
 
 def session_settings(settings: PoolSettings, name: str = "mooring") -> dict[str, str]:
-    """What each session sets for itself."""
+    """The settings of each session."""
     milliseconds = str(int(settings.statement_timeout_seconds * 1000))
     return {
         "application_name": name,
@@ -308,5 +303,5 @@ def session_settings(settings: PoolSettings, name: str = "mooring") -> dict[str,
 
 
 def unavailable(detail: str) -> Refusal:
-    """The refusal for a database that cannot be asked now."""
+    """The refusal for a database that does not answer now."""
     return Refusal(Code.TEMPORARILY_UNAVAILABLE, detail)

@@ -1,8 +1,8 @@
-"""Events, read in the order (epoch, tx, seq) and only behind the horizon.
+"""Reads of the event stream, in the order (epoch, tx, seq), and only up to the settled horizon.
 
-A transaction that is still open may hold a lower transaction id than one that was committed already. Whoever reads
-past it loses its events for ever. So a read stops at the oldest open transaction: `tx < xmin` of the reader's
-snapshot. Events of an earlier epoch, from before a restore into a new cluster, are all behind that horizon.
+A transaction that is still open may have a lower transaction id than one that is already committed. A reader that
+passed it would miss its events for ever. So a read stops at the oldest open transaction: `tx < xmin` of the reader's
+snapshot. Events of an earlier epoch, from before a restore into a new cluster, are all settled.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _WHICH: Final = ("e.correlation_id", "e.app_instance_id")
 
 
 def _statement(*equal: str) -> str:
-    """A read of the events in which these columns have the values from $5 on."""
+    """A read of the events whose `equal` columns have the values from $5 on."""
     wanted = "".join(f" AND {column} = ${number}" for number, column in enumerate(equal, 5))
     return f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN}{wanted} {_ORDER}"
 
@@ -36,7 +36,7 @@ READS: Final = {
     for whose in _WHOSE.values()
     for columns in (tuple(filter(None, (whose, *which))) for which in ((), (_WHICH[0],), (_WHICH[1],), _WHICH))
 }
-"""Every read, by the columns that it compares: a condition that is optional would keep the index out of the plan."""
+"""Every read, by the columns that it compares. One statement with optional conditions would not use the indexes."""
 HEAD: Final = f"""
 SELECT e.epoch, e.tx, e.seq FROM event e
  WHERE {SETTLED}
@@ -49,7 +49,7 @@ FORGOTTEN: Final = "SELECT epoch, tx, seq FROM event_horizon"
 
 @dataclass(frozen=True, slots=True)
 class EventSelection:
-    """Whose events: a project's, a tenant's, or all of the platform's; optionally of one correlation or instance."""
+    """Which events to read: a project's, a tenant's, or all; optionally only of one correlation or instance."""
 
     tenant_id: str | None = None
     project_id: str | None = None
@@ -57,14 +57,13 @@ class EventSelection:
     app_instance_id: str | None = None
 
     def statement(self) -> tuple[str, tuple[str, ...]]:
-        """The read that selects them, and its further arguments."""
+        """The SQL that selects these events, and its additional arguments."""
         whose = ("e.project_id", self.project_id) if self.project_id is not None else ("e.tenant_id", self.tenant_id)
         compared = (whose, (_WHICH[0], self.correlation_id), (_WHICH[1], self.app_instance_id))
         given = [(column, value) for column, value in compared if value is not None]
         return READS[tuple(column for column, _ in given)], tuple(value for _, value in given)
 
-    def takes(self, event: Event) -> bool:
-        """Whether the event is one of them."""
+    def matches(self, event: Event) -> bool:
         return (
             (self.project_id is None or event.project_id == self.project_id)
             and (self.tenant_id is None or event.tenant_id == self.tenant_id)
@@ -76,29 +75,28 @@ class EventSelection:
 async def read(
     database: Database, acting: Acting, selection: EventSelection, after: StreamPosition, limit: int
 ) -> list[Event]:
-    """The next events after a place, in order."""
+    """The next events after a position, in order."""
     statement, further = selection.statement()
     return [event_of(row) for row in await database.fetch(acting, statement, *after, limit, *further)]
 
 
 async def head(database: Database) -> StreamPosition:
-    """The newest place that may be relied on."""
+    """The newest settled position: no event can appear before it any more."""
     row = await database.fetchrow(PLATFORM, HEAD)
     return BEGINNING if row is None else StreamPosition(*row)
 
 
 async def unsettled(database: Database) -> bool:
-    """Whether there are committed events that a transaction still open keeps back."""
+    """Whether an open transaction holds back events that are already committed."""
     return bool(await database.fetchval(PLATFORM, UNSETTLED))
 
 
 async def forgotten(database: Database) -> StreamPosition:
-    """The place up to which events were deleted by retention."""
+    """The position up to which retention has deleted the events."""
     row = await database.fetchrow(PLATFORM, FORGOTTEN)
     return BEGINNING if row is None else StreamPosition(*row)
 
 
 def event_of(row: asyncpg.Record) -> Event:
-    """The event of a row with the columns above."""
     epoch, tx, seq, *rest = row
     return Event(StreamPosition(epoch, tx, seq), *rest)

@@ -1,10 +1,10 @@
-"""The hub: wakes whoever waits for events, in this process, and keeps the newest ones at hand.
+"""The event hub: wakes the waiters of this process when events arrive, and caches the newest events.
 
-A writer pokes the hub of its own process after the commit; the hub sends one NOTIFY for many pokes, so that other
-processes look as well. NOTIFY is only a hint, sent outside of any transaction; each hub also looks by itself every
-second, so that a hint lost in a crash delays and never loses. What the hub reads goes into a ring of the newest
-events. A follower whose place is in the ring is served from memory; one that is further behind reads from the
-database until it has caught up. Both ways give the same events in the same order.
+A writer notifies the hub of its own process after the commit. The hub sends one NOTIFY for many such calls, so that
+other processes poll too. NOTIFY is only a hint, sent outside of any transaction; each hub also polls every second, so
+a hint that is lost in a crash delays an event but never loses it. The hub keeps the newest events in a ring buffer. A
+follower whose position is in the ring is served from memory; one that is further behind reads from the database until
+it has caught up. Both see the same events in the same order.
 """
 
 import asyncio
@@ -23,27 +23,27 @@ from mooring.storage.kernel.database import BROKEN, PLATFORM, Acting, Database
 
 CHANNEL: Final = "mooring_event"
 HINT_CHANNEL: Final = "mooring_hint"
-"""Where the database itself says that something of an instance changed which leaves no event."""
+"""The channel on which the database reports changes of an instance that produce no event."""
 RING_SIZE: Final = 10_000
 BATCH: Final = 1_000
-LOOK_SECONDS: Final = 1.0
+POLL_SECONDS: Final = 1.0
 UNSETTLED_SECONDS: Final = 0.01
-LOOK_GAP_SECONDS: Final = 0.005
+POLL_GAP_SECONDS: Final = 0.005
 NOTIFY_SECONDS: Final = 0.005
-"""One look, and one NOTIFY, for all that was committed meanwhile: under load they would cost as much as the writes."""
+"""One poll, and one NOTIFY, for all commits of this time: one per commit would cost as much as the writes."""
 
 log = logging.getLogger("mooring.hub")
 
 
 class EventHub:
-    """One per process."""
+    """Follows the event stream for its process; there is one per process."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._ring: deque[Event] = deque(maxlen=RING_SIZE)
-        self._ring_after = BEGINNING  # the ring holds everything after this place
+        self._ring_after = BEGINNING  # the ring holds every event after this position
         self._head = BEGINNING
-        self._look = asyncio.Event()
+        self._poll = asyncio.Event()
         self._notify = asyncio.Event()
         self._grown: asyncio.Future[None] | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -55,7 +55,7 @@ class EventHub:
 
     @property
     def head(self) -> StreamPosition:
-        """The newest place that this process has seen."""
+        """The newest position that this process has read."""
         return self._head
 
     @property
@@ -64,16 +64,16 @@ class EventHub:
         return self._closed
 
     def on_event(self, hook: Callable[[Event], None]) -> None:
-        """Call this with every event that this process sees, in order."""
+        """Call `hook` with every event that this process reads, in order."""
         self._hooks.append(hook)
 
     async def open(self) -> None:
-        """Begin at the present head."""
+        """Start to follow the stream from its current head."""
         self._head = self._ring_after = await events.head(self._database)
         self._tasks = [asyncio.create_task(self._follow()), asyncio.create_task(self._listen())]
 
     async def close(self) -> None:
-        """End every follower's wait, then the hub."""
+        """Wake every waiting follower, then stop the hub."""
         self._closed = True
         self._wake()
         for hook in self._close_hooks:
@@ -83,35 +83,35 @@ class EventHub:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def on_close(self, hook: Callable[[], None]) -> None:
-        """Call this when the process stops, before anybody waits for what is under way."""
+        """Call `hook` when the process stops, before the shutdown waits for requests in progress."""
         self._close_hooks.append(hook)
 
     def on_hint(self, hook: Callable[[str], None]) -> Callable[[], None]:
-        """Call this with the id of an instance of which something changed that leaves no event; returns how to stop."""
+        """Call `hook` with the id of each instance that changed without an event; returns a function to unsubscribe."""
         self._hint_hooks.append(hook)
         return lambda: self._hint_hooks.remove(hook)
 
     def on_commit(self, hook: Callable[[str], None]) -> None:
-        """Call this with the type of every event that is committed in this process, at once."""
+        """Call `hook` with the type of every event that this process commits, immediately after the commit."""
         self._commit_hooks.append(hook)
 
     def notify(self, types: Iterable[str] = ()) -> None:
-        """Events of these types were committed here: look now, and tell the other processes."""
+        """This process committed events of these types: poll now, and notify the other processes."""
         for each in types:
             for hook in self._commit_hooks:
                 hook(each)
-        self._look.set()
+        self._poll.set()
         self._notify.set()
 
     async def read(
         self, selection: events.EventSelection, after: StreamPosition, limit: int
     ) -> tuple[list[Event], StreamPosition]:
-        """The next events of a selection after a place, and the place up to which that is all there is."""
+        """The next events of a selection, and the position up to which the selection has been read completely."""
         if after >= self._ring_after:
             found: list[Event] = []
             reached = max(after, self._head)
             for event in self._newer(after):
-                if selection.takes(event):
+                if selection.matches(event):
                     found.append(event)
                     if len(found) == limit:
                         reached = event.position
@@ -124,7 +124,7 @@ class EventHub:
         return found, max(known, found[-1].position) if found else max(known, after)
 
     async def wait(self, after: StreamPosition, timeout_seconds: float) -> bool:
-        """Wait until there is something after this place; False when the time is over first."""
+        """Wait for an event after this position; False when the time-out comes first."""
         if self._head > after or self._closed:
             return True
         if self._grown is None or self._grown.done():
@@ -137,7 +137,7 @@ class EventHub:
         return True
 
     def _newer(self, after: StreamPosition) -> list[Event]:
-        """The events of the ring after a place; most followers are at its end, so look from there."""
+        """The events of the ring after a position; searched from the end, because most followers are there."""
         newer = []
         for event in reversed(self._ring):
             if event.position <= after:
@@ -147,25 +147,25 @@ class EventHub:
         return newer
 
     async def _follow(self) -> None:
-        pause = LOOK_SECONDS
+        pause = POLL_SECONDS
         while True:
-            with contextlib.suppress(TimeoutError):  # nobody said anything: look all the same
+            with contextlib.suppress(TimeoutError):  # no notification: poll anyway
                 async with asyncio.timeout(pause):  # wait_for of Python 3.11 can swallow a cancellation
-                    await self._look.wait()
-            self._look.clear()
+                    await self._poll.wait()
+            self._poll.clear()
             try:
-                await self._take()
-                pause = UNSETTLED_SECONDS if await events.unsettled(self._database) else LOOK_SECONDS
+                await self._read_new()
+                pause = UNSETTLED_SECONDS if await events.unsettled(self._database) else POLL_SECONDS
             except Refusal as refusal:
-                log.warning("the event stream cannot be read now: %s", refusal.detail)
-                pause = LOOK_SECONDS
-            except Exception:  # the hub must live: without it nobody is woken; the log has the cause
-                log.exception("reading the event stream failed; looking again")
-                pause = LOOK_SECONDS
-            await asyncio.sleep(LOOK_GAP_SECONDS)
+                log.warning("cannot read the event stream; retrying: %s", refusal.detail)
+                pause = POLL_SECONDS
+            except Exception:  # the hub must survive any error, because without it no waiter is ever woken
+                log.exception("reading the event stream failed; retrying")
+                pause = POLL_SECONDS
+            await asyncio.sleep(POLL_GAP_SECONDS)
 
-    async def _take(self) -> None:
-        """Read what is new into the ring."""
+    async def _read_new(self) -> None:
+        """Read all new events into the ring, and wake the waiters."""
         while True:
             batch = await events.read(self._database, PLATFORM, events.EventSelection(), self._head, BATCH)
             for event in batch:
@@ -185,36 +185,36 @@ class EventHub:
             self._grown.set_result(None)
 
     async def _listen(self) -> None:
-        """Hear the other processes, and let them hear this one; without the connection, looking goes on."""
+        """Exchange notifications with the other processes; without the connection, polling continues."""
         while True:
             try:
                 connection = await self._database.listener()
                 try:
-                    await self._speak(connection)
+                    await self._exchange_notifications(connection)
                 finally:
                     connection.terminate()
             except (*BROKEN, asyncpg.PostgresError) as error:
-                log.warning("listening for events was interrupted: %s", type(error).__name__)
-                await asyncio.sleep(LOOK_SECONDS)
+                log.warning("lost the connection that listens for events; reconnecting: %s", type(error).__name__)
+                await asyncio.sleep(POLL_SECONDS)
 
-    def _hear(self, speaker: int, own: int) -> None:
-        if speaker != own:  # what was said here is known here
-            self._look.set()
+    def _on_notify(self, sender: int, own: int) -> None:
+        if sender != own:  # this process polls already after its own commits
+            self._poll.set()
 
-    def _hinted(self, instance_id: str) -> None:
+    def _on_instance_hint(self, instance_id: str) -> None:
         for hook in tuple(self._hint_hooks):
             hook(instance_id)
 
-    async def _speak(self, connection: asyncpg.Connection) -> None:
+    async def _exchange_notifications(self, connection: asyncpg.Connection) -> None:
         own = connection.get_server_pid()
-        await connection.add_listener(CHANNEL, lambda _, speaker, *__: self._hear(speaker, own))
-        await connection.add_listener(HINT_CHANNEL, lambda *heard: self._hinted(str(heard[-1])))
+        await connection.add_listener(CHANNEL, lambda _, sender, *__: self._on_notify(sender, own))
+        await connection.add_listener(HINT_CHANNEL, lambda *received: self._on_instance_hint(str(received[-1])))
         while True:
             try:
                 async with asyncio.timeout(30):
                     await self._notify.wait()
             except TimeoutError:
-                await connection.fetchval("SELECT 1")  # notices a connection that is gone
+                await connection.fetchval("SELECT 1")  # detects a broken connection
                 continue
             self._notify.clear()
             await connection.execute(f"NOTIFY {CHANNEL}")

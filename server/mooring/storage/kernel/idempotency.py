@@ -1,4 +1,4 @@
-"""Answers kept under idempotency keys."""
+"""Reads of the answers that are stored under idempotency keys."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -14,8 +14,8 @@ SELECT i.fingerprint, i.status, i.body, i.correlation_id,
 
 
 @dataclass(frozen=True, slots=True)
-class KeptAnswer:
-    """An answer that was given before."""
+class EarlierAnswer:
+    """The stored answer of an earlier request; when it contains a secret, the body is in `sealed`."""
 
     fingerprint: bytes
     status: int
@@ -24,9 +24,9 @@ class KeptAnswer:
     sealed: Sealed | None
 
 
-async def find(database: Database, acting: Acting, identity: tuple[str, str, str]) -> KeptAnswer | None:
-    """The answer kept for (principal, route, key), if any."""
-    row = await database.fetchrow(acting, FIND, *identity)
+async def find(database: Database, acting: Acting, *, principal_id: str, route: str, key: str) -> EarlierAnswer | None:
+    """The answer that is stored for this principal, route and key, if any."""
+    row = await database.fetchrow(acting, FIND, principal_id, route, key)
     if row is None:
         return None
     sealed = None
@@ -39,4 +39,4 @@ async def find(database: Database, acting: Acting, identity: tuple[str, str, str
             row["wrapped_key"],
             row["ciphertext"],
         )
-    return KeptAnswer(row["fingerprint"], row["status"], row["body"], row["correlation_id"], sealed)
+    return EarlierAnswer(row["fingerprint"], row["status"], row["body"], row["correlation_id"], sealed)

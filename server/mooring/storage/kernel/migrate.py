@@ -1,9 +1,10 @@
 """Forward-only, numbered migrations, applied under an advisory lock.
 
-Any number of replicas may start at once: one takes the lock and migrates, the others wait for it and find nothing
-left to do. Each migration commits together with its row in `schema_migration`, so that a crash leaves whole
-migrations only. A migration that was applied and later edited is refused by its checksum. After the SQL, the
-lifecycle tables of the core are written into `lifecycle_edge`: the database refuses what the code's tables refuse.
+Any number of replicas may start at once: one takes the lock and migrates, the others wait and find nothing left to
+do. Each migration commits together with its row in `schema_migration`, so a crash never leaves half a migration. If a
+file was edited after it was applied, its checksum differs and the program refuses to start. After the SQL, the
+lifecycle tables of the core are copied into `lifecycle_edge`, so the database refuses the same transitions as the
+code.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ from mooring.storage.kernel.database import TENANT_ROLE
 LOCK_KEY: Final = 0x4D6F6F72  # "Moor"
 NAME: Final = re.compile(r"^(\d{4})_[a-z0-9_]+\.sql$")
 BIRTH: Final = "birth"
-"""The trigger of a lifecycle's first row."""
+"""The trigger under which a new row enters its lifecycle."""
 
 LEDGER: Final = """
 CREATE TABLE IF NOT EXISTS schema_migration (
@@ -36,7 +37,7 @@ APPLIED: Final = "SELECT version, name, checksum FROM schema_migration ORDER BY 
 MAY_TAKE_ROLE: Final = """
 SELECT pg_has_role(current_user, $1,
                    CASE WHEN current_setting('server_version_num')::int >= 160000 THEN 'SET' ELSE 'MEMBER' END)"""
-"""Since PostgreSQL 16 whoever makes a role may give it away, and may not take it before he has given it to himself."""
+"""Since PostgreSQL 16 a user who creates a role may grant it, but must grant it to themselves before `SET ROLE`."""
 
 EPOCH_IS_BEHIND: Final = """
 SELECT coalesce((SELECT e.tx >= (pg_snapshot_xmax(pg_current_snapshot())::text)::bigint
@@ -50,12 +51,12 @@ RAISE_EPOCH: Final = "UPDATE event_epoch SET current = current + 1, cluster = $1
 
 
 class MigrationRefused(Exception):
-    """The database cannot be brought to this version; the message says why and what to do."""
+    """The database cannot be migrated to this version; the message says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
-    """One numbered file."""
+    """One numbered SQL file."""
 
     version: int
     name: str
@@ -63,7 +64,7 @@ class Migration:
 
     @property
     def checksum(self) -> str:
-        """SHA-256 of the file, so that an edited one is noticed."""
+        """SHA-256 of the file, to detect edits after it was applied."""
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
 
@@ -76,12 +77,12 @@ def migrations() -> tuple[Migration, ...]:
             found.append(Migration(int(match[1]), entry.name, entry.read_text(encoding="utf-8")))
     found.sort(key=lambda each: each.version)
     if [each.version for each in found] != list(range(1, len(found) + 1)):
-        raise MigrationRefused(f"migrations are numbered without gaps from 1: {[each.name for each in found]}")
+        raise MigrationRefused(f"migrations must be numbered from 1 without gaps: {[each.name for each in found]}")
     return tuple(found)
 
 
 async def migrate(url: str, connect_timeout_seconds: float = 60.0) -> tuple[str, ...]:
-    """Bring the database to this program's version; returns the names of what was applied."""
+    """Migrate the database to this program's version; returns the names of the applied migrations."""
     connection = await asyncpg.connect(url, timeout=connect_timeout_seconds)
     try:
         await connection.execute("SELECT pg_advisory_lock($1)", LOCK_KEY)
@@ -98,7 +99,7 @@ async def migrate(url: str, connect_timeout_seconds: float = 60.0) -> tuple[str,
 
 
 async def missing(connection: asyncpg.Connection) -> tuple[str, ...]:
-    """The migrations that this program has and the database lacks: why it is not ready."""
+    """The migrations of this program that the database does not have yet; readiness reports them."""
     known = await connection.fetchval("SELECT to_regclass('schema_migration')")
     if known is None:
         return tuple(each.name for each in migrations())
@@ -106,20 +107,20 @@ async def missing(connection: asyncpg.Connection) -> tuple[str, ...]:
 
 
 def _pending(applied: list[asyncpg.Record]) -> tuple[Migration, ...]:
-    ours = migrations()
-    done = {row["version"]: row for row in applied}
-    for migration in ours:
-        row = done.get(migration.version)
+    known = migrations()
+    applied_by_version = {row["version"]: row for row in applied}
+    for migration in known:
+        row = applied_by_version.get(migration.version)
         if row is not None and row["checksum"] != migration.checksum:
             raise MigrationRefused(
-                f"{row['name']} was applied with other contents than this program has; "
+                f"{row['name']} differs from the migration that was applied to this database; "
                 "run the version of Mooring that made this database, or restore the file"
             )
-    return tuple(each for each in ours if each.version not in done)
+    return tuple(each for each in known if each.version not in applied_by_version)
 
 
 async def _role(connection: asyncpg.Connection) -> None:
-    """The role of the second lock belongs to the cluster; several databases may make it at once."""
+    """Create the role for row-level security. It belongs to the cluster, so several databases may create it at once."""
     try:
         if not await connection.fetchval("SELECT 1 FROM pg_roles WHERE rolname = $1", TENANT_ROLE):
             await _make_role(connection)
@@ -128,14 +129,14 @@ async def _role(connection: asyncpg.Connection) -> None:
     except asyncpg.InsufficientPrivilegeError as error:
         user = await connection.fetchval("SELECT current_user")
         raise MigrationRefused(
-            f"the database user {user!r} may not make the role {TENANT_ROLE}, or was not given it; have an "
+            f"the database user {user!r} may not create the role {TENANT_ROLE}, or is not a member of it; have an "
             f"administrator run once: CREATE ROLE {TENANT_ROLE} NOLOGIN NOBYPASSRLS; GRANT {TENANT_ROLE} TO {user};"
         ) from error
     await connection.execute(f"GRANT USAGE ON SCHEMA public TO {TENANT_ROLE}")
 
 
 async def _make_role(connection: asyncpg.Connection) -> None:
-    # Another database of this cluster may be faster: then the role is there, which is all we want.
+    # Another database of this cluster may be faster; then the role exists, which is all we need.
     with suppress(asyncpg.DuplicateObjectError, asyncpg.UniqueViolationError):
         await connection.execute(f"CREATE ROLE {TENANT_ROLE} NOLOGIN NOBYPASSRLS")
 
@@ -153,32 +154,32 @@ async def _apply(connection: asyncpg.Connection, migration: Migration) -> None:
 
 async def _write_lifecycles(connection: asyncpg.Connection) -> None:
     wanted = {(machine, "", BIRTH, initial) for machine, initial in birth_rows(LIFECYCLES)} | set(edge_rows(LIFECYCLES))
-    there = {
+    stored = {
         tuple(row) for row in await connection.fetch("SELECT machine, source, trigger, target FROM lifecycle_edge")
     }
     async with connection.transaction():
         await connection.executemany(
             "DELETE FROM lifecycle_edge WHERE (machine, source, trigger, target) = ($1, $2, $3, $4)",
-            sorted(there - wanted),
+            sorted(stored - wanted),
         )
-        await connection.executemany("INSERT INTO lifecycle_edge VALUES ($1, $2, $3, $4)", sorted(wanted - there))
+        await connection.executemany("INSERT INTO lifecycle_edge VALUES ($1, $2, $3, $4)", sorted(wanted - stored))
 
 
 async def _raise_epoch(connection: asyncpg.Connection) -> None:
-    """In a restored cluster transaction ids count anew, and cursors of the old one may lie ahead: begin a new epoch."""
+    """Begin a new epoch after a restore into another cluster: transaction ids start again there, behind old cursors."""
     cluster = await _cluster(connection)
-    if not await _is_elsewhere(connection, cluster):
+    if not await _is_new_cluster(connection, cluster):
         return
     async with connection.transaction():
         await connection.execute("LOCK TABLE event IN ACCESS EXCLUSIVE MODE")
-        if await _is_elsewhere(connection, cluster):
+        if await _is_new_cluster(connection, cluster):
             epoch = await connection.fetchval(RAISE_EPOCH, cluster)
             for table in ("event", "audit"):
                 await connection.execute(f"ALTER TABLE {table} ALTER COLUMN epoch SET DEFAULT {int(epoch)}")
 
 
-async def _is_elsewhere(connection: asyncpg.Connection, cluster: int | None) -> bool:
-    """Whether this is not the cluster in which the epoch began; the first one is written down."""
+async def _is_new_cluster(connection: asyncpg.Connection, cluster: int | None) -> bool:
+    """Whether the epoch began in another cluster; the first call records the cluster."""
     if cluster is not None:
         known = await connection.fetchval(KNOWN_CLUSTER, cluster)
         if known != cluster:
@@ -187,7 +188,7 @@ async def _is_elsewhere(connection: asyncpg.Connection, cluster: int | None) -> 
 
 
 async def _cluster(connection: asyncpg.Connection) -> int | None:
-    """What tells one cluster from another, where the database's user may read it."""
+    """The identifier of the cluster; None when the database user may not read it."""
     try:
         return int(await connection.fetchval("SELECT system_identifier FROM pg_control_system()"))
     except asyncpg.InsufficientPrivilegeError:

@@ -1,13 +1,13 @@
-"""A pool of connections that remembers for whom each of them speaks.
+"""A connection pool that remembers which tenant each connection is set to.
 
-Taking a connection that is free costs no await and no round trip: whoever asks for a tenant gets the connection that
-spoke for that tenant last. Only where none did is another one renamed, one that was idle for long; until the pool has
-its full size, a new one is made instead. So tenants keep connections of their own for as long as there are
-no more busy tenants than connections.
+Taking an idle connection needs no await and no round trip: a request for a tenant gets the connection that last served
+that tenant. If there is none, the pool makes a new connection until it has its full size, and after that it switches
+one that has been idle for long to the new tenant. So each tenant keeps its own connections as long as there are no
+more busy tenants than connections.
 
-A connection goes back only if it is in a known state. One that is closed, inside a transaction, or whose statement was
-cut off (cancelled, timed out) is thrown away, and the next who asks makes a new one: nothing that one caller left
-behind is ever met by another.
+A connection returns to the pool only in a known state. One that is closed, inside a transaction, or whose statement
+was interrupted (cancelled, timed out) is dropped and replaced by a new one, so no caller ever meets what another left
+behind.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ NAME_TENANT: Final = "SELECT set_config('mooring.tenant', $1, false)"
 
 
 class PooledConnection(asyncpg.Connection):
-    """A connection that remembers for which tenant it speaks, since when it is idle, and how old its plans are."""
+    """A connection that remembers its tenant, since when it is idle, and when its plans were made."""
 
     __slots__ = ("idle_since", "planned_at", "tenant_named")
 
@@ -36,7 +36,7 @@ class PooledConnection(asyncpg.Connection):
         self.planned_at = float("-inf")
 
     async def name_tenant(self, tenant_id: str) -> None:
-        """Speak for this tenant from now on."""
+        """Switch this connection to the tenant."""
         if self.tenant_named == tenant_id:
             return
         self.tenant_named = None
@@ -45,21 +45,21 @@ class PooledConnection(asyncpg.Connection):
 
 
 class PoolClosed(Exception):
-    """The pool gives no more connections."""
+    """The pool is closed."""
 
 
 class PoolExhausted(Exception):
-    """Every connection is in use, and none came free in time."""
+    """All connections are in use, and none became free in time."""
 
 
 class Pool:
-    """At most `size` connections, made when they are needed."""
+    """At most `size` connections, made on demand."""
 
     def __init__(self, make: Callable[[], Awaitable[PooledConnection]], size: int) -> None:
         self._make = make
         self._size = size
-        self._made = 0  # those that live or are being made
-        self._idle: list[PooledConnection] = []  # the one that was used last is at the end
+        self._made = 0  # connections that exist or are being made
+        self._idle: list[PooledConnection] = []  # the most recently used one is at the end
         self._waiting: deque[asyncio.Future[PooledConnection | None]] = deque()
         self._sweeping: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Future[None] | None = None
@@ -67,16 +67,16 @@ class Pool:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many connections are in use, and how many idle."""
+        """The number of connections in use, and of idle ones."""
         return self._made - len(self._idle), len(self._idle)
 
     async def open(self) -> None:
-        """Make the first connection, so that a wrong address is found at the start."""
+        """Make the first connection, so that a wrong URL fails at start-up."""
         self._sweeping = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
         self.give(await self._new())
 
     def take_now(self, tenant_id: str | None) -> PooledConnection | None:
-        """An idle connection that already speaks for the tenant, or none."""
+        """An idle connection that is already set to the tenant; None when there is none."""
         idle = self._idle
         for index in range(len(idle) - 1, -1, -1):
             connection = idle[index]
@@ -90,7 +90,7 @@ class Pool:
         return None
 
     async def take(self, tenant_id: str | None, timeout_seconds: float) -> PooledConnection:
-        """A connection that speaks for the tenant; waits for one, and raises PoolExhausted when none comes free."""
+        """A connection for the tenant. Waits for a free one, and raises `PoolExhausted` after the time-out."""
         connection = self.take_now(tenant_id)
         if connection is not None:
             return connection
@@ -106,10 +106,10 @@ class Pool:
         return connection
 
     def _another(self) -> PooledConnection | None:
-        """An idle connection that speaks for nobody, or for another when the pool has its full size.
+        """An idle connection without a tenant, or with another tenant when the pool has its full size.
 
-        It is one of those that were idle for longer, by chance: if it were always the one that was idle for longest,
-        tenants that come in turns would never meet a connection of their own again.
+        It is a random one of the half that has been idle for longest. If it were always the one idle for longest,
+        tenants that take turns would never find a connection of their own again.
         """
         while self._idle and (self._made >= self._size or self._idle[0].tenant_named is None):
             unnamed = self._idle[0].tenant_named is None
@@ -132,14 +132,14 @@ class Pool:
         raise PoolClosed
 
     async def _wait(self, deadline: float) -> PooledConnection | None:
-        """What the next who gives one back hands over; none: there is room for a new one."""
+        """Wait for the next returned connection; None means that there is room to make a new one."""
         turn: asyncio.Future[PooledConnection | None] = asyncio.get_running_loop().create_future()
         self._waiting.append(turn)
         try:
             async with asyncio.timeout_at(deadline):
                 return await turn
         except BaseException as error:
-            if turn.done() and not turn.cancelled():  # it was handed over in the moment of giving up
+            if turn.done() and not turn.cancelled():  # it was handed over just as this waiter gave up
                 connection = turn.result()
                 if connection is not None:
                     self.give(connection)
@@ -161,7 +161,7 @@ class Pool:
         return connection
 
     def give(self, connection: PooledConnection) -> None:
-        """Take a connection back that did what it was asked to do."""
+        """Return a connection whose statement finished."""
         if connection.is_closed() or connection.is_in_transaction() or self._emptied is not None:
             self.drop(connection)
             return
@@ -171,8 +171,8 @@ class Pool:
             self._idle.append(connection)
 
     def drop(self, connection: PooledConnection) -> None:
-        """Throw a connection away whose state nobody knows."""
-        if connection in self._taken:  # else the pool was closed over it
+        """Close a connection whose state is unknown."""
+        if connection in self._taken:  # otherwise `close` has dropped it already
             self._taken.discard(connection)
             self._end(connection)
 
@@ -184,7 +184,7 @@ class Pool:
             self._emptied.set_result(None)
 
     def _call_next(self, connection: PooledConnection | None) -> bool:
-        """Give whoever waits longest the connection, or word that there is room for a new one."""
+        """Give the longest waiter this connection, or None to say that there is room for a new one."""
         while self._waiting:
             turn = self._waiting.popleft()
             if not turn.done():
@@ -195,7 +195,7 @@ class Pool:
         return False
 
     def _sweep(self) -> None:
-        """Close what nobody has used for long, but for one."""
+        """Close connections that have been idle for long, except one."""
         loop = asyncio.get_running_loop()
         while len(self._idle) > 1 and self._idle[0].idle_since < loop.time() - INACTIVE_SECONDS_MAX:
             self._idle.pop(0).terminate()

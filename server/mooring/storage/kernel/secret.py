@@ -1,4 +1,4 @@
-"""Sealed secrets: found one by one, wrapped anew in batches."""
+"""Reads of sealed secrets, and rewrapping them in batches when the master key is rotated."""
 
 from collections.abc import Callable
 from typing import Final
@@ -18,7 +18,6 @@ UPDATE secret SET master_key_id = $3, wrapped_key = $4 WHERE id = $1 AND wrapped
 
 
 async def find(database: Database, acting: Acting, secret_id: str) -> Sealed | None:
-    """One sealed secret."""
     row = await database.fetchrow(acting, FIND, secret_id)
     return None if row is None else Sealed(*row)
 
@@ -29,13 +28,14 @@ async def master_keys(database: Database) -> list[str]:
 
 
 async def rewrap_batch(url: str, key_id: str, rewrap: Callable[[Sealed], Sealed], limit: int) -> int:
-    """Wrap the next secrets that another key wraps; each update is guarded by what was read."""
+    """Rewrap the next secrets that are under another key; each update is guarded by the wrapped key that was read."""
     connection = await asyncpg.connect(url, timeout=CONNECT_SECONDS_MAX)
     try:
         rows = await connection.fetch(UNDER_OTHER_KEYS, key_id, limit)
         for row in rows:
-            fresh = rewrap(Sealed(*row))
-            await connection.execute(REWRAP, fresh.id, row["wrapped_key"], fresh.master_key_id, fresh.wrapped_key)
+            rewrapped = rewrap(Sealed(*row))
+            key = (rewrapped.master_key_id, rewrapped.wrapped_key)
+            await connection.execute(REWRAP, rewrapped.id, row["wrapped_key"], *key)
         return len(rows)
     finally:
         await connection.close()

@@ -1,13 +1,13 @@
-"""The one place that writes: a decision, applied in one transaction or not at all.
+"""The only module that writes decisions: it applies a decision in one transaction or not at all.
 
-A decision becomes a single statement. Its data-modifying parts write the rows, the transitions, the events (from
-which the database itself fills the outbox), the audit rows and the idempotency record; its last part counts the
-guarded rows and raises when one did not match, which undoes the whole statement. One statement is one round trip and
-one transaction, and it writes nothing before it holds the guarded row: the snapshot it was decided on was read
-earlier, so the transaction id, and with it the event's place in the stream, is always later than that of the
-generation it follows.
+A decision becomes a single SQL statement. Its data-modifying CTEs write the rows, the transitions, the events (from
+which triggers fill the outbox), the audit rows and the idempotency record. Its final SELECT counts the guarded rows
+and raises an error when one did not match, which rolls the whole statement back. One statement is one round trip and
+one transaction. It writes nothing before it has locked the guarded row, and the decision was made on a snapshot read
+earlier; so the transaction id, and with it the event's position in the stream, is always later than that of the
+generation before it.
 
-Statements of one shape have one text, so PostgreSQL plans them once.
+Statements of the same shape have the same text, so PostgreSQL plans them once.
 """
 
 import itertools
@@ -37,14 +37,14 @@ from mooring.storage.kernel.database import BROKEN, Acting, Database, unavailabl
 
 STALE_WRITE: Final = "MR001"
 UNSTORABLE: Final = frozenset({"22021", "22P05"})
-"""What PostgreSQL says of texts with a NUL; whoever takes one in says so before, with its place."""
+"""SQLSTATEs for text with a NUL or an invalid character; validation normally refuses it before, with its place."""
 PLATFORM_OWNER: Final = "platform"
 BIRTH: Final = "birth"
 STATUS_COLUMNS: Final = {
     "promotion": ("promotion", "promotion_generation"),
     "trust": ("trust", "trust_generation"),
 }
-"""Where a machine keeps its status, when a noun has more than one: elsewhere `status` and `generation`."""
+"""The columns of a lifecycle when its noun has several lifecycles; other nouns use `status` and `generation`."""
 
 TRANSITION_COLUMNS: Final = (
     "machine", "subject_id", "generation", "tenant_id", "source", "trigger", "target", "occurred_at", "correlation_id",
@@ -71,7 +71,7 @@ class StaleWrite(Exception):
 
 
 class AlreadyAnswered(Exception):
-    """This idempotency key was used while the request was decided: look its answer up."""
+    """Another request used this idempotency key in the meantime: look up its answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class StoredAnswer:
-    """What is kept under an idempotency key: the answer, or the secret in which it is sealed."""
+    """What is stored under an idempotency key: the answer, or the id of the secret in which it is sealed."""
 
     principal_id: str
     route: str
@@ -105,7 +105,7 @@ async def apply(
     origin: Origin | None = None,
     answer: StoredAnswer | None = None,
 ) -> None:
-    """Write all of the decision, or raise and write nothing."""
+    """Write the whole decision, or raise and write nothing."""
     statement, arguments = compose(context, decision, origin or Origin(), answer)
     try:
         async with database.connection(acting) as connection:
@@ -113,15 +113,15 @@ async def apply(
     except asyncpg.PostgresError as error:
         raise _meaning(error) from error
     except BROKEN as error:
-        raise unavailable("the database went away; whether the change was made is not known") from error
+        raise unavailable("the database connection broke; it is unknown whether the change was made") from error
 
 
 def compose(
     context: DecisionContext, decision: Decision[Any], origin: Origin, answer: StoredAnswer | None
 ) -> tuple[str, list[object]]:
-    """The statement that writes all of the decision, and its arguments."""
+    """The statement that writes the whole decision, and its arguments."""
     if decision.writes and not decision.audits and not decision.traceless:
-        raise ValueError("a decision that writes leaves an audit row")
+        raise ValueError("a decision with writes needs an audit row")
     rows = tuple(_rows(context, decision, origin, answer))
     statement = _statement(tuple(shape for shape, _ in rows))
     return statement, [argument for _, arguments in rows for argument in arguments]
@@ -134,25 +134,25 @@ def _meaning(error: asyncpg.PostgresError) -> Exception:
     if constraint in DECIDE_AGAIN:
         return StaleWrite()
     if error.sqlstate in UNSTORABLE:
-        return Refusal(Code.VALIDATION_FAILED, "a text has a NUL, or half of a character, which is not stored")
+        return Refusal(Code.VALIDATION_FAILED, "a text contains a NUL or an invalid character and cannot be stored")
     if constraint == "idempotency_pkey":
         return AlreadyAnswered()
     if constraint in REFUSALS:
         code, detail = REFUSALS[constraint]
         return Refusal(code, detail)
     if isinstance(error, (*BROKEN, asyncpg.QueryCanceledError)):
-        return unavailable("the database went away; whether the change was made is not known")
+        return unavailable("the database connection broke; it is unknown whether the change was made")
     return error
 
 
 def _rows(
     context: DecisionContext, decision: Decision[Any], origin: Origin, answer: StoredAnswer | None
 ) -> Iterator[tuple[tuple[Any, ...], tuple[object, ...]]]:
-    """Each part of the statement: its shape, which makes the text, and its arguments."""
+    """Each part of the statement: its shape, which determines the SQL text, and its arguments."""
     generations: dict[str, int] = {}
     for born, run in itertools.groupby(decision.writes, _is_born):
         parts = [part for write in run for part in _write(context, write, generations)]
-        # Births that follow each other are written table by table, so that many rows of one are one part.
+        # Consecutive inserts with a lifecycle are sorted by table, so that many rows become one INSERT.
         yield from sorted(parts, key=_is_row) if born else parts
     for event in decision.events:
         yield ("insert", "event", EVENT_COLUMNS), _event(context, event, generations)
@@ -177,7 +177,7 @@ def _rows(
 
 
 def _is_born(write: Write) -> str | None:
-    """What is born by this write, if it is a birth; the table says which births are alike."""
+    """The noun of an insert that enters a lifecycle, None for other writes: the key by which inserts are grouped."""
     return write.noun if isinstance(write, Insert) and write.born else None
 
 
@@ -201,7 +201,10 @@ def _write(
                     machine.name,
                     str(row["id"]),
                     row.get("tenant_id"),
-                    (0, "", BIRTH, machine.initial),
+                    generation=0,
+                    source="",
+                    trigger=BIRTH,
+                    target=machine.initial.value,
                 ),
             )
         yield ("insert", write.noun, tuple(row)), tuple(row.values())
@@ -213,19 +216,27 @@ def _write(
             ("update", write.noun, (status, generation, *write.set), ("id", generation)),
             (edge.target.value, after, *write.set.values(), write.id, write.generation_expected),
         )
-        step = (after, edge.source.value, edge.trigger.value, edge.target)
         yield (
             ("insert", "transition", TRANSITION_COLUMNS),
-            _transition(context, write.machine.name, write.id, write.tenant_id, step),
+            _transition(
+                context,
+                write.machine.name,
+                write.id,
+                write.tenant_id,
+                generation=after,
+                source=edge.source.value,
+                trigger=edge.trigger.value,
+                target=edge.target.value,
+            ),
         )
     elif isinstance(write, Update):
         guards: tuple[str, ...] = ("id", "revision")
-        seen: tuple[object, ...] = (write.id, write.revision_expected)
+        expected: tuple[object, ...] = (write.id, write.revision_expected)
         if write.generation_expected is not None:
-            guards, seen = (*guards, "generation"), (*seen, write.generation_expected)
+            guards, expected = (*guards, "generation"), (*expected, write.generation_expected)
         yield (
             ("update", write.noun, ("revision", *write.set), guards),
-            (write.revision_expected + 1, *write.set.values(), *seen),
+            (write.revision_expected + 1, *write.set.values(), *expected),
         )
     elif isinstance(write, Remove):
         yield ("delete", write.noun, ("id", "revision")), (write.id, write.revision_expected)
@@ -234,9 +245,16 @@ def _write(
 
 
 def _transition(
-    context: DecisionContext, machine: str, subject_id: str, tenant_id: object, step: tuple[int, str, str, Any]
+    context: DecisionContext,
+    machine: str,
+    subject_id: str,
+    tenant_id: object,
+    *,
+    generation: int,
+    source: str,
+    trigger: str,
+    target: str,
 ) -> tuple[object, ...]:
-    generation, source, trigger, target = step
     return (
         machine,
         subject_id,
@@ -244,7 +262,7 @@ def _transition(
         tenant_id or PLATFORM_OWNER,
         source,
         trigger,
-        target.value,
+        target,
         context.now,
         context.correlation_id,
     )
@@ -297,10 +315,10 @@ def audit_row(context: DecisionContext, audited: AuditRecord, outcome: str, orig
 
 @lru_cache(maxsize=1000)
 def _statement(shapes: Shape) -> str:
-    """The text of a statement of this shape; the guarded rows are counted at its end.
+    """The SQL text for this shape; the final SELECT counts the guarded rows.
 
-    Rows of one table that follow each other become one INSERT, which keeps their order: events of one decision stand
-    in the stream as the decision lists them.
+    Consecutive rows of one table become one INSERT, which keeps their order: the stream has the events of a decision
+    in the order in which the decision lists them.
     """
     numbers = iter(range(1, 1 << 16))
     parts, guarded = [], []
@@ -331,7 +349,7 @@ def _statement(shapes: Shape) -> str:
 async def record_refusal(
     database: Database, context: DecisionContext, audited: AuditRecord, outcome: str, origin: Origin
 ) -> None:
-    """Write the audit row of something that was refused; it has no other effect."""
+    """Write the audit row of a refused request; it has no other effect."""
     statement = _statement((("insert", "audit", AUDIT_COLUMNS),))
     try:
         async with database.connection(Acting()) as connection:

@@ -50,14 +50,16 @@ async def take(ground: Ground, digest: str, holder_id: str | None = None) -> str
     """Hold a digest for an instance; the holder's id."""
     now = context()
     holder = holder_id or CLOCK.mint(Prefix.INSTANCE)
-    decision = take_holds(now, (ground.tenant_id, ground.project_id), [Hold(digest, "instance", holder)])
+    decision = take_holds(
+        now, [Hold(digest, "instance", holder)], tenant_id=ground.tenant_id, project_id=ground.project_id
+    )
     await apply(ground.database, ground.acting, now, decision)
     return holder
 
 
 async def drop(ground: Ground, holder_id: str) -> None:
     now = context()
-    holds = await artifacts.holds_of(ground.database, ground.acting, ("instance", holder_id))
+    holds = await artifacts.holds_of(ground.database, ground.acting, "instance", holder_id)
     await apply(ground.database, ground.acting, now, drop_holds(now, holds))
 
 

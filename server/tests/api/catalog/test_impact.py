@@ -26,7 +26,10 @@ async def test_a_revocation_names_every_instance_and_member_that_holds_the_diges
     held, other = await ground.birth("instance"), await ground.birth("instance")
     holds = [Hold(DIGEST, "instance", held, version["id"])]
     await apply(
-        ground.database, ground.acting, context(), take_holds(context(), (shop.tenant.id, shop.project_id), holds)
+        ground.database,
+        ground.acting,
+        context(),
+        take_holds(context(), holds, tenant_id=shop.tenant.id, project_id=shop.project_id),
     )
     touched, untouched = replace(ground, instance_id=held), replace(ground, instance_id=other)
     standing = await touched.birth("member")

@@ -155,7 +155,7 @@ async def test_no_claim_slips_past_a_drain(site: Site) -> None:
     row = await site.fleet.database.fetchrow(PLATFORM, "SELECT id, revision FROM slot WHERE status = 'free'")
     assert row is not None
     claim = Update("slot", row["id"], row["revision"], {"status": "claimed", "allocation_id": allocation_id})
-    with pytest.raises(Refusal, match="takes no new allocations"):
+    with pytest.raises(Refusal, match="accepts no new allocations"):
         await site.fleet.write(claim)
 
 

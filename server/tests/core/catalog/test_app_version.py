@@ -291,8 +291,8 @@ def test_a_version_with_a_revoked_artifact_can_be_deprecated_and_retired() -> No
     ("behind", "said"),
     [
         (None, "no such artifact is registered"),
-        (artifact("b", tenant_id=OTHER_TENANT), "not all who see the app"),
-        (artifact("b", project_id=PROJECT, visibility="project"), "not all who see the app"),
+        (artifact("b", tenant_id=OTHER_TENANT), "not everybody who sees the app"),
+        (artifact("b", project_id=PROJECT, visibility="project"), "not everybody who sees the app"),
     ],
 )
 def test_an_artifact_that_not_all_may_use_serves_no_version(behind: Artifact | None, said: str) -> None:

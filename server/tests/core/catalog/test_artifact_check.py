@@ -158,6 +158,6 @@ def test_a_size_is_stated_with_the_move_of_trust_or_alone() -> None:
 
 def test_one_owner_has_a_bounded_number_of_checks_under_way() -> None:
     require_room(UNDER_WAY_MAX - 1)
-    with pytest.raises(Refusal, match="under way") as refused:
+    with pytest.raises(Refusal, match="running or queued") as refused:
         require_room(UNDER_WAY_MAX)
     assert refused.value.code is Code.LIMIT_REACHED

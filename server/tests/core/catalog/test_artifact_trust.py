@@ -251,7 +251,7 @@ def test_a_changed_conclusion_is_stored_with_its_reason() -> None:
     (move,), (event,), (audit,) = decision.writes, decision.events, decision.audits
     assert isinstance(move, StateChange)
     assert (move.machine, move.edge.trigger, move.generation_expected) == (TRUST, TrustTrigger.REJECT, 4)
-    assert move.set == {"rejection_reason": f"the source has {digest('0')} in its place"}
+    assert move.set == {"rejection_reason": f"the source has {digest('0')} instead"}
     assert (decision.result.trust, decision.result.trust_generation) == ("rejected", 5)
     assert event.type is EventType.ARTIFACT_TRUST_CHANGED
     assert (audit.action, audit.before, audit.after) == (

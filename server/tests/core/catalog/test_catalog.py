@@ -56,14 +56,14 @@ def entry(project: ProjectContext, needed: VersionNeeds = NEEDED, number: Any = 
 
 
 def obstacles(found: CatalogEntry) -> list[Obstacle]:
-    return [hindrance.obstacle for hindrance in found.hindrances]
+    return [hindrance.obstacle for hindrance in found.obstacles]
 
 
 def test_what_nothing_hinders_may_be_launched() -> None:
     found = entry(view())
 
     assert found.launchable
-    assert (found.app, found.version, found.hindrances) == (APP, ACTIVE, ())
+    assert (found.app, found.version, found.obstacles) == (APP, ACTIVE, ())
 
 
 DOUBTFUL = Trust(TrustState.UNVERIFIED, (TrustDoubt(Code.SIGNATURE_MISSING, "there is none"),))
@@ -91,7 +91,14 @@ DENIED = Trust(TrustState.REJECTED, (TrustDoubt(Code.SOURCE_DENIED, "the tenant 
             "not for 2.1.0",
         ),
         (view(), NEEDED, version(S.DEPRECATED), Obstacle.DEPRECATED, Code.VERSION_DEPRECATED, "is deprecated"),
-        (view(), NEEDED, version(S.STAGED), Obstacle.NOT_OFFERED, Code.VERSION_NOT_OFFERED, "offered to nobody"),
+        (
+            view(),
+            NEEDED,
+            version(S.STAGED),
+            Obstacle.NOT_OFFERED,
+            Code.VERSION_NOT_OFFERED,
+            "not offered to any project",
+        ),
         (
             view(policy=PolicyChain([(Layer.TENANT, PolicyRules(apps=NameRules(deny=("web-*",))))])),
             NEEDED,
@@ -106,7 +113,7 @@ DENIED = Trust(TrustState.REJECTED, (TrustDoubt(Code.SOURCE_DENIED, "the tenant 
             ACTIVE,
             Obstacle.POLICY,
             Code.POLICY_DENIED,
-            "6 GPUs would be held",
+            "would have 6 GPUs",
         ),
         (
             view(entitlement=entitled(rules=PolicyRules(gpus_max=1))),
@@ -149,7 +156,7 @@ def test_what_hinders_is_named(
     found = entry(project, needed, number)
 
     assert not found.launchable
-    (hindrance,) = found.hindrances
+    (hindrance,) = found.obstacles
     assert (hindrance.obstacle, hindrance.refusal.code) == (obstacle, code)
     assert said in hindrance.reason
 

@@ -137,5 +137,5 @@ def test_a_canary_is_refused_to_a_project_that_is_not_in() -> None:
     refusal = why_not_offered(canary, first_out(canary.version_id, "10"))
 
     assert refusal is not None
-    assert "not among its first" in refusal.detail
+    assert "not in it" in refusal.detail
     assert not meets(candidate("1.1.0", S.CANARY, None), "prj_1")

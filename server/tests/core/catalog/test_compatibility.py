@@ -155,7 +155,7 @@ def test_what_contradicts_itself_is_blocked_without_a_change() -> None:
     for app in (never, twice):
         found = fit(app, offer(GPU_SLICE, ONE))
         assert not found.fits
-        assert found.smallest_change == "none: what the app asks for contradicts itself"
+        assert found.smallest_change == "none: the app's requirements contradict each other"
 
 
 def test_coming_together_on_the_node_that_has_what_is_needed_is_enough() -> None:

@@ -227,7 +227,7 @@ def test_what_is_left_out_has_the_default_that_the_schema_states() -> None:
         ("/compatibility/needs", [{"fact": "a", "equals": 1, "at_least": 2}], "/compatibility/needs/0", "one_of", "of"),
         ("/artifact_kind", "vm", "/artifact_kind", "enum", "oci, launchable, controller"),
         ("/artifacts", {}, "/artifacts", "too_few", "at least 1"),
-        ("/required_actions", ["a", "a"], "/required_actions/1", "unique", "take it out"),
+        ("/required_actions", ["a", "a"], "/required_actions/1", "unique", "remove it"),
         ("/manifest_version", 2, "/manifest_version", "const", "write 1"),
     ],
 )  # fmt: skip

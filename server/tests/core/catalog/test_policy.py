@@ -195,7 +195,7 @@ def test_a_global_denial_is_final() -> None:
     )
 
     assert denied(chain, PolicyRequest(app="bad")) == (G, Subject.APP)
-    assert chain.decide(PolicyRequest(app="bad")).reason == "it is denied by 'bad'"
+    assert chain.decide(PolicyRequest(app="bad")).reason == "the deny list has 'bad'"
     assert chain.decide(PolicyRequest(app="good")).allowed
     assert denied(chain, PolicyRequest(app="other")) == (P, Subject.APP)
 
@@ -258,7 +258,7 @@ def test_a_denial_becomes_a_refusal_that_names_the_layer() -> None:
         "layer": "tenant",
         "subject": "sku",
         "value": "gpu-b",
-        "reason": "it is not on the list of what is allowed",
+        "reason": "it is not on the allow list",
     }
     assert chain.decide(PolicyRequest(sku="gpu-a")).refusal() is None
 
@@ -277,14 +277,14 @@ def test_an_explanation_says_what_each_layer_thinks() -> None:
     ]
 
     assert told == [
-        (G, Subject.REGION, True, "it is allowed by 'eu-*'"),
+        (G, Subject.REGION, True, "the allow list has 'eu-*'"),
         (G, Subject.GPUS, True, "at most 8 are allowed"),
-        (G, Subject.SIGNATURE, True, "nothing is said"),
-        (T, Subject.REGION, True, "nothing is said"),
-        (T, Subject.GPUS, True, "nothing is said"),
-        (T, Subject.SIGNATURE, True, "nothing is said"),
-        (P, Subject.REGION, False, "it is denied by 'eu-2'"),
-        (P, Subject.GPUS, True, "nothing is said"),
+        (G, Subject.SIGNATURE, True, "the layer has no rule for it"),
+        (T, Subject.REGION, True, "the layer has no rule for it"),
+        (T, Subject.GPUS, True, "the layer has no rule for it"),
+        (T, Subject.SIGNATURE, True, "the layer has no rule for it"),
+        (P, Subject.REGION, False, "the deny list has 'eu-2'"),
+        (P, Subject.GPUS, True, "the layer has no rule for it"),
         (P, Subject.SIGNATURE, True, "signatures are required for images"),
     ]
 

@@ -116,7 +116,7 @@ def test_a_place_has_its_layer_and_the_chain_its_order() -> None:
 
 def test_the_first_rules_of_a_layer_are_stored_with_a_reason() -> None:
     wish = PolicySpec(PolicyRules(apps=NameRules(allow=("ab",)), gpus_max=4), REASON)
-    decision = create_policy(context(), "pol_1", (TENANT, None), wish, [GLOBAL])
+    decision = create_policy(context(), "pol_1", wish, [GLOBAL], tenant_id=TENANT, project_id=None)
 
     made = decision.result
     assert (made.layer, made.rules, made.revision) == (
@@ -154,7 +154,7 @@ def test_other_rules_take_the_place_of_the_old_ones() -> None:
 )
 def test_an_overlay_that_widens_is_refused_when_it_is_written(rules: PolicyRules) -> None:
     with pytest.raises(Refusal) as refused:
-        create_policy(context(), "pol_1", (TENANT, None), PolicySpec(rules, REASON), [GLOBAL])
+        create_policy(context(), "pol_1", PolicySpec(rules, REASON), [GLOBAL], tenant_id=TENANT, project_id=None)
     assert refused.value.code is Code.POLICY_WIDENS
     with pytest.raises(Refusal) as refused:
         change_policy(context(), policy({}, TENANT), PolicySpec(rules, REASON), [GLOBAL], None)
@@ -175,5 +175,5 @@ def test_a_layer_above_may_be_narrowed_later_and_takes_effect_at_once() -> None:
 
 def test_a_change_has_a_reason() -> None:
     with pytest.raises(Refusal) as refused:
-        create_policy(context(), "pol_1", (None, None), PolicySpec(PolicyRules(), "so"), [])
+        create_policy(context(), "pol_1", PolicySpec(PolicyRules(), "so"), [], tenant_id=None, project_id=None)
     assert refused.value.details == {"path": "reason"}

@@ -6,11 +6,12 @@ from datetime import timedelta
 import pytest
 
 from mooring.core.identity.project import Project, ProjectContents, create_project, delete_project, update_project
-from mooring.core.identity.tenant import FirstAdmin, Tenant, create_tenant, update_tenant
+from mooring.core.identity.tenant import Tenant, create_tenant, update_tenant
 from mooring.core.identity.user import (
     OneTime,
     User,
     UserChange,
+    UserSpec,
     change_user,
     check_password_form,
     create_user,
@@ -38,7 +39,7 @@ def code_of(refused: pytest.ExceptionInfo[Refusal]) -> Code:
 
 
 def test_a_tenant_is_made_with_its_first_admin_who_can_sign_in_once() -> None:
-    decision = create_tenant(context(), "acme", " Acme AG ", FirstAdmin("Ada@Example.org", "Ada"), ONE_TIME)
+    decision = create_tenant(context(), "acme", " Acme AG ", UserSpec("Ada@Example.org", "Ada"), ONE_TIME)
 
     tenant, user = decision.result.tenant, decision.result.first_admin
     assert (tenant.slug, tenant.display_name, tenant.revision) == ("acme", "Acme AG", 0)
@@ -68,14 +69,14 @@ def test_a_tenant_is_made_with_its_first_admin_who_can_sign_in_once() -> None:
 @every_row(
     ("slug", "name", "admin", "path"),
     [
-        ("Acme", "Acme", FirstAdmin("a@b", "A"), "slug"),
-        ("acme", "", FirstAdmin("a@b", "A"), "display_name"),
-        ("acme", "Acme", FirstAdmin("nobody", "A"), "first_admin.email"),
-        ("acme", "Acme", FirstAdmin("a@b", "\n"), "first_admin.display_name"),
+        ("Acme", "Acme", UserSpec("a@b", "A"), "slug"),
+        ("acme", "", UserSpec("a@b", "A"), "display_name"),
+        ("acme", "Acme", UserSpec("nobody", "A"), "first_admin.email"),
+        ("acme", "Acme", UserSpec("a@b", "\n"), "first_admin.display_name"),
     ],
 )
 def test_a_tenant_with_a_bad_name_is_refused_and_the_value_named(
-    slug: str, name: str, admin: FirstAdmin, path: str
+    slug: str, name: str, admin: UserSpec, path: str
 ) -> None:
     with pytest.raises(Refusal) as refused:
         create_tenant(context(), slug, name, admin, ONE_TIME)
@@ -140,7 +141,7 @@ def test_a_project_that_holds_something_stays_and_says_what() -> None:
 
 
 def test_a_user_begins_with_a_one_time_code_and_no_role() -> None:
-    decision = create_user(context(), None, ("root@example.org", "Root"), ONE_TIME)
+    decision = create_user(context(), None, UserSpec("root@example.org", "Root"), ONE_TIME)
 
     (write,) = decision.writes
     assert isinstance(write, Insert)
@@ -151,7 +152,7 @@ def test_a_user_begins_with_a_one_time_code_and_no_role() -> None:
 
 def test_the_path_of_a_bad_value_is_that_of_the_request() -> None:
     with pytest.raises(Refusal) as refused:
-        new_user(context(), TENANT, ("x", "X"), ONE_TIME)
+        new_user(context(), TENANT, UserSpec("x", "X"), ONE_TIME)
     assert refused.value.details == {"path": "email"}
 
 
@@ -224,7 +225,7 @@ def test_the_token_by_which_a_password_is_changed_goes_on_to_count() -> None:
 
 def test_no_decision_about_a_user_tells_a_hash_or_a_code() -> None:
     decisions = (
-        create_user(context(), TENANT, ("a@b", "A"), ONE_TIME),
+        create_user(context(), TENANT, UserSpec("a@b", "A"), ONE_TIME),
         change_user(context(), USER_SEEN, UserChange.RESET, ONE_TIME),
         set_password(context(), USER_SEEN, "$new"),
     )

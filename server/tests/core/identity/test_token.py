@@ -17,6 +17,7 @@ from mooring.core.identity.token import (
     SESSION_LIFETIME,
     TOKEN_PREFIX,
     FreshToken,
+    PersonalTokenSpec,
     Token,
     TokenKind,
     check_actions,
@@ -98,7 +99,8 @@ def caller(facts: TokenFacts) -> Caller:
 
 
 def personal(actions: list[str] | None, lifetime: timedelta = DAY, limit: frozenset[str] | None = None) -> Token:
-    return personal_token(context(), FRESH, (USER, TENANT), ("laptop", lifetime, actions), limit=limit)
+    spec = PersonalTokenSpec("laptop", lifetime, actions)
+    return personal_token(context(), FRESH, spec, user_id=USER, tenant_id=TENANT, limit=limit)
 
 
 # Tokens

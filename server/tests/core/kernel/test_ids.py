@@ -12,7 +12,7 @@ from mooring.core.kernel.event import BEGINNING, StreamPosition, read_cursor
 from mooring.core.kernel.ids import (
     ALPHABET,
     BODY_LENGTH,
-    CHANCE_BYTES,
+    ENTROPY_BYTES,
     Prefix,
     encode,
     is_id,
@@ -22,7 +22,7 @@ from mooring.core.kernel.ids import (
 from tests.support.rows import every_row
 
 times = st.integers(0, 2**48 - 1)
-chances = st.binary(min_size=CHANCE_BYTES, max_size=CHANCE_BYTES)
+chances = st.binary(min_size=ENTROPY_BYTES, max_size=ENTROPY_BYTES)
 prefixes = st.sampled_from(Prefix)
 positions = st.builds(StreamPosition, st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
 

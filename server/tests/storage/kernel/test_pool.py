@@ -77,7 +77,7 @@ async def test_the_platform_and_the_tenants_do_not_share_connections(small: Data
 
 async def test_plans_are_kept_for_the_platform_and_for_no_tenant(small: Database) -> None:
     assert await small.fetchval(WITH_KEPT_PLANS, "SELECT current_user") == "mooring"
-    with pytest.raises(ValueError, match="for the platform alone"):
+    with pytest.raises(ValueError, match="only the platform"):
         Acting("ten_one", keeps_plans=True)
 
 
@@ -161,7 +161,7 @@ async def test_what_is_read_at_one_moment_is_read_again_whole_where_its_connecti
         assert row is not None
         return [*seen, row[0]]
 
-    first, second = await small.at_one_moment(ONE, read)
+    first, second = await small.in_snapshot(ONE, read)
     assert first == second == backends[1] != backends[0]
     assert await small.fetchval(ONE, BACKEND) == second, "it was given back, and outside of a transaction"
 
@@ -174,10 +174,10 @@ async def test_a_moment_is_for_one_tenant_writes_nothing_and_is_over_when_it_fai
         await reader.fetch(ONE, "DELETE FROM project RETURNING id")
 
     before = await small.fetchval(ONE, BACKEND)
-    with pytest.raises(ValueError, match="somebody else"):
-        await small.at_one_moment(ONE, of_another)
+    with pytest.raises(ValueError, match="another tenant"):
+        await small.in_snapshot(ONE, of_another)
     with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
-        await small.at_one_moment(ONE, writing)
+        await small.in_snapshot(ONE, writing)
     assert await small.fetchval(ONE, BACKEND) == before
 
 

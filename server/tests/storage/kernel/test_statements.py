@@ -109,7 +109,8 @@ def a_key() -> service_account.ServiceAccountKey:
 
 
 def a_token() -> token.Token:
-    return token.personal_token(NOW, FRESH, (USER, TENANT), ("cli", timedelta(days=1), None), limit=None)
+    spec = token.PersonalTokenSpec("cli", timedelta(days=1))
+    return token.personal_token(NOW, FRESH, spec, user_id=USER, tenant_id=TENANT, limit=None)
 
 
 def a_webhook() -> webhook.Webhook:
@@ -209,14 +210,14 @@ DRIVEN: Final[dict[str, Driver]] = {
     ),
     "service_account.revoke_key": lambda now: service_account.revoke_key(now, an_account(), a_key()),
     "tenant.create_tenant": lambda now: tenant.create_tenant(
-        now, "acme", "Acme", tenant.FirstAdmin("a@acme.example", "A"), ONE_TIME
+        now, "acme", "Acme", user.UserSpec("a@acme.example", "A"), ONE_TIME
     ),
     "tenant.update_tenant": lambda now: tenant.update_tenant(
         now, tenant.Tenant(TENANT, "acme", "Acme", 0, now.now), "Other", None
     ),
     "token.issue": lambda now: token.issue(a_token(), FRESH, action="token.create"),
     "token.revoke_token": lambda now: token.revoke_token(now, a_token()),
-    "user.create_user": lambda now: user.create_user(now, TENANT, ("b@acme.example", "B"), ONE_TIME),
+    "user.create_user": lambda now: user.create_user(now, TENANT, user.UserSpec("b@acme.example", "B"), ONE_TIME),
     "user.change_user": _every_change_of_a_user,
     "user.set_password": lambda now: user.set_password(now, a_user(), "$argon2id$…"),
     "webhook.create_webhook": lambda now: webhook.create_webhook(

@@ -34,7 +34,9 @@ def a_version() -> app_version.AppVersion:
 
 
 def a_policy() -> policy_change.Policy:
-    return policy_change.create_policy(NOW, NOW.mint(Prefix.POLICY), (TENANT, None), POLICY, ()).result
+    return policy_change.create_policy(
+        NOW, NOW.mint(Prefix.POLICY), POLICY, (), tenant_id=TENANT, project_id=None
+    ).result
 
 
 def an_entitlement() -> entitlement.Entitlement:
@@ -78,7 +80,7 @@ DRIVEN_APPS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterato
     "app_version.move_version": _every_move,
     "app_version.set_canary_percentage": _a_percentage,
     "policy_change.create_policy": lambda now: policy_change.create_policy(
-        now, now.mint(Prefix.POLICY), (TENANT, None), POLICY, ()
+        now, now.mint(Prefix.POLICY), POLICY, (), tenant_id=TENANT, project_id=None
     ),
     "policy_change.change_policy": lambda now: policy_change.change_policy(now, a_policy(), POLICY, (), None),
     "entitlement.create_entitlement": lambda now: _entitled(_person(now)),

@@ -26,7 +26,7 @@ from server.tests.support.lifecycle_rows import context
 
 WHY: Final = "because the tests say so"
 NOW: Final = context()
-PLACE: Final = (NOW.mint(Prefix.TENANT), NOW.mint(Prefix.PROJECT))
+PLACE: Final = {"tenant_id": NOW.mint(Prefix.TENANT), "project_id": NOW.mint(Prefix.PROJECT)}
 DIGEST: Final = f"sha256:{'a' * 64}"
 WISH: Final = artifact.ArtifactSpec(artifact.ArtifactKind.OCI, "oci://registry.example/team/app", DIGEST, 1)
 VERIFIED: Final = Trust(TrustState.VERIFIED)
@@ -34,17 +34,17 @@ HOLD: Final = Hold(DIGEST, "instance", NOW.mint(Prefix.INSTANCE))
 
 
 def an_artifact() -> artifact.Artifact:
-    return artifact.register_artifact(NOW, PLACE, WISH).result
+    return artifact.register_artifact(NOW, WISH, **PLACE).result
 
 
 def a_source() -> ArtifactSource:
     return artifact_source.create_source(
-        NOW, PLACE[0], artifact_source.ArtifactSourceSpec("any", "oci://any.example/*"), 0
+        NOW, PLACE["tenant_id"], artifact_source.ArtifactSourceSpec("any", "oci://any.example/*"), 0
     ).result
 
 
 def a_key() -> artifact_trust.SignerKey:
-    return signer_key.add_key(NOW, PLACE[0], signer_key.SignerKeySpec("any", "ed25519", "pem", "f"), 0).result
+    return signer_key.add_key(NOW, PLACE["tenant_id"], signer_key.SignerKeySpec("any", "ed25519", "pem", "f"), 0).result
 
 
 def a_look() -> Evidence:
@@ -87,7 +87,7 @@ def _measured(now: DecisionContext) -> Iterator[Decision[Any]]:
 
 
 DRIVEN_ARTIFACTS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
-    "artifact.register_artifact": lambda now: artifact.register_artifact(now, PLACE, WISH),
+    "artifact.register_artifact": lambda now: artifact.register_artifact(now, WISH, **PLACE),
     "artifact_check.accept_check": lambda now: artifact_check.accept_check(
         now, an_artifact(), artifact_check.CheckName.SMOKE, action="artifact.promote"
     ),
@@ -99,12 +99,12 @@ DRIVEN_ARTIFACTS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | It
     "artifact_evidence.add_evidence": _evidence,
     "artifact_evidence.measured": _measured,
     "artifact_evidence.add_presence": lambda now: artifact_evidence.add_presence(
-        artifact.register_artifact(now, PLACE, WISH), a_look()
+        artifact.register_artifact(now, WISH, **PLACE), a_look()
     ),
     "artifact_hold.drop_holds": lambda now: artifact_hold.drop_holds(
-        now, artifact_hold.take_holds(now, PLACE, [HOLD]).result
+        now, artifact_hold.take_holds(now, [HOLD], **PLACE).result
     ),
-    "artifact_hold.take_holds": lambda now: artifact_hold.take_holds(now, PLACE, [HOLD]),
+    "artifact_hold.take_holds": lambda now: artifact_hold.take_holds(now, [HOLD], **PLACE),
     "artifact_promotion.move_artifact": _every_move,
     "artifact_source.create_source": lambda now: artifact_source.create_source(
         now, None, artifact_source.ArtifactSourceSpec("any", "oci://any.example/*", True), 0

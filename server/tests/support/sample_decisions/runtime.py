@@ -49,7 +49,9 @@ def finishing(now: DecisionContext, kind: OperationKind, *members: Any, **column
     status = columns.pop("instance_status", "running")
     under_way = operation(kind, **columns)
     there = seen(*members, of=instance(status=status), during=under_way)
-    held = take_holds(now, ("ten_1", "prj_1"), [Hold(digest(each), "instance", "ins_1") for each in "ab"]).result
+    held = take_holds(
+        now, [Hold(digest(each), "instance", "ins_1") for each in "ab"], tenant_id="ten_1", project_id="prj_1"
+    ).result
     return FinishContext(there, under_way, manifest(), held)
 
 

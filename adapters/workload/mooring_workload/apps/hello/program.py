@@ -1,6 +1,6 @@
-"""A page that says hello: the smallest app that a platform can launch, in one file of the standard library.
+"""A page that says hello: the smallest app that a platform can launch, in one file with the standard library.
 
-It listens on loopback, on the port that `MOORING_PORT_HTTP` names, and ends by itself when it is asked to.
+It listens on loopback, on the port in `MOORING_PORT_HTTP`, and ends on SIGTERM.
 """
 
 import html
@@ -24,7 +24,6 @@ class Hello(BaseHTTPRequestHandler):
     """Two pages: one for people, one for probes."""
 
     def do_GET(self) -> None:
-        """Answer a request."""
         path = self.path.partition("?")[0]
         if path == "/":
             greeting = html.escape(os.environ.get("GREETING", "Hello from Mooring"))
@@ -43,11 +42,11 @@ class Hello(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Probes come every few seconds: what went well is not worth a line."""
+        """Log nothing: probes come every few seconds."""
 
 
 def main() -> None:
-    """Serve until it is asked to end."""
+    """Serve until SIGTERM."""
     server = ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("MOORING_PORT_HTTP", "8080"))), Hello)
     signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=server.shutdown).start())
     print(f"hello listens on {server.server_address[1]}", flush=True)

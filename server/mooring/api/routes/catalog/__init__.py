@@ -1,1 +1,1 @@
-"""Endpoints of the catalog wing: what can be launched, and whether it can be trusted."""
+"""Endpoints of the catalog wing: apps, versions, artifacts, policy and entitlements."""

@@ -1,4 +1,4 @@
-"""Endpoints of apps and their versions, in the platform and in a tenant, and of the manifest's schema and lint."""
+"""Endpoints of apps and their versions, on the platform and in tenants, and of the manifest's schema and lint."""
 
 from typing import Any
 
@@ -67,14 +67,14 @@ def _showing(request: RequestContext) -> Work[AppVersion]:
 
 @route_in(PLACES, "GET", PATH, RouteSpec("app", "list", "catalog.read", answer=Page[AppView]))
 async def list_apps(request: RequestContext, query: PageQuery) -> Page[AppView]:
-    """List the apps of exactly this place; what a project may launch is in its catalog."""
+    """List the apps of exactly this place; a project's catalog lists what the project may launch."""
     rows = await apps.page(request.services.database, request.acting, page_window(query, "app"))
     return page(rows, query, "app", lambda row: app_view(request.caller.authority, row))
 
 
 @route_in(PLACES, "POST", PATH, RouteSpec("app", "create", "app.create", 201, AppView, errors=(Code.NAME_TAKEN,)))
 async def create_app(request: RequestContext, body: CreateApp) -> Answered:
-    """Register an app, for everybody or for one tenant; its slug and category stay for ever."""
+    """Register an app, for all tenants or for one; its slug and category never change."""
     card = AppCard(body.display_name, body.description, body.icon)
     return await app_commands.create(_showing_app(request), body.slug, body.category, card)
 
@@ -95,8 +95,8 @@ async def get_app(request: RequestContext, app_id: str, query: WaitQuery) -> App
 )
 async def update_app(request: RequestContext, app_id: str, body: UpdateApp) -> Answered:
     """Change an app's card: name, description, icon."""
-    wish = {"display_name": body.display_name, "description": body.description, "icon": body.icon}
-    return await app_commands.update(_showing_app(request), app_id, wish, body.revision)
+    changes = {"display_name": body.display_name, "description": body.description, "icon": body.icon}
+    return await app_commands.update(_showing_app(request), app_id, changes, body.revision)
 
 
 @route_in(PLACES, "PUT", ONE + "/adapter-key", RouteSpec("app", "set-adapter-key", "app.update", answer=AppView))
@@ -104,7 +104,7 @@ async def set_app_adapter_key(request: RequestContext, app_id: str, body: SetAda
     """Set the public key of the adapter that serves an app.
 
     Operator accounts that are made from now on have it, and those that are there get it; the key before counts no more,
-    unless it is kept while adapters change over.
+    unless it is kept while adapters switch over.
     """
     key = None if body.public_key is None else read_key(body.public_key)
     return await app_commands.set_key(_showing_app(request), app_id, key, keep_previous=body.keep_previous)
@@ -161,7 +161,7 @@ async def get_version(request: RequestContext, app_id: str, version_id: str, que
 async def replace_version_manifest(
     request: RequestContext, app_id: str, version_id: str, body: ReplaceManifest
 ) -> Answered:
-    """Replace the manifest of a draft; from staging on it never changes."""
+    """Replace the manifest of a draft; once staged, it never changes."""
     return await commands.update(_showing(request), app_id, version_id, body.manifest, body.revision)
 
 
@@ -172,21 +172,21 @@ async def replace_version_manifest(
     RouteSpec("version", "promote", "app_version.promote", answer=VersionView, errors=MOVE_ERRORS),
 )
 async def promote_version(request: RequestContext, app_id: str, version_id: str, body: PromoteVersion) -> Answered:
-    """Move a version through its promotion, for a stated reason.
+    """Promote a version one step, for a stated reason.
 
-    `canary` takes the percentage, and sets another one for a version that is a canary already. `deprecate` takes the
-    successor, or why there is none. A version is never further than its artifacts.
+    `canary` needs the percentage; for a version that is a canary already, it changes the percentage. `deprecate` needs
+    the successor, or the reason why there is none. A version is never promoted further than its artifacts.
     """
     percentage = None if body.canary_percentage is None else str(body.canary_percentage)
-    wish = PromotionRequest(body.move, body.reason, percentage, body.superseded_by, body.no_successor_because)
-    return await commands.promote(_showing(request), app_id, version_id, wish)
+    promotion = PromotionRequest(body.move, body.reason, percentage, body.superseded_by, body.no_successor_because)
+    return await commands.promote(_showing(request), app_id, version_id, promotion)
 
 
 @route_in(
     PLACES, "GET", VERSION + "/history", RouteSpec("version", "history", "app_version.read", answer=VersionHistory)
 )
 async def get_version_history(request: RequestContext, app_id: str, version_id: str) -> VersionHistory:
-    """Read every move of a version: who made it, when and why."""
+    """Read every transition of a version: who made it, when and why."""
     database = request.services.database
     require(await versions.find(database, request.acting, app_id, version_id), "version")
     return VersionHistory(
@@ -212,7 +212,7 @@ async def get_manifest_schema(request: RequestContext) -> Response:
     RouteSpec("manifest", "lint", "self.read", answer=LintedView, read_only=True),
 )
 async def lint_manifest(request: RequestContext, body: LintManifest) -> LintedView:
-    """Look for mistakes in a manifest without publishing it; each is told by a JSON pointer, with a fix."""
+    """Look for mistakes in a manifest without publishing it; each finding has a JSON pointer and a fix."""
     reading = examine(body.manifest, AppContext(body.app_slug, body.category))
     document: Any = body.manifest
     return LintedView(

@@ -1,6 +1,6 @@
-"""Endpoints of artifacts in each kind of place.
+"""Endpoints of artifacts on the platform, in tenants and in projects.
 
-A place reads the platform's artifacts, its tenant's and its own; it changes its own.
+A place can read the artifacts of the platform, of its tenant and its own; it can change only its own.
 """
 
 from dataclasses import replace
@@ -53,25 +53,25 @@ OF_SOURCES = (
 )  # fmt: skip
 """What can be wrong with a source."""
 OF_CHECKS = (Code.CHECK_CANCELLED, Code.CHECK_RUNNING, Code.LIMIT_REACHED)
-"""Why a check that a request asks for is not there yet."""
+"""Why the result of a check is not available."""
 OF_TRUST = (
     Code.ARTIFACT_REVOKED, Code.ARTIFACT_UNVERIFIED, Code.SIGNATURE_INVALID, Code.SIGNATURE_KEY_UNKNOWN,
     Code.SIGNATURE_MISSING, Code.SIGNATURE_REPLAYED,
 )  # fmt: skip
-"""Why an artifact is not used."""
+"""Why an artifact must not be used."""
 
 
 def _showing(request: RequestContext) -> Work[EvaluatedArtifact]:
     return request.work(lambda verified: artifact_view(request.caller.authority, verified))
 
 
-async def _seen(request: RequestContext, artifact_id: str) -> Artifact:
+async def _visible(request: RequestContext, artifact_id: str) -> Artifact:
     row = await artifacts.find(request.services.database, request.acting, request.place.project_id, artifact_id)
     return require(row, "artifact")
 
 
-async def _judged(request: RequestContext, artifact_id: str) -> EvaluatedArtifact:
-    artifact = await _seen(request, artifact_id)
+async def _evaluated(request: RequestContext, artifact_id: str) -> EvaluatedArtifact:
+    artifact = await _visible(request, artifact_id)
     return (await evaluate_artifacts(request.services, request.acting, request.place.project_id, [artifact]))[0]
 
 
@@ -82,10 +82,10 @@ def _seconds(request: RequestContext, query: CheckWaitQuery) -> float:
 async def _settled(
     request: RequestContext, answered: Answered, query: CheckWaitQuery, *, registering: bool = False
 ) -> Answered:
-    """The answer as it is once the check that was asked for has ended, or the caller has waited long enough.
+    """The answer after the requested check has ended, or after the caller has waited long enough.
 
-    A repetition under the same key waits for the same check. What a check says about the bytes is the answer of a
-    verification; a registration is refused by it.
+    A repeated request with the same key waits for the same check. A conclusion about the bytes is a normal answer for a
+    verification, but refuses a registration.
     """
     named = msgspec.json.decode(answered.body, type=Answer)
     if named.check is None:
@@ -94,7 +94,7 @@ async def _settled(
     refusal = check.refusal()
     if refusal is not None and (registering or refusal.code not in CONCLUSIONS):
         raise refusal
-    view = artifact_view(request.caller.authority, await _judged(request, named.id))
+    view = artifact_view(request.caller.authority, await _evaluated(request, named.id))
     return replace(answered, body=encode_json(view))
 
 
@@ -128,13 +128,13 @@ async def list_artifacts(request: RequestContext, query: ArtifactQuery) -> Page[
     ),
 )
 async def register_artifact(request: RequestContext, body: RegisterArtifact, query: CheckWaitQuery) -> Answered:
-    """Register a digest, which must be at its source.
+    """Register a digest, which the source must have.
 
-    Of an image the manifests are read and hashed; of a blob every byte is, by a check. The answer waits a moment for
-    that: `check` says how far it is when it goes on for longer. It begins as a draft. To register again what could
-    not be read is to try again.
+    The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The
+    request waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.
+    Registering it again after a failed check starts another one.
     """
-    wish = ArtifactSpec(
+    spec = ArtifactSpec(
         kind=body.kind,
         location=body.location,
         digest=body.digest,
@@ -142,7 +142,7 @@ async def register_artifact(request: RequestContext, body: RegisterArtifact, que
         visibility=commands.visibility_of(request.place),
         labels=body.labels,
     )
-    answered = await commands.register(_showing(request), request.place, wish)
+    answered = await commands.register(_showing(request), request.place, spec)
     return await _settled(request, answered, query, registering=True)
 
 
@@ -155,17 +155,17 @@ async def register_artifact(request: RequestContext, body: RegisterArtifact, que
 async def publish_artifact(request: RequestContext, body: PublishArtifact) -> Answered:
     """Get a token to push to one repository of this place in the platform's own registry.
 
-    Push with it, then register the digest. The token is told once and counts for some minutes.
+    Push with it, then register the digest. The token is shown only once and is valid for some minutes.
     """
     return await commands.publish(request.work(publish_view), request.place, body.name)
 
 
 @route_in(PLACES, "GET", ONE, RouteSpec("artifact", "get", "artifact.read", answer=ArtifactView))
 async def get_artifact(request: RequestContext, artifact_id: str, query: WaitQuery) -> ArtifactView:
-    """Read an artifact; its trust is derived at this moment."""
+    """Read an artifact; its trust is derived when it is read."""
 
     async def read() -> ArtifactView:
-        return artifact_view(request.caller.authority, await _judged(request, artifact_id))
+        return artifact_view(request.caller.authority, await _evaluated(request, artifact_id))
 
     return await waited(request, query, artifact_id, read)
 
@@ -174,8 +174,8 @@ async def get_artifact(request: RequestContext, artifact_id: str, query: WaitQue
     PLACES, "GET", ONE + "/evidence", RouteSpec("artifact", "evidence", "artifact.read", answer=ArtifactEvidenceView)
 )
 async def get_artifact_evidence(request: RequestContext, artifact_id: str) -> ArtifactEvidenceView:
-    """Read what was observed about an artifact, what was checked, and what follows from it now."""
-    verified = await _judged(request, artifact_id)
+    """Read the evidence about an artifact, its checks, and the trust that follows from them now."""
+    verified = await _evaluated(request, artifact_id)
     checks = await artifacts.checks(request.services.database, request.acting, artifact_id)
     return evidence_view(verified, checks)
 
@@ -193,10 +193,10 @@ async def get_artifact_evidence(request: RequestContext, artifact_id: str) -> Ar
     ),
 )
 async def verify_artifact(request: RequestContext, artifact_id: str, query: CheckWaitQuery) -> Answered:
-    """Look at the source again, collect the signatures beside it, and conclude.
+    """Inspect the source again, collect the signatures, and derive the trust.
 
-    A check does it, and the answer waits a moment for that; one that is under way is joined. What is found is stored,
-    good or bad; `trust` and `doubts` of the answer say what follows.
+    A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
+    stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
     """
     return await _settled(request, await commands.verify(_showing(request), request.place, artifact_id), query)
 
@@ -228,16 +228,16 @@ async def verify_artifact(request: RequestContext, artifact_id: str, query: Chec
 async def promote_artifact(
     request: RequestContext, artifact_id: str, body: PromoteArtifact, query: CheckWaitQuery
 ) -> Answered:
-    """Move an artifact through its promotion: stage, canary, activate, rollback, deprecate, retire or withdraw.
+    """Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
-    Staging needs a smoke check, which fetches and hashes every layer; it is refused with `check_running` when that
-    goes on for longer than the request waits, and made when it is asked for again. A move towards projects needs that
-    the artifact is verified at this moment; `retired` needs that nothing holds its digest.
+    Staging needs a smoke check, which fetches and hashes every layer. If the check takes longer than the request waits,
+    the request is refused with `check_running`; repeat it when the check has ended. To stage, canary and activate, the
+    artifact must be verified at that moment; to retire it, nothing may hold its digest.
     """
-    wish = PromotionRequest(
+    promotion = PromotionRequest(
         body.move, body.reason, superseded_by=body.superseded_by, no_successor_because=body.no_successor_because
     )
-    return await promotions.promote(_showing(request), request.place, artifact_id, wish, _seconds(request, query))
+    return await promotions.promote(_showing(request), request.place, artifact_id, promotion, _seconds(request, query))
 
 
 @route_in(
@@ -247,21 +247,21 @@ async def promote_artifact(
     RouteSpec("artifact", "revoke", "artifact.revoke", answer=ArtifactView, errors=(Code.ILLEGAL_TRANSITION,)),
 )
 async def revoke_artifact(request: RequestContext, artifact_id: str, body: RevokeArtifact) -> Answered:
-    """Withdraw an artifact for ever: every use from now on is refused."""
+    """Withdraw an artifact permanently: every later use is refused."""
     return await commands.revoke(_showing(request), request.place, artifact_id, body.reason)
 
 
 @route_in(PLACES, "GET", ONE + "/history", RouteSpec("artifact", "history", "artifact.read", answer=HistoryView))
 async def get_artifact_history(request: RequestContext, artifact_id: str) -> HistoryView:
-    """Read every move of an artifact, with who made it and why."""
-    artifact = await _seen(request, artifact_id)
+    """Read every transition of an artifact, with who made it and why."""
+    artifact = await _visible(request, artifact_id)
     return history_view(await artifacts.history(request.services.database, request.acting, artifact))
 
 
 @route_in(PLACES, "GET", ONE + "/impact", RouteSpec("artifact", "impact", "artifact.read", answer=ImpactView))
 async def get_artifact_impact(request: RequestContext, artifact_id: str) -> ImpactView:
-    """Read what a revocation would touch: versions, instances and members on its digest, as far as this place sees."""
-    artifact = await _seen(request, artifact_id)
+    """Read what a revocation would affect: the versions, instances and members that this place sees on its digest."""
+    artifact = await _visible(request, artifact_id)
     database, acting, project_id = request.services.database, request.acting, request.place.project_id
     holds = await artifacts.holds_seen(database, acting, artifact, project_id)
     versions = await artifacts.versions_seen(database, acting, artifact)

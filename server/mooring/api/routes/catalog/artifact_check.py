@@ -1,4 +1,4 @@
-"""Endpoints of artifact checks: how far they are, what came of them, and ending one early."""
+"""Endpoints of artifact checks: their progress, their results, and cancelling one."""
 
 import time
 from typing import Final
@@ -20,10 +20,10 @@ from mooring.storage.catalog import artifact_check as checks
 
 PATH: Final = ONE + "/checks"
 NEWEST: Final = "chk_z"
-LOOK_SECONDS: Final = 0.5  # how often somebody who waits for progress looks; bytes that came are no event
+POLL_SECONDS: Final = 0.5  # how often a waiting request polls the progress, which causes no event
 
 
-async def _seen(request: RequestContext, artifact_id: str, check_id: str) -> ArtifactCheckView:
+async def _visible(request: RequestContext, artifact_id: str, check_id: str) -> ArtifactCheckView:
     services, project_id = request.services, request.place.project_id
     artifact = require(await artifacts.find(services.database, request.acting, project_id, artifact_id), "artifact")
     check = require(await checks.find(services.database, request.acting, artifact.id, check_id), "artifact_check")
@@ -32,7 +32,7 @@ async def _seen(request: RequestContext, artifact_id: str, check_id: str) -> Art
 
 @route_in(PLACES, "GET", PATH, RouteSpec("artifact_check", "list", "artifact.read", answer=Page[ArtifactCheckView]))
 async def list_artifact_checks(request: RequestContext, artifact_id: str, query: PageQuery) -> Page[ArtifactCheckView]:
-    """List the checks of an artifact, newest first: those that are under way and those that ended."""
+    """List the checks of an artifact, newest first, both unfinished and ended ones."""
     services, project_id = request.services, request.place.project_id
     artifact = require(await artifacts.find(services.database, request.acting, project_id, artifact_id), "artifact")
     window = page_window(query, "artifact_check", NEWEST)
@@ -46,18 +46,18 @@ async def list_artifact_checks(request: RequestContext, artifact_id: str, query:
 async def get_artifact_check(
     request: RequestContext, artifact_id: str, check_id: str, query: WaitQuery
 ) -> ArtifactCheckView:
-    """Read a check; `wait` with `changed_from` follows its progress, with `until` its end."""
+    """Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end."""
     deadline = time.monotonic() + min(query.wait, request.services.settings.wait_seconds_max)
     wanted = set(query.until.split(",")) if query.until else set()
-    view = await _seen(request, artifact_id, check_id)
+    view = await _visible(request, artifact_id, check_id)
     while view.status not in wanted and not request.services.hub.closed:
         left = deadline - time.monotonic()
         is_changed = query.changed_from is not None and view.etag != query.changed_from
         if left <= 0 or is_changed or (not wanted and query.changed_from is None) or view.finished_at is not None:
             break
-        await request.services.checks.wait_or_sleep(check_id, min(left, LOOK_SECONDS))
+        await request.services.checks.wait_or_sleep(check_id, min(left, POLL_SECONDS))
         await require_still_allowed(request)
-        view = await _seen(request, artifact_id, check_id)
+        view = await _visible(request, artifact_id, check_id)
     return view
 
 
@@ -70,6 +70,6 @@ async def get_artifact_check(
     ),
 )
 async def cancel_artifact_check(request: RequestContext, artifact_id: str, check_id: str) -> Answered:
-    """End a check early. Nothing is concluded from it; verifying begins a new one."""
+    """Cancel a check. Nothing is concluded from it; verifying the artifact starts a new one."""
     work: Work[ArtifactCheck] = request.work(lambda check: check_view(request.caller.authority, check))
     return await commands.cancel(work, request.place, artifact_id, check_id)

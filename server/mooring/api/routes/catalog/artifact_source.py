@@ -1,4 +1,4 @@
-"""Endpoints of the lists of allowed sources and of trusted signer keys: the platform's, and each tenant's."""
+"""Endpoints of the lists of allowed sources and of trusted signer keys, for the platform and for tenants."""
 
 from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
@@ -34,7 +34,7 @@ KEYS = "/signer-keys"
     RouteSpec("artifact_source", "list", "artifact_source.read", answer=Page[ArtifactSourceView]),
 )
 async def list_artifact_sources(request: RequestContext, query: PageQuery) -> Page[ArtifactSourceView]:
-    """List the sources that count here: the platform's and the tenant's own."""
+    """List the sources that apply in this place: the platform's and the tenant's own."""
     rows = await sources.page(request.services.database, request.acting, page_window(query, "artifact_source"))
     return page(rows, query, "artifact_source", lambda row: source_view(request.caller.authority, row))
 
@@ -53,22 +53,22 @@ async def list_artifact_sources(request: RequestContext, query: PageQuery) -> Pa
     ),
 )
 async def create_artifact_source(request: RequestContext, body: CreateArtifactSource) -> Answered:
-    """Allow artifacts from a place."""
-    wish = ArtifactSourceSpec(body.name, body.pattern, body.reaches_private)
-    return await commands.create(request.work(lambda made: source_view(request.caller.authority, made)), wish)
+    """Allow artifacts from a source."""
+    spec = ArtifactSourceSpec(body.name, body.pattern, body.reaches_private)
+    return await commands.create(request.work(lambda made: source_view(request.caller.authority, made)), spec)
 
 
 @route_in(
     PLACES, "DELETE", SOURCES + "/{source_id}", RouteSpec("artifact_source", "delete", "artifact_source.update", 204)
 )
 async def delete_artifact_source(request: RequestContext, source_id: str) -> Answered:
-    """Take a source off the list; what came from it is no longer verified, from the next use on."""
+    """Remove a source from the list; artifacts from it are not verified any more at their next use."""
     return await commands.delete(request.work(lambda _: None), source_id)
 
 
 @route_in(READERS, "GET", KEYS, RouteSpec("signer_key", "list", "signer_key.read", answer=Page[SignerKeyView]))
 async def list_signer_keys(request: RequestContext, query: PageQuery) -> Page[SignerKeyView]:
-    """List the keys that count or counted here: the platform's and the tenant's own."""
+    """List the keys that are or were trusted in this place: the platform's and the tenant's own."""
     rows = await signer_keys.page(request.services.database, request.acting, page_window(query, "signer_key"))
     return page(rows, query, "signer_key", lambda row: key_view(request.caller.authority, row))
 
@@ -82,7 +82,7 @@ async def list_signer_keys(request: RequestContext, query: PageQuery) -> Page[Si
     ),
 )
 async def add_signer_key(request: RequestContext, body: AddSignerKey) -> Answered:
-    """Trust a public key. To rotate, add the next one, sign with it, and remove the last."""
+    """Trust a public key. To rotate a key: add the new one, sign with it, and remove the old one."""
     work: Work[SignerKey] = request.work(lambda made: key_view(request.caller.authority, made))
     return await key_commands.add(work, body.name, body.public_key_pem)
 
@@ -94,6 +94,6 @@ async def add_signer_key(request: RequestContext, body: AddSignerKey) -> Answere
     RouteSpec("signer_key", "remove", "signer_key.update", answer=SignerKeyView),
 )
 async def remove_signer_key(request: RequestContext, signer_key_id: str) -> Answered:
-    """Stop trusting a key, at once: what only it signed is no longer verified where a signature is required."""
+    """Stop trusting a key immediately; if signatures are required, artifacts that only it signed are not verified."""
     work: Work[SignerKey] = request.work(lambda removed: key_view(request.caller.authority, removed))
     return await key_commands.remove(work, signer_key_id)

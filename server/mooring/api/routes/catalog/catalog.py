@@ -1,4 +1,4 @@
-"""Endpoints of the catalog: what is on offer, and what a project may launch."""
+"""Endpoints of the catalog: the apps on offer, and what a project may launch."""
 
 from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
@@ -12,12 +12,12 @@ from mooring.storage.catalog.catalog import CatalogFilter
 
 @route("GET", "/apps/catalog", Scope.SELF, RouteSpec("catalog", "list", "self.read", answer=Page[CatalogApp]))
 async def list_catalog(request: RequestContext, query: CatalogQuery) -> Page[CatalogApp]:
-    """Browse the apps that the caller's tenant sees: the platform's and its own, each with its newest version."""
-    pages, sought = _asked(query)
+    """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version."""
+    pages, wanted = _query_parts(query)
     if not _reads(request.caller.authority):
         return Page(items=[])
     window = page_window(pages, "catalog")
-    rows = await commands.browse(request.services, request.acting, sought, window)
+    rows = await commands.browse(request.services, request.acting, wanted, window)
     return page(rows, pages, "catalog", shelf_view)
 
 
@@ -28,15 +28,15 @@ async def list_catalog(request: RequestContext, query: CatalogQuery) -> Page[Cat
     RouteSpec("catalog", "list", "catalog.read", answer=Page[CatalogEntryView]),
 )
 async def list_project_catalog(request: RequestContext, query: CatalogQuery) -> Page[CatalogEntryView]:
-    """Browse what a project may launch and, for what it may not, everything that hinders it."""
-    pages, sought = _asked(query)
+    """Browse the apps as a project sees them: which it may launch and, for the others, every reason why not."""
+    pages, wanted = _query_parts(query)
     window = page_window(pages, "project_catalog")
     project_id = str(request.place.project_id)
-    rows = await commands.of_project(request.services, request.acting, project_id, sought, window)
+    rows = await commands.of_project(request.services, request.acting, project_id, wanted, window)
     return page(rows, pages, "project_catalog", line_view)
 
 
-def _asked(query: CatalogQuery) -> tuple[PageQuery, CatalogFilter]:
+def _query_parts(query: CatalogQuery) -> tuple[PageQuery, CatalogFilter]:
     words = () if query.search is None else search_words(query.search)
     return PageQuery(cursor=query.cursor, limit=query.limit), CatalogFilter(words, query.category)
 

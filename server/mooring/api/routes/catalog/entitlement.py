@@ -1,7 +1,7 @@
-"""Endpoints of entitlements: which apps a project may launch, and on which terms. Only people change them.
+"""Endpoints of entitlements: which apps a project may launch, and on which terms. Only people may change them.
 
-They are the platform's business too: what a project may launch is agreed between its tenant and whoever runs the
-platform, so an admin of either switches it on and off, and the tenant's audit trail says who did.
+The tenant and the operator of the platform agree on what a project may launch, so an admin of either may switch it on
+and off; the tenant's audit trail says who did.
 """
 
 from mooring.api.page import Page, PageQuery, page, page_window
@@ -42,7 +42,7 @@ def _showing(request: RequestContext) -> Work[EntitlementWithNeeds]:
     RouteSpec("entitlement", "list", "entitlement.read", answer=Page[EntitlementView], platform_too=True),
 )
 async def list_entitlements(request: RequestContext, query: PageQuery) -> Page[EntitlementView]:
-    """List what a project was entitled to; what it may launch in the end is in its catalog."""
+    """List the entitlements of a project; its catalog shows what it may actually launch."""
     database, project_id = request.services.database, str(request.place.project_id)
     rows = await entitlements.page(database, request.acting, project_id, page_window(query, "entitlement"))
     required = await entitlements.required_actions(database, request.acting, [each.app_id for each in rows])
@@ -69,10 +69,10 @@ async def list_entitlements(request: RequestContext, query: PageQuery) -> Page[E
     ),
 )
 async def create_entitlement(request: RequestContext, body: CreateEntitlement) -> Answered:
-    """Entitle a project to an app, or say that it is not.
+    """Entitle a project to an app, or state that it is not entitled.
 
-    The answer shows what the newest offered version requires for its operator account and what of it nobody agreed
-    to: a version that requires more than was agreed to is not launched.
+    The answer shows the actions that the newest offered version requires for its operator account, and which of them
+    nobody has agreed to. A version that requires more than was agreed cannot be launched.
     """
     return await commands.create(_showing(request), str(request.place.project_id), body.app_id, request_of(body))
 
@@ -106,7 +106,7 @@ async def get_entitlement(request: RequestContext, entitlement_id: str, query: W
     ),
 )
 async def update_entitlement(request: RequestContext, entitlement_id: str, body: UpdateEntitlement) -> Answered:
-    """State an entitlement's terms anew: on, off, versions, rules, and the actions that are agreed to."""
+    """Replace an entitlement's terms: on or off, versions, rules, and the agreed actions."""
     project_id = str(request.place.project_id)
     return await commands.update(_showing(request), project_id, entitlement_id, request_of(body), body.revision)
 
@@ -118,7 +118,7 @@ async def update_entitlement(request: RequestContext, entitlement_id: str, body:
     RouteSpec("entitlement", "enable", "entitlement.update", answer=EntitlementView, platform_too=True),
 )
 async def enable_entitlement(request: RequestContext, entitlement_id: str, body: SwitchEntitlement) -> Answered:
-    """Switch an entitlement on, on the terms that it has."""
+    """Switch an entitlement on without changing its terms."""
     return await commands.switch(_showing(request), str(request.place.project_id), entitlement_id, True, body.reason)
 
 
@@ -129,11 +129,11 @@ async def enable_entitlement(request: RequestContext, entitlement_id: str, body:
     RouteSpec("entitlement", "disable", "entitlement.update", answer=EntitlementView, platform_too=True),
 )
 async def disable_entitlement(request: RequestContext, entitlement_id: str, body: SwitchEntitlement) -> Answered:
-    """Switch an entitlement off; its terms stay, what runs goes on, new instances are refused."""
+    """Switch an entitlement off; its terms stay, running instances continue, new ones are refused."""
     return await commands.switch(_showing(request), str(request.place.project_id), entitlement_id, False, body.reason)
 
 
 @route_in(PLACES, "DELETE", ONE, RouteSpec("entitlement", "delete", "entitlement.update", 204, platform_too=True))
 async def delete_entitlement(request: RequestContext, entitlement_id: str) -> Answered:
-    """Take an entitlement away; what runs goes on, new instances are refused."""
+    """Delete an entitlement; running instances continue, new ones are refused."""
     return await commands.delete(request.work(lambda _: None), str(request.place.project_id), entitlement_id)

@@ -1,4 +1,4 @@
-"""Endpoints of the policy's layers: read, state and explain, in each kind of place."""
+"""Endpoints of policy layers on the platform, in tenants and in projects: read, set and explain."""
 
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
@@ -27,7 +27,7 @@ PATH = "/policy"
 
 @route_in(PLACES, "GET", PATH, RouteSpec("policy", "get", "policy.read", answer=PolicyView))
 async def get_policy(request: RequestContext) -> PolicyView:
-    """Read the layer of exactly this place; what counts in the end, `explain` says."""
+    """Read the layer of exactly this place; `explain` shows the combined effect of all layers."""
     database, project_id = request.services.database, request.place.project_id
     if project_id is not None:
         require(await projects.find(database, request.acting, project_id), "project")
@@ -44,9 +44,9 @@ async def get_policy(request: RequestContext) -> PolicyView:
     ),
 )
 async def update_policy(request: RequestContext, body: PutPolicy) -> Answered:
-    """State all rules of this place's layer; they take effect with the next decision.
+    """Replace all rules of this place's layer; they take effect with the next decision.
 
-    A layer can only narrow what the layers above it allow; one that says more is refused.
+    A layer can only narrow what the layers above it allow; one that allows more is refused.
     """
     work: Work[Policy] = request.work(lambda policy: policy_view(request.caller.authority, request.place, policy))
     return await commands.put(work, request.place, PolicySpec(rules_of(body.rules), body.reason), body.revision)
@@ -54,7 +54,7 @@ async def update_policy(request: RequestContext, body: PutPolicy) -> Answered:
 
 @route_in(PLACES, "GET", PATH + "/explain", RouteSpec("policy", "explain", "policy.read", answer=ExplainedView))
 async def explain_policy(request: RequestContext, query: ExplainQuery) -> ExplainedView:
-    """Decide about something as it would be decided here, and say which layer decided and why."""
+    """Evaluate the policy of this place for a hypothetical request, and show which layer decides and why."""
     rows = await policies.chain(request.services.database, request.acting, request.place.project_id)
     chain = PolicyChain(layers_of(rows))
     asked = PolicyRequest(query.source, query.region, query.sku, query.app, query.gpus, query.signed, query.image)

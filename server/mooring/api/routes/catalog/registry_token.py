@@ -1,8 +1,8 @@
 """The token service of the platform's own registry.
 
-The registry sends its clients here. They show a token of the platform's as a password, by basic authentication, as
-registry clients do, or as a bearer token. What they ask for is cut down to what they may have: the repositories of a
-place are pushed to by whoever may register artifacts there and pulled from by whoever may read them.
+The registry sends its clients here. They present a token of the platform as the password of basic authentication, as
+registry clients do, or as a bearer token. The requested access is reduced to what the caller may do: push to the
+repositories of a place requires the right to register artifacts there, and pull requires the right to read them.
 """
 
 import base64
@@ -28,7 +28,7 @@ Word = Annotated[str, Meta(max_length=4_000)]
 
 
 class RegistryTokenQuery(Strict):
-    """What a client of the registry asks for."""
+    """The access that a client of the registry asks for."""
 
     service: Annotated[str, Meta(max_length=200)] = ""
     scope: Word = ""
@@ -38,7 +38,7 @@ class RegistryTokenQuery(Strict):
 
 
 class RegistryToken(Shown):
-    """A token for the registry; both names are in use."""
+    """A token for the registry, under both names that clients expect."""
 
     token: str
     access_token: str
@@ -47,7 +47,7 @@ class RegistryToken(Shown):
 
 
 class RegistryView(Shown):
-    """The platform's own registry, and what it is set up with."""
+    """The platform's own registry and its configuration."""
 
     url: str
     service: str
@@ -68,9 +68,9 @@ class RegistryView(Shown):
     ),
 )
 async def get_registry_token(request: RequestContext, query: RegistryTokenQuery) -> RegistryToken:
-    """Exchange a token of this platform for one that its registry takes, over some repositories.
+    """Exchange a token of this platform for a token for some repositories of its registry.
 
-    The token is the password of basic authentication, under any user name.
+    Send the platform's token as the password of basic authentication, with any user name.
     """
     own = request.services.artifacts.own
     if own is None:
@@ -92,7 +92,7 @@ async def get_registry_token(request: RequestContext, query: RegistryTokenQuery)
     (Scope.PLATFORM,), "GET", "/registry", RouteSpec("registry", "get", "artifact_source.read", answer=RegistryView)
 )
 async def get_registry(request: RequestContext) -> RegistryView:
-    """Read how the platform's own registry is set up: name, issuer and the certificate that it trusts."""
+    """Read the configuration of the platform's own registry: name, issuer and the certificate that it trusts."""
     settings = request.services.settings
     pair = await registry_pair(request.services)
     return RegistryView(
@@ -104,7 +104,7 @@ async def get_registry(request: RequestContext) -> RegistryView:
 
 
 def allowed_actions(authority: Authority, repository: str) -> frozenset[str]:
-    """What a caller may do with a repository of the platform's own registry, by the place that its name begins with."""
+    """What a caller may do with a repository of the platform's own registry; its name begins with its place."""
     first, _, rest = repository.partition("/")
     reads = [authority.tenant, *authority.projects.values()]
     if first == PLATFORM_NAMESPACE:
@@ -135,7 +135,7 @@ async def _caller(request: RequestContext) -> Caller:
 
 
 def _password(authorization: str) -> str:
-    """The token that was shown: as the password, or by itself."""
+    """The token from the header: the password of basic authentication, or a bearer token."""
     scheme, _, shown = authorization.partition(" ")
     if scheme.lower() == "bearer" and shown.strip():
         return shown.strip()

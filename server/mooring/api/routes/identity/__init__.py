@@ -1,1 +1,1 @@
-"""Endpoints of the identity wing: who calls, and what they may do."""
+"""Endpoints of the identity wing: tenants, projects, users, memberships, service accounts, tokens and sign-in."""

@@ -33,7 +33,7 @@ from mooring.commands.identity.token_exchange import exchange_token
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered
 from mooring.core.identity.assertion import HolderRefused
-from mooring.core.identity.token import TokenKind
+from mooring.core.identity.token import PersonalTokenSpec, TokenKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Authority, Scope
 from mooring.gateways.passwords import new_token
@@ -50,13 +50,13 @@ EXCHANGE = "/oauth/token"
     RouteSpec("session", "create", PUBLIC_ACTION, answer=SignedInView, errors=(Code.SIGN_IN_REFUSED,)),
 )
 async def sign_in(request: RequestContext, body: SignIn) -> SignedInView:
-    """Sign a person in: a short-lived session token for a password or a one-time code.
+    """Sign a person in with a password or a one-time code; the answer is a short-lived session token.
 
-    A user of a tenant names the tenant's slug; a user of the platform's does not. With a one-time code, `new_password`
-    becomes the password, and the code counts no more.
+    A user of a tenant gives the tenant's slug; a user of the platform does not. With a one-time code, `new_password`
+    becomes the password, and the code cannot be used again.
     """
     who = f"address {request.origin.remote_address}"
-    request.tools.failures.take(who)  # counted before it is known to fail: else many that are sent at once are one
+    request.tools.failures.take(who)  # counted before the outcome is known, so that parallel attempts all count
     offered = signing_in.SignInCredentials(
         body.tenant, body.email, body.password, body.one_time_code, body.new_password
     )
@@ -95,7 +95,9 @@ async def exchange_assertion(request: RequestContext, body: TokenGrant) -> Acces
     try:
         exchanged = await exchange_token(request.services, request.context, body.assertion, audiences, request.origin)
     except HolderRefused as refusal:
-        request.tools.failures.take(f"holder {refusal.holder_id}")  # one retired node does not lock its neighbours out
+        request.tools.failures.take(
+            f"holder {refusal.holder_id}"
+        )  # a retired node must not lock out others behind the same address
         raise
     except Refusal as refusal:
         if refusal.code is Code.ASSERTION_REFUSED:
@@ -107,7 +109,7 @@ async def exchange_assertion(request: RequestContext, body: TokenGrant) -> Acces
 
 @route("GET", "/whoami", Scope.SELF, RouteSpec("whoami", "get", "self.read", answer=WhoAmI))
 async def get_whoami(request: RequestContext) -> WhoAmI:
-    """Read who the caller is, and what it may do where."""
+    """Read who the caller is, and what they may do in which place."""
     return who_am_i(request.caller)
 
 
@@ -118,9 +120,9 @@ async def get_whoami(request: RequestContext) -> WhoAmI:
     RouteSpec("whoami", "change_password", "self.update", 204, errors=(Code.SIGN_IN_REFUSED,)),
 )
 async def change_own_password(request: RequestContext, body: ChangePassword) -> Answered:
-    """Change the caller's own password; every older token but the one in use counts no more."""
+    """Change the caller's own password; it invalidates every older token except the one in use."""
     who = f"user {request.caller.actor.id}"
-    request.tools.failures.take(who)  # a stolen token is no leave to guess the password
+    request.tools.failures.take(who)  # a stolen token must not help to guess the password
     wanted = (body.current_password, body.new_password)
     try:
         answered = await user_commands.change_own_password(request.work(lambda _: None), *wanted)
@@ -134,7 +136,7 @@ async def change_own_password(request: RequestContext, body: ChangePassword) -> 
 
 @route("GET", "/tokens", Scope.SELF, RouteSpec("token", "list", "token.read", answer=Page[TokenView]))
 async def list_tokens(request: RequestContext, query: PageQuery) -> Page[TokenView]:
-    """List the caller's own tokens that still count."""
+    """List the caller's own tokens that are neither revoked nor expired."""
     window = page_window(query, "token")
     rows = await tokens.list_own(
         request.services.database, request.acting, request.caller.actor.id, request.context.now, window
@@ -157,11 +159,14 @@ async def list_tokens(request: RequestContext, query: PageQuery) -> Page[TokenVi
     ),
 )
 async def create_token(request: RequestContext, body: CreateToken) -> Answered:
-    """Make a personal access token, told once; with `actions` it is narrower than its maker, never wider."""
+    """Create a personal access token; it is shown only once.
+
+    `actions` limits the token to these action keys; a token never allows more than its owner may do.
+    """
     secret = new_token(TokenKind.PERSONAL)
     work = request.work(partial(token_created, secret=secret))
-    lifetime = timedelta(seconds=body.expires_in_seconds)
-    return await commands.create_personal(work, secret, (body.name, lifetime, body.actions))
+    spec = PersonalTokenSpec(body.name, timedelta(seconds=body.expires_in_seconds), body.actions)
+    return await commands.create_personal(work, secret, spec)
 
 
 @route("GET", "/tokens/{token_id}", Scope.SELF, RouteSpec("token", "get", "token.read", answer=TokenView))
@@ -173,7 +178,7 @@ async def get_token(request: RequestContext, token_id: str) -> TokenView:
 
 @route("DELETE", "/tokens/{token_id}", Scope.SELF, RouteSpec("token", "revoke", "token.revoke", answer=TokenView))
 async def revoke_token(request: RequestContext, token_id: str) -> Answered:
-    """Revoke one of the caller's own tokens; its open streams are closed."""
+    """Revoke one of the caller's own tokens and close its open streams."""
     return await commands.revoke(request.work(token_view), token_id)
 
 
@@ -184,7 +189,7 @@ async def revoke_token(request: RequestContext, token_id: str) -> Answered:
     RouteSpec("break_glass", "open", "break_glass.open", 201, BreakGlassOpened, one_time_secret=True),
 )
 async def open_break_glass(request: RequestContext, body: OpenBreakGlass) -> Answered:
-    """Enter a tenant for a bounded time, with a stated reason that the tenant reads too."""
+    """Enter a tenant for a bounded time, with a stated reason that the tenant can read too."""
     secret = new_token(TokenKind.BREAK_GLASS)
     work = request.work(partial(break_glass_opened, secret=secret))
     return await commands.enter(work, secret, body.tenant_id, body.role, body.reason)

@@ -1,4 +1,4 @@
-"""Endpoints of memberships, in each kind of place."""
+"""Endpoints of memberships on the platform, in tenants and in projects."""
 
 from functools import partial
 
@@ -23,7 +23,7 @@ PLACES = (Scope.PLATFORM, Scope.TENANT, Scope.PROJECT)
     RouteSpec("membership", "list", "membership.read", answer=Page[MembershipView]),
 )
 async def list_memberships(request: RequestContext, query: PageQuery) -> Page[MembershipView]:
-    """List who has which role in exactly this place."""
+    """List who has which role in exactly this place, without the places above and below."""
     window = page_window(query, "membership")
     rows = await memberships.page(request.services.database, request.acting, request.place.project_id, window)
     return page(rows, query, "membership", lambda row: membership_view(request.caller.authority, row))
@@ -43,7 +43,7 @@ async def list_memberships(request: RequestContext, query: PageQuery) -> Page[Me
     ),
 )
 async def create_membership(request: RequestContext, body: CreateMembership) -> Answered:
-    """Give a user a role here; nobody gives more than he holds himself."""
+    """Give a user a role in this place; nobody can grant more than they hold themselves."""
     work = request.work(partial(membership_view, request.caller.authority))
     return await commands.create(work, commands.home(work, request.place), body.user_id, body.role)
 
@@ -67,5 +67,5 @@ async def get_membership(request: RequestContext, membership_id: str) -> Members
     RouteSpec("membership", "delete", "membership.delete", 204, errors=(Code.LAST_ADMIN, Code.GRANT_EXCEEDS_CEILING)),
 )
 async def delete_membership(request: RequestContext, membership_id: str) -> Answered:
-    """Take a role away; no place loses its last admin."""
+    """Take a role away; the last admin of a place cannot be removed."""
     return await commands.delete(request.work(lambda _: None), request.place, membership_id)

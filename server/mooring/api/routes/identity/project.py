@@ -18,7 +18,7 @@ from mooring.storage.identity import project as projects
 
 @route("GET", "/projects", Scope.SELF, RouteSpec("project", "list", "self.read", answer=Page[ProjectView]))
 async def list_projects(request: RequestContext, query: PageQuery) -> Page[ProjectView]:
-    """List the projects that the caller may read: all of the tenant for its admins, else those it works in."""
+    """List the projects that the caller may read: a tenant's admins see all, others see those they belong to."""
     authority, database = request.caller.authority, request.services.database
     window = page_window(query, "project")
     rows: list[Project] = []
@@ -37,7 +37,7 @@ async def list_projects(request: RequestContext, query: PageQuery) -> Page[Proje
     RouteSpec("project", "create", "project.create", 201, ProjectView, errors=(Code.NAME_TAKEN,)),
 )
 async def create_project(request: RequestContext, body: CreateProject) -> Answered:
-    """Make a project in a tenant."""
+    """Create a project in a tenant."""
     work = request.work(partial(project_view, request.caller.authority))
     return await commands.create(work, str(request.place.tenant_id), body.slug, body.display_name)
 

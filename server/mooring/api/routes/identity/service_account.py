@@ -34,7 +34,7 @@ NOUN = "service_account"
 
 @route_in(HERE, "GET", PATH, RouteSpec(NOUN, "list", "service_account.read", answer=Page[ServiceAccountView]))
 async def list_service_accounts(request: RequestContext, query: PageQuery) -> Page[ServiceAccountView]:
-    """List a project's service accounts; deleted ones are readable by id only."""
+    """List a project's service accounts; deleted ones can only be read by id."""
     project_id = str(request.place.project_id)
     window = page_window(query, NOUN)
     rows = await accounts.page(request.services.database, request.acting, project_id, window)
@@ -55,11 +55,11 @@ async def list_service_accounts(request: RequestContext, query: PageQuery) -> Pa
     ),
 )
 async def create_service_account(request: RequestContext, body: CreateServiceAccount) -> Answered:
-    """Make a service account with an explicit list of actions, at most those of its maker."""
+    """Create a service account with an explicit list of actions, at most those of its creator."""
     work = request.work(partial(service_account_view, request.caller.authority))
     key = None if body.public_key is None else read_key(body.public_key)
-    wish = ServiceAccountSpec(body.name, body.description, tuple(body.actions), key)
-    return await commands.create(work, request.place, wish)
+    spec = ServiceAccountSpec(body.name, body.description, tuple(body.actions), key)
+    return await commands.create(work, request.place, spec)
 
 
 @route_in(HERE, "GET", ONE, RouteSpec(NOUN, "get", "service_account.read", answer=ServiceAccountView))
@@ -92,13 +92,19 @@ async def update_service_account(
     """Change a service account's list of actions or its description."""
     work = request.work(partial(service_account_view, request.caller.authority))
     actions = None if body.actions is None else tuple(body.actions)
-    ids = (str(request.place.project_id), service_account_id)
-    return await commands.update(work, ids, actions, body.description, body.revision)
+    return await commands.update(
+        work,
+        str(request.place.project_id),
+        service_account_id,
+        actions=actions,
+        description=body.description,
+        revision_seen=body.revision,
+    )
 
 
 async def _move(request: RequestContext, service_account_id: str, trigger: ServiceAccountTrigger) -> Answered:
     work = request.work(partial(service_account_view, request.caller.authority))
-    return await commands.move(work, (str(request.place.project_id), service_account_id), trigger)
+    return await commands.move(work, str(request.place.project_id), service_account_id, trigger)
 
 
 @route_in(
@@ -114,7 +120,7 @@ async def _move(request: RequestContext, service_account_id: str, trigger: Servi
     ),
 )
 async def disable_service_account(request: RequestContext, service_account_id: str) -> Answered:
-    """Switch a service account off: its tokens count no more."""
+    """Switch a service account off; its tokens are no longer accepted."""
     return await _move(request, service_account_id, ServiceAccountTrigger.DISABLE)
 
 
@@ -136,7 +142,7 @@ async def enable_service_account(request: RequestContext, service_account_id: st
     RouteSpec(NOUN, "delete", "service_account.delete", answer=ServiceAccountView, errors=(Code.ILLEGAL_TRANSITION,)),
 )
 async def delete_service_account(request: RequestContext, service_account_id: str) -> Answered:
-    """Delete a service account for ever; its record stays readable."""
+    """Permanently delete a service account; its record stays readable."""
     return await _move(request, service_account_id, ServiceAccountTrigger.DELETE)
 
 
@@ -147,7 +153,7 @@ async def delete_service_account(request: RequestContext, service_account_id: st
     RouteSpec("service_account_key", "list", "service_account.read", answer=Page[KeyView]),
 )
 async def list_service_account_keys(request: RequestContext, service_account_id: str) -> Page[KeyView]:
-    """List the public keys of a service account, revoked ones too."""
+    """List the public keys of a service account, including revoked ones."""
     database, project_id = request.services.database, str(request.place.project_id)
     account = require(await accounts.find(database, request.acting, project_id, service_account_id), "service account")
     keys = await accounts.keys(database, request.acting, account.id)
@@ -168,9 +174,11 @@ async def list_service_account_keys(request: RequestContext, service_account_id:
     ),
 )
 async def create_service_account_key(request: RequestContext, service_account_id: str, body: CreateKey) -> Answered:
-    """Add a public key: add the new one, switch over, revoke the old one, and the key is rotated."""
-    ids = (str(request.place.project_id), service_account_id)
-    return await commands.create_key(request.work(key_view), ids, read_key(body.public_key), body.expires_at)
+    """Add a public key. To rotate a key: add the new one, switch to it, revoke the old one."""
+    project_id, public_key = str(request.place.project_id), read_key(body.public_key)
+    return await commands.create_key(
+        request.work(key_view), project_id, service_account_id, public_key, body.expires_at
+    )
 
 
 @route_in(
@@ -180,13 +188,13 @@ async def create_service_account_key(request: RequestContext, service_account_id
     RouteSpec("service_account_key", "revoke", "service_account.key.revoke", answer=KeyView),
 )
 async def revoke_service_account_key(request: RequestContext, service_account_id: str, key_id: str) -> Answered:
-    """Revoke a key, and with it every token that was made with it."""
-    ids = (str(request.place.project_id), service_account_id)
-    return await commands.revoke(request.work(key_view), ids, key_id)
+    """Revoke a key, and with it every token that was issued with it."""
+    project_id = str(request.place.project_id)
+    return await commands.revoke(request.work(key_view), project_id, service_account_id, key_id)
 
 
 def read_key(text: str) -> bytes:
-    """The bytes of a public key in base64 of either alphabet."""
+    """The bytes of a public key; both base64 alphabets are accepted."""
     try:
         return base64.b64decode(text.replace("-", "+").replace("_", "/") + "=" * (-len(text) % 4), validate=True)
     except (ValueError, binascii.Error) as error:

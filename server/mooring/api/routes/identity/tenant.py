@@ -17,7 +17,7 @@ from mooring.api.wait import WaitQuery, waited
 from mooring.commands.identity import tenant as commands
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered
-from mooring.core.identity.tenant import FirstAdmin
+from mooring.core.identity.user import UserSpec
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope
 from mooring.gateways.passwords import new_one_time_code
@@ -46,14 +46,14 @@ async def list_tenants(request: RequestContext, query: PageQuery) -> Page[Tenant
     ),
 )
 async def create_tenant(request: RequestContext, body: CreateTenant) -> Answered:
-    """Make a tenant with its first admin.
+    """Create a tenant with its first admin.
 
-    The answer holds the admin's one-time sign-in code. It is told once; a repeat with the same Idempotency-Key
-    tells it again.
+    The answer holds the admin's one-time sign-in code. It is shown only once; a repeated request with the same
+    Idempotency-Key shows it again.
     """
     code = new_one_time_code()
     work = request.work(partial(tenant_created, request.caller.authority, code=code))
-    admin = FirstAdmin(body.first_admin.email, body.first_admin.display_name)
+    admin = UserSpec(body.first_admin.email, body.first_admin.display_name)
     return await commands.create(work, body.slug, body.display_name, admin, code)
 
 

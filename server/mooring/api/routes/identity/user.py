@@ -1,4 +1,4 @@
-"""Endpoints of users, of the platform's and of each tenant's."""
+"""Endpoints of users, on the platform and in tenants."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from mooring.api.wait import WaitQuery, waited
 from mooring.commands.identity import user as commands
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered
-from mooring.core.identity.user import UserChange
+from mooring.core.identity.user import UserChange, UserSpec
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope
 from mooring.gateways.passwords import new_one_time_code
@@ -33,13 +33,13 @@ async def list_users(request: RequestContext, query: PageQuery) -> Page[UserView
     RouteSpec("user", "create", "user.create", 201, UserCreated, one_time_secret=True, errors=(Code.NAME_TAKEN,)),
 )
 async def create_user(request: RequestContext, body: CreateUser) -> Answered:
-    """Make a user with a one-time sign-in.
+    """Create a user with a one-time sign-in code.
 
-    The code is told once. A membership gives the user something to do.
+    The code is shown only once. The user can do nothing before a membership gives them a role.
     """
     code = new_one_time_code()
     work = request.work(partial(user_created, request.caller.authority, code=code))
-    return await commands.create(work, (body.email, body.display_name), code)
+    return await commands.create(work, UserSpec(body.email, body.display_name), code)
 
 
 @route_in(HOMES, "GET", "/users/{user_id}", RouteSpec("user", "get", "user.read", answer=UserView))
@@ -60,7 +60,7 @@ async def get_user(request: RequestContext, user_id: str, query: WaitQuery) -> U
     RouteSpec("user", "disable", "user.update", answer=UserView, errors=(Code.LAST_ADMIN,)),
 )
 async def disable_user(request: RequestContext, user_id: str) -> Answered:
-    """Disable a user: its tokens count no more, until it is enabled again."""
+    """Disable a user; their tokens are refused until they are enabled again."""
     work = request.work(partial(user_view, request.caller.authority))
     return await commands.change(work, user_id, UserChange.DISABLE)
 
@@ -91,7 +91,7 @@ async def enable_user(request: RequestContext, user_id: str) -> Answered:
     ),
 )
 async def reset_user(request: RequestContext, user_id: str) -> Answered:
-    """Replace a user's password, and every token, by a new one-time sign-in, which is told once."""
+    """Replace a user's password and all their tokens by a new one-time sign-in code, which is shown only once."""
     code = new_one_time_code()
     work = request.work(partial(user_created, request.caller.authority, code=code))
     return await commands.change(work, user_id, UserChange.RESET, code)

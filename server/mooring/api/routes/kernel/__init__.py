@@ -1,1 +1,1 @@
-"""Endpoints of the kernel wing: what everything is made of."""
+"""Endpoints of the kernel wing: health, metrics and the API reference."""

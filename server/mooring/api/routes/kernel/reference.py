@@ -1,4 +1,4 @@
-"""The reference: health, metrics, the API's own description, and what every word of the contract means."""
+"""Endpoints of health, metrics, the OpenAPI document, and the reference of errors, actions, states and events."""
 
 import mimetypes
 from functools import cache
@@ -42,7 +42,7 @@ POLICY = (
 
 
 class Health(Struct):
-    """Whether it runs, or is ready, and if not, why."""
+    """Whether the process is alive, or ready, and the reasons if it is not."""
 
     status: str
     reasons: list[str] = []
@@ -90,7 +90,7 @@ class LifecycleReference(Struct):
 
 
 class Reference(Struct):
-    """Every word of the contract."""
+    """Every error, action key, lifecycle and event type of the contract, with its meaning."""
 
     errors: list[ErrorReference]
     actions: list[ActionReference]
@@ -100,7 +100,7 @@ class Reference(Struct):
 
 @route_beside("/healthz", RouteSpec("health", "live", PUBLIC_ACTION, answer=Health))
 async def get_health(request: RequestContext) -> Health:
-    """Whether the process runs; it says nothing of what it depends on."""
+    """Whether the process is alive; it does not check the services that it depends on."""
     return Health("ok")
 
 
@@ -129,7 +129,7 @@ async def get_metrics(request: RequestContext) -> Response:
     RouteSpec("reference", "openapi", PUBLIC_ACTION, answer=dict[str, Any]),
 )
 async def get_openapi(request: RequestContext) -> Response:
-    """The API's description, OpenAPI 3.1."""
+    """The description of this API as OpenAPI 3.1."""
     return Response(200, _document())
 
 
@@ -141,7 +141,7 @@ async def get_reference(request: RequestContext) -> Reference:
 
 @route_beside("/docs", RouteSpec("reference", "page", PUBLIC_ACTION, media_type="text/html", hidden=True))
 async def get_docs_page(request: RequestContext) -> Response:
-    """The interactive API reference, served without anything from outside."""
+    """The interactive API reference; it loads nothing from other sites."""
     return Response(200, PAGE.encode(), "text/html; charset=utf-8", {"content-security-policy": POLICY})
 
 
@@ -150,11 +150,11 @@ async def get_docs_page(request: RequestContext) -> Response:
     RouteSpec("reference", "asset", PUBLIC_ACTION, media_type="text/plain", hidden=True),
 )
 async def get_docs_asset(request: RequestContext, asset: str) -> Response:
-    """A part of the reference page."""
+    """A file of the reference page."""
     if asset == "start.js":
         return Response(200, START.encode(), "text/javascript; charset=utf-8")
     if asset not in ASSETS:
-        raise Refusal(Code.NOT_FOUND, "there is no such part of the page")
+        raise Refusal(Code.NOT_FOUND, "the page has no such file")
     media_type = mimetypes.guess_type(asset)[0] or "application/octet-stream"
     return Response(200, _asset(asset), media_type, {"cache-control": "public, max-age=3600"})
 
@@ -171,7 +171,7 @@ def _document() -> bytes:
 
 @cache
 def reference() -> Reference:
-    """Every word of the contract, from the tables of the core."""
+    """The reference, built once from the tables of the core."""
     return Reference(
         errors=[
             ErrorReference(code, STATUS[code], entry.title, entry.meaning, entry.remedy, entry.retryable)

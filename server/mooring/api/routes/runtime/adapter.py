@@ -84,8 +84,9 @@ async def find_runtime_accounts(request: RequestContext, body: FindAccounts) -> 
         request.tools.failures.take(who)
     audiences = tuple(f"{address}/api/v1{ACCOUNTS}" for address in request.tools.addresses)
     try:
-        asked = (body.assertion, body.after or "")
-        listed = await accounts_of_key(request.services, request.context, asked, audiences, request.origin)
+        listed = await accounts_of_key(
+            request.services, request.context, body.assertion, audiences, request.origin, after=body.after or ""
+        )
     except Refusal as refusal:
         if refusal.code is Code.ASSERTION_REFUSED:
             request.tools.failures.take(who)

@@ -1,1 +1,1 @@
-"""Bodies and views of the catalog wing: what can be launched, and whether it can be trusted."""
+"""The catalog wing of the schemas: bodies and views of apps, versions, artifacts, policy and entitlements."""

@@ -1,4 +1,4 @@
-"""What the endpoints of apps, versions and manifests take and show."""
+"""Request and response bodies of apps, versions and manifests."""
 
 from decimal import Decimal
 from typing import Annotated, Any
@@ -22,7 +22,9 @@ CardText = Annotated[str, Meta(max_length=DESCRIPTION_LENGTH_MAX, description="W
 Icon = Annotated[str, Meta(max_length=2048, description="The https address of a picture; empty for none.")]
 AppId = Annotated[str, Meta(pattern=pattern(Prefix.APP))]
 VersionId = Annotated[str, Meta(pattern=pattern(Prefix.APP_VERSION))]
-Reason = Annotated[str, Meta(min_length=10, max_length=1000, description="Why; it is kept in the audit trail.")]
+Reason = Annotated[
+    str, Meta(min_length=10, max_length=1000, description="The reason; it is stored in the audit trail.")
+]
 ManifestBody = Annotated[
     dict[str, Any], Meta(description="A manifest, as `GET /api/v1/schemas/manifest` describes it.")
 ]
@@ -40,7 +42,7 @@ class CreateApp(Strict):
 
 
 class UpdateApp(Strict):
-    """Another card; what is not given stays."""
+    """Changes of an app's card; omitted fields stay unchanged."""
 
     display_name: DisplayName | None = None
     description: CardText | None = None
@@ -49,7 +51,7 @@ class UpdateApp(Strict):
 
 
 class AppView(Shown):
-    """Something that can be launched."""
+    """An app that users can launch."""
 
     id: str
     tenant_id: str | None
@@ -66,29 +68,29 @@ class AppView(Shown):
 
 
 class SetAdapterKey(Strict):
-    """The public key of the adapter that serves an app; none takes it away."""
+    """The public key of the adapter that serves an app; null removes it."""
 
     public_key: PublicKey | None
     keep_previous: Annotated[
-        bool, Meta(description="Whether the key before goes on counting, while adapters change over.")
+        bool, Meta(description="Whether the previous key stays valid while adapters switch over.")
     ] = False
 
 
 class CreateVersion(Strict):
-    """A new version: its number and its app stand in the manifest."""
+    """A new version; the manifest contains its number and its app."""
 
     manifest: ManifestBody
 
 
 class ReplaceManifest(Strict):
-    """Another manifest for a draft."""
+    """A new manifest for a draft."""
 
     manifest: ManifestBody
     revision: Revision | None = None
 
 
 class PromoteVersion(Strict):
-    """A move of a version. `canary` again, for a canary, sets another percentage."""
+    """One step of a version's promotion; `canary` for a canary changes its percentage."""
 
     move: PromotionTrigger
     reason: Reason
@@ -123,7 +125,7 @@ class VersionView(Shown):
 
 
 class VersionStepView(Shown):
-    """One move of a version, with who made it and why."""
+    """One transition of a version, with who made it and why."""
 
     generation: int
     before: str | None
@@ -137,13 +139,13 @@ class VersionStepView(Shown):
 
 
 class VersionHistory(Shown):
-    """Every move of a version, the first one first."""
+    """Every transition of a version, oldest first."""
 
     items: list[VersionStepView]
 
 
 class LintManifest(Strict):
-    """A manifest, and what is known of its app beside it."""
+    """A manifest to check, and optionally its app's slug and category."""
 
     manifest: Any
     app_slug: Slug | None = None
@@ -151,7 +153,7 @@ class LintManifest(Strict):
 
 
 class FindingView(Shown):
-    """One thing that is wrong: where (a JSON pointer), why, and what to do."""
+    """One mistake: where (a JSON pointer), why, and how to fix it."""
 
     pointer: str
     rule: str
@@ -162,7 +164,7 @@ class FindingView(Shown):
 
 
 class LintedView(Shown):
-    """What lint found; `stageable` when no finding is an error."""
+    """The findings of lint; `stageable` means that no finding is an error."""
 
     stageable: bool
     manifest_digest: str | None
@@ -170,7 +172,6 @@ class LintedView(Shown):
 
 
 def app_view(authority: Authority, app: App) -> AppView:
-    """An app as the caller sees it."""
     return AppView(
         id=app.id,
         tenant_id=app.tenant_id,
@@ -188,7 +189,6 @@ def app_view(authority: Authority, app: App) -> AppView:
 
 
 def version_view(authority: Authority, version: AppVersion) -> VersionView:
-    """A version as the caller sees it."""
     state = PromotionState(version.promotion)
     moves = [edge.trigger for edge in PROMOTION.edges if edge.source is state]
     actions = allowed(authority, _place(version.tenant_id), ("app_version.create", "app_version.promote"))
@@ -220,7 +220,6 @@ def version_view(authority: Authority, version: AppVersion) -> VersionView:
 
 
 def step_view(step: VersionTransition) -> VersionStepView:
-    """A move as it is told."""
     return VersionStepView(
         generation=step.generation,
         before=step.source or None,
@@ -235,7 +234,6 @@ def step_view(step: VersionTransition) -> VersionStepView:
 
 
 def finding_view(finding: Finding, why: str | None) -> FindingView:
-    """A finding as it is told, with the reason for its rule."""
     return FindingView(
         pointer=finding.pointer,
         rule=finding.rule,

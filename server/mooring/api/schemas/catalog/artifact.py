@@ -1,4 +1,4 @@
-"""What the endpoints of artifacts take and show."""
+"""Request and response bodies of artifacts."""
 
 from typing import Annotated, Any
 
@@ -25,17 +25,17 @@ LocationText = Annotated[
     Meta(
         min_length=6,
         max_length=LOCATION_LENGTH_MAX,
-        description="Where the bytes lie: `oci://registry/repository`, `https://…`, `s3://bucket/key`, "
+        description="Where the bytes are: `oci://registry/repository`, `https://…`, `s3://bucket/key`, "
         "`huggingface://owner/name@commit/file` or `file:path`.",
     ),
 ]
 ArtifactId = Annotated[str, Meta(pattern=pattern(Prefix.ARTIFACT))]
-Reason = Annotated[str, Meta(min_length=10, max_length=1000, description="Why: at least 10 characters.")]
+Reason = Annotated[str, Meta(min_length=10, max_length=1000, description="The reason, at least 10 characters.")]
 Label = Annotated[str, Meta(max_length=LABEL_LENGTH_MAX)]
 
 
 class PublishArtifact(Strict):
-    """A wish to push an image or a payload to the platform's own registry."""
+    """A request to push an image or another payload to the platform's own registry."""
 
     name: Annotated[
         str,
@@ -43,7 +43,7 @@ class PublishArtifact(Strict):
             min_length=1,
             max_length=150,
             pattern="^[a-z0-9]+([._/-][a-z0-9]+)*$",
-            description="The repository's name below this place's own.",
+            description="The repository's name below this place's namespace.",
         ),
     ]
 
@@ -54,12 +54,12 @@ class PublishView(Shown):
     registry: str
     repository: str
     location: str
-    registry_token: Annotated[str, Meta(description="Told once: a bearer token for pushing to this repository alone.")]
+    registry_token: Annotated[str, Meta(description="A bearer token for pushing to this repository only; shown once.")]
     expires_at: Time
 
 
 class RegisterArtifact(Strict):
-    """A digest that lies at its source."""
+    """A digest to register, with the location of its bytes."""
 
     kind: ArtifactKind
     location: LocationText
@@ -68,7 +68,7 @@ class RegisterArtifact(Strict):
 
 
 class PromoteArtifact(Strict):
-    """One move through the promotion, with the reason for it."""
+    """One step of the promotion, with the reason for it."""
 
     move: PromotionTrigger
     reason: Reason
@@ -77,13 +77,13 @@ class PromoteArtifact(Strict):
 
 
 class RevokeArtifact(Strict):
-    """Why an artifact is withdrawn for ever."""
+    """Why an artifact is permanently withdrawn."""
 
     reason: Reason
 
 
 class ArtifactQuery(Strict):
-    """Which artifacts."""
+    """Which artifacts to list."""
 
     cursor: Cursor | None = None
     limit: Limit = 100
@@ -100,7 +100,7 @@ class DoubtView(Shown):
 
 
 class ArtifactView(Shown):
-    """Bytes under a digest; `trust` is what the evidence says at this moment."""
+    """Bytes with a digest; `trust` is derived from the evidence when the artifact is read."""
 
     id: str
     tenant_id: str | None
@@ -119,7 +119,7 @@ class ArtifactView(Shown):
     doubts: list[DoubtView]
     check: Annotated[
         ArtifactCheckView | None,
-        Meta(description="The newest check of its bytes; null where there is none, and where it is not looked for."),
+        Meta(description="The newest check of its bytes; null if there is none, or if the answer does not include it."),
     ]
     created_at: Time
     deprecated_at: Time | None
@@ -159,7 +159,7 @@ class CheckView(Shown):
 
 
 class ArtifactEvidenceView(Shown):
-    """All that is known about an artifact's bytes, and what follows from it now."""
+    """All evidence about an artifact's bytes, and the trust that follows from it now."""
 
     trust: TrustState
     doubts: list[DoubtView]
@@ -168,7 +168,7 @@ class ArtifactEvidenceView(Shown):
 
 
 class StepView(Shown):
-    """One move, with who made it and why where the caller may know."""
+    """One transition, with who made it and why if the caller may know."""
 
     machine: str
     generation: int
@@ -183,13 +183,13 @@ class StepView(Shown):
 
 
 class HistoryView(Shown):
-    """Every move of an artifact, oldest first."""
+    """Every transition of an artifact, oldest first."""
 
     items: list[StepView]
 
 
 class ImpactedInstance(Shown):
-    """An instance whose pin has the digest, or whose open upgrade leads to it."""
+    """An instance whose pin has the digest, or whose running upgrade leads to it."""
 
     id: str
     tenant_id: str
@@ -201,7 +201,7 @@ class ImpactedInstance(Shown):
 
 
 class ImpactedMember(Shown):
-    """A member of such an instance, and the version that it is on itself."""
+    """A member of such an instance, and the version that the member runs."""
 
     id: str
     tenant_id: str
@@ -223,7 +223,7 @@ class ImpactedVersion(Shown):
 
 
 class ImpactView(Shown):
-    """What a revocation touches, as far as this place may know."""
+    """What a revocation would affect, as far as this place may know."""
 
     digest: str
     holds_count: int
@@ -233,7 +233,6 @@ class ImpactView(Shown):
 
 
 def publish_view(intent: PublishIntent) -> PublishView:
-    """The right to push, told once."""
     return PublishView(
         registry=intent.registry,
         repository=intent.repository,
@@ -244,7 +243,6 @@ def publish_view(intent: PublishIntent) -> PublishView:
 
 
 def artifact_view(authority: Authority, verified: EvaluatedArtifact) -> ArtifactView:
-    """An artifact as the caller sees it."""
     artifact, trust = verified.artifact, verified.trust
     held = allowed(authority, _place(artifact), ("artifact.verify", "artifact.promote", "artifact.revoke"))
     state = PromotionState(artifact.promotion)
@@ -281,7 +279,6 @@ def artifact_view(authority: Authority, verified: EvaluatedArtifact) -> Artifact
 
 
 def evidence_view(verified: EvaluatedArtifact, checks: list[CheckResult]) -> ArtifactEvidenceView:
-    """What was observed and checked."""
     return ArtifactEvidenceView(
         trust=verified.trust.state,
         doubts=_doubts(verified),
@@ -307,7 +304,6 @@ def evidence_view(verified: EvaluatedArtifact, checks: list[CheckResult]) -> Art
 
 
 def history_view(steps: list[ArtifactTransition]) -> HistoryView:
-    """Every move."""
     return HistoryView(
         items=[
             StepView(
@@ -328,7 +324,6 @@ def history_view(steps: list[ArtifactTransition]) -> HistoryView:
 
 
 def impact_view(digest: str, holds: list[Hold], versions: list[VersionUse], rows: tuple[Any, Any]) -> ImpactView:
-    """What a revocation touches."""
     instances, members = rows
     return ImpactView(
         digest=digest,

@@ -1,4 +1,4 @@
-"""What the endpoints of artifact checks take and show."""
+"""Request and response bodies of artifact checks."""
 
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ from mooring.core.kernel.permissions import Authority, Place, Scope
 
 
 class CheckWaitQuery(Strict):
-    """How long to wait for the check that a request asks for."""
+    """How long to wait for the check that a request needs."""
 
     wait: (
         Annotated[
@@ -19,7 +19,7 @@ class CheckWaitQuery(Strict):
             Meta(
                 ge=0,
                 le=60,
-                description="Seconds to wait for the check; without it as long as `MOORING_CHECK_WAIT_SECONDS` says.",
+                description="Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`.",
             ),
         ]
         | None
@@ -27,33 +27,34 @@ class CheckWaitQuery(Strict):
 
 
 class ArtifactCheckView(Shown):
-    """A check of an artifact's bytes: how far it is, or what came of it."""
+    """A check of an artifact's bytes, with its progress and its result."""
 
     id: str
     artifact_id: str
     name: CheckName
-    subject: Annotated[str, Meta(description="The digest of what is checked.")]
+    subject: Annotated[str, Meta(description="The digest of the checked artifact.")]
     status: CheckState
     bytes_done: int
     bytes_total: Annotated[
-        int | None, Meta(description="What the source states, until everything was read; null where it states nothing.")
+        int | None, Meta(description="The size that the source announces, until everything is read; null if unknown.")
     ]
-    attempts: Annotated[int, Meta(description="How often reading began; it begins anew when a process is lost.")]
+    attempts: Annotated[int, Meta(description="How often reading was started; it restarts when a process is lost.")]
     created_at: Time
     started_at: Time | None
-    progressed_at: Annotated[Time | None, Meta(description="When bytes last came.")]
+    progressed_at: Annotated[Time | None, Meta(description="When the last bytes arrived.")]
     finished_at: Time | None
     passed: bool | None
-    failure_code: Annotated[str | None, Meta(description="A code of the catalogue of errors.")]
+    failure_code: Annotated[str | None, Meta(description="A code of the error catalogue.")]
     detail: str
-    findings: Annotated[list[dict[str, Any]], Meta(description="Of a smoke check: what was looked at, and where.")]
-    correlation_id: Annotated[str, Meta(description="Empty in what another place asked for.")]
+    findings: Annotated[
+        list[dict[str, Any]], Meta(description="For a smoke check: what was inspected, and the results.")
+    ]
+    correlation_id: Annotated[str, Meta(description="Empty if another place asked for the check.")]
     etag: str
     allowed_actions: list[str]
 
 
 def check_view(authority: Authority, check: ArtifactCheck) -> ArtifactCheckView:
-    """A check as the caller sees it."""
     place = _place(check)
     actions = allowed(authority, place, ("artifact.verify",)) if check.is_under_way else []
     is_own = "artifact.read" in authority.at(place)
@@ -89,13 +90,13 @@ def _place(check: ArtifactCheck) -> Place:
 
 
 class CheckNamed(msgspec.Struct):
-    """The check that an answer names, read back from it."""
+    """The check in a stored answer."""
 
     id: str
 
 
 class Answer(msgspec.Struct):
-    """As much of an artifact's view as says which check it waits for."""
+    """The part of a stored artifact view that names its check."""
 
     id: str
     check: CheckNamed | None = None

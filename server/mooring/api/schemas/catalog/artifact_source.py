@@ -1,4 +1,4 @@
-"""What the endpoints of allowed sources and signer keys take and show."""
+"""Request and response bodies of allowed sources and signer keys."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from mooring.gateways.signing.cosign_keys import PEM_BYTES_MAX
 
 
 class CreateArtifactSource(Strict):
-    """A place that artifacts may come from."""
+    """A source that artifacts may come from."""
 
     name: DisplayName
     pattern: Annotated[
@@ -24,12 +24,12 @@ class CreateArtifactSource(Strict):
         ),
     ]
     reaches_private: Annotated[
-        bool, Meta(description="Whether it may lie in a private network; the platform's sources only.")
+        bool, Meta(description="Whether it may be in a private network; only for sources of the platform.")
     ] = False
 
 
 class ArtifactSourceView(Shown):
-    """A source on the list; without a tenant it is the platform's and for everybody."""
+    """A source on the list; without a tenant it belongs to the platform and applies to all tenants."""
 
     id: str
     tenant_id: str | None
@@ -43,7 +43,7 @@ class ArtifactSourceView(Shown):
 
 
 class AddSignerKey(Strict):
-    """A public key whose signatures count from now on."""
+    """A public key whose signatures should be trusted."""
 
     name: DisplayName
     public_key_pem: Annotated[
@@ -53,7 +53,7 @@ class AddSignerKey(Strict):
 
 
 class SignerKeyView(Shown):
-    """A key whose signatures count, until it was removed."""
+    """A key whose signatures are trusted, unless it was removed."""
 
     id: str
     tenant_id: str | None
@@ -69,7 +69,6 @@ class SignerKeyView(Shown):
 
 
 def source_view(authority: Authority, source: ArtifactSource) -> ArtifactSourceView:
-    """A source as the caller sees it."""
     return ArtifactSourceView(
         id=source.id,
         tenant_id=source.tenant_id,
@@ -84,7 +83,6 @@ def source_view(authority: Authority, source: ArtifactSource) -> ArtifactSourceV
 
 
 def key_view(authority: Authority, key: SignerKey) -> SignerKeyView:
-    """A key as the caller sees it."""
     return SignerKeyView(
         id=key.id,
         tenant_id=key.tenant_id,

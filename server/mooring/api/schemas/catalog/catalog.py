@@ -1,4 +1,4 @@
-"""What the endpoints of the catalog take and show."""
+"""Request and response bodies of the catalog."""
 
 from typing import Annotated, Any
 
@@ -16,18 +16,21 @@ from mooring.core.kernel.errors import Code
 
 
 class CatalogQuery(Strict):
-    """Which apps."""
+    """Which apps to list."""
 
     cursor: Cursor | None = None
     limit: Limit = 100
     search: (
-        Annotated[str, Meta(max_length=SEARCH_LENGTH_MAX, description="Beginnings of words; each must occur.")] | None
+        Annotated[
+            str, Meta(max_length=SEARCH_LENGTH_MAX, description="Prefixes of words; an app must match all of them.")
+        ]
+        | None
     ) = None
     category: Category | None = None
 
 
 class CatalogVersion(Shown):
-    """The version that is meant, as far as a launcher has to know it."""
+    """The selected version, with what a launcher needs to know."""
 
     id: str
     version: str
@@ -64,7 +67,7 @@ class HindranceView(Shown):
 
 
 class CatalogEntryView(CatalogApp):
-    """An app as a project sees it: whether it may launch it and, if not, everything that hinders it."""
+    """An app as a project sees it: whether the project may launch it and, if not, every reason why."""
 
     launchable: bool
     entitled: bool
@@ -72,14 +75,12 @@ class CatalogEntryView(CatalogApp):
 
 
 def shelf_view(shelf: CatalogRow) -> CatalogApp:
-    """An app on offer as it is shown."""
     return CatalogApp(**_app(shelf.app, shelf.version))
 
 
 def line_view(line: ProjectCatalogRow) -> CatalogEntryView:
-    """An app as a project is shown it."""
     entry = line.entry
-    obstacles = {each.obstacle for each in entry.hindrances}
+    obstacles = {each.obstacle for each in entry.obstacles}
     return CatalogEntryView(
         **_app(entry.app, entry.version),
         launchable=entry.launchable,
@@ -88,7 +89,7 @@ def line_view(line: ProjectCatalogRow) -> CatalogEntryView:
             HindranceView(
                 obstacle=each.obstacle, code=each.refusal.code, reason=each.reason, details=each.refusal.details
             )
-            for each in entry.hindrances
+            for each in entry.obstacles
         ],
     )
 

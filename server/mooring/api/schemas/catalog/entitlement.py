@@ -1,4 +1,4 @@
-"""What the endpoints of entitlements take and show."""
+"""Request and response bodies of entitlements."""
 
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from mooring.core.catalog.entitlement import AGREED_MAX, Entitlement, Entitlemen
 from mooring.core.kernel.permissions import Authority, Place, Scope
 
 VersionRange = Annotated[
-    str, Meta(min_length=1, max_length=300, description="Such as `>=1.2.0 <2.0.0`; none for every version.")
+    str, Meta(min_length=1, max_length=300, description="Such as `>=1.2.0 <2.0.0`; null for every version.")
 ]
 AgreedActions = Annotated[
     list[ActionKey],
@@ -32,7 +32,7 @@ class CreateEntitlement(Strict):
 
 
 class UpdateEntitlement(Strict):
-    """All terms anew."""
+    """All new terms of an entitlement."""
 
     enabled: bool
     reason: Reason
@@ -43,13 +43,13 @@ class UpdateEntitlement(Strict):
 
 
 class SwitchEntitlement(Strict):
-    """Why it is switched."""
+    """Why the entitlement is switched on or off."""
 
     reason: Reason
 
 
 class EntitlementView(Shown):
-    """A project's right to launch an app, beside what the newest offered version requires."""
+    """A project's right to launch an app, and the actions that the newest offered version requires."""
 
     id: str
     tenant_id: str
@@ -71,13 +71,11 @@ class EntitlementView(Shown):
 
 
 def request_of(body: CreateEntitlement | UpdateEntitlement) -> EntitlementRequest:
-    """What a body asks for."""
     overlay = Overlay(body.versions, rules_of(body.rules))
     return EntitlementRequest(body.enabled, overlay, tuple(body.agreed_actions), body.reason)
 
 
 def entitlement_view(authority: Authority, entitlement: Entitlement, required_actions: list[str]) -> EntitlementView:
-    """An entitlement as the caller sees it."""
     place = Place(Scope.PROJECT, entitlement.tenant_id, entitlement.project_id, platform_too=True)
     return EntitlementView(
         id=entitlement.id,

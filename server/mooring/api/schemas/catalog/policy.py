@@ -1,4 +1,4 @@
-"""What the endpoints of policy take and show."""
+"""Request and response bodies of policies."""
 
 from typing import Annotated, Any
 
@@ -22,31 +22,33 @@ from mooring.core.kernel.permissions import Authority, Place, Scope
 
 Pattern = Annotated[str, Meta(min_length=1, max_length=1000)]
 Allowed = Annotated[
-    list[Pattern], Meta(max_length=NAMES_MAX, description="Names, or beginnings that end with `*`; without it all.")
+    list[Pattern],
+    Meta(max_length=NAMES_MAX, description="Names, or prefixes that end with `*`; without this list all are allowed."),
 ]
 Denied = Annotated[
-    list[Pattern], Meta(max_length=NAMES_MAX, description="The same; what is denied counts more than what is allowed.")
+    list[Pattern],
+    Meta(max_length=NAMES_MAX, description="The same form; the deny list has precedence over the allow list."),
 ]
 Signatures = Annotated[
     str,
     Meta(
         pattern="^(none|images|everything)$",
-        description="What has to be signed by a trusted key: `none`, `images` or `everything`.",
+        description="What must be signed by a trusted key: `none`, `images` or `everything`.",
     ),
 ]
-GpusMax = Annotated[int, Meta(ge=0, le=GPUS_MAX, description="How many GPUs a project may hold.")]
+GpusMax = Annotated[int, Meta(ge=0, le=GPUS_MAX, description="How many GPUs a project may have at once.")]
 AskedName = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
 class NamesRule(Strict):
-    """What is allowed (none: all) and what is denied, which counts more; a name may end with `*`."""
+    """What is allowed (null: everything) and what is denied, which has precedence; a name may end with `*`."""
 
     allow: Allowed | None = None
     deny: Denied = msgspec.field(default_factory=list)
 
 
 class RulesBody(Strict):
-    """The rules of one layer; what is not given says nothing."""
+    """The rules of one layer; an omitted field is not restricted."""
 
     sources: NamesRule | None = None
     regions: NamesRule | None = None
@@ -57,7 +59,7 @@ class RulesBody(Strict):
 
 
 class PutPolicy(Strict):
-    """All rules of a layer, and why they are so."""
+    """All rules of a layer, and the reason for them."""
 
     rules: RulesBody
     reason: Reason
@@ -65,7 +67,7 @@ class PutPolicy(Strict):
 
 
 class PolicyView(Shown):
-    """One layer of the policy; one that says nothing yet has no id."""
+    """One layer of the policy; a layer without rules has no id yet."""
 
     id: str | None
     tenant_id: str | None
@@ -79,7 +81,7 @@ class PolicyView(Shown):
 
 
 class ExplainQuery(Strict):
-    """What is asked about; what is not given is not asked."""
+    """The hypothetical request; omitted fields are not checked."""
 
     source: Annotated[str, Meta(min_length=1, max_length=1000)] | None = None
     region: AskedName | None = None
@@ -91,7 +93,7 @@ class ExplainQuery(Strict):
 
 
 class VerdictView(Shown):
-    """The answer of one layer to one thing that was asked."""
+    """The verdict of one layer on one part of the request."""
 
     layer: Layer | None
     subject: Subject | None
@@ -101,7 +103,7 @@ class VerdictView(Shown):
 
 
 class ExplainedView(Shown):
-    """The decision, which layer made it and why, and the answer of each layer."""
+    """The decision, the layer that made it and why, and the verdicts of all layers."""
 
     allowed: bool
     decided_by: Layer | None
@@ -110,14 +112,12 @@ class ExplainedView(Shown):
 
 
 def rules_of(body: RulesBody) -> PolicyRules:
-    """The rules that a body states."""
     lists = {field: _names(getattr(body, field)) for field in LISTS.values()}
     signatures = None if body.signatures is None else SIGNATURES_NAME[body.signatures]
     return PolicyRules(**lists, signatures=signatures, gpus_max=body.gpus_max)
 
 
 def policy_view(authority: Authority, place: Place, policy: Policy | None) -> PolicyView:
-    """A layer as the caller sees it."""
     revision = 0 if policy is None else policy.revision
     return PolicyView(
         id=None if policy is None else policy.id,
@@ -133,7 +133,6 @@ def policy_view(authority: Authority, place: Place, policy: Policy | None) -> Po
 
 
 def explained_view(verdict: PolicyVerdict, answers: tuple[PolicyVerdict, ...]) -> ExplainedView:
-    """A decision with all that led to it."""
     return ExplainedView(
         allowed=verdict.allowed,
         decided_by=verdict.layer,

@@ -1,1 +1,1 @@
-"""Bodies and views of the identity wing: who calls, and what they may do."""
+"""The identity wing of the schemas: bodies and views of tenants, projects, users, service accounts and tokens."""

@@ -1,4 +1,4 @@
-"""What the endpoints of service accounts, tokens, sign-in and break-glass take and show."""
+"""Request and response bodies of service accounts, tokens, sign-in and break-glass."""
 
 import base64
 from typing import Annotated, Any
@@ -43,7 +43,7 @@ class CreateServiceAccount(Strict):
 
 
 class UpdateServiceAccount(Strict):
-    """Another list or description; what is not given stays."""
+    """A new list of actions or a new description; omitted fields stay unchanged."""
 
     actions: Annotated[list[ActionKey], Meta(max_length=200)] | None = None
     description: Description | None = None
@@ -89,7 +89,7 @@ class KeyView(Shown):
 
 
 class SignIn(Strict):
-    """A person's credentials: a password, or a one-time code with the password that it shall become."""
+    """A person's credentials: a password, or a one-time code with a new password."""
 
     email: Email
     tenant: Slug | None = None
@@ -99,7 +99,7 @@ class SignIn(Strict):
 
 
 class SignedInView(Shown):
-    """A session token, told once."""
+    """A new session token; it is shown only once."""
 
     token: str
     token_id: str
@@ -108,14 +108,14 @@ class SignedInView(Shown):
 
 
 class TokenGrant(Strict):
-    """RFC 7523: an assertion for a token."""
+    """An assertion to exchange for a token (RFC 7523)."""
 
     grant_type: Annotated[str, Meta(pattern="^urn:ietf:params:oauth:grant-type:jwt-bearer$")]
     assertion: Annotated[str, Meta(min_length=1, max_length=4000)]
 
 
 class AccessToken(Shown):
-    """A service account's short-lived token, told once."""
+    """A short-lived token of a service account or a node; it is shown only once."""
 
     access_token: str
     token_type: str
@@ -151,7 +151,7 @@ class TokenView(Shown):
 
 
 class TokenCreated(TokenView):
-    """A new token, told once."""
+    """A new token; it is shown only once."""
 
     token: str
 
@@ -164,7 +164,7 @@ class RoleView(Shown):
 
 
 class WhoAmI(Shown):
-    """Who the caller is, and what it may do."""
+    """Who the caller is, and what they may do."""
 
     kind: str
     id: str
@@ -200,13 +200,13 @@ class BreakGlassView(Shown):
 
 
 class BreakGlassOpened(BreakGlassView):
-    """A new entry with its token, told once."""
+    """A new entry with its token, which is shown only once."""
 
     token: str
 
 
 def service_account_view(authority: Authority, account: ServiceAccount) -> ServiceAccountView:
-    """A service account as the caller sees it: allowed is what its state takes and the caller holds."""
+    """The view for this caller: `allowed_actions` has what the account's state accepts and the caller may do."""
     place = Place(Scope.PROJECT, account.tenant_id, account.project_id)
     state = ServiceAccountState(account.status)
     moves = [f"service_account.{trigger}" for trigger in SERVICE_ACCOUNT.allowed(state)]
@@ -231,7 +231,6 @@ def service_account_view(authority: Authority, account: ServiceAccount) -> Servi
 
 
 def key_view(key: ServiceAccountKey) -> KeyView:
-    """A public key."""
     return KeyView(
         id=key.id,
         service_account_id=key.service_account_id,
@@ -244,17 +243,14 @@ def key_view(key: ServiceAccountKey) -> KeyView:
 
 
 def encode_key(key: bytes) -> str:
-    """A public key in base64."""
     return base64.b64encode(key).decode()
 
 
 def token_view(token: Token) -> TokenView:
-    """A token, without its secret."""
     return TokenView(**_token_fields(token))
 
 
 def token_created(token: Token, secret: str) -> TokenCreated:
-    """A new token, told once."""
     return TokenCreated(**_token_fields(token), token=secret)
 
 
@@ -272,7 +268,6 @@ def _token_fields(token: Token) -> dict[str, Any]:
 
 
 def who_am_i(caller: Caller) -> WhoAmI:
-    """The caller, as it is known here."""
     authority = caller.authority
     return WhoAmI(
         kind=caller.actor.kind.value,
@@ -290,12 +285,10 @@ def who_am_i(caller: Caller) -> WhoAmI:
 
 
 def break_glass_view(entry: BreakGlass) -> BreakGlassView:
-    """An entry into a tenant."""
     return BreakGlassView(**_entry_fields(entry))
 
 
 def break_glass_opened(entered: BreakGlassEntry, secret: str) -> BreakGlassOpened:
-    """A new entry with its token, told once."""
     return BreakGlassOpened(**_entry_fields(entered.entry), token=secret)
 
 

@@ -1,4 +1,4 @@
-"""What the endpoints of tenants, projects, users and memberships take and show."""
+"""Request and response bodies of tenants, projects, users and memberships."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ from mooring.core.kernel.permissions import Authority, Place, Role, Scope
 
 
 class FirstAdminBody(Strict):
-    """Who shall administer the new tenant."""
+    """The first admin of the new tenant."""
 
     email: Email
     display_name: DisplayName
@@ -37,7 +37,7 @@ class CreateTenant(Strict):
 
 
 class Rename(Strict):
-    """Another display name."""
+    """A new display name."""
 
     display_name: DisplayName
     revision: Revision | None = None
@@ -71,14 +71,14 @@ class UserView(Shown):
 
 
 class TenantCreated(TenantView):
-    """A new tenant with its first admin and that user's one-time sign-in."""
+    """A new tenant with its first admin and the admin's one-time sign-in code."""
 
     first_admin: UserView
     one_time_code: OneTimeCode
 
 
 class UserCreated(UserView):
-    """A user with a one-time sign-in."""
+    """A user with a new one-time sign-in code."""
 
     one_time_code: OneTimeCode
 
@@ -130,7 +130,6 @@ class MembershipView(Shown):
 
 
 def tenant_view(authority: Authority, tenant: Tenant) -> TenantView:
-    """A tenant as the caller sees it."""
     return TenantView(**_tenant_fields(authority, tenant))
 
 
@@ -148,13 +147,11 @@ def _tenant_fields(authority: Authority, tenant: Tenant) -> dict[str, Any]:
 
 
 def tenant_created(authority: Authority, made: CreatedTenant, code: str) -> TenantCreated:
-    """A new tenant, with what is told once."""
     fields = _tenant_fields(authority, made.tenant)
     return TenantCreated(**fields, first_admin=user_view(authority, made.first_admin), one_time_code=code)
 
 
 def project_view(authority: Authority, project: Project) -> ProjectView:
-    """A project as the caller sees it."""
     place = Place(Scope.PROJECT, project.tenant_id, project.id)
     actions = (
         () if project.deleted_at else ("project.update", "project.delete", "service_account.create", "webhook.create")
@@ -172,12 +169,10 @@ def project_view(authority: Authority, project: Project) -> ProjectView:
 
 
 def user_view(authority: Authority, user: User) -> UserView:
-    """A user as an admin sees it."""
     return UserView(**_user_fields(authority, user))
 
 
 def user_created(authority: Authority, user: User, code: str) -> UserCreated:
-    """A user, with the code that is told once."""
     return UserCreated(**_user_fields(authority, user), one_time_code=code)
 
 
@@ -198,7 +193,6 @@ def _user_fields(authority: Authority, user: User) -> dict[str, Any]:
 
 
 def membership_view(authority: Authority, membership: Membership) -> MembershipView:
-    """A membership as the caller sees it."""
     return MembershipView(
         id=membership.id,
         tenant_id=membership.tenant_id,

@@ -1,1 +1,1 @@
-"""Bodies and views of the kernel wing: what everything is made of."""
+"""The kernel wing of the schemas: field types that all bodies and views share."""
