@@ -48,9 +48,9 @@ class SyncMethods:
         Needs the action `artifact.verify`."""
 
     def cancel_task(self, project_id: str, task_id: str, *, options: CallOptions = UNCHANGED) -> models.Task:
-        """End a task early: at once where nobody has begun it, else its agent is asked.
+        """Cancel a task: at once if no agent has claimed it, otherwise its agent is asked to stop.
 
-        What the platform does for an allocation itself is not cancelled: release the allocation instead.
+        The platform's own tasks of an allocation cannot be cancelled: release the allocation instead.
 
         Needs the action `task.cancel`."""
 
@@ -87,25 +87,25 @@ class SyncMethods:
         The answer contains a secret that is shown only once."""
 
     def create_allocation(self, project_id: str, *, shape: str, sku: str, gpu_count: int | None = None, region: str | None = None, name: str | None = None, group_id: str | None = None, place_within_seconds: int | None = None, scheduler_type: str | None = None, integration_metadata: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Ask for capacity.
+        """Request capacity.
 
-        It is placed as soon as there is room, and is charged from the moment its sandbox stands. While there is no room,
-        `blocker` says why and what would help; when its time is over it fails with `no_capacity`.
+        It is placed as soon as there is room, and charged from the moment its sandbox is ready. While there is no room,
+        `blocker` says why and what would help; at its deadline it fails with `no_capacity`.
 
         Needs the action `allocation.create`."""
 
     def create_allocation_group(self, project_id: str, *, name: str, shape: str, sku: str, count: int | None = None, same_node: bool | None = None, gpu_count: int | None = None, region: str | None = None, place_within_seconds: int | None = None, scheduler_type: str | None = None, integration_metadata: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.AllocationGroup:
-        """Ask for several equal allocations at once.
+        """Request several equal allocations at once.
 
         With `same_node` they share one machine and its network: they are placed there together, or not at all.
 
         Needs the action `allocation.create`."""
 
     def create_allocation_task(self, project_id: str, allocation_id: str, *, type: str, arguments: dict[str, Any] | None = None, label: str | None = None, step: str | None = None, lifetime_seconds: float | None = None, options: CallOptions = UNCHANGED) -> models.Task:
-        """Have something done in an active allocation: write files, run a program, start a service or a container.
+        """Run a task in an active allocation: write files, run a program, start a service or a container.
 
-        What it fetches is a digest of an artifact that is registered in sight of the project and proven now. A task is
-        named by its step; making it again under the same step answers with the first one.
+        It may fetch only the digest of an artifact that the project can see and that is trusted now. A task is named by its
+        step; creating it again under the same step returns the first one.
 
         Needs the action `task.create`."""
 
@@ -119,7 +119,7 @@ class SyncMethods:
         Needs the action `attachment.create`."""
 
     def create_enrolment_token(self, *, region: str | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenCreated:
-        """Make a token by which one machine may join within fifteen minutes; it is told once.
+        """Create a token with which one machine may enrol within fifteen minutes; it is shown only once.
 
         Needs the action `node.enrol`.
 
@@ -170,10 +170,10 @@ class SyncMethods:
         Needs the action `app_version.create`."""
 
     def create_platform_webhook(self, *, url: str, event_types: list[str] | None = None, description: str | None = None, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 
@@ -190,10 +190,10 @@ class SyncMethods:
         Needs the action `membership.create`."""
 
     def create_project_webhook(self, project_id: str, *, url: str, event_types: list[str] | None = None, description: str | None = None, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 
@@ -256,10 +256,10 @@ class SyncMethods:
         Needs the action `app_version.create`."""
 
     def create_tenant_webhook(self, tenant_id: str, *, url: str, event_types: list[str] | None = None, description: str | None = None, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 
@@ -300,7 +300,7 @@ class SyncMethods:
         Needs the action `membership.delete`."""
 
     def delete_platform_webhook(self, webhook_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`."""
 
@@ -315,7 +315,7 @@ class SyncMethods:
         Needs the action `membership.delete`."""
 
     def delete_project_webhook(self, project_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`."""
 
@@ -335,7 +335,7 @@ class SyncMethods:
         Needs the action `membership.delete`."""
 
     def delete_tenant_webhook(self, tenant_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`."""
 
@@ -402,8 +402,8 @@ class SyncMethods:
         """Join as a node, with a one-time token and the proof of a key.
 
         `proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,
-        `signing_key` and `sealing_key` as they are sent, each on a line of its own. The answer may be asked for again with
-        the same keys, so that an agent that crashed meanwhile goes on.
+        `signing_key` and `sealing_key` as they are sent, each on a line of its own. The request may be repeated with the
+        same keys, so that an agent that crashed before it got the answer can continue.
 
         Needs no token."""
 
@@ -473,9 +473,9 @@ class SyncMethods:
         Needs the action `policy.read`."""
 
     def export_receipt(self, project_id: str, receipt_id: str, *, options: CallOptions = UNCHANGED) -> models.ReceiptBundle:
-        """Export a receipt with its node's public key and chain, to be verified offline.
+        """Export a receipt with its node's public key and chain, for offline verification.
 
-        Other receipts of this project in the same part of the chain come with it; of everybody else's only the hash.
+        It includes the project's other receipts in the same part of the chain, and only the hashes of everybody else's.
 
         Needs the action `receipt.read`."""
 
@@ -496,12 +496,12 @@ class SyncMethods:
         Needs the action `runtime.report`."""
 
     def get_allocation(self, project_id: str, allocation_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Read an allocation: where it is, what it waits for, and by what its end is known.
+        """Read an allocation: where it is, what it waits for, and what proves its end.
 
         Needs the action `allocation.read`."""
 
     def get_allocation_group(self, project_id: str, group_id: str, *, options: CallOptions = UNCHANGED) -> models.AllocationGroup:
-        """Read a group, its allocations, and the state that follows from theirs.
+        """Read a group, its allocations, and the state derived from theirs.
 
         Needs the action `allocation.read`."""
 
@@ -559,7 +559,7 @@ class SyncMethods:
         Needs the action `task.create`."""
 
     def get_node(self, node_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.NodeDetail:
-        """Read a node with its slots, its inventory and its health, and why it takes no work if it takes none.
+        """Read a node with its slots, its inventory and its health, and why it takes no new allocations, if so.
 
         Needs the action `node.read`."""
 
@@ -741,12 +741,12 @@ class SyncMethods:
         Needs the action `task.read`."""
 
     def get_task_log(self, project_id: str, task_id: str, *, offset: int | None = None, limit: int | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Log:
-        """Read a task's output from an offset; with `wait` it is followed: the answer comes as soon as there is more.
+        """Read a task's output from an offset; with `wait` the answer comes as soon as there is more.
 
         Needs the action `task.read`."""
 
     def get_task_schemas(self, *, options: CallOptions = UNCHANGED) -> dict[str, Any]:
-        """What a node can be asked to do: the JSON Schemas of every task family's arguments and result.
+        """Read what nodes can do: the JSON Schemas of every task family's arguments and result.
 
         Needs no token."""
 
@@ -843,12 +843,12 @@ class SyncMethods:
         Needs the action `self.read`."""
 
     def list_agent_allocations(self, *, options: CallOptions = UNCHANGED) -> models.NodeAllocations:
-        """List the allocations that the platform has on the calling node: what else stands there is a stray.
+        """List the platform's allocations on the calling node; every other sandbox there is a stray.
 
         Needs the action `agent.claim`."""
 
     def list_agent_platform_keys(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKeys:
-        """Read the keys that sign tasks, each with the signature of the one before it.
+        """Read the keys that sign tasks, each signed by the one before it.
 
         Needs the action `agent.claim`."""
 
@@ -861,12 +861,12 @@ class SyncMethods:
         """List a project's allocation groups with their allocations; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_allocations(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, group_id: str | None = None, options: CallOptions = UNCHANGED) -> models.AllocationPage:
-        """List a project's allocations, the oldest first; those that are over stay readable.
+        """List a project's allocations, the oldest first, with the released ones.
 
         Needs the action `allocation.read`."""
 
     def iter_allocations(self, project_id: str, *, limit: int | None = None, status: str | None = None, group_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Allocation, None, None]:
-        """List a project's allocations, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
+        """List a project's allocations, the oldest first, with the released ones; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_attachment_operations(self, project_id: str, attachment_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.AttachedOperationPage:
         """List the operations for the attachment, newest first, without read-only actions.
@@ -877,12 +877,12 @@ class SyncMethods:
         """List the operations for the attachment, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_attachment_usage(self, project_id: str, attachment_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UsageRecordPage:
-        """List what the project used of the instance, as its app reported it.
+        """List the project's usage of the instance, as its app reported it.
 
         Needs the action `usage.read`."""
 
     def iter_attachment_usage(self, project_id: str, attachment_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.UsageRecord, None, None]:
-        """List what the project used of the instance, as its app reported it; iterates over all pages, and stops after `most` items if that is given."""
+        """List the project's usage of the instance, as its app reported it; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_attachments(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.AttachmentPage:
         """List what the project is attached to, oldest first; ended attachments stay readable.
@@ -917,12 +917,12 @@ class SyncMethods:
         """List the endpoints of a project's apps that can be reached now; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_enrolment_tokens(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenPage:
-        """List the tokens by which machines join or joined, never their secrets.
+        """List enrolment tokens, without their secrets.
 
         Needs the action `node.enrol`."""
 
     def iter_enrolment_tokens(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.EnrolmentToken, None, None]:
-        """List the tokens by which machines join or joined, never their secrets; iterates over all pages, and stops after `most` items if that is given."""
+        """List enrolment tokens, without their secrets; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_entitlements(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EntitlementPage:
         """List the entitlements of a project; its catalog shows what it may actually launch.
@@ -941,12 +941,12 @@ class SyncMethods:
         """List the projects that are attached to an instance of this project, each with its account name and state; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_instance_timeline(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
-        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for.
+        """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested.
 
         Needs the action `event.read`."""
 
     def iter_instance_timeline(self, project_id: str, instance_id: str, *, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.TimelineEntry, None, None]:
-        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for; iterates over all pages, and stops after `most` items if that is given."""
+        """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
         """List a project's instances, oldest first; stopped ones stay readable.
@@ -965,17 +965,17 @@ class SyncMethods:
         """List the members of an instance, including removed ones; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_node_tasks(self, node_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.NodeTaskPage:
-        """List the tasks of a node, newest first: that they are there and how they stand, not what is in them.
+        """List the tasks of a node, newest first, without their content.
 
         Needs the action `node.read`."""
 
     def list_nodes(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, region: str | None = None, reachable: bool | None = None, options: CallOptions = UNCHANGED) -> models.NodePage:
-        """List nodes, by status, region or whether they are heard of.
+        """List nodes, by status, region or reachability.
 
         Needs the action `node.read`."""
 
     def iter_nodes(self, *, limit: int | None = None, status: str | None = None, region: str | None = None, reachable: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Node, None, None]:
-        """List nodes, by status, region or whether they are heard of; iterates over all pages, and stops after `most` items if that is given."""
+        """List nodes, by status, region or reachability; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_operations(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.OperationPage:
         """List the operations of an instance, newest first, without read-only actions.
@@ -986,12 +986,12 @@ class SyncMethods:
         """List the operations of an instance, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_allocations(self, *, cursor: str | None = None, limit: int | None = None, node_id: str | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.OccupancyPage:
-        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it.
+        """List the allocations on nodes, their owners, and what blocks their release; nothing of their content.
 
         Needs the action `node.read`."""
 
     def iter_platform_allocations(self, *, limit: int | None = None, node_id: str | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Occupancy, None, None]:
-        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it; iterates over all pages, and stops after `most` items if that is given."""
+        """List the allocations on nodes, their owners, and what blocks their release; nothing of their content; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_apps(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AppPage:
         """List the apps of exactly this place; a project's catalog lists what the project may launch.
@@ -1042,20 +1042,20 @@ class SyncMethods:
         """List who entered which tenant, when and why; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_deliveries(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`."""
 
     def iter_platform_deliveries(self, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Delivery, None, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
+        """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_events(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`."""
 
     def iter_platform_events(self, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_memberships(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -1090,12 +1090,12 @@ class SyncMethods:
         """List the versions of an app in the order in which they were published; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_webhooks(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`."""
 
     def iter_platform_webhooks(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Webhook, None, None]:
-        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_artifact_checks(self, project_id: str, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
         """List the checks of an artifact, newest first, both unfinished and ended ones.
@@ -1138,20 +1138,20 @@ class SyncMethods:
         """Browse the apps as a project sees them: which it may launch and, for the others, every reason why not; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_deliveries(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`."""
 
     def iter_project_deliveries(self, project_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Delivery, None, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
+        """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_events(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`."""
 
     def iter_project_events(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_memberships(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -1170,12 +1170,12 @@ class SyncMethods:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_webhooks(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`."""
 
     def iter_project_webhooks(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Webhook, None, None]:
-        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_projects(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ProjectPage:
         """List the projects that the caller may read: a tenant's admins see all, others see those they belong to.
@@ -1207,23 +1207,23 @@ class SyncMethods:
         """List a project's service accounts; deleted ones can only be read by id; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_sku_prices(self, sku_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SkuPricePage:
-        """List what a SKU cost and costs, the newest price last.
+        """List the price history of a SKU, the newest price last.
 
         Needs the action `self.read`."""
 
     def iter_sku_prices(self, sku_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.SkuPrice, None, None]:
-        """List what a SKU cost and costs, the newest price last; iterates over all pages, and stops after `most` items if that is given."""
+        """List the price history of a SKU, the newest price last; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_skus(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, region: str | None = None, shape: str | None = None, options: CallOptions = UNCHANGED) -> models.SkuPage:
-        """List what is offered, and what it costs.
+        """List the SKUs with their present prices.
 
         Needs the action `self.read`."""
 
     def iter_skus(self, *, limit: int | None = None, status: str | None = None, region: str | None = None, shape: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Sku, None, None]:
-        """List what is offered, and what it costs; iterates over all pages, and stops after `most` items if that is given."""
+        """List the SKUs with their present prices; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_task_signing_keys(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKeyPage:
-        """List the keys that sign, or signed, tasks, the newest one last.
+        """List the present and former task signing keys, the newest one last.
 
         Needs the action `platform_key.read`."""
 
@@ -1284,20 +1284,20 @@ class SyncMethods:
         """List who entered which tenant, when and why; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_deliveries(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`."""
 
     def iter_tenant_deliveries(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Delivery, None, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
+        """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_events(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`."""
 
     def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_memberships(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -1332,12 +1332,12 @@ class SyncMethods:
         """List the versions of an app in the order in which they were published; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_webhooks(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`."""
 
     def iter_tenant_webhooks(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Webhook, None, None]:
-        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenants(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TenantPage:
         """List the platform's tenants.
@@ -1348,14 +1348,14 @@ class SyncMethods:
         """List the platform's tenants; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_timeline(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
-        """Read what happened under a correlation id, or around an instance: events and audit rows in one order.
+        """Read the timeline of a correlation id or an instance: events and audit rows in one order.
 
-        Audit rows are shown to whoever may read the audit trail. `wait` holds on for the first entry.
+        Callers who may read the audit trail also get audit rows. `wait` waits for the first entry.
 
         Needs the action `event.read`."""
 
     def iter_timeline(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.TimelineEntry, None, None]:
-        """Read what happened under a correlation id, or around an instance: events and audit rows in one order; iterates over all pages, and stops after `most` items if that is given."""
+        """Read the timeline of a correlation id or an instance: events and audit rows in one order; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tokens(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TokenPage:
         """List the caller's own tokens that are neither revoked nor expired.
@@ -1366,12 +1366,12 @@ class SyncMethods:
         """List the caller's own tokens that are neither revoked nor expired; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_usage_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UsageRecordPage:
-        """List what the app reported that it used.
+        """List the usage that the app reported.
 
         Needs the action `usage.read`."""
 
     def iter_usage_records(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.UsageRecord, None, None]:
-        """List what the app reported that it used; iterates over all pages, and stops after `most` items if that is given."""
+        """List the usage that the app reported; iterates over all pages, and stops after `most` items if that is given."""
 
     def make_member_task(self, instance_id: str, *, fence: int, member_id: str, type: str, step: str, operation_id: str | None = None, arguments: dict[str, Any] | None = None, grants: list[models.Granted] | None = None, lifetime_seconds: float | None = None, options: CallOptions = UNCHANGED) -> models.RuntimeTask:
         """Create a task on the node of a member; operation and step name it, and it is created only once.
@@ -1517,12 +1517,12 @@ class SyncMethods:
         Needs the action `artifact.create`."""
 
     def release_allocation(self, project_id: str, allocation_id: str, *, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Give an allocation back; it is not charged from now on, and is over when its node has looked.
+        """Release an allocation: charging stops now, and it ends when its node has checked that nothing is left.
 
         Needs the action `allocation.release`."""
 
     def release_allocation_group(self, project_id: str, group_id: str, *, options: CallOptions = UNCHANGED) -> models.AllocationGroup:
-        """Give back every allocation of a group that was not given back yet.
+        """Release every allocation of a group that is not released yet.
 
         Needs the action `allocation.release`."""
 
@@ -1567,32 +1567,32 @@ class SyncMethods:
         Needs the action `app_version.create`."""
 
     def replay_platform_dead_deliveries(self, *, options: CallOptions = UNCHANGED) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`."""
 
     def replay_platform_delivery(self, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`."""
 
     def replay_project_dead_deliveries(self, project_id: str, *, options: CallOptions = UNCHANGED) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`."""
 
     def replay_project_delivery(self, project_id: str, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`."""
 
     def replay_tenant_dead_deliveries(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`."""
 
     def replay_tenant_delivery(self, tenant_id: str, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`."""
 
@@ -1606,13 +1606,13 @@ class SyncMethods:
     def report_inventory(self, *, agent_version: str, host: str, cpus: int, memory_bytes: int, numa: list[models.ReportedNuma] | None = None, gpus: list[models.ReportedGpu] | None = None, facts: dict[str, Any] | None = None, addresses: list[str] | None = None, limits: dict[str, Any] | None = None, options: CallOptions = UNCHANGED) -> models.InventoryTaken:
         """Report what the calling node has; the first report makes it ready.
 
-        A report that is like the last one changes nothing. One that differs never frees a slot that somebody has: what does
-        not fit is answered as a finding, and operators read it.
+        A report that equals the last one changes nothing. A different one never frees a slot that an allocation has: such a
+        difference is returned as a finding, for operators.
 
         Needs the action `agent.report`."""
 
     def report_tasks(self, *, reports: list[dict[str, Any]], options: CallOptions = UNCHANGED) -> models.ReportedTasks:
-        """Tell what came of tasks; each report is answered on its own, in order.
+        """Report progress, output and results of tasks; each report is answered on its own, in order.
 
         Needs the action `agent.report`."""
 
@@ -1646,17 +1646,17 @@ class SyncMethods:
         Needs the action `member.drain`."""
 
     def resume_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
-        """Put a node that drains, or is drained, back to work.
+        """Put a draining or drained node back to work.
 
         Needs the action `node.drain`."""
 
     def retire_node(self, node_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Node:
-        """Retire a node on which nothing is left, for ever: its key counts no more.
+        """Retire an empty node for good and revoke its key.
 
         Needs the action `node.retire`."""
 
     def retry_allocation(self, project_id: str, allocation_id: str, *, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Try a teardown again at once that left something; the platform does so by itself after a pause.
+        """Retry at once a teardown that left something; the platform retries by itself after a pause.
 
         Needs the action `allocation.release`."""
 
@@ -1668,7 +1668,7 @@ class SyncMethods:
         The answer contains a secret that is shown only once."""
 
     def revoke_enrolment_token(self, enrolment_token_id: str, *, options: CallOptions = UNCHANGED) -> models.EnrolmentToken:
-        """Revoke a token that nobody joined with.
+        """Revoke a token that was not used.
 
         Needs the action `node.enrol`."""
 
@@ -1703,7 +1703,7 @@ class SyncMethods:
         Needs the action `instance.update`."""
 
     def rotate_platform_webhook_key(self, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -1712,7 +1712,7 @@ class SyncMethods:
         The answer contains a secret that is shown only once."""
 
     def rotate_project_webhook_key(self, project_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -1721,12 +1721,12 @@ class SyncMethods:
         The answer contains a secret that is shown only once."""
 
     def rotate_task_signing_key(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKey:
-        """Sign tasks with a new key from now on; nodes believe it by the signature of the last one.
+        """Sign tasks with a new key from now on; nodes trust it because the last key signed it.
 
         Needs the action `platform_key.rotate`."""
 
     def rotate_tenant_webhook_key(self, tenant_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -1784,44 +1784,44 @@ class SyncMethods:
     def follow_platform_events(self, *, correlation_id: str | None = None, app_instance_id: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`."""
 
     def follow_project_events(self, project_id: str, *, correlation_id: str | None = None, app_instance_id: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`."""
 
     def follow_tenant_events(self, tenant_id: str, *, correlation_id: str | None = None, app_instance_id: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`."""
 
     def follow_timeline(self, project_id: str, *, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> Generator[models.TimelineEntry, None, None]:
         """Follow a timeline as it is written (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that entry and misses none. The
-        same is there as a WebSocket, at `/timeline/ws`.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that entry without gaps.
+        The same is available as a WebSocket at `/timeline/ws`.
 
         Needs the action `event.read`."""
 
     def test_platform_webhook(self, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`."""
 
     def test_project_webhook(self, project_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`."""
 
     def test_tenant_webhook(self, tenant_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`."""
 
@@ -1843,9 +1843,9 @@ class SyncMethods:
         Needs the action `policy.update`."""
 
     def update_platform_webhook(self, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`."""
 
@@ -1862,9 +1862,9 @@ class SyncMethods:
         Needs the action `policy.update`."""
 
     def update_project_webhook(self, project_id: str, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`."""
 
@@ -1874,9 +1874,9 @@ class SyncMethods:
         Needs the action `service_account.update`."""
 
     def update_sku(self, sku_id: str, *, display_name: str | None = None, regions: list[str] | None = None, allowed_gpu_counts: list[int] | None = None, price_minor_per_gpu_hour: int | None = None, currency: str | None = None, status: str | None = None, reason: str | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Sku:
-        """Change a SKU, withdraw it, or offer it again; another price is a further line of its history.
+        """Change a SKU, withdraw it, or offer it again; a new price adds a line to its history.
 
-        What was promised to an allocation before stays what it was.
+        Existing allocations keep their price.
 
         Needs the action `sku.update`."""
 
@@ -1898,9 +1898,9 @@ class SyncMethods:
         Needs the action `policy.update`."""
 
     def update_tenant_webhook(self, tenant_id: str, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`."""
 
@@ -1937,10 +1937,11 @@ class SyncMethods:
         Needs the action `artifact.verify`."""
 
     def write_off_node(self, node_id: str, *, reason: str, may_be_left: str, options: CallOptions = UNCHANGED) -> models.Node:
-        """Give up a machine that is lost for ever, with all that it holds.
+        """Give up a machine that is lost for good, with everything on it.
 
-        The node is retired, its key counts no more, and its slots are never used again. What was on it ends without a
-        receipt, as written off, and says so to its tenants. When the machine comes back it joins anew, and is swept first.
+        The node is retired, its key is revoked, and its slots are never used again. Its allocations end without a receipt,
+        as written off, which their tenants can see. If the machine comes back it enrols as a new node, and its agent sweeps
+        it first.
 
         Needs the action `teardown.write_off`."""
 
@@ -1978,9 +1979,9 @@ class AsyncMethods:
         Needs the action `artifact.verify`."""
 
     async def cancel_task(self, project_id: str, task_id: str, *, options: CallOptions = UNCHANGED) -> models.Task:
-        """End a task early: at once where nobody has begun it, else its agent is asked.
+        """Cancel a task: at once if no agent has claimed it, otherwise its agent is asked to stop.
 
-        What the platform does for an allocation itself is not cancelled: release the allocation instead.
+        The platform's own tasks of an allocation cannot be cancelled: release the allocation instead.
 
         Needs the action `task.cancel`."""
 
@@ -2017,25 +2018,25 @@ class AsyncMethods:
         The answer contains a secret that is shown only once."""
 
     async def create_allocation(self, project_id: str, *, shape: str, sku: str, gpu_count: int | None = None, region: str | None = None, name: str | None = None, group_id: str | None = None, place_within_seconds: int | None = None, scheduler_type: str | None = None, integration_metadata: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Ask for capacity.
+        """Request capacity.
 
-        It is placed as soon as there is room, and is charged from the moment its sandbox stands. While there is no room,
-        `blocker` says why and what would help; when its time is over it fails with `no_capacity`.
+        It is placed as soon as there is room, and charged from the moment its sandbox is ready. While there is no room,
+        `blocker` says why and what would help; at its deadline it fails with `no_capacity`.
 
         Needs the action `allocation.create`."""
 
     async def create_allocation_group(self, project_id: str, *, name: str, shape: str, sku: str, count: int | None = None, same_node: bool | None = None, gpu_count: int | None = None, region: str | None = None, place_within_seconds: int | None = None, scheduler_type: str | None = None, integration_metadata: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.AllocationGroup:
-        """Ask for several equal allocations at once.
+        """Request several equal allocations at once.
 
         With `same_node` they share one machine and its network: they are placed there together, or not at all.
 
         Needs the action `allocation.create`."""
 
     async def create_allocation_task(self, project_id: str, allocation_id: str, *, type: str, arguments: dict[str, Any] | None = None, label: str | None = None, step: str | None = None, lifetime_seconds: float | None = None, options: CallOptions = UNCHANGED) -> models.Task:
-        """Have something done in an active allocation: write files, run a program, start a service or a container.
+        """Run a task in an active allocation: write files, run a program, start a service or a container.
 
-        What it fetches is a digest of an artifact that is registered in sight of the project and proven now. A task is
-        named by its step; making it again under the same step answers with the first one.
+        It may fetch only the digest of an artifact that the project can see and that is trusted now. A task is named by its
+        step; creating it again under the same step returns the first one.
 
         Needs the action `task.create`."""
 
@@ -2049,7 +2050,7 @@ class AsyncMethods:
         Needs the action `attachment.create`."""
 
     async def create_enrolment_token(self, *, region: str | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenCreated:
-        """Make a token by which one machine may join within fifteen minutes; it is told once.
+        """Create a token with which one machine may enrol within fifteen minutes; it is shown only once.
 
         Needs the action `node.enrol`.
 
@@ -2100,10 +2101,10 @@ class AsyncMethods:
         Needs the action `app_version.create`."""
 
     async def create_platform_webhook(self, *, url: str, event_types: list[str] | None = None, description: str | None = None, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 
@@ -2120,10 +2121,10 @@ class AsyncMethods:
         Needs the action `membership.create`."""
 
     async def create_project_webhook(self, project_id: str, *, url: str, event_types: list[str] | None = None, description: str | None = None, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 
@@ -2186,10 +2187,10 @@ class AsyncMethods:
         Needs the action `app_version.create`."""
 
     async def create_tenant_webhook(self, tenant_id: str, *, url: str, event_types: list[str] | None = None, description: str | None = None, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 
@@ -2230,7 +2231,7 @@ class AsyncMethods:
         Needs the action `membership.delete`."""
 
     async def delete_platform_webhook(self, webhook_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`."""
 
@@ -2245,7 +2246,7 @@ class AsyncMethods:
         Needs the action `membership.delete`."""
 
     async def delete_project_webhook(self, project_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`."""
 
@@ -2265,7 +2266,7 @@ class AsyncMethods:
         Needs the action `membership.delete`."""
 
     async def delete_tenant_webhook(self, tenant_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`."""
 
@@ -2332,8 +2333,8 @@ class AsyncMethods:
         """Join as a node, with a one-time token and the proof of a key.
 
         `proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,
-        `signing_key` and `sealing_key` as they are sent, each on a line of its own. The answer may be asked for again with
-        the same keys, so that an agent that crashed meanwhile goes on.
+        `signing_key` and `sealing_key` as they are sent, each on a line of its own. The request may be repeated with the
+        same keys, so that an agent that crashed before it got the answer can continue.
 
         Needs no token."""
 
@@ -2403,9 +2404,9 @@ class AsyncMethods:
         Needs the action `policy.read`."""
 
     async def export_receipt(self, project_id: str, receipt_id: str, *, options: CallOptions = UNCHANGED) -> models.ReceiptBundle:
-        """Export a receipt with its node's public key and chain, to be verified offline.
+        """Export a receipt with its node's public key and chain, for offline verification.
 
-        Other receipts of this project in the same part of the chain come with it; of everybody else's only the hash.
+        It includes the project's other receipts in the same part of the chain, and only the hashes of everybody else's.
 
         Needs the action `receipt.read`."""
 
@@ -2426,12 +2427,12 @@ class AsyncMethods:
         Needs the action `runtime.report`."""
 
     async def get_allocation(self, project_id: str, allocation_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Read an allocation: where it is, what it waits for, and by what its end is known.
+        """Read an allocation: where it is, what it waits for, and what proves its end.
 
         Needs the action `allocation.read`."""
 
     async def get_allocation_group(self, project_id: str, group_id: str, *, options: CallOptions = UNCHANGED) -> models.AllocationGroup:
-        """Read a group, its allocations, and the state that follows from theirs.
+        """Read a group, its allocations, and the state derived from theirs.
 
         Needs the action `allocation.read`."""
 
@@ -2489,7 +2490,7 @@ class AsyncMethods:
         Needs the action `task.create`."""
 
     async def get_node(self, node_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.NodeDetail:
-        """Read a node with its slots, its inventory and its health, and why it takes no work if it takes none.
+        """Read a node with its slots, its inventory and its health, and why it takes no new allocations, if so.
 
         Needs the action `node.read`."""
 
@@ -2671,12 +2672,12 @@ class AsyncMethods:
         Needs the action `task.read`."""
 
     async def get_task_log(self, project_id: str, task_id: str, *, offset: int | None = None, limit: int | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Log:
-        """Read a task's output from an offset; with `wait` it is followed: the answer comes as soon as there is more.
+        """Read a task's output from an offset; with `wait` the answer comes as soon as there is more.
 
         Needs the action `task.read`."""
 
     async def get_task_schemas(self, *, options: CallOptions = UNCHANGED) -> dict[str, Any]:
-        """What a node can be asked to do: the JSON Schemas of every task family's arguments and result.
+        """Read what nodes can do: the JSON Schemas of every task family's arguments and result.
 
         Needs no token."""
 
@@ -2773,12 +2774,12 @@ class AsyncMethods:
         Needs the action `self.read`."""
 
     async def list_agent_allocations(self, *, options: CallOptions = UNCHANGED) -> models.NodeAllocations:
-        """List the allocations that the platform has on the calling node: what else stands there is a stray.
+        """List the platform's allocations on the calling node; every other sandbox there is a stray.
 
         Needs the action `agent.claim`."""
 
     async def list_agent_platform_keys(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKeys:
-        """Read the keys that sign tasks, each with the signature of the one before it.
+        """Read the keys that sign tasks, each signed by the one before it.
 
         Needs the action `agent.claim`."""
 
@@ -2791,12 +2792,12 @@ class AsyncMethods:
         """List a project's allocation groups with their allocations; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_allocations(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, group_id: str | None = None, options: CallOptions = UNCHANGED) -> models.AllocationPage:
-        """List a project's allocations, the oldest first; those that are over stay readable.
+        """List a project's allocations, the oldest first, with the released ones.
 
         Needs the action `allocation.read`."""
 
     def iter_allocations(self, project_id: str, *, limit: int | None = None, status: str | None = None, group_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Allocation, None]:
-        """List a project's allocations, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
+        """List a project's allocations, the oldest first, with the released ones; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_attachment_operations(self, project_id: str, attachment_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.AttachedOperationPage:
         """List the operations for the attachment, newest first, without read-only actions.
@@ -2807,12 +2808,12 @@ class AsyncMethods:
         """List the operations for the attachment, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_attachment_usage(self, project_id: str, attachment_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UsageRecordPage:
-        """List what the project used of the instance, as its app reported it.
+        """List the project's usage of the instance, as its app reported it.
 
         Needs the action `usage.read`."""
 
     def iter_attachment_usage(self, project_id: str, attachment_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.UsageRecord, None]:
-        """List what the project used of the instance, as its app reported it; iterates over all pages, and stops after `most` items if that is given."""
+        """List the project's usage of the instance, as its app reported it; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_attachments(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.AttachmentPage:
         """List what the project is attached to, oldest first; ended attachments stay readable.
@@ -2847,12 +2848,12 @@ class AsyncMethods:
         """List the endpoints of a project's apps that can be reached now; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_enrolment_tokens(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenPage:
-        """List the tokens by which machines join or joined, never their secrets.
+        """List enrolment tokens, without their secrets.
 
         Needs the action `node.enrol`."""
 
     def iter_enrolment_tokens(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.EnrolmentToken, None]:
-        """List the tokens by which machines join or joined, never their secrets; iterates over all pages, and stops after `most` items if that is given."""
+        """List enrolment tokens, without their secrets; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_entitlements(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EntitlementPage:
         """List the entitlements of a project; its catalog shows what it may actually launch.
@@ -2871,12 +2872,12 @@ class AsyncMethods:
         """List the projects that are attached to an instance of this project, each with its account name and state; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_instance_timeline(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
-        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for.
+        """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested.
 
         Needs the action `event.read`."""
 
     def iter_instance_timeline(self, project_id: str, instance_id: str, *, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.TimelineEntry, None]:
-        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for; iterates over all pages, and stops after `most` items if that is given."""
+        """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
         """List a project's instances, oldest first; stopped ones stay readable.
@@ -2895,17 +2896,17 @@ class AsyncMethods:
         """List the members of an instance, including removed ones; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_node_tasks(self, node_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.NodeTaskPage:
-        """List the tasks of a node, newest first: that they are there and how they stand, not what is in them.
+        """List the tasks of a node, newest first, without their content.
 
         Needs the action `node.read`."""
 
     async def list_nodes(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, region: str | None = None, reachable: bool | None = None, options: CallOptions = UNCHANGED) -> models.NodePage:
-        """List nodes, by status, region or whether they are heard of.
+        """List nodes, by status, region or reachability.
 
         Needs the action `node.read`."""
 
     def iter_nodes(self, *, limit: int | None = None, status: str | None = None, region: str | None = None, reachable: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Node, None]:
-        """List nodes, by status, region or whether they are heard of; iterates over all pages, and stops after `most` items if that is given."""
+        """List nodes, by status, region or reachability; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_operations(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.OperationPage:
         """List the operations of an instance, newest first, without read-only actions.
@@ -2916,12 +2917,12 @@ class AsyncMethods:
         """List the operations of an instance, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_allocations(self, *, cursor: str | None = None, limit: int | None = None, node_id: str | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.OccupancyPage:
-        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it.
+        """List the allocations on nodes, their owners, and what blocks their release; nothing of their content.
 
         Needs the action `node.read`."""
 
     def iter_platform_allocations(self, *, limit: int | None = None, node_id: str | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Occupancy, None]:
-        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it; iterates over all pages, and stops after `most` items if that is given."""
+        """List the allocations on nodes, their owners, and what blocks their release; nothing of their content; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_apps(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AppPage:
         """List the apps of exactly this place; a project's catalog lists what the project may launch.
@@ -2972,20 +2973,20 @@ class AsyncMethods:
         """List who entered which tenant, when and why; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_deliveries(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`."""
 
     def iter_platform_deliveries(self, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Delivery, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
+        """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_events(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`."""
 
     def iter_platform_events(self, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_memberships(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -3020,12 +3021,12 @@ class AsyncMethods:
         """List the versions of an app in the order in which they were published; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_webhooks(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`."""
 
     def iter_platform_webhooks(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Webhook, None]:
-        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_artifact_checks(self, project_id: str, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
         """List the checks of an artifact, newest first, both unfinished and ended ones.
@@ -3068,20 +3069,20 @@ class AsyncMethods:
         """Browse the apps as a project sees them: which it may launch and, for the others, every reason why not; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_deliveries(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`."""
 
     def iter_project_deliveries(self, project_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Delivery, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
+        """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_events(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`."""
 
     def iter_project_events(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_memberships(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -3100,12 +3101,12 @@ class AsyncMethods:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_webhooks(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`."""
 
     def iter_project_webhooks(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Webhook, None]:
-        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_projects(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ProjectPage:
         """List the projects that the caller may read: a tenant's admins see all, others see those they belong to.
@@ -3137,23 +3138,23 @@ class AsyncMethods:
         """List a project's service accounts; deleted ones can only be read by id; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_sku_prices(self, sku_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SkuPricePage:
-        """List what a SKU cost and costs, the newest price last.
+        """List the price history of a SKU, the newest price last.
 
         Needs the action `self.read`."""
 
     def iter_sku_prices(self, sku_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.SkuPrice, None]:
-        """List what a SKU cost and costs, the newest price last; iterates over all pages, and stops after `most` items if that is given."""
+        """List the price history of a SKU, the newest price last; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_skus(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, region: str | None = None, shape: str | None = None, options: CallOptions = UNCHANGED) -> models.SkuPage:
-        """List what is offered, and what it costs.
+        """List the SKUs with their present prices.
 
         Needs the action `self.read`."""
 
     def iter_skus(self, *, limit: int | None = None, status: str | None = None, region: str | None = None, shape: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Sku, None]:
-        """List what is offered, and what it costs; iterates over all pages, and stops after `most` items if that is given."""
+        """List the SKUs with their present prices; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_task_signing_keys(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKeyPage:
-        """List the keys that sign, or signed, tasks, the newest one last.
+        """List the present and former task signing keys, the newest one last.
 
         Needs the action `platform_key.read`."""
 
@@ -3214,20 +3215,20 @@ class AsyncMethods:
         """List who entered which tenant, when and why; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_deliveries(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`."""
 
     def iter_tenant_deliveries(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Delivery, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
+        """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_events(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`."""
 
     def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_memberships(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -3262,12 +3263,12 @@ class AsyncMethods:
         """List the versions of an app in the order in which they were published; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_webhooks(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`."""
 
     def iter_tenant_webhooks(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Webhook, None]:
-        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenants(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TenantPage:
         """List the platform's tenants.
@@ -3278,14 +3279,14 @@ class AsyncMethods:
         """List the platform's tenants; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_timeline(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
-        """Read what happened under a correlation id, or around an instance: events and audit rows in one order.
+        """Read the timeline of a correlation id or an instance: events and audit rows in one order.
 
-        Audit rows are shown to whoever may read the audit trail. `wait` holds on for the first entry.
+        Callers who may read the audit trail also get audit rows. `wait` waits for the first entry.
 
         Needs the action `event.read`."""
 
     def iter_timeline(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.TimelineEntry, None]:
-        """Read what happened under a correlation id, or around an instance: events and audit rows in one order; iterates over all pages, and stops after `most` items if that is given."""
+        """Read the timeline of a correlation id or an instance: events and audit rows in one order; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tokens(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TokenPage:
         """List the caller's own tokens that are neither revoked nor expired.
@@ -3296,12 +3297,12 @@ class AsyncMethods:
         """List the caller's own tokens that are neither revoked nor expired; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_usage_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UsageRecordPage:
-        """List what the app reported that it used.
+        """List the usage that the app reported.
 
         Needs the action `usage.read`."""
 
     def iter_usage_records(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.UsageRecord, None]:
-        """List what the app reported that it used; iterates over all pages, and stops after `most` items if that is given."""
+        """List the usage that the app reported; iterates over all pages, and stops after `most` items if that is given."""
 
     async def make_member_task(self, instance_id: str, *, fence: int, member_id: str, type: str, step: str, operation_id: str | None = None, arguments: dict[str, Any] | None = None, grants: list[models.Granted] | None = None, lifetime_seconds: float | None = None, options: CallOptions = UNCHANGED) -> models.RuntimeTask:
         """Create a task on the node of a member; operation and step name it, and it is created only once.
@@ -3447,12 +3448,12 @@ class AsyncMethods:
         Needs the action `artifact.create`."""
 
     async def release_allocation(self, project_id: str, allocation_id: str, *, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Give an allocation back; it is not charged from now on, and is over when its node has looked.
+        """Release an allocation: charging stops now, and it ends when its node has checked that nothing is left.
 
         Needs the action `allocation.release`."""
 
     async def release_allocation_group(self, project_id: str, group_id: str, *, options: CallOptions = UNCHANGED) -> models.AllocationGroup:
-        """Give back every allocation of a group that was not given back yet.
+        """Release every allocation of a group that is not released yet.
 
         Needs the action `allocation.release`."""
 
@@ -3497,32 +3498,32 @@ class AsyncMethods:
         Needs the action `app_version.create`."""
 
     async def replay_platform_dead_deliveries(self, *, options: CallOptions = UNCHANGED) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`."""
 
     async def replay_platform_delivery(self, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`."""
 
     async def replay_project_dead_deliveries(self, project_id: str, *, options: CallOptions = UNCHANGED) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`."""
 
     async def replay_project_delivery(self, project_id: str, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`."""
 
     async def replay_tenant_dead_deliveries(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`."""
 
     async def replay_tenant_delivery(self, tenant_id: str, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`."""
 
@@ -3536,13 +3537,13 @@ class AsyncMethods:
     async def report_inventory(self, *, agent_version: str, host: str, cpus: int, memory_bytes: int, numa: list[models.ReportedNuma] | None = None, gpus: list[models.ReportedGpu] | None = None, facts: dict[str, Any] | None = None, addresses: list[str] | None = None, limits: dict[str, Any] | None = None, options: CallOptions = UNCHANGED) -> models.InventoryTaken:
         """Report what the calling node has; the first report makes it ready.
 
-        A report that is like the last one changes nothing. One that differs never frees a slot that somebody has: what does
-        not fit is answered as a finding, and operators read it.
+        A report that equals the last one changes nothing. A different one never frees a slot that an allocation has: such a
+        difference is returned as a finding, for operators.
 
         Needs the action `agent.report`."""
 
     async def report_tasks(self, *, reports: list[dict[str, Any]], options: CallOptions = UNCHANGED) -> models.ReportedTasks:
-        """Tell what came of tasks; each report is answered on its own, in order.
+        """Report progress, output and results of tasks; each report is answered on its own, in order.
 
         Needs the action `agent.report`."""
 
@@ -3576,17 +3577,17 @@ class AsyncMethods:
         Needs the action `member.drain`."""
 
     async def resume_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
-        """Put a node that drains, or is drained, back to work.
+        """Put a draining or drained node back to work.
 
         Needs the action `node.drain`."""
 
     async def retire_node(self, node_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Node:
-        """Retire a node on which nothing is left, for ever: its key counts no more.
+        """Retire an empty node for good and revoke its key.
 
         Needs the action `node.retire`."""
 
     async def retry_allocation(self, project_id: str, allocation_id: str, *, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Try a teardown again at once that left something; the platform does so by itself after a pause.
+        """Retry at once a teardown that left something; the platform retries by itself after a pause.
 
         Needs the action `allocation.release`."""
 
@@ -3598,7 +3599,7 @@ class AsyncMethods:
         The answer contains a secret that is shown only once."""
 
     async def revoke_enrolment_token(self, enrolment_token_id: str, *, options: CallOptions = UNCHANGED) -> models.EnrolmentToken:
-        """Revoke a token that nobody joined with.
+        """Revoke a token that was not used.
 
         Needs the action `node.enrol`."""
 
@@ -3633,7 +3634,7 @@ class AsyncMethods:
         Needs the action `instance.update`."""
 
     async def rotate_platform_webhook_key(self, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -3642,7 +3643,7 @@ class AsyncMethods:
         The answer contains a secret that is shown only once."""
 
     async def rotate_project_webhook_key(self, project_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -3651,12 +3652,12 @@ class AsyncMethods:
         The answer contains a secret that is shown only once."""
 
     async def rotate_task_signing_key(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKey:
-        """Sign tasks with a new key from now on; nodes believe it by the signature of the last one.
+        """Sign tasks with a new key from now on; nodes trust it because the last key signed it.
 
         Needs the action `platform_key.rotate`."""
 
     async def rotate_tenant_webhook_key(self, tenant_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -3714,44 +3715,44 @@ class AsyncMethods:
     def follow_platform_events(self, *, correlation_id: str | None = None, app_instance_id: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`."""
 
     def follow_project_events(self, project_id: str, *, correlation_id: str | None = None, app_instance_id: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`."""
 
     def follow_tenant_events(self, tenant_id: str, *, correlation_id: str | None = None, app_instance_id: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`."""
 
     def follow_timeline(self, project_id: str, *, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.TimelineEntry, None]:
         """Follow a timeline as it is written (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that entry and misses none. The
-        same is there as a WebSocket, at `/timeline/ws`.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that entry without gaps.
+        The same is available as a WebSocket at `/timeline/ws`.
 
         Needs the action `event.read`."""
 
     async def test_platform_webhook(self, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`."""
 
     async def test_project_webhook(self, project_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`."""
 
     async def test_tenant_webhook(self, tenant_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`."""
 
@@ -3773,9 +3774,9 @@ class AsyncMethods:
         Needs the action `policy.update`."""
 
     async def update_platform_webhook(self, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`."""
 
@@ -3792,9 +3793,9 @@ class AsyncMethods:
         Needs the action `policy.update`."""
 
     async def update_project_webhook(self, project_id: str, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`."""
 
@@ -3804,9 +3805,9 @@ class AsyncMethods:
         Needs the action `service_account.update`."""
 
     async def update_sku(self, sku_id: str, *, display_name: str | None = None, regions: list[str] | None = None, allowed_gpu_counts: list[int] | None = None, price_minor_per_gpu_hour: int | None = None, currency: str | None = None, status: str | None = None, reason: str | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Sku:
-        """Change a SKU, withdraw it, or offer it again; another price is a further line of its history.
+        """Change a SKU, withdraw it, or offer it again; a new price adds a line to its history.
 
-        What was promised to an allocation before stays what it was.
+        Existing allocations keep their price.
 
         Needs the action `sku.update`."""
 
@@ -3828,9 +3829,9 @@ class AsyncMethods:
         Needs the action `policy.update`."""
 
     async def update_tenant_webhook(self, tenant_id: str, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`."""
 
@@ -3867,9 +3868,10 @@ class AsyncMethods:
         Needs the action `artifact.verify`."""
 
     async def write_off_node(self, node_id: str, *, reason: str, may_be_left: str, options: CallOptions = UNCHANGED) -> models.Node:
-        """Give up a machine that is lost for ever, with all that it holds.
+        """Give up a machine that is lost for good, with everything on it.
 
-        The node is retired, its key counts no more, and its slots are never used again. What was on it ends without a
-        receipt, as written off, and says so to its tenants. When the machine comes back it joins anew, and is swept first.
+        The node is retired, its key is revoked, and its slots are never used again. Its allocations end without a receipt,
+        as written off, which their tenants can see. If the machine comes back it enrols as a new node, and its agent sweeps
+        it first.
 
         Needs the action `teardown.write_off`."""

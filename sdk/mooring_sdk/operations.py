@@ -38,19 +38,19 @@ OBJECTS = {
         ("free", "int", "required", "How many tasks it has room for."),
         ("wait_seconds", "float", "", "How long to wait for one."),
         ("running", "list[models.HeldTask]", "", "Every task that it holds; their leases are renewed."),
-        ("session", "str", "", "New at each start of the agent: it then holds what `running` says, and nothing else."),
-        ("health", "dict[str, Any]", "", "How the agent itself is."),
+        ("session", "str", "", "New at each start of the agent; it then holds only the tasks in `running`."),
+        ("health", "dict[str, Any]", "", "The health of the agent itself."),
     ),
     "CreateAllocation": (
         ("shape", "str", "required", "", ("baremetal", "gpu_slice")),
         ("sku", "str", "required", "Slug or id of a SKU."),
         ("gpu_count", "int | None", "", "One of the counts that the SKU is sold with."),
-        ("region", "str | None", "", "Where it has to be; none: where there is room."),
+        ("region", "str | None", "", "Where it must be; without it: where there is room."),
         ("name", "str | None", "", "A name for URLs and the command line."),
         ("group_id", "str | None", ""),
         ("place_within_seconds", "int | None", "", "Seconds in which a place must be found, or it fails."),
-        ("scheduler_type", "str | None", "", "A label; kept and not looked at."),
-        ("integration_metadata", "dict[str, str] | None", "", "Kept and shown, and not looked at."),
+        ("scheduler_type", "str | None", "", "A label; the platform does not interpret it."),
+        ("integration_metadata", "dict[str, str] | None", "", "Stored and shown; the platform does not interpret it."),
     ),
     "CreateAllocationGroup": (
         ("name", "str", "required", "A name for URLs and the command line."),
@@ -59,10 +59,10 @@ OBJECTS = {
         ("count", "int", "", "How many."),
         ("same_node", "bool", ""),
         ("gpu_count", "int | None", "", "One of the counts that the SKU is sold with."),
-        ("region", "str | None", "", "Where it has to be; none: where there is room."),
+        ("region", "str | None", "", "Where it must be; without it: where there is room."),
         ("place_within_seconds", "int | None", "", "Seconds in which a place must be found, or it fails."),
-        ("scheduler_type", "str | None", "", "A label; kept and not looked at."),
-        ("integration_metadata", "dict[str, str] | None", "", "Kept and shown, and not looked at."),
+        ("scheduler_type", "str | None", "", "A label; the platform does not interpret it."),
+        ("integration_metadata", "dict[str, str] | None", "", "Stored and shown; the platform does not interpret it."),
     ),
     "CreateApp": (
         ("slug", "str", "required", "A name for URLs and the command line."),
@@ -81,7 +81,7 @@ OBJECTS = {
     ),
     "CreateEnrolmentToken": (
         ("region", "str", "", "A name for URLs and the command line."),
-        ("labels", "dict[str, str]", "", "Names and values for people and for reports; nothing depends on them."),
+        ("labels", "dict[str, str]", "", "Names and values for people and for reports."),
     ),
     "CreateEntitlement": (
         ("app_id", "str", "required"),
@@ -129,7 +129,7 @@ OBJECTS = {
         ("gpu_model", "str", "required"),
         ("regions", "list[str]", "required"),
         ("allowed_gpu_counts", "list[int]", "required", "How many GPUs one allocation may have."),
-        ("price_minor_per_gpu_hour", "int", "required", "What a GPU costs for an hour, in minor units."),
+        ("price_minor_per_gpu_hour", "int", "required", "The price of a GPU per hour, in minor units."),
         ("currency", "str", "required"),
     ),
     "CreateTenant": (
@@ -151,7 +151,7 @@ OBJECTS = {
     ),
     "CreateWebhook": (
         ("url", "str", "required", "Where messages are sent: https, without user, password and fragment."),
-        ("event_types", "list[str]", "", "Event types, or families such as `identity.*`; none: all."),
+        ("event_types", "list[str]", "", "Event types, or families such as `identity.*`; an empty list means all."),
         ("description", "str", ""),
     ),
     "DetachProject": (
@@ -169,14 +169,14 @@ OBJECTS = {
         ("signing_key", "str", "required", "32 bytes in base64url."),
         ("sealing_key", "str", "required", "32 bytes in base64url."),
         ("proof", "str", "required", "64 bytes in base64url."),
-        ("labels", "dict[str, str]", "", "Names and values for people and for reports; nothing depends on them."),
-        ("previous_node_id", "str | None", "", "The node that the agent's state is of, if any."),
+        ("labels", "dict[str, str]", "", "Names and values for people and for reports."),
+        ("previous_node_id", "str | None", "", "The node that the agent's earlier state belongs to, if any."),
     ),
     "ExplainAllocation": (
         ("shape", "str", "required", "", ("baremetal", "gpu_slice")),
         ("sku", "str", "required", "Slug or id of a SKU."),
         ("gpu_count", "int | None", "", "One of the counts that the SKU is sold with."),
-        ("region", "str | None", "", "Where it has to be; none: where there is room."),
+        ("region", "str | None", "", "Where it must be; without it: where there is room."),
         ("count", "int", "", "How many."),
         ("same_node", "bool", ""),
     ),
@@ -238,9 +238,9 @@ OBJECTS = {
     ),
     "MakeTask": (
         ("type", "str", "required", "A task family, such as `process.run`."),
-        ("arguments", "dict[str, Any]", "", "By the schema of the family."),
-        ("label", "str", "", "The owner within the allocation; none: itself."),
-        ("step", "str", "", "What this task is called; none: a new name."),
+        ("arguments", "dict[str, Any]", "", "As the schema of the family says."),
+        ("label", "str", "", "The owner within the allocation; empty: the allocation itself."),
+        ("step", "str", "", "The name of this task; empty: a new name."),
         ("lifetime_seconds", "float", ""),
     ),
     "NamesRule": (
@@ -257,7 +257,7 @@ OBJECTS = {
         ("sku", "str | None", "", "Slug or id of a SKU."),
         ("shape", "str | None", "", "", ("baremetal", "gpu_slice")),
         ("gpu_count", "int | None", "", "One of the counts that the SKU is sold with."),
-        ("region", "str | None", "", "Where it has to be; none: where there is room."),
+        ("region", "str | None", "", "Where it must be; without it: where there is room."),
         ("keep_allocations", "bool", "", "Keep the new allocations when their members are removed."),
     ),
     "PlanInstance": (
@@ -335,7 +335,7 @@ OBJECTS = {
         ("gpus", "list[models.ReportedGpu]", ""),
         ("facts", "dict[str, Any]", "", "What was found on the machine; a manifest's needs compare these."),
         ("addresses", "list[str]", ""),
-        ("limits", "dict[str, Any]", "", "What the agent bounds itself to."),
+        ("limits", "dict[str, Any]", "", "The limits that the agent sets for itself."),
     ),
     "ReportTasks": (
         ("reports", "list[dict[str, Any]]", "required"),
@@ -428,15 +428,15 @@ OBJECTS = {
         ("display_name", "str | None", "", "A name that people read."),
         ("regions", "list[str] | None", ""),
         ("allowed_gpu_counts", "list[int] | None", "", "How many GPUs one allocation may have."),
-        ("price_minor_per_gpu_hour", "int | None", "", "What a GPU costs for an hour, in minor units."),
+        ("price_minor_per_gpu_hour", "int | None", "", "The price of a GPU per hour, in minor units."),
         ("currency", "str | None", ""),
         ("status", "str | None", "", "", ("offered", "withdrawn")),
-        ("reason", "str", "", "Why; needed where the price changes."),
+        ("reason", "str", "", "Why; required when the price changes."),
         ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
     "UpdateWebhook": (
         ("url", "str | None", "", "Where messages are sent: https, without user, password and fragment."),
-        ("event_types", "list[str] | None", "", "Event types, or families such as `identity.*`; none: all."),
+        ("event_types", "list[str] | None", "", "Event types, or families such as `identity.*`; an empty list means all."),
         ("description", "str | None", ""),
         ("enabled", "bool | None", ""),
         ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
@@ -485,7 +485,7 @@ ROWS = {
     "cancel_task": (
         "POST", "/api/v1/projects/{project_id}/tasks/{task_id}/cancel", "project", "takes_key", "models.Task", None, None,
         (),
-        "End a task early: at once where nobody has begun it, else its agent is asked", "What the platform does for an allocation itself is not cancelled: release the allocation instead.\n\nNeeds the action `task.cancel`.",
+        "Cancel a task: at once if no agent has claimed it, otherwise its agent is asked to stop", "The platform's own tasks of an allocation cannot be cancelled: release the allocation instead.\n\nNeeds the action `task.cancel`.",
     ),
     "cancel_tenant_artifact_check": (
         "POST", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/checks/{check_id}/cancel", "tenant", "takes_key", "models.ArtifactCheck", None, None,
@@ -515,17 +515,17 @@ ROWS = {
     "create_allocation": (
         "POST", "/api/v1/projects/{project_id}/allocations", "project", "takes_key", "models.Allocation", None, "CreateAllocation",
         (),
-        "Ask for capacity", "It is placed as soon as there is room, and is charged from the moment its sandbox stands. While there is no room,\n`blocker` says why and what would help; when its time is over it fails with `no_capacity`.\n\nNeeds the action `allocation.create`.",
+        "Request capacity", "It is placed as soon as there is room, and charged from the moment its sandbox is ready. While there is no room,\n`blocker` says why and what would help; at its deadline it fails with `no_capacity`.\n\nNeeds the action `allocation.create`.",
     ),
     "create_allocation_group": (
         "POST", "/api/v1/projects/{project_id}/allocation-groups", "project", "takes_key", "models.AllocationGroup", None, "CreateAllocationGroup",
         (),
-        "Ask for several equal allocations at once", "With `same_node` they share one machine and its network: they are placed there together, or not at all.\n\nNeeds the action `allocation.create`.",
+        "Request several equal allocations at once", "With `same_node` they share one machine and its network: they are placed there together, or not at all.\n\nNeeds the action `allocation.create`.",
     ),
     "create_allocation_task": (
         "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/tasks", "project", "takes_key", "models.Task", None, "MakeTask",
         (),
-        "Have something done in an active allocation: write files, run a program, start a service or a container", "What it fetches is a digest of an artifact that is registered in sight of the project and proven now. A task is\nnamed by its step; making it again under the same step answers with the first one.\n\nNeeds the action `task.create`.",
+        "Run a task in an active allocation: write files, run a program, start a service or a container", "It may fetch only the digest of an artifact that the project can see and that is trusted now. A task is named by its\nstep; creating it again under the same step returns the first one.\n\nNeeds the action `task.create`.",
     ),
     "create_attachment": (
         "POST", "/api/v1/projects/{project_id}/attachments", "project", "takes_key", "models.Attachment", None, "CreateAttachment",
@@ -535,7 +535,7 @@ ROWS = {
     "create_enrolment_token": (
         "POST", "/api/v1/platform/nodes/enrolment-tokens", "platform", "takes_key shows_secret_once", "models.EnrolmentTokenCreated", None, "CreateEnrolmentToken",
         (),
-        "Make a token by which one machine may join within fifteen minutes; it is told once", "Needs the action `node.enrol`.",
+        "Create a token with which one machine may enrol within fifteen minutes; it is shown only once", "Needs the action `node.enrol`.",
     ),
     "create_entitlement": (
         "POST", "/api/v1/projects/{project_id}/entitlements", "project", "takes_key", "models.Entitlement", None, "CreateEntitlement",
@@ -575,7 +575,7 @@ ROWS = {
     "create_platform_webhook": (
         "POST", "/api/v1/platform/webhooks", "platform", "takes_key shows_secret_once", "models.WebhookKeyed", None, "CreateWebhook",
         (),
-        "Send the events of this place to an address", "The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same\nIdempotency-Key tells it again.\n\nNeeds the action `webhook.create`.",
+        "Send the events of this scope to a URL", "The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat\nwith the same Idempotency-Key shows it again.\n\nNeeds the action `webhook.create`.",
     ),
     "create_project": (
         "POST", "/api/v1/tenants/{tenant_id}/projects", "tenant", "takes_key", "models.Project", None, "CreateProject",
@@ -590,7 +590,7 @@ ROWS = {
     "create_project_webhook": (
         "POST", "/api/v1/projects/{project_id}/webhooks", "project", "takes_key shows_secret_once", "models.WebhookKeyed", None, "CreateWebhook",
         (),
-        "Send the events of this place to an address", "The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same\nIdempotency-Key tells it again.\n\nNeeds the action `webhook.create`.",
+        "Send the events of this scope to a URL", "The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat\nwith the same Idempotency-Key shows it again.\n\nNeeds the action `webhook.create`.",
     ),
     "create_service_account": (
         "POST", "/api/v1/projects/{project_id}/service-accounts", "project", "takes_key", "models.ServiceAccount", None, "CreateServiceAccount",
@@ -640,7 +640,7 @@ ROWS = {
     "create_tenant_webhook": (
         "POST", "/api/v1/tenants/{tenant_id}/webhooks", "tenant", "takes_key shows_secret_once", "models.WebhookKeyed", None, "CreateWebhook",
         (),
-        "Send the events of this place to an address", "The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same\nIdempotency-Key tells it again.\n\nNeeds the action `webhook.create`.",
+        "Send the events of this scope to a URL", "The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat\nwith the same Idempotency-Key shows it again.\n\nNeeds the action `webhook.create`.",
     ),
     "create_token": (
         "POST", "/api/v1/tokens", "self", "takes_key shows_secret_once", "models.TokenCreated", None, "CreateToken",
@@ -675,7 +675,7 @@ ROWS = {
     "delete_platform_webhook": (
         "DELETE", "/api/v1/platform/webhooks/{webhook_id}", "platform", "takes_key", None, None, None,
         (),
-        "Delete a webhook; what it had not delivered is dropped", "Needs the action `webhook.delete`.",
+        "Delete a webhook and its undelivered messages", "Needs the action `webhook.delete`.",
     ),
     "delete_project": (
         "DELETE", "/api/v1/projects/{project_id}", "project", "takes_key", None, None, None,
@@ -690,7 +690,7 @@ ROWS = {
     "delete_project_webhook": (
         "DELETE", "/api/v1/projects/{project_id}/webhooks/{webhook_id}", "project", "takes_key", None, None, None,
         (),
-        "Delete a webhook; what it had not delivered is dropped", "Needs the action `webhook.delete`.",
+        "Delete a webhook and its undelivered messages", "Needs the action `webhook.delete`.",
     ),
     "delete_service_account": (
         "DELETE", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}", "project", "takes_key", "models.ServiceAccount", None, None,
@@ -710,7 +710,7 @@ ROWS = {
     "delete_tenant_webhook": (
         "DELETE", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", "tenant", "takes_key", None, None, None,
         (),
-        "Delete a webhook; what it had not delivered is dropped", "Needs the action `webhook.delete`.",
+        "Delete a webhook and its undelivered messages", "Needs the action `webhook.delete`.",
     ),
     "detach_attachment": (
         "POST", "/api/v1/projects/{project_id}/attachments/{attachment_id}/detach", "project", "takes_key", "models.Attachment", None, "DetachProject",
@@ -770,7 +770,7 @@ ROWS = {
     "enrol_node": (
         "POST", "/api/v1/agent/enrolments", "public", "", "models.Enrolled", None, "EnrolNode",
         (),
-        "Join as a node, with a one-time token and the proof of a key", "`proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,\n`signing_key` and `sealing_key` as they are sent, each on a line of its own. The answer may be asked for again with\nthe same keys, so that an agent that crashed meanwhile goes on.\n\nNeeds no token.",
+        "Join as a node, with a one-time token and the proof of a key", "`proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,\n`signing_key` and `sealing_key` as they are sent, each on a line of its own. The request may be repeated with the\nsame keys, so that an agent that crashed before it got the answer can continue.\n\nNeeds no token.",
     ),
     "exchange_assertion": (
         "POST", "/api/v1/oauth/token", "public", "takes_form", "models.AccessToken", None, "TokenGrant",
@@ -854,7 +854,7 @@ ROWS = {
     "export_receipt": (
         "GET", "/api/v1/projects/{project_id}/receipts/{receipt_id}/export", "project", "", "models.ReceiptBundle", None, None,
         (),
-        "Export a receipt with its node's public key and chain, to be verified offline", "Other receipts of this project in the same part of the chain come with it; of everybody else's only the hash.\n\nNeeds the action `receipt.read`.",
+        "Export a receipt with its node's public key and chain, for offline verification", "It includes the project's other receipts in the same part of the chain, and only the hashes of everybody else's.\n\nNeeds the action `receipt.read`.",
     ),
     "find_runtime_accounts": (
         "POST", "/api/v1/runtime/accounts", "public", "", "models.AdapterAccounts", None, "FindAccounts",
@@ -873,12 +873,12 @@ ROWS = {
             ("until", "str", "", "States to wait for, separated by commas."),
             ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
-        "Read an allocation: where it is, what it waits for, and by what its end is known", "Needs the action `allocation.read`.",
+        "Read an allocation: where it is, what it waits for, and what proves its end", "Needs the action `allocation.read`.",
     ),
     "get_allocation_group": (
         "GET", "/api/v1/projects/{project_id}/allocation-groups/{group_id}", "project", "", "models.AllocationGroup", None, None,
         (),
-        "Read a group, its allocations, and the state that follows from theirs", "Needs the action `allocation.read`.",
+        "Read a group, its allocations, and the state derived from theirs", "Needs the action `allocation.read`.",
     ),
     "get_attachment": (
         "GET", "/api/v1/projects/{project_id}/attachments/{attachment_id}", "project", "", "models.Attachment", None, None,
@@ -974,7 +974,7 @@ ROWS = {
             ("until", "str", "", "States to wait for, separated by commas."),
             ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
-        "Read a node with its slots, its inventory and its health, and why it takes no work if it takes none", "Needs the action `node.read`.",
+        "Read a node with its slots, its inventory and its health, and why it takes no new allocations, if so", "Needs the action `node.read`.",
     ),
     "get_openapi": (
         "GET", "/api/v1/openapi.json", "public", "", "dict[str, Any]", None, None,
@@ -1209,16 +1209,16 @@ ROWS = {
     "get_task_log": (
         "GET", "/api/v1/projects/{project_id}/tasks/{task_id}/log", "project", "", "models.Log", None, None,
         (
-            ("offset", "int", "", "The byte to begin with."),
-            ("limit", "int", "", "Most bytes."),
+            ("offset", "int", "", "The byte to start with."),
+            ("limit", "int", "", "The maximum number of bytes."),
             ("wait", "float", "", "Seconds to wait for more output."),
         ),
-        "Read a task's output from an offset; with `wait` it is followed: the answer comes as soon as there is more", "Needs the action `task.read`.",
+        "Read a task's output from an offset; with `wait` the answer comes as soon as there is more", "Needs the action `task.read`.",
     ),
     "get_task_schemas": (
         "GET", "/api/v1/schemas/tasks", "public", "", "dict[str, Any]", None, None,
         (),
-        "What a node can be asked to do: the JSON Schemas of every task family's arguments and result", "Needs no token.",
+        "Read what nodes can do: the JSON Schemas of every task family's arguments and result", "Needs no token.",
     ),
     "get_tenant": (
         "GET", "/api/v1/tenants/{tenant_id}", "tenant", "", "models.Tenant", None, None,
@@ -1341,12 +1341,12 @@ ROWS = {
     "list_agent_allocations": (
         "GET", "/api/v1/agent/allocations", "node", "", "models.NodeAllocations", None, None,
         (),
-        "List the allocations that the platform has on the calling node: what else stands there is a stray", "Needs the action `agent.claim`.",
+        "List the platform's allocations on the calling node; every other sandbox there is a stray", "Needs the action `agent.claim`.",
     ),
     "list_agent_platform_keys": (
         "GET", "/api/v1/agent/platform-keys", "node", "", "models.PlatformKeys", None, None,
         (),
-        "Read the keys that sign tasks, each with the signature of the one before it", "Needs the action `agent.claim`.",
+        "Read the keys that sign tasks, each signed by the one before it", "Needs the action `agent.claim`.",
     ),
     "list_allocation_groups": (
         "GET", "/api/v1/projects/{project_id}/allocation-groups", "project", "has_pages is_list", "models.AllocationGroupPage", "models.AllocationGroup", None,
@@ -1364,7 +1364,7 @@ ROWS = {
             ("status", "str", "", "", ("active", "failed", "provisioning", "release_failed", "released", "releasing", "requested")),
             ("group_id", "str", ""),
         ),
-        "List a project's allocations, the oldest first; those that are over stay readable", "Needs the action `allocation.read`.",
+        "List a project's allocations, the oldest first, with the released ones", "Needs the action `allocation.read`.",
     ),
     "list_attachment_operations": (
         "GET", "/api/v1/projects/{project_id}/attachments/{attachment_id}/operations", "project", "has_pages is_list", "models.AttachedOperationPage", "models.AttachedOperation", None,
@@ -1381,7 +1381,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List what the project used of the instance, as its app reported it", "Needs the action `usage.read`.",
+        "List the project's usage of the instance, as its app reported it", "Needs the action `usage.read`.",
     ),
     "list_attachments": (
         "GET", "/api/v1/projects/{project_id}/attachments", "project", "has_pages is_list", "models.AttachmentPage", "models.Attachment", None,
@@ -1424,7 +1424,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List the tokens by which machines join or joined, never their secrets", "Needs the action `node.enrol`.",
+        "List enrolment tokens, without their secrets", "Needs the action `node.enrol`.",
     ),
     "list_entitlements": (
         "GET", "/api/v1/projects/{project_id}/entitlements", "project", "has_pages is_list", "models.EntitlementPage", "models.Entitlement", None,
@@ -1449,10 +1449,10 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("audit", "bool", "", "With audit rows too, where the caller may read them."),
+            ("audit", "bool", "", "Include audit rows, if the caller may read them."),
             ("wait", "float", "", "Seconds to wait for the first entry."),
         ),
-        "Read what happened around an instance: its members, operations, tasks and the capacity it asked for", "Needs the action `event.read`.",
+        "Read the timeline of an instance: its members, operations, tasks and the capacity that it requested", "Needs the action `event.read`.",
     ),
     "list_instances": (
         "GET", "/api/v1/projects/{project_id}/app-instances", "project", "has_pages is_list", "models.InstancePage", "models.Instance", None,
@@ -1481,7 +1481,7 @@ ROWS = {
             ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("cancelled", "cancelling", "claimed", "expired", "failed", "queued", "succeeded")),
         ),
-        "List the tasks of a node, newest first: that they are there and how they stand, not what is in them", "Needs the action `node.read`.",
+        "List the tasks of a node, newest first, without their content", "Needs the action `node.read`.",
     ),
     "list_nodes": (
         "GET", "/api/v1/platform/nodes", "platform", "has_pages is_list", "models.NodePage", "models.Node", None,
@@ -1492,7 +1492,7 @@ ROWS = {
             ("region", "str", "", "A name for URLs and the command line."),
             ("reachable", "bool", ""),
         ),
-        "List nodes, by status, region or whether they are heard of", "Needs the action `node.read`.",
+        "List nodes, by status, region or reachability", "Needs the action `node.read`.",
     ),
     "list_operations": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/operations", "project", "has_pages is_list", "models.OperationPage", "models.Operation", None,
@@ -1512,7 +1512,7 @@ ROWS = {
             ("node_id", "str", ""),
             ("status", "str", "", "", ("active", "failed", "provisioning", "release_failed", "released", "releasing", "requested")),
         ),
-        "List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it", "Needs the action `node.read`.",
+        "List the allocations on nodes, their owners, and what blocks their release; nothing of their content", "Needs the action `node.read`.",
     ),
     "list_platform_apps": (
         "GET", "/api/v1/platform/apps", "platform", "has_pages is_list", "models.AppPage", "models.App", None,
@@ -1577,7 +1577,7 @@ ROWS = {
             ("status", "str", "", "", ("claimed", "dead", "delivered", "queued")),
             ("webhook_id", "str", ""),
         ),
-        "List the deliveries of exactly this place's webhooks, newest first", "Needs the action `outbox.read`.",
+        "List the deliveries of this scope's webhooks, newest first", "Needs the action `outbox.read`.",
     ),
     "list_platform_events": (
         "GET", "/api/v1/platform/events", "platform", "has_pages is_list", "models.EventPage", "models.Event", None,
@@ -1585,10 +1585,10 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
             ("wait", "float", "", "Seconds to wait for the first event."),
         ),
-        "Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first", "Needs the action `event.read`.",
+        "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "Needs the action `event.read`.",
     ),
     "list_platform_memberships": (
         "GET", "/api/v1/platform/memberships", "platform", "has_pages is_list", "models.MembershipPage", "models.Membership", None,
@@ -1628,7 +1628,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List the webhooks of exactly this place", "Needs the action `webhook.read`.",
+        "List the webhooks of exactly this scope", "Needs the action `webhook.read`.",
     ),
     "list_project_artifact_checks": (
         "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/checks", "project", "has_pages is_list", "models.ArtifactCheckPage", "models.ArtifactCheck", None,
@@ -1687,7 +1687,7 @@ ROWS = {
             ("status", "str", "", "", ("claimed", "dead", "delivered", "queued")),
             ("webhook_id", "str", ""),
         ),
-        "List the deliveries of exactly this place's webhooks, newest first", "Needs the action `outbox.read`.",
+        "List the deliveries of this scope's webhooks, newest first", "Needs the action `outbox.read`.",
     ),
     "list_project_events": (
         "GET", "/api/v1/projects/{project_id}/events", "project", "has_pages is_list", "models.EventPage", "models.Event", None,
@@ -1695,10 +1695,10 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
             ("wait", "float", "", "Seconds to wait for the first event."),
         ),
-        "Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first", "Needs the action `event.read`.",
+        "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "Needs the action `event.read`.",
     ),
     "list_project_memberships": (
         "GET", "/api/v1/projects/{project_id}/memberships", "project", "has_pages is_list", "models.MembershipPage", "models.Membership", None,
@@ -1722,7 +1722,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List the webhooks of exactly this place", "Needs the action `webhook.read`.",
+        "List the webhooks of exactly this scope", "Needs the action `webhook.read`.",
     ),
     "list_projects": (
         "GET", "/api/v1/projects", "self", "has_pages is_list", "models.ProjectPage", "models.Project", None,
@@ -1760,7 +1760,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List what a SKU cost and costs, the newest price last", "Needs the action `self.read`.",
+        "List the price history of a SKU, the newest price last", "Needs the action `self.read`.",
     ),
     "list_skus": (
         "GET", "/api/v1/skus", "self", "has_pages is_list", "models.SkuPage", "models.Sku", None,
@@ -1771,12 +1771,12 @@ ROWS = {
             ("region", "str", "", "A name for URLs and the command line."),
             ("shape", "str", "", "", ("baremetal", "gpu_slice")),
         ),
-        "List what is offered, and what it costs", "Needs the action `self.read`.",
+        "List the SKUs with their present prices", "Needs the action `self.read`.",
     ),
     "list_task_signing_keys": (
         "GET", "/api/v1/platform/task-signing-keys", "platform", "is_list", "models.PlatformKeyPage", None, None,
         (),
-        "List the keys that sign, or signed, tasks, the newest one last", "Needs the action `platform_key.read`.",
+        "List the present and former task signing keys, the newest one last", "Needs the action `platform_key.read`.",
     ),
     "list_tasks": (
         "GET", "/api/v1/projects/{project_id}/tasks", "project", "has_pages is_list", "models.TaskPage", "models.Task", None,
@@ -1852,7 +1852,7 @@ ROWS = {
             ("status", "str", "", "", ("claimed", "dead", "delivered", "queued")),
             ("webhook_id", "str", ""),
         ),
-        "List the deliveries of exactly this place's webhooks, newest first", "Needs the action `outbox.read`.",
+        "List the deliveries of this scope's webhooks, newest first", "Needs the action `outbox.read`.",
     ),
     "list_tenant_events": (
         "GET", "/api/v1/tenants/{tenant_id}/events", "tenant", "has_pages is_list", "models.EventPage", "models.Event", None,
@@ -1860,10 +1860,10 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
             ("wait", "float", "", "Seconds to wait for the first event."),
         ),
-        "Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first", "Needs the action `event.read`.",
+        "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "Needs the action `event.read`.",
     ),
     "list_tenant_memberships": (
         "GET", "/api/v1/tenants/{tenant_id}/memberships", "tenant", "has_pages is_list", "models.MembershipPage", "models.Membership", None,
@@ -1903,7 +1903,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List the webhooks of exactly this place", "Needs the action `webhook.read`.",
+        "List the webhooks of exactly this scope", "Needs the action `webhook.read`.",
     ),
     "list_tenants": (
         "GET", "/api/v1/tenants", "platform", "has_pages is_list", "models.TenantPage", "models.Tenant", None,
@@ -1919,11 +1919,11 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
-            ("audit", "bool", "", "With audit rows too, where the caller may read them."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
+            ("audit", "bool", "", "Include audit rows, if the caller may read them."),
             ("wait", "float", "", "Seconds to wait for the first entry."),
         ),
-        "Read what happened under a correlation id, or around an instance: events and audit rows in one order", "Audit rows are shown to whoever may read the audit trail. `wait` holds on for the first entry.\n\nNeeds the action `event.read`.",
+        "Read the timeline of a correlation id or an instance: events and audit rows in one order", "Callers who may read the audit trail also get audit rows. `wait` waits for the first entry.\n\nNeeds the action `event.read`.",
     ),
     "list_tokens": (
         "GET", "/api/v1/tokens", "self", "has_pages is_list", "models.TokenPage", "models.Token", None,
@@ -1939,7 +1939,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List what the app reported that it used", "Needs the action `usage.read`.",
+        "List the usage that the app reported", "Needs the action `usage.read`.",
     ),
     "make_member_task": (
         "POST", "/api/v1/runtime/instances/{instance_id}/tasks", "runtime", "", "models.RuntimeTask", None, "MakeMemberTask",
@@ -2041,12 +2041,12 @@ ROWS = {
     "release_allocation": (
         "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/release", "project", "takes_key", "models.Allocation", None, None,
         (),
-        "Give an allocation back; it is not charged from now on, and is over when its node has looked", "Needs the action `allocation.release`.",
+        "Release an allocation: charging stops now, and it ends when its node has checked that nothing is left", "Needs the action `allocation.release`.",
     ),
     "release_allocation_group": (
         "POST", "/api/v1/projects/{project_id}/allocation-groups/{group_id}/release", "project", "takes_key", "models.AllocationGroup", None, None,
         (),
-        "Give back every allocation of a group that was not given back yet", "Needs the action `allocation.release`.",
+        "Release every allocation of a group that is not released yet", "Needs the action `allocation.release`.",
     ),
     "release_instances": (
         "POST", "/api/v1/runtime/releases", "runtime", "", "models.ReleasedInstances", None, "ReleaseInstances",
@@ -2091,32 +2091,32 @@ ROWS = {
     "replay_platform_dead_deliveries": (
         "POST", "/api/v1/platform/deliveries/replay-dead", "platform", "takes_key", "models.Replayed", None, None,
         (),
-        "Send the oldest dead letters of this place again; `more` says whether to ask once more", "Needs the action `outbox.replay`.",
+        "Send the oldest dead letters of this scope again; `more` says whether to repeat the request", "Needs the action `outbox.replay`.",
     ),
     "replay_platform_delivery": (
         "POST", "/api/v1/platform/deliveries/{delivery_id}/replay", "platform", "takes_key", "models.Delivery", None, None,
         (),
-        "Send a delivery again now, under the same id and with all attempts before it", "Needs the action `outbox.replay`.",
+        "Send a delivery again now, under the same id and with the full number of attempts", "Needs the action `outbox.replay`.",
     ),
     "replay_project_dead_deliveries": (
         "POST", "/api/v1/projects/{project_id}/deliveries/replay-dead", "project", "takes_key", "models.Replayed", None, None,
         (),
-        "Send the oldest dead letters of this place again; `more` says whether to ask once more", "Needs the action `outbox.replay`.",
+        "Send the oldest dead letters of this scope again; `more` says whether to repeat the request", "Needs the action `outbox.replay`.",
     ),
     "replay_project_delivery": (
         "POST", "/api/v1/projects/{project_id}/deliveries/{delivery_id}/replay", "project", "takes_key", "models.Delivery", None, None,
         (),
-        "Send a delivery again now, under the same id and with all attempts before it", "Needs the action `outbox.replay`.",
+        "Send a delivery again now, under the same id and with the full number of attempts", "Needs the action `outbox.replay`.",
     ),
     "replay_tenant_dead_deliveries": (
         "POST", "/api/v1/tenants/{tenant_id}/deliveries/replay-dead", "tenant", "takes_key", "models.Replayed", None, None,
         (),
-        "Send the oldest dead letters of this place again; `more` says whether to ask once more", "Needs the action `outbox.replay`.",
+        "Send the oldest dead letters of this scope again; `more` says whether to repeat the request", "Needs the action `outbox.replay`.",
     ),
     "replay_tenant_delivery": (
         "POST", "/api/v1/tenants/{tenant_id}/deliveries/{delivery_id}/replay", "tenant", "takes_key", "models.Delivery", None, None,
         (),
-        "Send a delivery again now, under the same id and with all attempts before it", "Needs the action `outbox.replay`.",
+        "Send a delivery again now, under the same id and with the full number of attempts", "Needs the action `outbox.replay`.",
     ),
     "report_instance": (
         "POST", "/api/v1/runtime/instances/{instance_id}/reports", "runtime", "", "models.Reported", None, "MakeReport",
@@ -2126,12 +2126,12 @@ ROWS = {
     "report_inventory": (
         "POST", "/api/v1/agent/inventory", "node", "", "models.InventoryTaken", None, "ReportInventory",
         (),
-        "Report what the calling node has; the first report makes it ready", "A report that is like the last one changes nothing. One that differs never frees a slot that somebody has: what does\nnot fit is answered as a finding, and operators read it.\n\nNeeds the action `agent.report`.",
+        "Report what the calling node has; the first report makes it ready", "A report that equals the last one changes nothing. A different one never frees a slot that an allocation has: such a\ndifference is returned as a finding, for operators.\n\nNeeds the action `agent.report`.",
     ),
     "report_tasks": (
         "POST", "/api/v1/agent/reports", "node", "", "models.ReportedTasks", None, "ReportTasks",
         (),
-        "Tell what came of tasks; each report is answered on its own, in order", "Needs the action `agent.report`.",
+        "Report progress, output and results of tasks; each report is answered on its own, in order", "Needs the action `agent.report`.",
     ),
     "report_usage": (
         "POST", "/api/v1/runtime/instances/{instance_id}/usage", "runtime", "", "models.StoredUsage", None, "ReportUsage",
@@ -2161,17 +2161,17 @@ ROWS = {
     "resume_node": (
         "POST", "/api/v1/platform/nodes/{node_id}/resume", "platform", "takes_key", "models.Node", None, None,
         (),
-        "Put a node that drains, or is drained, back to work", "Needs the action `node.drain`.",
+        "Put a draining or drained node back to work", "Needs the action `node.drain`.",
     ),
     "retire_node": (
         "POST", "/api/v1/platform/nodes/{node_id}/retire", "platform", "takes_key", "models.Node", None, "RetireNode",
         (),
-        "Retire a node on which nothing is left, for ever: its key counts no more", "Needs the action `node.retire`.",
+        "Retire an empty node for good and revoke its key", "Needs the action `node.retire`.",
     ),
     "retry_allocation": (
         "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/retry", "project", "takes_key", "models.Allocation", None, None,
         (),
-        "Try a teardown again at once that left something; the platform does so by itself after a pause", "Needs the action `allocation.release`.",
+        "Retry at once a teardown that left something; the platform retries by itself after a pause", "Needs the action `allocation.release`.",
     ),
     "reveal_instance_secret": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/secrets/{secret_name}/reveal", "project", "takes_key shows_secret_once", "models.RevealedSecret", None, None,
@@ -2181,7 +2181,7 @@ ROWS = {
     "revoke_enrolment_token": (
         "DELETE", "/api/v1/platform/nodes/enrolment-tokens/{enrolment_token_id}", "platform", "takes_key", "models.EnrolmentToken", None, None,
         (),
-        "Revoke a token that nobody joined with", "Needs the action `node.enrol`.",
+        "Revoke a token that was not used", "Needs the action `node.enrol`.",
     ),
     "revoke_platform_artifact": (
         "POST", "/api/v1/platform/artifacts/{artifact_id}/revoke", "platform", "takes_key", "models.Artifact", None, "RevokeArtifact",
@@ -2216,22 +2216,22 @@ ROWS = {
     "rotate_platform_webhook_key": (
         "POST", "/api/v1/platform/webhooks/{webhook_id}/rotate-key", "platform", "takes_key shows_secret_once", "models.WebhookKeyed", None, None,
         (),
-        "Give a webhook a new signing key, which is told once", "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
+        "Give a webhook a new signing key, which is shown only once", "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
     ),
     "rotate_project_webhook_key": (
         "POST", "/api/v1/projects/{project_id}/webhooks/{webhook_id}/rotate-key", "project", "takes_key shows_secret_once", "models.WebhookKeyed", None, None,
         (),
-        "Give a webhook a new signing key, which is told once", "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
+        "Give a webhook a new signing key, which is shown only once", "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
     ),
     "rotate_task_signing_key": (
         "POST", "/api/v1/platform/task-signing-keys/rotate", "platform", "takes_key", "models.PlatformKey", None, None,
         (),
-        "Sign tasks with a new key from now on; nodes believe it by the signature of the last one", "Needs the action `platform_key.rotate`.",
+        "Sign tasks with a new key from now on; nodes trust it because the last key signed it", "Needs the action `platform_key.rotate`.",
     ),
     "rotate_tenant_webhook_key": (
         "POST", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}/rotate-key", "tenant", "takes_key shows_secret_once", "models.WebhookKeyed", None, None,
         (),
-        "Give a webhook a new signing key, which is told once", "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
+        "Give a webhook a new signing key, which is shown only once", "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
     ),
     "set_platform_app_adapter_key": (
         "PUT", "/api/v1/platform/apps/{app_id}/adapter-key", "platform", "takes_key", "models.App", None, "SetAdapterKey",
@@ -2272,52 +2272,52 @@ ROWS = {
         (
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
         ),
-        "Follow events as they happen (server-sent events)", "Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.\n\nNeeds the action `event.read`.",
+        "Follow events as they happen (server-sent events)", "Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.\n\nNeeds the action `event.read`.",
     ),
     "stream_project_events": (
         "GET", "/api/v1/projects/{project_id}/events/stream", "project", "is_stream", None, "models.Event", None,
         (
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
         ),
-        "Follow events as they happen (server-sent events)", "Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.\n\nNeeds the action `event.read`.",
+        "Follow events as they happen (server-sent events)", "Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.\n\nNeeds the action `event.read`.",
     ),
     "stream_tenant_events": (
         "GET", "/api/v1/tenants/{tenant_id}/events/stream", "tenant", "is_stream", None, "models.Event", None,
         (
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
         ),
-        "Follow events as they happen (server-sent events)", "Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.\n\nNeeds the action `event.read`.",
+        "Follow events as they happen (server-sent events)", "Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.\n\nNeeds the action `event.read`.",
     ),
     "stream_timeline": (
         "GET", "/api/v1/projects/{project_id}/timeline/stream", "project", "is_stream", None, "models.TimelineEntry", None,
         (
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
-            ("audit", "bool", "", "With audit rows too, where the caller may read them."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
+            ("audit", "bool", "", "Include audit rows, if the caller may read them."),
         ),
-        "Follow a timeline as it is written (server-sent events)", "Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that entry and misses none. The\nsame is there as a WebSocket, at `/timeline/ws`.\n\nNeeds the action `event.read`.",
+        "Follow a timeline as it is written (server-sent events)", "Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that entry without gaps.\nThe same is available as a WebSocket at `/timeline/ws`.\n\nNeeds the action `event.read`.",
     ),
     "test_platform_webhook": (
         "POST", "/api/v1/platform/webhooks/{webhook_id}/test", "platform", "takes_key", "models.WebhookTested", None, None,
         (),
-        "Send a signed `ping` to the receiver, once and now, and tell how it went", "Needs the action `webhook.update`.",
+        "Send a signed `ping` to the receiver now, once, and return the outcome", "Needs the action `webhook.update`.",
     ),
     "test_project_webhook": (
         "POST", "/api/v1/projects/{project_id}/webhooks/{webhook_id}/test", "project", "takes_key", "models.WebhookTested", None, None,
         (),
-        "Send a signed `ping` to the receiver, once and now, and tell how it went", "Needs the action `webhook.update`.",
+        "Send a signed `ping` to the receiver now, once, and return the outcome", "Needs the action `webhook.update`.",
     ),
     "test_tenant_webhook": (
         "POST", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}/test", "tenant", "takes_key", "models.WebhookTested", None, None,
         (),
-        "Send a signed `ping` to the receiver, once and now, and tell how it went", "Needs the action `webhook.update`.",
+        "Send a signed `ping` to the receiver now, once, and return the outcome", "Needs the action `webhook.update`.",
     ),
     "update_entitlement": (
         "PUT", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}", "project", "takes_key", "models.Entitlement", None, "UpdateEntitlement",
@@ -2337,7 +2337,7 @@ ROWS = {
     "update_platform_webhook": (
         "PATCH", "/api/v1/platform/webhooks/{webhook_id}", "platform", "takes_key", "models.Webhook", None, "UpdateWebhook",
         (),
-        "Change a webhook's address, list or description, pause it, or resume it", "While it is paused nothing is sent, and events that happen meanwhile are not kept for it.\n\nNeeds the action `webhook.update`.",
+        "Change a webhook's URL, event types or description, pause it, or resume it", "While it is paused nothing is sent, and events from that time are never delivered to it.\n\nNeeds the action `webhook.update`.",
     ),
     "update_project": (
         "PATCH", "/api/v1/projects/{project_id}", "project", "takes_key", "models.Project", None, "Rename",
@@ -2352,7 +2352,7 @@ ROWS = {
     "update_project_webhook": (
         "PATCH", "/api/v1/projects/{project_id}/webhooks/{webhook_id}", "project", "takes_key", "models.Webhook", None, "UpdateWebhook",
         (),
-        "Change a webhook's address, list or description, pause it, or resume it", "While it is paused nothing is sent, and events that happen meanwhile are not kept for it.\n\nNeeds the action `webhook.update`.",
+        "Change a webhook's URL, event types or description, pause it, or resume it", "While it is paused nothing is sent, and events from that time are never delivered to it.\n\nNeeds the action `webhook.update`.",
     ),
     "update_service_account": (
         "PATCH", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}", "project", "takes_key", "models.ServiceAccount", None, "UpdateServiceAccount",
@@ -2362,7 +2362,7 @@ ROWS = {
     "update_sku": (
         "PATCH", "/api/v1/platform/skus/{sku_id}", "platform", "takes_key", "models.Sku", None, "UpdateSku",
         (),
-        "Change a SKU, withdraw it, or offer it again; another price is a further line of its history", "What was promised to an allocation before stays what it was.\n\nNeeds the action `sku.update`.",
+        "Change a SKU, withdraw it, or offer it again; a new price adds a line to its history", "Existing allocations keep their price.\n\nNeeds the action `sku.update`.",
     ),
     "update_tenant": (
         "PATCH", "/api/v1/tenants/{tenant_id}", "tenant", "takes_key", "models.Tenant", None, "Rename",
@@ -2382,7 +2382,7 @@ ROWS = {
     "update_tenant_webhook": (
         "PATCH", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", "tenant", "takes_key", "models.Webhook", None, "UpdateWebhook",
         (),
-        "Change a webhook's address, list or description, pause it, or resume it", "While it is paused nothing is sent, and events that happen meanwhile are not kept for it.\n\nNeeds the action `webhook.update`.",
+        "Change a webhook's URL, event types or description, pause it, or resume it", "While it is paused nothing is sent, and events from that time are never delivered to it.\n\nNeeds the action `webhook.update`.",
     ),
     "upgrade_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/upgrade", "project", "takes_key", "models.Operation", None, "UpgradeInstance",
@@ -2413,7 +2413,7 @@ ROWS = {
     "write_off_node": (
         "POST", "/api/v1/platform/nodes/{node_id}/write-off", "platform", "takes_key", "models.Node", None, "WriteOffNode",
         (),
-        "Give up a machine that is lost for ever, with all that it holds", "The node is retired, its key counts no more, and its slots are never used again. What was on it ends without a\nreceipt, as written off, and says so to its tenants. When the machine comes back it joins anew, and is swept first.\n\nNeeds the action `teardown.write_off`.",
+        "Give up a machine that is lost for good, with everything on it", "The node is retired, its key is revoked, and its slots are never used again. Its allocations end without a receipt,\nas written off, which their tenants can see. If the machine comes back it enrols as a new node, and its agent sweeps\nit first.\n\nNeeds the action `teardown.write_off`.",
     ),
 }
 # fmt: on

@@ -1,4 +1,4 @@
-"""Storing the usage that an adapter reports of its instance."""
+"""The command that stores the usage an adapter reports for its instance."""
 
 from collections.abc import Sequence
 
@@ -9,11 +9,10 @@ from mooring.storage.money import usage as usages
 from mooring.storage.runtime import attachment as attachments
 
 
-async def report_usage(work: Work[tuple[int, int]], claimed: ClaimRef, told: Sequence[UsageReport]) -> Answered:
-    """Store usage, each record once."""
+async def report_usage(work: Work[tuple[int, int]], claimed: ClaimRef, reported: Sequence[UsageReport]) -> Answered:
     _, instance = await require_claim(work.database, work.acting, claimed)
     work = under_correlation(work, instance)
-    attached = sorted({each.attached_project_id for each in told if each.attached_project_id is not None})
+    attached = sorted({each.attached_project_id for each in reported if each.attached_project_id is not None})
 
     async def load() -> UsageContext:
         claim, now = await require_claim(work.database, work.acting, claimed)
@@ -21,8 +20,8 @@ async def report_usage(work: Work[tuple[int, int]], claimed: ClaimRef, told: Seq
             claim,
             now,
             await pinned_manifest(work, now),
-            await usages.named(work.database, work.acting, now.id, [each.record_id for each in told]),
+            await usages.named(work.database, work.acting, now.id, [each.record_id for each in reported]),
             await attachments.attached_projects(work.database, work.acting, now.id, attached),
         )
 
-    return await work.execute(load, lambda seen: store_usage(work.context, seen, told))
+    return await work.execute(load, lambda loaded: store_usage(work.context, loaded, reported))

@@ -68,7 +68,7 @@ async def store(work: Work[StoredSecret], ref: ClaimRef, spec: SecretSpec) -> An
 
     async def load() -> _SecretContext:
         claim, instance_now = await require_claim(work.database, work.acting, ref)
-        secrets = await runtime_secrets.of_home(work.database, work.acting, project_id, instance.id)
+        secrets = await runtime_secrets.of_owner(work.database, work.acting, project_id, instance.id)
         return _SecretContext(claim, instance_now, secrets)
 
     def decide(current: _SecretContext) -> Decision[StoredSecret]:

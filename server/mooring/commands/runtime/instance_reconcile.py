@@ -9,15 +9,15 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+from mooring.commands.kernel.apply import apply_once
 from mooring.commands.kernel.work import system_context
 from mooring.commands.services import Services
-from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.errors import Code
 from mooring.core.runtime.instance_reconcile import reconcile
 from mooring.core.runtime.instance_snapshot import InstanceSnapshot, TimeLimits
 from mooring.gateways.telemetry.instruments import bound
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 
 log = logging.getLogger("mooring.instances")
 
@@ -58,16 +58,8 @@ async def step(services: Services, snapshot: InstanceSnapshot) -> bool:
         app_slug=snapshot.instance.app_slug,
         app_instance_id=snapshot.instance.id,
     ):
-        try:
-            await apply(services.database, PLATFORM, context, decision)
-        except StaleWrite:
-            return False
-        except Refusal as refusal:
-            if refusal.code not in RACE_CODES:
-                raise
-            log.info("lost a race for the next step; reading the instance again: %s", refusal.detail)
+        if not await apply_once(services, PLATFORM, context, decision, lost_codes=RACE_CODES):
             return False
         events = [f"{each.type.value} {each.data.get('status', '')}".strip() for each in decision.events[:5]]
         log.info("applied the next step", extra={"instance": snapshot.instance.id, "events": events})
-    services.hub.notify(event.type for event in decision.events)
     return True

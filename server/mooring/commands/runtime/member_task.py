@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mooring.commands.catalog.artifact_evaluation import TrustContext, location_of, trust_context
-from mooring.commands.fleet.task_blob import carried
+from mooring.commands.fleet.task_blob import inline_artifacts
 from mooring.commands.fleet.task_source import trusted_artifacts
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
@@ -104,7 +104,7 @@ async def _load(work: Work[Any], ref: ClaimRef, operation_id: str | None, reques
     allocation = None
     if member.allocation_id is not None:
         allocation = (await claims.allocations(database, acting, [member.allocation_id])).get(member.allocation_id)
-    secrets = await runtime_secrets.of_home(database, acting, ref.project_id, instance.id) if request.grants else []
+    secrets = await runtime_secrets.of_owner(database, acting, ref.project_id, instance.id) if request.grants else []
     target = TaskTarget(instance, member, allocation, operation, {each.name: each for each in secrets})
     return _TaskContext(claim, target, await _earlier(work, target, request))
 
@@ -131,9 +131,13 @@ class ArtifactEvaluator:
         """The artifact of each digest; raises a Refusal for the first that must not be used."""
         trust_context_, entitled = await self._by()
         if unknown := digests - set(self._trusted):
-            where = (self._instance.project_id, entitled)
             self._trusted |= await trusted_artifacts(
-                self._work.services, self._work.acting, trust_context_, where, unknown
+                self._work.services,
+                self._work.acting,
+                trust_context_,
+                unknown,
+                project_id=self._instance.project_id,
+                entitlement=entitled,
             )
         return {each: self._trusted[each] for each in digests}
 
@@ -166,7 +170,7 @@ async def complete_request(
         )
         return _opened(services, completed, trusted[named[0].digest])
     by_role = {role: trusted[digest] for role, digest in roles_of(target).items() if digest in trusted}
-    return await carried(services, acting, plain, by_role)
+    return await inline_artifacts(services, acting, plain, by_role)
 
 
 def _registry_location(services: Services, artifact: Artifact) -> tuple[str, str]:

@@ -102,7 +102,7 @@ async def _load(
     members = await claims.members(database, acting, instance.id, sorted({each.member_id for each in requests}))
     allocations = await claims.allocations(database, acting, [each.allocation_id or "" for each in members])
     needs_secrets = any(each.grants for each in requests)
-    secrets = await runtime_secrets.of_home(database, acting, ref.project_id, instance.id) if needs_secrets else []
+    secrets = await runtime_secrets.of_owner(database, acting, ref.project_id, instance.id) if needs_secrets else []
     by_name = {each.name: each for each in secrets}
     targets = {
         each.id: TaskTarget(instance, each, allocations.get(each.allocation_id or ""), operation, by_name)

@@ -31,7 +31,7 @@ async def reveal(work: Work[RevealedSecret], ref: InstanceRef, name: str) -> Ans
 
     async def load() -> _StoredSecret:
         require(await instance.find(work.database, work.acting, ref.project_id, ref.instance_id), "instance")
-        stored = await runtime_secret.of_home(work.database, work.acting, ref.project_id, ref.instance_id)
+        stored = await runtime_secret.of_owner(work.database, work.acting, ref.project_id, ref.instance_id)
         row = require(next((each for each in stored if each.name == name), None), "secret")
         if row.purpose != SecretPurpose.APP_ACCESS or row.secret_id is None:
             raise Refusal(

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from mooring.commands.kernel.apply import apply_and_notify, apply_once
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.runtime.instance import load_context
@@ -31,7 +32,7 @@ from mooring.core.runtime.visit import (
 from mooring.gateways.passwords import digest
 from mooring.storage.fleet import allocation as allocations
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.unit_of_work import Origin, StaleWrite, apply
+from mooring.storage.kernel.unit_of_work import Origin
 from mooring.storage.runtime import visit as visits
 
 TUNNEL_LIFETIME: Final = timedelta(hours=24)
@@ -175,18 +176,14 @@ async def ask_for_tunnel(
     )
     decision = Decision(new_task.task, new_task.writes, new_task.events, new_task.audits)
     expect(new_task.task.id)
-    await apply(services.database, PLATFORM, context, decision)
-    services.hub.notify(event.type for event in decision.events)
+    await apply_and_notify(services, PLATFORM, context, decision)
 
 
 async def _apply(
     services: Services, context: DecisionContext, decision: Decision[Visit], remote_address: str | None
 ) -> Visit:
-    try:
-        await apply(services.database, PLATFORM, context, decision, origin=Origin("relay", remote_address))
-    except StaleWrite as error:
-        raise _unknown() from error
-    services.hub.notify(event.type for event in decision.events)
+    if not await apply_once(services, PLATFORM, context, decision, origin=Origin("relay", remote_address)):
+        raise _unknown()
     return decision.result
 
 

@@ -116,7 +116,7 @@ async def claim_instances(request: RequestContext, body: ClaimInstances) -> Clai
     """
     settings = request.services.settings
     poll = ClaimPoll(
-        asking=_requester(request, body.holder),
+        requester=_requester(request, body.holder),
         held=held_of(body.held),
         free=body.free,
         wait_seconds=min(body.wait_seconds, settings.wait_seconds_max),
