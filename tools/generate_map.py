@@ -8,6 +8,7 @@ write. Workers, which have no route, follow in a table of their own. Without an 
 
 import argparse
 import ast
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,16 +24,19 @@ ROOT = Path(__file__).resolve().parent.parent
 SERVER = ROOT / "server"
 PAGE = ROOT / "docs" / "map.md"
 WINGS = ("kernel", "identity", "catalog", "pricing", "fleet", "runtime", "money", "records")
+DECISIONS = ("Decision[", "NewTask", "NetworkPlan")
+"""What a deciding function returns: a decision, or a part of one with the rows that it writes."""
 WRITES = {"Insert", "Update", "StateChange", "Remove", "RowGuard"}
 HEAD = """# Map
 
 <!-- Made by `python -m tools.generate_map`; a test compares it with the source. -->
 
-Where every change of state is made. A row reads from left to right, as a request passes through the layers: the route
-that takes it, the command that loads and applies, the pure function that decides, and the tables in which the decision
-is written (by `storage/kernel/unit_of_work.py`, in one statement). Paths are below `server/mooring/`; a name after the
-colon is the function. Where nothing has to be decided, that
-column shows the SQL that does it. What a command reads stands in `storage/<wing>/` under the same file name.
+Where every change of state is made: the verbs that write, and what the platform does by itself. A row reads from left
+to right, as a request passes through the layers: the route that takes it, the command that loads and applies, the pure
+function that decides, and the tables in which the decision is written (by `storage/kernel/unit_of_work.py`, in one
+statement). Paths are below `server/mooring/`; a name after the colon is the function. Where nothing has to be decided,
+the fourth column shows the SQL that does it. What a command reads is in `storage/<wing>/`, usually under the same file
+name.
 """
 WORKERS = """## Workers
 
@@ -65,6 +69,8 @@ class Module:
 
     functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = field(default_factory=dict)
     classes: set[str] = field(default_factory=set)
+    aliases: dict[str, str] = field(default_factory=dict)
+    """Names for types and tables of functions, such as `Step = Decision[Instance]`, with what they stand for."""
     imports: dict[str, tuple[str, str | None]] = field(default_factory=dict)
     """A local name: the module, and the name in it (None for the module itself)."""
 
@@ -88,6 +94,10 @@ def _read(path: Path, names: set[str]) -> Module:
             for inner in node.body:
                 if isinstance(inner, ast.FunctionDef | ast.AsyncFunctionDef) and not inner.decorator_list:
                     module.functions[f"{node.name}.{inner.name}"] = inner
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            module.aliases[node.targets[0].id] = ast.unparse(node.value)
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None:
+            module.aliases[node.target.id] = ast.unparse(node.value)
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
@@ -105,6 +115,8 @@ def calls(function: Function) -> tuple[Function, ...]:
         if isinstance(node, ast.Name):
             source, inner = module.imports.get(node.id, (function.module, node.id))
             found.update(dict.fromkeys(_known(source, inner)))
+            for word in re.findall(r"\w+", module.aliases.get(node.id, "")):
+                found.update(dict.fromkeys(_known(function.module, word)))
         elif isinstance(node, ast.Attribute):
             found.update(dict.fromkeys(_attribute(function, node)))
     found.pop(function, None)
@@ -116,12 +128,24 @@ def _attribute(function: Function, node: ast.Attribute) -> tuple[Function, ...]:
     if owner == "self" and "." in function.name:
         return _known(function.module, f"{function.name.partition('.')[0]}.{node.attr}")
     source, inner = modules()[function.module].imports.get(owner or "", ("", None))
+    if owner is not None and (annotated := _annotation(function, owner)):
+        where, name = modules()[function.module].imports.get(annotated, (function.module, annotated))
+        return _known(where, f"{name}.{node.attr}")
     if source:
         return _known(source, node.attr) if inner is None else ()
     if isinstance(node.value, ast.Attribute) and node.value.attr in parts():
         module, name = parts()[node.value.attr]
         return _known(module, f"{name}.{node.attr}")
     return ()
+
+
+def _annotation(function: Function, parameter: str) -> str | None:
+    """The class that a parameter of this function is annotated with."""
+    arguments = modules()[function.module].functions[function.name].args
+    for each in (*arguments.args, *arguments.kwonlyargs):
+        if each.arg == parameter and each.annotation is not None:
+            return ast.unparse(each.annotation).removesuffix(" | None")
+    return None
 
 
 @cache
@@ -147,7 +171,7 @@ def _known(module: str, name: str | None) -> tuple[Function, ...]:
     if name in known.functions:
         return (Function(module, name),)
     if name in known.classes and module.split(".")[1] == "commands":
-        return tuple(Function(module, each) for each in known.functions if each.startswith(f"{name}."))
+        return tuple(_methods(module, name))
     return ()
 
 
@@ -170,6 +194,7 @@ def decides(function: Function) -> bool:
     """Whether it is a function of the core that returns a decision and is meant for others."""
     node = modules()[function.module].functions[function.name]
     returned = "" if node.returns is None else ast.unparse(node.returns)
+    returned = modules()[function.module].aliases.get(returned.removesuffix(" | None"), returned)
     return (
         function.layer == "core"
         and ("Decision[" in returned or "NewTask" in returned)
@@ -221,6 +246,10 @@ def commands_of(start: Function) -> list[Function]:
     return [each for each in found if is_live(each) or decisions_of(each, ("commands",))] or found
 
 
+def _statements(function: Function) -> list[Function]:
+    return [each for each in reached(function, "storage", ("commands",)) if ".kernel." not in each.module]
+
+
 def is_live(function: Function) -> bool:
     """Whether it belongs to what lives as long as the process; such a part uses SQL of its own."""
     return ".live." in function.module
@@ -237,9 +266,12 @@ def _row(verb: str, start: Function, commands: Sequence[Function]) -> tuple[str,
     tables = sorted(set().union(*(writes(each) for each in found))) if found else []
     names = ", ".join(f"`{each}`" for each in tables) or "—"
     for command in commands:
-        if is_live(command) or not found:  # nothing is decided: what is done is a statement of its own
-            statements = reached(command, "storage", ("commands",))
-            found.update(dict.fromkeys(each for each in statements if ".kernel." not in each.module))
+        if is_live(command):  # its loops do the work that its callers wait for
+            owner = command.name.partition(".")[0]
+            for each in _known(command.module, owner):
+                found.update(dict.fromkeys(_statements(each)))
+        elif not found:  # nothing is decided: what is done is a statement of its own
+            found.update(dict.fromkeys(_statements(command)))
     return verb, str(start), _cells(commands), _cells(list(found)), names
 
 
@@ -265,18 +297,21 @@ def route_rows(routes: Sequence[Route]) -> list[tuple[str, ...]]:
 
 
 def worker_rows() -> list[tuple[str, ...]]:
-    """A row for each method of a worker that leads to a command with a decision."""
+    """A row for each worker that leads to a command with a decision."""
     rows = []
     for name, module in modules().items():
-        if not name.startswith("mooring.workers."):
-            continue
-        for function in sorted(module.functions):
-            start = Function(name, function)
-            commands = [each for each in calls(start) if each.layer == "commands"]
-            commands = [each for each in commands if decisions_of(each, ("commands",))]
+        for owner in sorted(module.classes) if name.startswith("mooring.workers.") else ():
+            found: dict[Function, None] = {}
+            for method in _methods(name, owner):
+                found.update(dict.fromkeys(each for each in calls(method) if each.layer == "commands"))
+            commands = [each for each in found if decisions_of(each, ("commands",))]
             if commands:
-                rows.append(_row(name.rpartition(".")[2].replace("_", " "), start, commands))
+                rows.append(_row(name.rpartition(".")[2].replace("_", " "), Function(name, owner), commands))
     return rows
+
+
+def _methods(module: str, owner: str) -> list[Function]:
+    return [Function(module, each) for each in modules()[module].functions if each.startswith(f"{owner}.")]
 
 
 def live_rows() -> list[tuple[str, str]]:
@@ -285,10 +320,9 @@ def live_rows() -> list[tuple[str, str]]:
     for name, module in modules().items():
         found: dict[Function, None] = {}
         for function in module.functions if name.startswith("mooring.commands.live.") else ():
-            found.update(dict.fromkeys(reached(Function(name, function), "storage", ("commands",))))
-        statements = [each for each in found if ".kernel." not in each.module]
-        if statements:
-            rows.append((f"`{'/'.join(name.split('.')[1:])}.py`", _cells(statements)))
+            found.update(dict.fromkeys(_statements(Function(name, function))))
+        if found:
+            rows.append((f"`{'/'.join(name.split('.')[1:])}.py`", _cells(list(found))))
     return rows
 
 

@@ -1,5 +1,6 @@
 """The map of the server is what its source says, and no change of state is missing from it."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,15 @@ def test_the_map_leads_from_a_drain_to_its_decision_and_its_tables() -> None:
     assert "`commands/runtime/member.py:drain`" in row
     assert "`core/runtime/member_change.py:drain_member`" in row
     assert "`member`, `operation`" in row
+
+
+def test_every_table_that_the_core_writes_and_every_reconciler_is_on_the_map() -> None:
+    page, core = generate_map.page(), generate_map.SERVER / "mooring" / "core"
+    source = "".join(path.read_text(encoding="utf-8") for path in sorted(core.rglob("*.py")))
+    tables = set(re.findall(r'\b(?:Insert|Update|StateChange|Remove)\(\s*"(\w+)"', source))
+    assert {each for each in tables if f"`{each}`" not in page} == set()
+    for worker in ("allocation_reconciler", "instance_reconciler", "nodes", "tasks"):
+        assert f"`workers/{worker}.py:" in page
 
 
 def test_a_page_that_differs_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
