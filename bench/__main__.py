@@ -47,12 +47,12 @@ def main(arguments: list[str] | None = None) -> int:
     no_cluster_because = "" if options.quick else slurm.is_missing()
     cluster = None if options.quick or no_cluster_because else slurm.measure(slurm.Effort())
     if options.json:
-        told = asdict(result) | {"agents": asdict(waited), "members": asdict(grown)}
+        report = asdict(result) | {"agents": asdict(waited), "members": asdict(grown)}
         if launched is not None:
-            told["instances"] = asdict(launched)
+            report["instances"] = asdict(launched)
         if cluster is not None:
-            told["slurm"] = asdict(cluster)
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
+            report["slurm"] = asdict(cluster)
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report)).decode() + "\n")
     else:
         parts = [lines_of(result), agents.lines_of(waited), members.lines_of(grown)]
         if launched is not None:

@@ -50,7 +50,7 @@ class Plan:
     members: list[dict[str, str]]
     unattended: list[dict[str, str]]  # nodes whose agents never poll: for the statements alone
     home: list[str]  # tenant and project
-    token: str  # of whoever makes tasks
+    token: str  # of the client that creates tasks
     audience: str
     pinned: dict[str, str]
     heartbeat_seconds: float
@@ -104,7 +104,7 @@ class Counts:
     failure: str = ""
 
     def fail(self, why: str) -> None:
-        """The first failure is told; a measurement with one means nothing."""
+        """Print the first failure: a measurement with a failure means nothing."""
         self.failure = self.failure or why
 
 
@@ -264,7 +264,7 @@ class Agent(Answers):
 
 
 class Crew:
-    """All agents, the connections that they share, and those of whoever makes tasks."""
+    """All agents, the connections they share, and those of the clients that create tasks."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -333,7 +333,7 @@ class Crew:
             await asyncio.sleep(1 / PROBES_PER_SECOND)
 
     async def all_done(self) -> None:
-        """Until every task was told and accepted."""
+        """Wait until every task was delivered and accepted."""
         deadline = time.perf_counter() + PATIENCE_SECONDS
         while self.counts.accepted + self.counts.refused < len(self.counts.intents):
             self.check()

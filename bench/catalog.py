@@ -14,7 +14,7 @@ one in a hundred has a hundred versions more than the others. Most versions are 
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from enum import StrEnum
@@ -144,7 +144,7 @@ async def fill(built: Stand, versions: int) -> int:
             async with connection.transaction():
                 rows = await connection.fetch(APPS, begin, min(apps, begin + CHUNK - 1), own, other, apps, WORDS)
                 await _artifacts(connection, [row["id"] for row in rows])
-                await _versions(connection, [(row["id"], row["tenant_id"]) for row in rows])
+                await _versions(connection, {row["id"]: row["tenant_id"] for row in rows})
         await connection.execute("VACUUM ANALYZE")  # as the database does by itself, some time later
     finally:
         await connection.close()
@@ -160,10 +160,10 @@ async def _artifacts(connection: asyncpg.Connection, app_ids: list[str]) -> None
     await connection.execute(EVIDENCE, ids)
 
 
-async def _versions(connection: asyncpg.Connection, apps: list[tuple[str, str | None]]) -> None:
+async def _versions(connection: asyncpg.Connection, tenant_of_app: Mapping[str, str | None]) -> None:
     """The versions of these apps, all of one state at a time."""
     by_state: dict[PromotionState, list[tuple[str, str, str, str, str | None]]] = {}
-    for app_id, tenant_id in apps:
+    for app_id, tenant_id in tenant_of_app.items():
         number = int(app_id.removeprefix("app_"))
         count = USUAL + (MANY if number % MANY_EVERY == 0 else 0)
         for minor in range(1, count + 1):

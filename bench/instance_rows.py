@@ -215,26 +215,40 @@ async def _instances(
         await connection.execute(WATCHED, ids, f"bench-{ids[0][-8:]}")
         return
     await connection.execute(CLOSINGS, ids, *home)
-    await _end(connection, (members, "member", MEMBER, MemberState.REQUESTED, MemberState.REMOVED), home[0])
-    await _end(connection, (ids, "instance", INSTANCE, begins, InstanceState.STOPPED), home[0])
+    await _end(
+        connection,
+        members,
+        home[0],
+        noun="member",
+        lifecycle=MEMBER,
+        source=MemberState.REQUESTED,
+        target=MemberState.REMOVED,
+    )
+    await _end(
+        connection, ids, home[0], noun="instance", lifecycle=INSTANCE, source=begins, target=InstanceState.STOPPED
+    )
     await connection.execute(ENDED, ids)
 
 
 async def _end(
     connection: "asyncpg.Connection[asyncpg.Record]",
-    what: tuple[list[str], str, AnyLifecycle, StrEnum, StrEnum],
+    ids: list[str],
     tenant_id: str,
+    *,
+    noun: str,
+    lifecycle: AnyLifecycle,
+    source: StrEnum,
+    target: StrEnum,
 ) -> None:
-    """Rows that go on from one state to another, with every transition on the way."""
-    ids, noun, machine, source, target = what
-    before, whole = list(steps_to(machine, source)), list(steps_to(machine, target))
+    """Move rows from one state to another, with every transition on the way."""
+    before, whole = list(steps_to(lifecycle, source)), list(steps_to(lifecycle, target))
     common = next((n for n, (one, other) in enumerate(zip(before, whole, strict=False)) if one != other), len(before))
     if common != len(before):
-        raise ValueError(f"{machine.name}: {target} does not lie behind {source}")
+        raise ValueError(f"{lifecycle.name}: {target} cannot be reached from {source}")
     extra = "removed_at = now()" if noun == "member" else "stopped_at = now(), teardown_proof = 'receipts'"
     for step in whole[len(before) :]:
         generation, _, _, status = step
-        await connection.execute(TRANSITIONS, ids, tenant_id, machine.name, *([each] for each in step))
+        await connection.execute(TRANSITIONS, ids, tenant_id, lifecycle.name, *([each] for each in step))
         await connection.execute(
             f"UPDATE {noun} SET status = $2, generation = $3, {extra} WHERE id = ANY ($1::text[])",
             ids,

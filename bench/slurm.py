@@ -1,7 +1,7 @@
 """From nothing to the first `srun`: a cluster that the platform launches, beside the same cluster booted by hand.
 
 `python -m bench.slurm`, and a part of `python -m bench` where real Slurm can run (as root, with its packages). One
-machine, warm: its agent runs, Slurm's programs are installed. Both sides make their sandboxes anew in every round, with
+machine, warm: its agent runs, Slurm's programs are installed. Both sides create new sandboxes in every round, with
 one controller and two workers, and end with the output of `srun -N2 hostname` as the tenant's user. By hand means: the
 same sandboxes with the same limits, the same files and the same daemons, by a program that does one thing after the
 other (sandboxes, files, munged, Slurm's daemons, the wait for two idle nodes, srun) and each of them for all three

@@ -38,11 +38,23 @@ def crew(key: Ed25519PrivateKey) -> Crew:
     public = encode(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
     made = Crew(
         Plan(
-            host="h", port=1, dsn="", server_pid=1, postmaster_pid=1, members=[], unattended=[], home=[], token="t",
-            audience="mooring:key", pinned={"key": public}, heartbeat_seconds=30, idle_seconds=1, tasks_per_second=1,
+            host="h",
+            port=1,
+            dsn="",
+            server_pid=1,
+            postmaster_pid=1,
+            members=[],
+            unattended=[],
+            home=[],
+            token="t",
+            audience="mooring:key",
+            pinned={"key": public},
+            heartbeat_seconds=30,
+            idle_seconds=1,
+            tasks_per_second=1,
             seconds=1,
         )
-    )  # fmt: skip
+    )
     made._shared = [Lane(made.counts)]
     return made
 
@@ -50,14 +62,25 @@ def crew(key: Ed25519PrivateKey) -> Crew:
 def answer(key: Ed25519PrivateKey, *, audience: str = "mooring:key") -> bytes:
     now = time.time()
     task = {
-        "v": 1, "task_id": TASK, "type": "process.run", "node_id": NODE, "audience": audience, "fence": 1,
-        "tenant_id": "ten", "project_id": "prj", "allocation_id": ALLOCATION, "owner": ALLOCATION, "issued_at": now,
-        "expires_at": now + 60, "correlation_id": "bench-0", "arguments": {},
-    }  # fmt: skip
+        "v": 1,
+        "task_id": TASK,
+        "type": "process.run",
+        "node_id": NODE,
+        "audience": audience,
+        "fence": 1,
+        "tenant_id": "ten",
+        "project_id": "prj",
+        "allocation_id": ALLOCATION,
+        "owner": ALLOCATION,
+        "issued_at": now,
+        "expires_at": now + 60,
+        "correlation_id": "bench-0",
+        "arguments": {},
+    }
     raw = key.private_bytes_raw()
     envelope = TaskSigner("key", raw).sign(json.dumps(task).encode())
-    told = {"payload": envelope.payload, "key_id": envelope.key_id, "signature": envelope.signature}
-    body = json.dumps({"tasks": [told]}).encode()
+    sent = {"payload": envelope.payload, "key_id": envelope.key_id, "signature": envelope.signature}
+    body = json.dumps({"tasks": [sent]}).encode()
     return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
@@ -99,10 +122,19 @@ def test_memory_and_cost_are_of_each_agent() -> None:
         return Used(10.0, server_cpu, 0.0, 0.0, transactions, 20)
 
     seen = Seen(
-        before_bytes=1_000_000, idle_bytes=1_500_000, after_bytes=1_600_000, empty=used(0.5, 10), idle=used(1.5, 30),
-        load=used(2.0, 0), latencies_ms=[5.0, 6.0, 30.0], probes_ms=[1.0], tasks=3, accepted=3, refused=0,
+        before_bytes=1_000_000,
+        idle_bytes=1_500_000,
+        after_bytes=1_600_000,
+        empty=used(0.5, 10),
+        idle=used(1.5, 30),
+        load=used(2.0, 0),
+        latencies_ms=[5.0, 6.0, 30.0],
+        probes_ms=[1.0],
+        tasks=3,
+        accepted=3,
+        refused=0,
         statements=Alone([2.0]),
-    )  # fmt: skip
+    )
     found = agents.result_of(agents.Effort(agents=100), seen)
     assert found.memory_bytes == 5_000
     assert found.idle.server_cpu_seconds == pytest.approx(1.0 / 10 * 3600 / 100)

@@ -101,7 +101,7 @@ async def _answering(answer: bytes) -> Any:
                 writer.write(answer[:20])
                 await writer.drain()
                 writer.write(answer[20:])
-        except (asyncio.IncompleteReadError, ConnectionError):  # whoever asked is gone, perhaps amid an answer
+        except (asyncio.IncompleteReadError, ConnectionError):  # the client is gone, perhaps amid a response
             writer.close()
 
     return await asyncio.start_server(serve, "127.0.0.1", 0)
