@@ -86,7 +86,7 @@ def test_following_asks_for_each_change_and_shows_the_artifact_at_the_end(
     assert "100 %  8.0 MiB of 8.0 MiB" in result.stderr.splitlines()[-1]
 
 
-def test_a_check_that_has_ended_by_the_answer_is_told_all_the_same(run: Run, platform: Platform) -> None:
+def test_a_check_that_has_already_ended_is_still_printed(run: Run, platform: Platform) -> None:
     platform.on("POST", PLACE, Given(201, artifact("verified", check("succeeded", 8 * MIB))))
     result = run(*REGISTER, "--follow", "-o", "json")
     assert result.exit_code == 0
@@ -173,13 +173,13 @@ def test_elsewhere_there_is_a_line_now_and_then_and_one_at_the_end(capsys: pytes
     assert not any("[" in line or "\r" in line for line in lines)
 
 
-def test_without_a_total_only_what_came_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_total_only_the_received_size_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     progress = check_progress.CheckProgress(False)
     progress.show(check("running", 3 * 1024**3, None))
     assert capsys.readouterr().err == "content check running  3.0 GiB\n"
 
 
-def test_sizes_are_told_in_words() -> None:
+def test_sizes_are_printed_with_units() -> None:
     assert [check_progress.size(each) for each in (0, 1023, 1024, 1536 * 1024, 300 * 1024**3)] == [
         "0 B",
         "1023 B",

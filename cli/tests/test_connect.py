@@ -75,7 +75,7 @@ def test_on_a_terminal_it_has_one_and_a_shell_is_a_command_that_is_not_named(
     assert (sent.body["argv"], sent.body["terminal"], sent.body["endpoint"]) == ([], True, "login")
 
 
-def test_an_instance_that_is_taken_for_an_endpoint_is_told_how_it_is_used(run: Run) -> None:
+def test_an_instance_given_as_an_endpoint_is_answered_with_how_to_use_it(run: Run) -> None:
     result = run("connect", "web")
     assert result.exit_code == 4
     assert "mooring connect web -- COMMAND" in result.stderr

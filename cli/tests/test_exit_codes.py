@@ -79,7 +79,9 @@ def test_a_server_that_is_not_there_is_exit_code_two(run: Run, monkeypatch: pyte
     assert "could not be reached" in result.stderr
 
 
-def test_without_a_token_one_is_told_to_sign_in(run: Run, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_token_the_error_says_how_to_sign_in(
+    run: Run, platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("MOORING_TOKEN")
     result = run("whoami")
     assert result.exit_code == 3

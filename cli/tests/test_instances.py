@@ -133,7 +133,7 @@ def test_json_is_an_object_a_line_and_the_result_last(run: Run, platform: Platfo
     assert shown[-1]["status"] == "running"
 
 
-def test_an_instance_that_runs_and_changes_nothing_is_told_at_once(run: Run, platform: Platform) -> None:
+def test_a_running_instance_without_changes_is_printed_at_once(run: Run, platform: Platform) -> None:
     states(platform, instance("running"))
     result = run("instances", "watch", "web")
     assert (result.exit_code, result.stdout) == (0, "web is running\n")

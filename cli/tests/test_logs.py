@@ -67,7 +67,7 @@ def test_the_last_lines_are_shown_without_what_steers_a_terminal(platform: Platf
     assert "offset" not in asked[0].query
 
 
-def test_from_an_offset_all_parts_come_and_what_was_dropped_is_told(platform: Platform, run: Run) -> None:
+def test_from_an_offset_all_parts_are_printed_and_dropped_bytes_reported(platform: Platform, run: Run) -> None:
     members(platform, "head")
     asked = serve_log(
         platform,

@@ -106,7 +106,7 @@ def test_a_key_that_stands_twice_is_an_error(run: Run, platform: Platform, path:
         ("\ta: 1\n", ":1:1:"),
     ],
 )
-def test_what_cannot_be_read_is_told_and_not_sent(
+def test_an_unreadable_manifest_is_reported_and_not_sent(
     run: Run, platform: Platform, path: Path, text: str, said: str
 ) -> None:
     path.write_text(text, encoding="utf-8")

@@ -126,7 +126,7 @@ def test_the_first_receipt_of_a_chain_needs_no_other(verify: Run, node: Node) ->
     assert verify(node.bundle(1)).exit_code == 0
 
 
-def test_something_left_is_told_and_can_be_asked_for(verify: Run, node: Node) -> None:
+def test_leftovers_are_printed_and_can_be_required_absent(verify: Run, node: Node) -> None:
     node.sign(clean=False, remaining=[{"kind": "mounts", "name": "/x"}])
     result = verify(node.bundle(5))
     assert (result.exit_code, "NOT clean" in result.stdout, "left: mounts /x" in result.stdout) == (0, True, True)
@@ -176,7 +176,7 @@ def test_a_node_that_says_clean_and_is_not_is_not_believed(verify: Run, node: No
     assert (result.exit_code, "it says clean" in result.stderr) == (1, True)
 
 
-def test_what_is_no_file_or_no_json_is_told(run: Run, tmp_path: Path) -> None:
+def test_a_missing_file_or_invalid_json_is_reported(run: Run, tmp_path: Path) -> None:
     assert run("receipts", "verify", str(tmp_path / "none")).exit_code == 1
     path = tmp_path / "text"
     path.write_text("[1, 2", encoding="utf-8")

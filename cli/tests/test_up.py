@@ -143,7 +143,7 @@ def test_words_are_completed(environment: dict[str, str]) -> None:
     assert "plain,tenant_admin" in complete("mooring memberships create --role ten", 4)
 
 
-def test_versions_are_told_and_a_server_that_is_away_is_no_error(run: Run, platform: Platform) -> None:
+def test_versions_are_printed_and_an_unreachable_server_is_not_an_error(run: Run, platform: Platform) -> None:
     platform.on("GET", "/api/v1/openapi.json", Given(body={"info": {"version": "9.9.9"}}))
     assert "9.9.9" in run("version").stdout
     assert "SERVER" not in run("version", "--client").stdout

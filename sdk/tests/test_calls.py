@@ -297,7 +297,7 @@ def test_a_list_without_end_ends_at_its_first_empty_page(driven: Driven) -> None
     assert got == []
 
 
-def test_every_attempt_is_told_to_whoever_observes_without_anything_secret(driven: Driven) -> None:
+def test_the_observer_gets_every_attempt_without_secrets(driven: Driven) -> None:
     seen: list[Exchange] = []
     script = [httpx.ConnectError("refused"), answer(201, project(), idempotency_replayed="true")]
     driven.do(

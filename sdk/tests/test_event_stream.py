@@ -112,7 +112,7 @@ def test_a_revoked_token_ends_the_stream_with_an_error(driven: Driven) -> None:
         driven.do(script, driven.take(None, lambda client: client.follow_events()))
 
 
-def test_pauses_grow_while_nothing_comes_and_begin_anew_after_an_event(driven: Driven) -> None:
+def test_pauses_grow_without_events_and_restart_after_one(driven: Driven) -> None:
     script = [
         httpx.ConnectError("refused"),
         httpx.ConnectError("refused"),
