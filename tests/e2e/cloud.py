@@ -59,9 +59,9 @@ class Machine:
             "--name",
             place.name,
         ]
-        told = subprocess.run(command, input=token, text=True, capture_output=True, check=False)
-        assert told.returncode == 0, told.stderr
-        machine = cls(place, host, told.stdout.split()[2], gpus, way=way)
+        enrolled = subprocess.run(command, input=token, text=True, capture_output=True, check=False)
+        assert enrolled.returncode == 0, enrolled.stderr
+        machine = cls(place, host, enrolled.stdout.split()[2], gpus, way=way)
         machine.start()
         return machine
 
@@ -161,8 +161,8 @@ class Cloud:
         end = time.monotonic() + SECONDS_MAX
         seen = self.tenant_admin.get_allocation(project.id, allocation_id)
         while not wanted(seen):
-            told = self.machines[-1].said()[-3000:] if self.machines else ""
-            assert time.monotonic() < end, f"{seen}\n{told}"
+            output = self.machines[-1].said()[-3000:] if self.machines else ""
+            assert time.monotonic() < end, f"{seen}\n{output}"
             seen = self.tenant_admin.get_allocation(project.id, allocation_id, wait=10, changed_from=seen.etag)
         return seen
 

@@ -63,7 +63,7 @@ def elsewhere(count: int, ports: Sequence[int]) -> Iterator[list[Elsewhere]]:
 
 @contextmanager
 def _leads_here(machine: Elsewhere, port: int) -> Iterator[None]:
-    """Whoever connects to the port of the machine's loopback speaks with whoever listens at ours."""
+    """Forward connections to this port of the machine's loopback to the same port of the test's loopback."""
     listening = run_inside(str(NAMESPACES / machine.name), lambda: socket.create_server((LOOPBACK, port), backlog=128))
     taking = threading.Thread(target=_take, args=(listening, port), daemon=True)
     taking.start()

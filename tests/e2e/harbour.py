@@ -129,7 +129,7 @@ class Harbour:
         self.installed.setdefault(app, set()).add(version)
 
     def launch(self, app: str, name: str, *words: str) -> dict[str, Any]:
-        """An instance that runs; what is wrong is told with what everybody said."""
+        """Launch an instance and wait until it runs; a failure prints the logs of all parts."""
         wanted = ("--name", name, "--sku", SKU, "--gpu-count", "1", "--project", self.shop.project_id, "--wait", *words)
         ran = self.shop.run("instances", "launch", app, *wanted)
         assert ran.exit_code == 0, f"{ran.out[-3000:]}\n{ran.err[-2000:]}\n{self.said()}"
@@ -180,7 +180,7 @@ class Harbour:
         return found
 
     def entered(self, name: str) -> "Visitor":
-        """Whoever follows a link to the endpoint of this name."""
+        """A browser session that has followed a link to the endpoint of this name."""
         listed = self.shop.did("endpoints", "list", "--project", self.shop.project_id)
         (found,) = (each for each in listed if each["name"] == name)
         link = self.shop.did("endpoints", "open", found["id"], "--project", self.shop.project_id)["url"]
@@ -204,10 +204,10 @@ class Visitor:
 
     def ask(self, method: str, path: str, content: bytes = b"", **headers: str) -> httpx.Response:
         """A request to the endpoint's own name."""
-        told = {"Host": self.host, **headers}
+        sent = {"Host": self.host, **headers}
         if self.cookie:
-            told["Cookie"] = self.cookie
-        return httpx.request(method, self.relay + path, headers=told, content=content, timeout=120)
+            sent["Cookie"] = self.cookie
+        return httpx.request(method, self.relay + path, headers=sent, content=content, timeout=120)
 
 
 @contextmanager

@@ -174,7 +174,7 @@ class PlayedFleet(Simulation):
 
 
 class Nodes:
-    """A fleet in a thread of its own, and the way to it for whoever plays."""
+    """A fleet that runs in its own thread, and how the test controls it."""
 
     def __init__(self, fleet: Fleet, hand: Hand) -> None:
         self.hand = hand
@@ -185,7 +185,7 @@ class Nodes:
         self._work = self._ran(self._fleet.run())
         self._ran(self._fleet.up.wait()).result(START_SECONDS_MAX)
 
-    def told(self) -> None:
+    def notify(self) -> None:
         """The hand holds something else than before: who waits looks again."""
         self._ran(self._tell()).result(START_SECONDS_MAX)
 

@@ -96,7 +96,7 @@ class Way(ForwardingBackend):
 
 @dataclass
 class Watcher:
-    """Notes what an adapter must not do, and wakes whoever waits."""
+    """Records what an adapter must not do, and wakes the waiting tests."""
 
     proxy: FaultProxy
     observations: list[str] = field(default_factory=list)
@@ -127,11 +127,11 @@ class Watcher:
         if request.path.endswith("/tasks") and status == 200:
             self.looked_at.add((str(request.body.get("operation_id")), str(request.body.get("member_id"))))
         if request.path.endswith("/reports"):
-            for told in request.body.get("members", ()):
+            for member in request.body.get("members", ()):
                 if status == 404:
                     self.observations.append("a member of another instance was reported")
-                if told.get("status") == "drained" and status == 200:
-                    self._drained(str(request.body.get("operation_id")), str(told.get("id")))
+                if member.get("status") == "drained" and status == 200:
+                    self._drained(str(request.body.get("operation_id")), str(member.get("id")))
         self.changed()
 
     def _drained(self, operation_id: str, member_id: str) -> None:
@@ -163,7 +163,7 @@ class RealPlatform:
         self.baseline: Footprint | None = None
         self._numbers = count(1)
         self._instances: dict[str, str] = {}  # id -> project
-        self._stopped: set[str] = set()  # those that were told to end
+        self._stopped: set[str] = set()  # instances with a stop request
         self.bereft: set[str] = set()  # those that had a member on a machine that was lost
         self._parts: dict[str, str] = {}  # member -> instance/component
         self._kills = 0
@@ -230,7 +230,7 @@ class RealPlatform:
         """Between two scenarios: everything is stopped and nothing is wrong."""
         self.faults.clear()
         self.hand.clear()
-        self.nodes.told()
+        self.nodes.notify()
         self._watcher.never_quiet = False
         self._watcher.observations.clear()
         self._kills = 0
@@ -416,7 +416,7 @@ class RealPlatform:
 
     def hold_tasks(self, of: Callable[[TaskStatus], bool]) -> None:
         self.hand.holding = of
-        self.nodes.told()
+        self.nodes.notify()
 
     def fail_tasks(self, of: Callable[[TaskStatus], bool], code: str, last_line: str) -> None:
         self.hand.failing, self.hand.failure = of, (code, last_line)

@@ -121,7 +121,7 @@ def copy_begun(directory: Path) -> None:
 
 
 def _begun(place: Path) -> Path:
-    """What a first start leaves behind; whoever of all workers comes first makes it, and the others wait."""
+    """What a first start leaves behind: the first of all test workers makes it, the others wait."""
     place.mkdir(exist_ok=True)
     whole, unfinished = place / "begun", place / "unfinished"
     with (place / "lock").open("w") as lock:

@@ -122,17 +122,17 @@ def calculated(visitor: Visitor, token: str, expression: str) -> str:
         request = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
         send(line, json.dumps(request).encode())
         while True:
-            told: dict[str, Any] = json.loads(received(line))
-            if told["parent_header"].get("msg_id") != sent:
+            message: dict[str, Any] = json.loads(received(line))
+            if message["parent_header"].get("msg_id") != sent:
                 continue
-            assert told["msg_type"] != "error", told
-            if told["msg_type"] == "execute_result":
-                return str(told["content"]["data"]["text/plain"])
+            assert message["msg_type"] != "error", message
+            if message["msg_type"] == "execute_result":
+                return str(message["content"]["data"]["text/plain"])
 
 
 def upgraded(line: socket.socket, visitor: Visitor, path: str, headers: dict[str, str]) -> bytes:
     """Ask for a WebSocket; the head of the answer."""
-    told = {
+    headers = {
         "Host": visitor.host,
         "Cookie": visitor.cookie,
         "Upgrade": "websocket",
@@ -142,7 +142,7 @@ def upgraded(line: socket.socket, visitor: Visitor, path: str, headers: dict[str
         "Origin": f"http://{visitor.host}",
         **headers,
     }
-    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in told.items()), "", ""]
+    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     line.sendall("\r\n".join(lines).encode())
     head = b""
     while b"\r\n\r\n" not in head:

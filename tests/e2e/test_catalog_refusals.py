@@ -238,8 +238,8 @@ class Provoked:
 
     @property
     def history(self) -> list[tuple[str, str, str]]:
-        told = self.shop.did("artifacts", "history", self.pushed.id)
-        return [(each["before"], each["trigger"], each["after"]) for each in told if each["machine"] == "trust"]
+        history = self.shop.did("artifacts", "history", self.pushed.id)
+        return [(each["before"], each["trigger"], each["after"]) for each in history if each["machine"] == "trust"]
 
     def provoke(self, trigger: TrustTrigger) -> Ran:
         """Do what brings a trigger about where the table has it."""

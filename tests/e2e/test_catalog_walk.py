@@ -118,9 +118,9 @@ def the_history_tells_who_moved_it_from_where_to_where_and_why(shop: Workshop, d
     way = ["draft", "staged", "canary", "active", "deprecated", "retired"]
     steps = [(before, after, shop.user_id, WHY) for before, after in pairwise(way)]
     of_artifact = [each for each in shop.did("artifacts", "history", digest) if each["machine"] == "promotion"]
-    for told in (of_artifact, shop.did("apps", "versions", "history", "greeter", "1.0.0")):
-        assert (told[0]["before"] or None, told[0]["after"]) == (None, "draft")
-        assert [(each["before"], each["after"], each["actor_id"], each["reason"]) for each in told[1:]] == steps
+    for history in (of_artifact, shop.did("apps", "versions", "history", "greeter", "1.0.0")):
+        assert (history[0]["before"] or None, history[0]["after"]) == (None, "draft")
+        assert [(each["before"], each["after"], each["actor_id"], each["reason"]) for each in history[1:]] == steps
     trail = shop.did("audit", "--action", "app_version.promote", "--limit", "0")
     assert ({"promotion": "active"}, WHY) in [(each["before"], each["reason"]) for each in trail]
 
@@ -261,7 +261,7 @@ def test_a_service_account_switches_nothing(shop: Workshop) -> None:
         shop.environment = {}
 
 
-def test_a_project_reads_its_tenant_s_artifacts_and_is_told_where_they_are_changed(shop: Workshop) -> None:
+def test_a_project_reads_its_tenant_s_artifacts_and_is_referred_to_where_they_change(shop: Workshop) -> None:
     pushed = shop.pushed()
     assert shop.did("artifacts", "get", pushed.digest, "--project", "vision")["id"] == pushed.id
     asked = ("artifacts", "promote", pushed.digest, "--project", "vision", "--move", "stage", "--reason", WHY)

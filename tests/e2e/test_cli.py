@@ -56,7 +56,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(mooring: Mooring, home: Path) -> Run:
-    """Run the command with an empty home of its own; how it behaves as a process is told by the CLI's own tests."""
+    """Run the command with an empty home of its own; the tests of the CLI show how it behaves as a process."""
 
     def run(*words: str, stdin: str = "", **variables: str) -> Ran:
         unset = {name: None for name in os.environ if name.startswith(("MOORING_", "XDG_"))}

@@ -92,11 +92,11 @@ def begun(place: Path, path: str, hold: str = "") -> "subprocess.Popen[str]":
 
 def ended(process: "subprocess.Popen[str]", place: Path) -> tuple[int, str, str]:
     """How it ended and what it said; where it was held, it goes on. Nothing of it may be left."""
-    told, failures = process.communicate(timeout=900)
+    output, failures = process.communicate(timeout=900)
     assert list((place / "home").iterdir()) == [], "nothing is left in the home"
     assert list((place / "tmp").iterdir()) == [], failures
     leaves_no_trace(place)
-    return process.returncode, told, failures
+    return process.returncode, output, failures
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def held(place: Path, path: str, fact: str) -> Iterator["subprocess.Popen[str]"]
     process = begun(place, path, fact)
     assert process.stdout is not None
     if not any(line.strip().startswith(fact) for line in process.stdout):
-        raise AssertionError(f"it ended before it told {fact!r}: {process.communicate()}")
+        raise AssertionError(f"it ended before it printed {fact!r}: {process.communicate()}")
     try:
         yield process
     finally:

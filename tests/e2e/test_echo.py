@@ -32,14 +32,14 @@ def bundle(place: Harbour) -> Path:
     script = (PART / "mooring_echo" / "echo_node.py").read_bytes()
     (place.apps / "echo_node.py").write_bytes(script)
     (place.apps / "echo_node.py").chmod(0o644)
-    told = {
+    app = {
         "bundle": 1,
         "app": {"slug": "echo", "display_name": "Echo", "category": "web"},
         "adapter_key": public_half(key_at(place.directory / "echo.key")),
         "artifacts": {"script": {"kind": "blob", "location": "file:echo_node.py"}},
         "manifest": json.loads((PART / "manifest.json").read_text(encoding="utf-8")),
     }
-    (place.apps / "echo.json").write_text(json.dumps(told), encoding="utf-8")
+    (place.apps / "echo.json").write_text(json.dumps(app), encoding="utf-8")
     return place.apps / "echo.json"
 
 

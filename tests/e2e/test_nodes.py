@@ -159,10 +159,10 @@ def run_cli(*words: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_a_request_that_does_not_fit_says_why_and_what_would(place: Cloud) -> None:
-    told = place.tenant_admin.explain_allocation(
+    explanation = place.tenant_admin.explain_allocation(
         place.projects[0].id, sku="gpu-slice", shape="gpu_slice", gpu_count=4, region="here"
     )
-    assert json.loads(encoded(told))
+    assert json.loads(encoded(explanation))
 
 
 def test_what_is_in_one_project_is_not_seen_from_another(place: Cloud, box: Any) -> None:

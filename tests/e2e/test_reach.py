@@ -51,11 +51,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        told = hashlib.sha256(body).hexdigest().encode()
+        digest = hashlib.sha256(body).hexdigest().encode()
         self.send_response(200)
-        self.send_header("Content-Length", str(len(told)))
+        self.send_header("Content-Length", str(len(digest)))
         self.end_headers()
-        self.wfile.write(told)
+        self.wfile.write(digest)
     def log_message(self, *words): pass
 class Server(socketserver.ThreadingMixIn, http.server.HTTPServer): daemon_threads = True
 Server(("127.0.0.1", PORT), Handler).serve_forever()
@@ -123,11 +123,11 @@ class Browser:
     def ask(self, method: str, url: str, content: bytes, headers: dict[str, str]) -> httpx.Response:
         """A request to this host."""
         host = url.split("/")[2]
-        told = {"Host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        sent = {"Host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
         if host in self.cookies:
-            told.setdefault("Cookie", self.cookies[host])
+            sent.setdefault("Cookie", self.cookies[host])
         answer = httpx.request(
-            method, url.replace(f"http://{host}", self.relay), headers=told, content=content, timeout=180
+            method, url.replace(f"http://{host}", self.relay), headers=sent, content=content, timeout=180
         )
         if "set-cookie" in answer.headers and "mooring_endpoint" in answer.headers["set-cookie"]:
             self.cookies[host] = answer.headers["set-cookie"].partition(";")[0]
@@ -150,9 +150,9 @@ def test_a_page_is_read_through_the_relay_and_the_app_sees_nothing_of_the_platfo
     answer = browser.get(
         origin + "/some/path?x=1", Cookie=f"{session}; theirs=2", Authorization="Bearer mrgp_" + "a" * 40
     )
-    told = json.loads(answer.content)
-    heard = {name.lower(): value for name, value in told["headers"].items()}
-    assert told["path"] == "/some/path?x=1"
+    echoed = json.loads(answer.content)
+    heard = {name.lower(): value for name, value in echoed["headers"].items()}
+    assert echoed["path"] == "/some/path?x=1"
     assert heard["cookie"] == "theirs=2"
     assert "authorization" not in heard
     assert heard["host"] == origin.split("/")[2]
@@ -290,11 +290,11 @@ def test_a_command_in_a_pipeline_has_clean_output_its_errors_apart_and_its_exit_
     ticket = place.tenant_admin.exec_allocation(
         place.projects[0].id, box.id, argv=["/bin/sh", "-c", script], terminal=False
     )
-    told = json.dumps({"relay_url": ticket.relay_url, "ticket": ticket.ticket})
+    ticket_json = json.dumps({"relay_url": ticket.relay_url, "ticket": ticket.ticket})
     long = "x" * 300_000 + "\n"
     ran = subprocess.run(
         [sys.executable, "-c", ATTEND],
-        env={**cli_environment(place), "TICKET": told},
+        env={**cli_environment(place), "TICKET": ticket_json},
         input=long,
         capture_output=True,
         text=True,
@@ -340,11 +340,11 @@ def test_a_port_that_nobody_serves_and_an_address_outside_are_not_reached(place:
         assert declared.status == "succeeded"
         liar = endpoint(place, "liar")
         command = [sys.executable, "-m", "mooring_cli", "connect", liar.id]
-        told = subprocess.run(
+        attempt = subprocess.run(
             command, env=cli_environment(place), capture_output=True, text=True, timeout=180, check=False
         )
-        assert told.returncode != 0
-        assert "inside the sandbox" in told.stderr
+        assert attempt.returncode != 0
+        assert "inside the sandbox" in attempt.stderr
         outside.settimeout(0.2)
         with pytest.raises(TimeoutError):
             outside.accept()

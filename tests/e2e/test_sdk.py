@@ -119,16 +119,16 @@ def test_a_service_account_exchanges_reads_and_waits_for_a_change(place: Place) 
             refused.get_project(project.id)
 
 
-def test_a_replayed_mutation_is_told_as_such(place: Place) -> None:
-    told: list[bool] = []
-    settings = ClientSettings(observe=lambda exchange: told.append(exchange.replayed))
+def test_a_replayed_mutation_is_marked_as_replayed(place: Place) -> None:
+    replayed: list[bool] = []
+    settings = ClientSettings(observe=lambda exchange: replayed.append(exchange.replayed))
     options = CallOptions(idempotency_key="the-same-one")
     with Client(place.mooring.url, token=place.token, settings=settings) as client:
         for _ in range(2):
             client.create_project(place.tenant_id, slug="replayed", display_name="R", options=options)
         with pytest.raises(errors.IdempotencyConflict):
             client.create_project(place.tenant_id, slug="replayed", display_name="Other", options=options)
-    assert told == [False, True, False]
+    assert replayed == [False, True, False]
 
 
 def test_lists_are_walked_over_many_pages(place: Place) -> None:

@@ -123,7 +123,7 @@ def test_a_token_that_may_not_make_nodes_is_turned_away(place: Cloud) -> None:
         "--token-file",
         str(token),
     ]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert told.returncode == 1
-    assert "mooring-agent: " in told.stderr
-    assert place.token not in told.stderr + told.stdout
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "mooring-agent: " in refused.stderr
+    assert place.token not in refused.stderr + refused.stdout

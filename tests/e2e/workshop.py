@@ -1,7 +1,7 @@
 """A developer's workshop for tests of the catalog: a whole Mooring, a real registry as its own, and the command.
 
 The registry is Debian's docker-registry, set up as an operator does it: Mooring says what the registry has to trust,
-the registry is started with that, and Mooring is told where it is. Everything that is asked of Mooring then goes
+the registry is started with that, and Mooring gets its address. Everything that is asked of Mooring then goes
 through `mooring …` as a process of its own; only pushing and signing are done here, as a developer's tools do them.
 """
 

@@ -191,7 +191,7 @@ class Site:
         placement: models.Placement | None = None,
         scope: str | None = None,
     ) -> models.Instance:
-        """A cluster that runs; what is wrong is told with what everybody said."""
+        """Launch a cluster and wait until it runs; a failure prints the logs of all parts."""
         made = tenant.client.create_instance(
             tenant.project_id,
             app=APP,

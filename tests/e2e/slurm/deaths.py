@@ -1,8 +1,8 @@
-"""Deaths of the adapter: at which steps of which operations it was killed, and how a cluster stands when they are over.
+"""Kills of the adapter: at which steps of which operations, and the state of the cluster afterwards.
 
-A step has begun when a report has told of it, and a report tells of several: between them nobody could kill. So a kill
-is one at each step that the newest report told of. Steps that the last report tells of have no moment of their own: the
-operation ends with them.
+A step has begun when a report names it. One report may name several steps, and no kill fits between those: one kill
+counts for all steps of the newest report. Steps that only the last report names cannot be killed at: the operation
+ends with that report.
 """
 
 from collections import Counter
@@ -72,11 +72,11 @@ class Row:
 
     def note(self, aim: int, killed_at: int, steps: Sequence[models.OperationStep]) -> None:
         """An operation is over whose adapter was killed when so many of these steps had begun; none where it is 0."""
-        told = [_told(each) for each in steps]
+        reported = [_first_reported(each) for each in steps]
         last = max((each.ended_at for each in steps if each.ended_at is not None), default=None)
-        self.steps = sum(each != last for each in told)
+        self.steps = sum(each != last for each in reported)
         self.names |= {number: each.name.partition("/")[0] for number, each in enumerate(steps, 1)}
-        covered = [number for number, each in enumerate(told, 1) if killed_at and each == told[killed_at - 1]]
+        covered = [number for number, each in enumerate(reported, 1) if killed_at and each == reported[killed_at - 1]]
         self.deaths.update(covered)
         self.missed[aim] += aim not in covered
 
@@ -85,8 +85,8 @@ class Row:
         return ", ".join(cells)
 
 
-def _told(step: models.OperationStep) -> datetime | None:
-    """When a report told of it first."""
+def _first_reported(step: models.OperationStep) -> datetime | None:
+    """When a report named the step first."""
     return step.started_at or step.ended_at
 
 

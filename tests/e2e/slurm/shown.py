@@ -31,8 +31,8 @@ def does(place: Site, tenant: Tenant, cluster: str, health: str) -> models.Insta
 
 def in_slurm(member: models.Member) -> Mapping[str, Any]:
     """What Slurm says of a member."""
-    told: Mapping[str, Any] = member.adapter_detail["slurm"]
-    return told
+    detail: Mapping[str, Any] = member.adapter_detail["slurm"]
+    return detail
 
 
 def job_state(place: Site, tenant: Tenant, cluster: str, job: str, user: str = "app") -> str:
@@ -75,9 +75,9 @@ def is_metered(
     names = [(each.record_id.split("/")[1], each.unit) for each in records]
     assert Counter(names) == Counter(dict.fromkeys(wanted, 1))
     assert {each.covered_by_allocation for each in records} <= {True}
-    told = {name: (float(each.quantity), each.attached_project_id) for name, each in zip(names, records, strict=True)}
+    usage = {name: (float(each.quantity), each.attached_project_id) for name, each in zip(names, records, strict=True)}
     expected = {name: (each.hours, (projects or {}).get(each.account)) for name, each in wanted.items()}
-    assert told == expected
+    assert usage == expected
 
 
 # Who did what ---------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ print(json.dumps({"said": said, "reasons": sorted(reasons)}))
 """
 
 
-def test_whoever_submits_from_the_first_moment_on_never_meets_invalid_account(place: Site, ada: Tenant) -> None:
+def test_early_submissions_never_fail_with_invalid_account(place: Site, ada: Tenant) -> None:
     box = ada.client.create_allocation(ada.project_id, sku=SKU, shape="gpu_slice", gpu_count=2, name="head")
     place.active(ada, box.id)
     hammer = ada.client.create_allocation_task(
@@ -51,11 +51,11 @@ def test_whoever_submits_from_the_first_moment_on_never_meets_invalid_account(pl
     assert running.topology_mode == "single_node"
     over = place.ended(ada, hammer.id)
     assert over.status == "succeeded", over
-    told = json.loads((over.last_lines or [""])[-1])
-    assert told["said"]["taken"] == 20
-    assert told["said"]["refused"] > 0
-    assert set(told["said"]) == {"taken", "refused"}
-    assert "InvalidAccount" not in told["reasons"], told
+    report = json.loads((over.last_lines or [""])[-1])
+    assert report["said"]["taken"] == 20
+    assert report["said"]["refused"] > 0
+    assert set(report["said"]) == {"taken", "refused"}
+    assert "InvalidAccount" not in report["reasons"], report
     place.until(
         lambda: place.slurm(ada, made.id, "sacct", "-n", "-X", "-P", "-o", "state").lines.count("COMPLETED") >= 20,
         "twenty jobs in the accounting",
@@ -82,9 +82,9 @@ def test_projects_of_a_tenant_share_one_cluster_under_accounts_of_their_own(plac
     assert active.account_name == gone.account_name, active
     script = "#!/bin/sh\necho ours\nsleep 600\n"
     secret = place.act(ada, cluster, "queue.submit", script=script, key="secret", name="secret")
-    told = spied(place, ada, again)
-    assert told["jobs"].split() == [active.account_name], "of the queue it sees its own job alone"
-    assert (told["files"], told["keys"]) == ("", "")
+    report = spied(place, ada, again)
+    assert report["jobs"].split() == [active.account_name], "of the queue it sees its own job alone"
+    assert (report["files"], report["keys"]) == ("", "")
     place.act(ada, cluster, "queue.cancel", job_id=secret["job_id"])
     act(place, ada, again, "queue.submit", script="#!/bin/sh\nsleep 600\n")
     ada.client.detach_attachment(speech, again.id, cancel_work=True)

@@ -17,7 +17,7 @@ BEGUN = Stand(VERSIONS[0], "healthy", {("controller", "ready", VERSIONS[0]): 1, 
 TURNS_MAX = 40 if SOAK else 5
 STEP = 3
 EARLY = {"drain": 1, "reconcile": 1, "remove": 2, "decommission": 1}
-"""At which step of the short ones `make test` kills: whoever looks a little late finds them over."""
+"""At which step of the short ones `make test` kills: a test that looks a little late finds them finished."""
 UNDOES = {"add": "remove", "remove": "add", "upgrade": "rollback", "rollback": "upgrade"}
 Start = Callable[[Site, Tenant, str], models.Operation]
 
@@ -95,7 +95,7 @@ def test_whenever_the_adapter_dies_another_one_goes_on_to_the_same_end(place: Si
         missed = {kind for kind, _ in WALK if rows[kind].wanted}
         for kind, start in WALK:
             if not missed.isdisjoint({kind, UNDOES.get(kind, kind)}):
-                _interrupted(place, ada, cluster, (kind, start), rows[kind])
+                _interrupted(place, ada, cluster, rows[kind], kind=kind, start=start)
         if not missed:
             break
     _decommissioned(place, ada, cluster, rows["decommission"])
@@ -109,9 +109,8 @@ def test_whenever_the_adapter_dies_another_one_goes_on_to_the_same_end(place: Si
     assert set(audited(ada, cluster)) == {*kinds, "resume"}
 
 
-def _interrupted(place: Site, tenant: Tenant, cluster: str, what: tuple[str, Start], row: Row) -> None:
+def _interrupted(place: Site, tenant: Tenant, cluster: str, row: Row, *, kind: str, start: Start) -> None:
     """One operation, with a death where one is wanted; its end is the same, and jobs run."""
-    kind, start = what
     before, aim = Stand.of(tenant, cluster), row.aim
     operation = start(place, tenant, cluster)
     killed_at = dies_at(place, tenant, cluster, operation.id, aim)

@@ -108,11 +108,11 @@ def test_from_launch_to_the_last_receipt(place: Site, ada: Tenant) -> None:
 
 def is_described(place: Site, tenant: Tenant, cluster: str) -> None:
     """How a cluster does is read from Slurm as soon as it runs, and shown of the whole and of every member."""
-    told = does(place, tenant, cluster, "healthy")
+    seen = does(place, tenant, cluster, "healthy")
     version = place.slurm(tenant, cluster, "sinfo", "--version").text.split()[-1]
-    assert told.health_detail == "2 workers"
-    assert told.adapter_detail["drift"] == []
-    assert told.adapter_detail["slurm"].items() >= {"version": version, "nodes": 2}.items()
+    assert seen.health_detail == "2 workers"
+    assert seen.adapter_detail["drift"] == []
+    assert seen.adapter_detail["slurm"].items() >= {"version": version, "nodes": 2}.items()
     (controller,) = place.members(tenant, cluster, "controller")
     assert (controller.health, in_slurm(controller)["version"]) == ("healthy", version)
     for worker in place.members(tenant, cluster):
@@ -122,7 +122,7 @@ def is_described(place: Site, tenant: Tenant, cluster: str) -> None:
 
 
 def wrote_devices(place: Site, tenant: Tenant, worker: models.Member) -> None:
-    """Wait until the two jobs of a worker have told their devices: a job that runs may not have begun its script."""
+    """Wait until the two jobs of a worker have printed their devices: a job that runs may not have begun its script."""
     devices = place.patiently(
         lambda _: sorted(place.inside(tenant, worker, "sh", "-c", "cat /tmp/*.out").lines),
         lambda seen: seen == ["0", "1"],
@@ -171,8 +171,8 @@ def test_somebody_elses_drain_is_left_alone(place: Site, ada: Tenant) -> None:
     cluster = place.launch(ada, "foreign", workers=2).id
     worker, other = place.members(ada, cluster)
     job = began(place, ada, cluster, "-w", worker.name, "--gres=gpu:1", *waiting("/tmp/foreign", "sleep 1; "))
-    told = ("nodename=" + worker.name, "state=drain", f"reason={FOREIGN}")
-    assert place.slurm(ada, cluster, "scontrol", "update", *told, user="root").exit_code == 0
+    drain = ("nodename=" + worker.name, "state=drain", f"reason={FOREIGN}")
+    assert place.slurm(ada, cluster, "scontrol", "update", *drain, user="root").exit_code == 0
     place.over(ada, cluster, ada.client.drain_member(ada.project_id, cluster, other.id).id)
     is_degraded(place, ada, cluster, worker)
     let_go(place, ada, worker, "/tmp/foreign")
@@ -191,10 +191,10 @@ def test_somebody_elses_drain_is_left_alone(place: Site, ada: Tenant) -> None:
 
 def is_degraded(place: Site, tenant: Tenant, cluster: str, worker: models.Member) -> None:
     """Somebody else's drain is shown, of the whole and of the worker: its state, its reason and the job there."""
-    told = does(place, tenant, cluster, "degraded")
-    assert str(told.health_detail).startswith(f"{worker.name}: ")
-    assert FOREIGN in str(told.health_detail)
-    (drift,) = told.adapter_detail["drift"]
+    seen = does(place, tenant, cluster, "degraded")
+    assert str(seen.health_detail).startswith(f"{worker.name}: ")
+    assert FOREIGN in str(seen.health_detail)
+    (drift,) = seen.adapter_detail["drift"]
     assert (drift["node"], drift["difference"], drift["repairable"]) == (worker.name, "foreign_drain", False)
     seen = tenant.client.get_member(tenant.project_id, cluster, worker.id)
     assert (seen.status, seen.health) == ("degraded", "degraded")
@@ -306,8 +306,8 @@ def test_two_tenants_with_the_same_names_never_see_each_other(place: Site, ada: 
     other = place.tenant("rival")
     ours, theirs = (place.launch(each, "same", workers=1).id for each in (ada, other))
     job = place.act(ada, ours, "queue.submit", script="#!/bin/sh\nsleep 30\n", name="secret-plan", key="one")
-    told = place.act(other, theirs, "queue.read")
-    assert {each["name"] for each in told["jobs"]} == {"mooring-proof"}
+    queue = place.act(other, theirs, "queue.read")
+    assert {each["name"] for each in queue["jobs"]} == {"mooring-proof"}
     assert "secret-plan" not in place.slurm(other, theirs, "squeue", "-a").text
     at = place.slurm(ada, ours, "hostname", "-I").text.split()[0]
     dial = ("bash", "-c", f"exec 3<>/dev/tcp/{at}/{controller_port(ours)}")

@@ -9,7 +9,7 @@ from tests.e2e.slurm.machine import Footprint
 THERE = "there"
 WHOLE = "whole"
 GPUS = 2
-TOLD = "echo $SLURMD_NODENAME; ls /dev | grep -c sim"
+PRINT_NODE_AND_GPUS = "echo $SLURMD_NODENAME; ls /dev | grep -c sim"
 
 
 def test_workers_stand_on_machines_of_their_own_and_reach_the_controller_by_its_machines_address(
@@ -38,7 +38,7 @@ def test_workers_stand_on_machines_of_their_own_and_reach_the_controller_by_its_
         assert len({each.node_id for each in allocations}) == 3
         assert {each.address for each in allocations} == {each.address for each in networks}
         workers = [each.name for each in members[1:]]
-        said = place.slurm(ada, cluster, "srun", "--quiet", "-N2", "sh", "-c", TOLD)
+        said = place.slurm(ada, cluster, "srun", "--quiet", "-N2", "sh", "-c", PRINT_NODE_AND_GPUS)
         assert sorted(said.lines) == ["1", "1", *sorted(workers)], said.text
         shown = place.slurm(ada, cluster, "sh", "-c", "scontrol -o show node | grep -o NodeAddr=[0-9.]*").lines
         assert sorted(shown) == sorted(f"NodeAddr={each.address}" for each in allocations[1:])

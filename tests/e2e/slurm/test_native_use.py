@@ -37,8 +37,8 @@ def cluster(place: Site, ada: Tenant) -> str:
 
 def test_slurms_own_commands_behave_in_a_pipeline_as_its_users_expect(place: Site, ada: Tenant, cluster: str) -> None:
     names = [each.name for each in place.members(ada, cluster)]
-    told = ("sh", "-c", "echo $SLURMD_NODENAME $(id -un)")
-    said = mooring(place, ada, "connect", "byhand", "--", "srun", "-N2", "--quiet", *told)
+    script = ("sh", "-c", "echo $SLURMD_NODENAME $(id -un)")
+    said = mooring(place, ada, "connect", "byhand", "--", "srun", "-N2", "--quiet", *script)
     assert (sorted(said.stdout.splitlines()), said.stderr, said.returncode) == (
         [f"{each} app" for each in names],
         "",

@@ -35,8 +35,8 @@ def test_an_overlay_stops_the_launch_and_names_its_layer(place: Site, ada: Tenan
             place.launch(ada, "forbidden", workers=1)
     finally:
         state(models.RulesBody(), "the test is over")
-    told = refused.value.details
-    assert (told["layer"], told["subject"]) == (layer, subject)
-    assert str(told["value"]).startswith(VALUES[subject])
+    details = refused.value.details
+    assert (details["layer"], details["subject"]) == (layer, subject)
+    assert str(details["value"]).startswith(VALUES[subject])
     assert f"the {layer} policy" in str(refused.value.detail)
     assert [each.name for each in ada.client.iter_instances(ada.project_id) if each.name == "forbidden"] == []
