@@ -10,7 +10,7 @@ import pytest
 from click.testing import Result
 
 from agent.tests.support.supervisors import is_alive
-from cli.tests.support.fake_platform import Given, Platform
+from cli.tests.support.fake_platform import CannedResponse, FakeCliPlatform
 from mooring_cli import up
 from tests.support.waiting import until_sync
 
@@ -143,8 +143,8 @@ def test_words_are_completed(environment: dict[str, str]) -> None:
     assert "plain,tenant_admin" in complete("mooring memberships create --role ten", 4)
 
 
-def test_versions_are_printed_and_an_unreachable_server_is_not_an_error(run: Run, platform: Platform) -> None:
-    platform.on("GET", "/api/v1/openapi.json", Given(body={"info": {"version": "9.9.9"}}))
+def test_versions_are_printed_and_an_unreachable_server_is_not_an_error(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("GET", "/api/v1/openapi.json", CannedResponse(body={"info": {"version": "9.9.9"}}))
     assert "9.9.9" in run("version").stdout
     assert "SERVER" not in run("version", "--client").stdout
     result = run("version", "--url", "http://127.0.0.1:9", "--timeout", "0.2")

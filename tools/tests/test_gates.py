@@ -59,7 +59,7 @@ def test_what_was_spent_is_summed_by_the_nearest_folder_and_divided_by_the_slown
         ("the whole gate, by the clock", 400.0, True, False),
     ]
     assert budget.compared(TABLE, TEST, spent, wall_seconds=1.0, factor=1.0)[1].fails
-    assert budget.Line("new", 1.0, None).is_over, "a folder without a budget is reported"
+    assert budget.BudgetLine("new", 1.0, None).is_over, "a folder without a budget is reported"
 
 
 def test_a_slow_machine_is_allowed_for_and_a_fast_one_hides_nothing() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cloud import Cloud, cloud
+from tests.e2e.agent_platform import AgentPlatform, running_agent_platform
 
 pytestmark = pytest.mark.real_part("browser")
 HOST = "namespace" if os.geteuid() == 0 else "process"
@@ -58,17 +58,17 @@ const tries = {
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Cloud]:
-    """A cloud with one machine, where a browser can be had."""
+def place() -> Iterator[AgentPlatform]:
+    """A platform with one machine, where a browser is installed."""
     if CHROMIUM is None:
         pytest.skip("chromium is not installed; as root: apt-get install chromium")
-    with cloud() as made:
+    with running_agent_platform() as made:
         made.offer()
         made.join(HOST)
         yield made
 
 
-def serve(place: Cloud, allocation: Any, name: str, port: int, page: str) -> Any:
+def serve(place: AgentPlatform, allocation: Any, name: str, port: int, page: str) -> Any:
     """An app that serves one page and tells what it was asked for; its endpoint."""
     project = place.projects[0]
     program = f"PORT = {port}\nPAGE = {page!r}\n" + SERVER
@@ -104,7 +104,7 @@ def browse(profile: Path, url: str) -> str:
     return html.unescape(shown.stdout)
 
 
-def shown(place: Cloud, profile: Path, app: Any, wanted: str) -> str:
+def shown(place: AgentPlatform, profile: Path, app: Any, wanted: str) -> str:
     """What of an app's page is as wanted; a browser that was too slow for it follows a new link."""
     for _ in range(10):
         page = browse(profile, place.tenant_admin.open_endpoint(place.projects[0].id, app.id).url)
@@ -113,7 +113,7 @@ def shown(place: Cloud, profile: Path, app: Any, wanted: str) -> str:
     raise AssertionError(page)
 
 
-def test_a_script_in_a_page_reaches_neither_the_api_nor_another_endpoint(place: Cloud, tmp_path: Path) -> None:
+def test_a_script_in_a_page_reaches_neither_the_api_nor_another_endpoint(place: AgentPlatform, tmp_path: Path) -> None:
     project = place.projects[0]
     allocation = place.allocate(project)
     victim = serve(place, allocation, "victim", 19_001, "<title>victim</title>private")

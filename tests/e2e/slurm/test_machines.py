@@ -2,9 +2,9 @@
 
 from mooring_agent.hosts.namespace.project_network import list_links
 from mooring_sdk import models
-from tests.e2e.elsewhere import NAMESPACES, elsewhere
-from tests.e2e.slurm.cluster import Site, Tenant
-from tests.e2e.slurm.machine import Footprint
+from tests.e2e.network_namespaces import NAMESPACES, network_namespaces
+from tests.e2e.slurm.cluster import SlurmSite, SlurmTenant
+from tests.e2e.slurm.sandbox_footprint import SandboxFootprint
 
 THERE = "there"
 WHOLE = "whole"
@@ -13,11 +13,11 @@ PRINT_NODE_AND_GPUS = "echo $SLURMD_NODENAME; ls /dev | grep -c sim"
 
 
 def test_workers_stand_on_machines_of_their_own_and_reach_the_controller_by_its_machines_address(
-    place: Site, ada: Tenant
+    place: SlurmSite, ada: SlurmTenant
 ) -> None:
-    with elsewhere(3, (place.mooring.port, place.mooring.relay_port)) as networks:
+    with network_namespaces(3, (place.mooring.port, place.mooring.relay_port)) as networks:
         bare = [list_links(str(NAMESPACES / each.name)) for each in networks]
-        machines = [place.join(GPUS, THERE, each.way) for each in networks]
+        machines = [place.join(GPUS, THERE, each.command_prefix) for each in networks]
         place.admin.create_sku(
             slug=WHOLE,
             display_name="A whole machine",
@@ -44,7 +44,7 @@ def test_workers_stand_on_machines_of_their_own_and_reach_the_controller_by_its_
         assert sorted(shown) == sorted(f"NodeAddr={each.address}" for each in allocations[1:])
 
         footprints = [
-            Footprint.of(machine, [each.id])
+            SandboxFootprint.of(machine, [each.id])
             for machine in machines
             for each in allocations
             if each.node_id == machine.node_id
