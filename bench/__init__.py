@@ -1,7 +1,7 @@
 """Benchmarks: how much of what PostgreSQL could do reaches a caller of the API, and where the rest goes.
 
-`python -m bench` starts a throwaway PostgreSQL with production settings (`stand`), one server process on it, and
+`python -m bench` starts a throwaway PostgreSQL with production settings (`bench_platform`), one server process on it, and
 measures both in alternating rounds: the API under a load of its own (`load`), and `pgbench` running the very
 statements that the server sends (`pgbench`). The second lock (`second_lock`), the event streams (`streams`) and the
-database driver alone (`driver`) are measured on the same stand. Every figure comes out of the run that prints it.
+database driver alone (`driver`) are measured on the same platform. Every figure comes out of the run that prints it.
 """

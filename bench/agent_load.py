@@ -24,7 +24,7 @@ import uvloop
 
 from bench import meters
 from bench.load import HEAD_END, LENGTH, LoadFailed
-from bench.statements import Alone, alone
+from bench.statements import StatementSamples, alone
 from mooring_agent.control_plane.messages import ClaimResponse, ReportResponse, Task, decode
 from mooring_agent.tasks.verifier import TaskRefused, TaskVerifier
 
@@ -39,7 +39,7 @@ TRANSACTIONS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current
 
 
 @dataclass(frozen=True)
-class Plan:
+class AgentLoadPlan:
     """Who polls where, and what is done meanwhile."""
 
     host: str
@@ -60,7 +60,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Used:
+class ResourceUse:
     """What was used over some time."""
 
     seconds: float
@@ -72,25 +72,25 @@ class Used:
 
 
 @dataclass(frozen=True)
-class Seen:
+class AgentLoadSamples:
     """What came of it."""
 
     before_bytes: int  # of the server, before the first agent came
     idle_bytes: int  # when all had polled again
     after_bytes: int  # after the load
-    empty: Used
-    idle: Used
-    load: Used
+    empty: ResourceUse
+    idle: ResourceUse
+    load: ResourceUse
     latencies_ms: list[float]
     probes_ms: list[float]  # a request that asks no database, meanwhile
     tasks: int
     accepted: int
     refused: int
-    statements: Alone
+    statements: StatementSamples
 
 
 @dataclass
-class Counts:
+class AgentLoadCounts:
     """What all agents share."""
 
     believers: dict[str, bytes]
@@ -108,12 +108,12 @@ class Counts:
         self.failure = self.failure or why
 
 
-class Answers(asyncio.Protocol):
+class ResponseProtocol(asyncio.Protocol):
     """One connection: bytes in, whole answers out."""
 
     __slots__ = ("_received", "counts", "transport")
 
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: AgentLoadCounts) -> None:
         self.counts = counts
         self.transport: asyncio.Transport | None = None
         self._received = b""
@@ -157,12 +157,12 @@ class Answers(asyncio.Protocol):
             transport.close()
 
 
-class Lane(Answers):
+class TaskConnection(ResponseProtocol):
     """A connection that many use, one request after the other."""
 
     __slots__ = ("_asked", "_waiting")
 
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: AgentLoadCounts) -> None:
         super().__init__(counts)
         self._asked: Callable[[bytes], None] | None = None
         self._waiting: deque[tuple[bytes, Callable[[bytes], None]]] = deque()
@@ -185,12 +185,12 @@ class Lane(Answers):
             heard(body)
 
 
-class Agent(Answers):
+class LoadAgent(ResponseProtocol):
     """One simulated agent, and its one connection."""
 
     __slots__ = ("_believer", "_crew", "_running", "_token")
 
-    def __init__(self, crew: "Crew", node_id: str, token: str) -> None:
+    def __init__(self, crew: "AgentFleet", node_id: str, token: str) -> None:
         super().__init__(crew.counts)
         self._crew = crew
         self._believer = TaskVerifier(node_id, crew.counts.audience, crew.counts.believers)
@@ -263,15 +263,15 @@ class Agent(Answers):
         self._crew.lane().ask(request, heard)
 
 
-class Crew:
+class AgentFleet:
     """All agents, the connections they share, and those of the clients that create tasks."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: AgentLoadPlan) -> None:
         self.plan = plan
-        self.counts = Counts({name: decode(key) for name, key in plan.pinned.items()}, plan.audience)
-        self._agents: list[Agent] = []
-        self._shared: list[Lane] = []
-        self._makers: list[Lane] = []
+        self.counts = AgentLoadCounts({name: decode(key) for name, key in plan.pinned.items()}, plan.audience)
+        self._agents: list[LoadAgent] = []
+        self._shared: list[TaskConnection] = []
+        self._makers: list[TaskConnection] = []
         self._turn = 0
 
     def request(self, method: str, path: str, token: str, body: Any = None, correlation_id: str = "") -> bytes:
@@ -287,15 +287,17 @@ class Crew:
         )
         return head.encode() + content
 
-    def lane(self) -> Lane:
+    def lane(self) -> TaskConnection:
         """The shared connection whose turn it is."""
         self._turn += 1
         return self._shared[self._turn % len(self._shared)]
 
     async def open(self) -> None:
         """The connections that are not an agent's."""
-        self._shared = [await self._connected(lambda: Lane(self.counts)) for _ in range(SHARED_CONNECTIONS)]
-        self._makers = [await self._connected(lambda: Lane(self.counts)) for _ in range(MAKING_CONNECTIONS + 1)]
+        self._shared = [await self._connected(lambda: TaskConnection(self.counts)) for _ in range(SHARED_CONNECTIONS)]
+        self._makers = [
+            await self._connected(lambda: TaskConnection(self.counts)) for _ in range(MAKING_CONNECTIONS + 1)
+        ]
 
     async def come(self) -> None:
         """All agents come, one after the other over one heartbeat, as they would after a while in any case."""
@@ -304,8 +306,8 @@ class Crew:
         for number, each in enumerate(self.plan.members):
             await self._until(begun + number * pace)
 
-            def made(node_id: str = each["node_id"], token: str = each["token"]) -> Agent:
-                return Agent(self, node_id, token)
+            def made(node_id: str = each["node_id"], token: str = each["token"]) -> LoadAgent:
+                return LoadAgent(self, node_id, token)
 
             self._agents.append(await self._connected(made))
 
@@ -378,10 +380,10 @@ def _note(latencies_ms: list[float], begun: float, _: bytes) -> None:
     latencies_ms.append((time.perf_counter() - begun) * 1000)
 
 
-class Meter:
+class ResourceMeter:
     """What is used from one look to the next."""
 
-    def __init__(self, crew: Crew, connection: "asyncpg.Connection[Any]") -> None:
+    def __init__(self, crew: AgentFleet, connection: "asyncpg.Connection[Any]") -> None:
         self._crew = crew
         self._connection = connection
         self._last: tuple[float, ...] = (0.0,) * 6
@@ -390,12 +392,12 @@ class Meter:
         """Look."""
         self._last = await self._look()
 
-    async def used(self) -> Used:
+    async def used(self) -> ResourceUse:
         """What was used since the last look."""
         now = await self._look()
         seconds, server, postgres, client, transactions, polls = (b - a for a, b in zip(self._last, now, strict=True))
         self._last = now
-        return Used(seconds, server, postgres, client, int(transactions), int(polls))
+        return ResourceUse(seconds, server, postgres, client, int(transactions), int(polls))
 
     async def _look(self) -> tuple[float, ...]:
         plan = self._crew.plan
@@ -410,12 +412,12 @@ class Meter:
         )
 
 
-async def run(plan: Plan) -> Seen:
+async def run(plan: AgentLoadPlan) -> AgentLoadSamples:
     """Nobody, everybody idle, everybody with tasks."""
-    crew = Crew(plan)
+    crew = AgentFleet(plan)
     connection = await asyncpg.connect(plan.dsn)
     try:
-        meter = Meter(crew, connection)
+        meter = ResourceMeter(crew, connection)
         await meter.begin()
         await crew.rest(min(5.0, plan.idle_seconds))
         empty, before = await meter.used(), meters.memory(plan.server_pid).resident_bytes
@@ -438,7 +440,7 @@ async def run(plan: Plan) -> Seen:
         crew.close()
         await connection.close()
     counts = crew.counts
-    return Seen(
+    return AgentLoadSamples(
         before,
         idle_bytes,
         after,
@@ -459,7 +461,7 @@ def main() -> int:
     given: dict[str, Any] = json.load(sys.stdin)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            seen = runner.run(run(Plan(**given)))
+            seen = runner.run(run(AgentLoadPlan(**given)))
     except (LoadFailed, OSError) as error:
         sys.stderr.write(f"the agents failed: {error}\n")
         return 1

@@ -18,7 +18,7 @@ from mooring.storage.kernel.database import Acting, Database, PoolSettings
 
 
 @dataclass(frozen=True)
-class Plan:
+class DriverPlan:
     """What to ask, for how long."""
 
     dsn: str
@@ -28,14 +28,14 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Seen:
+class DriverSamples:
     """What it took."""
 
     reads: int
     cpu_seconds: float
 
 
-async def run(plan: Plan) -> Seen:
+async def run(plan: DriverPlan) -> DriverSamples:
     """Ask on every connection until the time is over."""
     database = Database(PoolSettings(plan.dsn, len(plan.project_ids)))
     await database.open()
@@ -54,7 +54,7 @@ async def run(plan: Plan) -> Seen:
         await asyncio.gather(*(ask(each, min(0.2, plan.seconds)) for each in plan.project_ids))
         reads, begun = 0, time.process_time()
         await asyncio.gather(*(ask(each, plan.seconds) for each in plan.project_ids))
-        return Seen(reads, time.process_time() - begun)
+        return DriverSamples(reads, time.process_time() - begun)
     finally:
         await database.close()
 
@@ -63,7 +63,7 @@ def main() -> int:
     """Read a plan, run it, write what was seen."""
     given: dict[str, Any] = json.load(sys.stdin)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        json.dump(asdict(runner.run(run(Plan(**given)))), sys.stdout)
+        json.dump(asdict(runner.run(run(DriverPlan(**given)))), sys.stdout)
     return 0
 
 

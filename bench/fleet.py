@@ -40,7 +40,7 @@ ALLOCATION_WAY = (
 
 
 @dataclass(frozen=True)
-class Member:
+class FleetMember:
     """One simulated node of the fleet."""
 
     node_id: str
@@ -49,19 +49,20 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Fleet:
+class JoinedFleet:
     """All of them, and whom they believe."""
 
-    members: list[Member]
+    members: list[FleetMember]
     audience: str
     pinned: dict[str, str]
 
 
-async def join(dsn: str, count: int, home: tuple[str, str]) -> Fleet:
+async def join(dsn: str, count: int, home: tuple[str, str]) -> JoinedFleet:
     """Let so many nodes have joined, each with an allocation of this tenant's project."""
     clock = SystemClock()
     members = [
-        Member(clock.mint(Prefix.NODE), secrets.token_urlsafe(32), clock.mint(Prefix.ALLOCATION)) for _ in range(count)
+        FleetMember(clock.mint(Prefix.NODE), secrets.token_urlsafe(32), clock.mint(Prefix.ALLOCATION))
+        for _ in range(count)
     ]
     connection = await asyncpg.connect(dsn)
     try:
@@ -77,7 +78,7 @@ async def join(dsn: str, count: int, home: tuple[str, str]) -> Fleet:
     finally:
         await connection.close()
     pinned = {key["id"]: encoded(key["public_key"]) for key in keys}
-    return Fleet(members, audience_of(keys[0]["id"]), pinned)
+    return JoinedFleet(members, audience_of(keys[0]["id"]), pinned)
 
 
 async def _copy(connection: "asyncpg.Connection[Any]", table: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -86,7 +87,7 @@ async def _copy(connection: "asyncpg.Connection[Any]", table: str, rows: Sequenc
         await connection.copy_records_to_table(table, records=records, columns=list(rows[0]))
 
 
-def _transitions(members: Sequence[Member], tenant_id: str) -> list[dict[str, Any]]:
+def _transitions(members: Sequence[FleetMember], tenant_id: str) -> list[dict[str, Any]]:
     now = datetime.now(UTC)
     rows = []
     for each in members:
@@ -116,7 +117,7 @@ def _steps(machine: AnyLifecycle, way: Sequence[Any]) -> list[tuple[str, str, st
     return [birth, *((edge.source.value, edge.trigger.value, edge.target.value) for edge in way)]
 
 
-def _nodes(members: Sequence[Member]) -> list[dict[str, Any]]:
+def _nodes(members: Sequence[FleetMember]) -> list[dict[str, Any]]:
     now = datetime.now(UTC)
     return [
         {
@@ -137,7 +138,7 @@ def _nodes(members: Sequence[Member]) -> list[dict[str, Any]]:
     ]
 
 
-def _tokens(members: Sequence[Member], clock: SystemClock) -> list[dict[str, Any]]:
+def _tokens(members: Sequence[FleetMember], clock: SystemClock) -> list[dict[str, Any]]:
     now = datetime.now(UTC)
     return [
         {
@@ -152,7 +153,7 @@ def _tokens(members: Sequence[Member], clock: SystemClock) -> list[dict[str, Any
     ]
 
 
-def _allocations(members: Sequence[Member], home: tuple[str, str]) -> list[dict[str, Any]]:
+def _allocations(members: Sequence[FleetMember], home: tuple[str, str]) -> list[dict[str, Any]]:
     now = datetime.now(UTC)
     tenant_id, project_id = home
     return [

@@ -15,8 +15,8 @@ import asyncpg
 import httpx
 
 from bench import fleet
+from bench.bench_platform import BenchPlatform, BenchTenant
 from bench.catalog import steps_to
-from bench.stand import Stand, Tenant
 from mooring.core.catalog.manifest import manifest_digest
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
 from mooring.core.catalog.semver import read_version
@@ -128,10 +128,10 @@ class Launchable:
     allocations: tuple[str, ...] = ()  # where members that are filled in stand
 
 
-async def make_launchable(built: Stand, tenant: Tenant, public_key: str) -> Launchable:
+async def make_launchable(platform: BenchPlatform, tenant: BenchTenant, public_key: str) -> Launchable:
     """The app, its version and its artifact by SQL; the entitlement, the account and its key by the API."""
     app_id, artifact_id, version_id = (f"{prefix}_{0:026}" for prefix in ("app", "art", "ver"))
-    connection = await asyncpg.connect(built.dsn)
+    connection = await asyncpg.connect(platform.dsn)
     try:
         async with connection.transaction():
             await connection.execute(SOURCE, f"src_{0:026}")
@@ -146,14 +146,14 @@ async def make_launchable(built: Stand, tenant: Tenant, public_key: str) -> Laun
             await connection.execute(VERSION, version_id, app_id, SLUG, order, *said, active)
     finally:
         await connection.close()
-    return Launchable(app_id, version_id, await _entitle(built, tenant, app_id, public_key))
+    return Launchable(app_id, version_id, await _entitle(platform, tenant, app_id, public_key))
 
 
-async def fill(built: Stand, tenant: Tenant, app: Launchable, count: int) -> None:
+async def fill(platform: BenchPlatform, tenant: BenchTenant, app: Launchable, count: int) -> None:
     """So many instances with a member each: every second runs, the others are over; a few share an allocation."""
-    joined = await fleet.join(built.dsn, 1 + count // SHARED, (tenant.id, tenant.projects[0]))
+    joined = await fleet.join(platform.dsn, 1 + count // SHARED, (tenant.id, tenant.projects[0]))
     app = replace(app, allocations=tuple(each.allocation_id for each in joined.members))
-    connection = await asyncpg.connect(built.dsn)
+    connection = await asyncpg.connect(platform.dsn)
     try:
         for begin in range(0, count, CHUNK):
             numbers = range(begin, min(count, begin + CHUNK))
@@ -270,10 +270,10 @@ async def _way(
     return len(steps) - 1
 
 
-async def _entitle(built: Stand, tenant: Tenant, app_id: str, public_key: str) -> str:
+async def _entitle(platform: BenchPlatform, tenant: BenchTenant, app_id: str, public_key: str) -> str:
     """Let the project launch the app; its operator account gets the key."""
     project = f"/api/v1/projects/{tenant.projects[0]}"
-    async with httpx.AsyncClient(base_url=built.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=platform.url, timeout=60) as client:
         client.headers["Authorization"] = f"Bearer {tenant.token}"
         body = {"app_id": app_id, "reason": REASON, "agreed_actions": ACTIONS}
         (await client.post(f"{project}/entitlements", json=body)).raise_for_status()

@@ -27,7 +27,7 @@ SILENCE_SECONDS_MAX = 30.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     """What to send: where, for how long, and on each connection which requests in turn."""
 
     host: str
@@ -37,7 +37,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Seen:
+class LoadSamples:
     """What came back."""
 
     requests: int
@@ -77,12 +77,12 @@ def _keys() -> Iterator[str]:
     return (f"{start}{number:016x}" for number in itertools.count())
 
 
-class Lane:
+class LoadConnection:
     """One connection, and the request that is under way on it."""
 
     __slots__ = ("_makers", "_turn", "received", "sent_at", "socket")
 
-    def __init__(self, plan: Plan, targets: list[dict[str, str]]) -> None:
+    def __init__(self, plan: LoadPlan, targets: list[dict[str, str]]) -> None:
         self._makers = [request_maker(target, f"{plan.host}:{plan.port}") for target in targets]
         self._turn = itertools.cycle(self._makers)
         self.socket = socket.create_connection((plan.host, plan.port), timeout=10)
@@ -115,9 +115,9 @@ class Lane:
         return None
 
 
-def run(plan: Plan) -> Seen:
+def run(plan: LoadPlan) -> LoadSamples:
     """Keep every connection busy until the time is over, then wait for what is under way."""
-    lanes = [Lane(plan, targets) for targets in plan.lanes]
+    lanes = [LoadConnection(plan, targets) for targets in plan.lanes]
     by_descriptor = {lane.socket.fileno(): lane for lane in lanes}
     latencies: list[float] = []
     body = b""
@@ -148,14 +148,14 @@ def run(plan: Plan) -> Seen:
         ended, cpu_ended = time.perf_counter(), time.process_time()
     for lane in lanes:
         lane.socket.close()
-    return Seen(len(latencies), ended - begun, cpu_ended - cpu_begun, latencies, body.decode())
+    return LoadSamples(len(latencies), ended - begun, cpu_ended - cpu_begun, latencies, body.decode())
 
 
 def main() -> int:
     """Read a plan, run it, write what was seen."""
     given: dict[str, Any] = json.load(sys.stdin)
     try:
-        seen = run(Plan(**given))
+        seen = run(LoadPlan(**given))
     except (LoadFailed, OSError) as error:
         sys.stderr.write(f"the load failed: {error}\n")
         return 1

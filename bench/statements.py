@@ -22,13 +22,15 @@ LEASE = timedelta(seconds=90)
 
 
 @dataclass(frozen=True)
-class Alone:
+class StatementSamples:
     """How long making and claiming took together, for each task."""
 
     latencies_ms: list[float]
 
 
-async def alone(dsn: str, members: Sequence[Mapping[str, str]], home: tuple[str, str], seconds: float) -> Alone:
+async def alone(
+    dsn: str, members: Sequence[Mapping[str, str]], home: tuple[str, str], seconds: float
+) -> StatementSamples:
     """Make and claim one task for each of these nodes, whose agents do not poll, spread over so many seconds."""
     clock = SystemClock()
     database = Database(PoolSettings(dsn, 1))
@@ -61,4 +63,4 @@ async def alone(dsn: str, members: Sequence[Mapping[str, str]], home: tuple[str,
                 raise LookupError(f"the task for {each['node_id']} was claimed by somebody else")
     finally:
         await database.close()
-    return Alone(taken)
+    return StatementSamples(taken)

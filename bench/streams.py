@@ -20,7 +20,7 @@ SILENCE_SECONDS_MAX = 30.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class StreamsPlan:
     """How many followers of which stream, and what is changed how often."""
 
     host: str
@@ -33,13 +33,13 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Seen:
+class StreamsSamples:
     """The delay of each event on each stream."""
 
     latencies_ms: list[float]
 
 
-def _open(plan: Plan) -> list[socket.socket]:
+def _open(plan: StreamsPlan) -> list[socket.socket]:
     head = (
         f"GET {plan.stream_path} HTTP/1.1\r\nHost: {plan.host}:{plan.port}\r\nAccept: text/event-stream\r\n"
         f"Authorization: Bearer {plan.token}\r\n\r\n"
@@ -59,7 +59,7 @@ def _open(plan: Plan) -> list[socket.socket]:
     return followers
 
 
-def run(plan: Plan) -> Seen:
+def run(plan: StreamsPlan) -> StreamsSamples:
     """Change, and wait until everybody has seen it; then change again."""
     followers = _open(plan)
     make = request_maker(plan.change, f"{plan.host}:{plan.port}")
@@ -87,14 +87,14 @@ def run(plan: Plan) -> Seen:
             answer = writer.recv(65536)
             if not answer.startswith(b"HTTP/1.1 200"):
                 raise LoadFailed(answer.decode(errors="replace")[:500])
-    return Seen(latencies)
+    return StreamsSamples(latencies)
 
 
 def main() -> int:
     """Read a plan, run it, write what was seen."""
     given: dict[str, Any] = json.load(sys.stdin)
     try:
-        seen = run(Plan(**given))
+        seen = run(StreamsPlan(**given))
     except (LoadFailed, OSError) as error:
         sys.stderr.write(f"the streams failed: {error}\n")
         return 1
