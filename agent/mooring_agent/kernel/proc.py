@@ -1,9 +1,10 @@
 """The agent's one reader of /proc: processes, their namespaces and control groups, sockets, mounts.
 
 A process that ends while it is read, or that this user may not see, reads as absent or empty and raises nothing: the
-process table changes all the time, and a caller can do no more about it than look again.
+process table changes all the time, and a caller can do no more about it than look again. Every other error is raised.
 """
 
+import errno
 import os
 import re
 import signal
@@ -16,6 +17,8 @@ from typing import Final
 
 NAMESPACE_KINDS: Final = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 ENVIRONMENT_MAX_BYTES: Final = 2_097_152
+_ABSENT: Final = {errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM, errno.EINVAL}
+"""How a process that ends, or is not ours to see, answers; EINVAL comes from the mounts of an ending one."""
 _KERNEL_THREAD: Final = 0x0020_0000  # a flag in /proc/<pid>/stat
 _LISTENING: Final = "0A"
 _LINGERING: Final = {"06", "03", "0C"}  # owned by no process: the kernel finishes the last packets of a connection
@@ -209,7 +212,8 @@ def namespace_numbers(directory: str) -> dict[str, int]:
     for kind in NAMESPACE_KINDS:
         try:
             namespace = parse_namespace(os.readlink(f"{directory}/ns/{kind}"))
-        except OSError:
+        except OSError as error:
+            _check_absent(error)
             continue
         if namespace is not None:
             found[kind] = namespace[1]
@@ -227,7 +231,8 @@ def threads(pid: int) -> list[int]:
     """The threads of a process, itself among them."""
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
-    except OSError:
+    except OSError as error:
+        _check_absent(error)
         return []
 
 
@@ -305,16 +310,19 @@ def _links(directory: str) -> Iterator[tuple[str, str]]:
     try:
         # By one descriptor, so that all links are of one process even if its pid is reused meanwhile.
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
+    except OSError as error:
+        _check_absent(error)
         return
     try:
         for name in os.listdir(handle):
             try:
                 target = os.readlink(name, dir_fd=handle)
-            except OSError:
+            except OSError as error:
+                _check_absent(error)
                 continue
             yield name, target
-    except OSError:  # it has ended
+    except OSError as error:
+        _check_absent(error)
         return
     finally:
         os.close(handle)
@@ -324,5 +332,12 @@ def _read(path: str, limit_bytes: int = -1) -> bytes:
     try:
         with open(path, "rb") as file:
             return file.read(limit_bytes)
-    except OSError:  # an ending process answers with various errors, such as EINVAL for its mounts
+    except OSError as error:
+        _check_absent(error)
         return b""
+
+
+def _check_absent(error: OSError) -> None:
+    """Raise what says nothing about the process, such as too many open files: a receipt must not rest on it."""
+    if error.errno not in _ABSENT:
+        raise error
