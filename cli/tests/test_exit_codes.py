@@ -13,12 +13,13 @@ from click.testing import Result
 
 from cli.tests.conftest import TOKEN, TerminalResult
 from cli.tests.support.fake_platform import PROJECT, CannedResponse, FakeCliPlatform, page, problem, project
+from tests.support.rows import every_row
 
 Run = Callable[..., Result]
 Spawn = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "code", "exit_code"),
     [
         (400, "malformed_request", 1),

@@ -3,15 +3,15 @@
 import json
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from mooring_cli.main import mooring
+from tests.support.rows import every_row
 
 WHOLE = {"bundle": 1, "app": {"slug": "hello"}, "artifacts": {}, "manifest": {"version": "1.0.0"}}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "reason"),
     [
         ("no JSON", "cannot be read"),

@@ -11,6 +11,7 @@ from click.testing import Result
 
 from cli.tests.support.fake_platform import CannedResponse, FakeCliPlatform
 from mooring_cli.manifest import KINDS, read
+from tests.support.rows import every_row
 
 Run = Callable[..., Result]
 TEXT = """\
@@ -49,7 +50,7 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("pointer", "line", "column"),
     [
         ("", 1, 1),

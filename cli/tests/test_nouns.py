@@ -26,6 +26,7 @@ from mooring_cli.commands import command_of
 from mooring_cli.main import HAND_WRITTEN, mooring
 from mooring_cli.noun_table import NOUNS
 from mooring_cli.nouns import Noun
+from tests.support.rows import every_row
 
 Run = Callable[..., Result]
 
@@ -38,7 +39,7 @@ def every_verb() -> list[tuple[str, ...]]:
     return [each for noun in NOUNS.values() for each in walk(noun, ())]
 
 
-@pytest.mark.parametrize("words", [*every_verb(), *((name,) for name in HAND_WRITTEN)], ids=" ".join)
+@every_row("words", [*every_verb(), *((name,) for name in HAND_WRITTEN)], ids=" ".join)
 def test_every_command_explains_itself(run: Run, words: tuple[str, ...]) -> None:
     result = run(*words, "--help")
     assert result.exit_code == 0

@@ -12,6 +12,8 @@ from click.testing import Result
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from tests.support.rows import every_row
+
 Run = Callable[..., Result]
 KINDS = (
     "processes",
@@ -142,7 +144,7 @@ def bent(bundle: dict[str, Any], **other: Any) -> dict[str, Any]:
     return bundle | other
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("bend", "why"),
     [
         (lambda b: bent(b, signing_key=encoded(b"k" * 32)), "did not sign"),

@@ -12,6 +12,7 @@ from click.testing import Result
 from agent.tests.support.supervisors import is_alive
 from cli.tests.support.fake_platform import CannedResponse, FakeCliPlatform
 from mooring_cli import up
+from tests.support.rows import every_row
 from tests.support.waiting import until_sync
 
 Run = Callable[..., Result]
@@ -102,7 +103,7 @@ up._end_of = signalled_again
 """The signal arrives again after the child has ended, so that the handler reaps it."""
 
 
-@pytest.mark.parametrize("program", [EARLY, TWICE + EARLY], ids=["once", "twice"])
+@every_row("program", [EARLY, TWICE + EARLY], ids=["once", "twice"])
 def test_a_signal_that_comes_while_the_child_is_started_is_handed_on_too(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stderr) == (0, "")

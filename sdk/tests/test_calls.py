@@ -20,6 +20,7 @@ from mooring_sdk import (
     models,
 )
 from sdk.tests.support.fake_platform import ChunkedBody, ClientUnderTest, answer, problem, project
+from tests.support.rows import every_row
 
 
 def test_a_read_gives_its_model_and_passes_over_fields_that_are_new(driven: ClientUnderTest) -> None:
@@ -83,7 +84,7 @@ def test_the_correlation_id_of_a_client_is_on_every_call(driven: ClientUnderTest
     assert double.header("x-correlation-id") == ["the-label"]
 
 
-@pytest.mark.parametrize("code", sorted(MooringError.known_codes))
+@every_row("code", sorted(MooringError.known_codes))
 def test_every_error_code_has_an_exception_of_its_own(driven: ClientUnderTest, code: str) -> None:
     kind = getattr(errors, "".join(word.capitalize() for word in code.split("_")))
     with pytest.raises(kind) as caught:
@@ -260,7 +261,7 @@ def test_an_answer_that_drips_ends_with_its_time(driven: ClientUnderTest) -> Non
         )
 
 
-@pytest.mark.parametrize("value", ["", ".", ".."])
+@every_row("value", ["", ".", ".."])
 def test_a_value_that_would_change_the_path_is_refused(driven: ClientUnderTest, value: str) -> None:
     with pytest.raises(ValueRefusedHere):
         driven.do([], lambda client: client.get_project(value))

@@ -27,6 +27,7 @@ from mooring_sdk import (
     errors,
 )
 from sdk.tests.support.fake_platform import URL, ClientUnderTest, answer, problem, project
+from tests.support.rows import every_row
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -217,7 +218,7 @@ def test_what_is_no_ed25519_key_is_refused_without_being_shown() -> None:
         ServiceAccountCredentials("sa_ci", "key_1", other)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("url", "words"),
     [
         ("mooring.example.org", "must look like"),

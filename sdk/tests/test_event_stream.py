@@ -9,6 +9,7 @@ from mooring_sdk import ClientSettings, ConnectionFailed, RetryPolicy, Unexpecte
 from mooring_sdk.event_stream import MESSAGE_LENGTH_MAX, StreamMessage, StreamParser
 from sdk.tests.support.fake_platform import ChunkedBody, ClientUnderTest, answer, event, problem, server_sent, stream
 from sdk.tests.test_credentials import account
+from tests.support.rows import every_row
 
 OPENED = b": the stream is open\nretry: 1000\nid: c0\n\n"
 
@@ -167,7 +168,7 @@ def test_two_places_at_once_are_a_mistake(driven: ClientUnderTest) -> None:
         driven.do([], lambda client: client.follow_events(project_id="p_1", tenant_id="t_1"))
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@every_row("end", [b"\n", b"\r\n", b"\r"])
 def test_the_parser_takes_every_end_of_line_wherever_the_pieces_are_cut(end: bytes) -> None:
     text = b": hello\nid: 7\nevent: kind\ndata: one\ndata: two \xe2\x82\xac\n\nid: 8\n\ndata:three\n\n".replace(
         b"\n", end

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.support.rows import every_row
 from tools import budget, flakes, soak
 from tools.gates import SYSTEM, TEST, Gate, Gates, load, plain
 from tools.real_parts import ROOT
@@ -18,7 +19,7 @@ TABLE = Gates(
 )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("nodeid", "wanted"),
     [
         ("a/test_z.py::test_1", {TEST}),

@@ -23,6 +23,7 @@ from cli.tests.support.fake_platform import (
 from mooring_cli.main import mooring
 from mooring_slurm import cli
 from mooring_slurm.cli_cluster import JobTimeType, MemoryType
+from tests.support.rows import every_row
 
 Run = Callable[..., Result]
 INSTANCE = "ins_01c1"
@@ -339,7 +340,7 @@ def test_run_and_shell_ask_for_a_command_at_the_clusters_terminal(run: Run, plat
 # Values --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "minutes"),
     [("30", 30), ("0:30", 1), ("1:30", 2), ("1:30:00", 90), ("0:00:01", 1), ("2-12", 3_600), ("1-0:30:00", 1_470)],
 )
@@ -347,14 +348,12 @@ def test_a_time_is_read_as_slurms_users_write_it(text: str, minutes: int) -> Non
     assert JobTimeType().convert(text, None, None) == minutes
 
 
-@pytest.mark.parametrize(
-    ("text", "mib"), [("500", 500), ("500M", 500), ("4G", 4_096), ("4GiB", 4_096), ("1T", 1 << 20)]
-)
+@every_row(("text", "mib"), [("500", 500), ("500M", 500), ("4G", 4_096), ("4GiB", 4_096), ("1T", 1 << 20)])
 def test_memory_is_read_as_slurms_users_write_it(text: str, mib: int) -> None:
     assert MemoryType().convert(text, None, None) == mib
 
 
-@pytest.mark.parametrize("text", ["", "x", "1:2:3:4", "-5", "0", "0:00"])
+@every_row("text", ["", "x", "1:2:3:4", "-5", "0", "0:00"])
 def test_what_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):
         JobTimeType().convert(text, None, None)

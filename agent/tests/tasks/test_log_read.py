@@ -21,6 +21,7 @@ from mooring_agent.tasks.handlers import HANDLERS
 from mooring_agent.tasks.journal import Journal
 from mooring_agent.tasks.log_read import LogReadHandler
 from mooring_agent.tasks.verifier import TaskRefused
+from tests.support.rows import every_row
 
 pytestmark = pytest.mark.anyio
 OWNER = f"{ALLOCATION}/mem_1"
@@ -146,7 +147,7 @@ async def test_what_is_not_there_and_what_is_another_owners_is_not_found(machine
         assert ended.failure.code == "not_found"
 
 
-@pytest.mark.parametrize("name", ["../mem_2/logs/web", "..", "a/b", "web\n", "", "WEB", "a" * 64, "we\u202eb"])
+@every_row("name", ["../mem_2/logs/web", "..", "a/b", "web\n", "", "WEB", "a" * 64, "we\u202eb"])
 async def test_a_name_that_is_a_path_is_refused_before_anything_is_opened(machine: LogMachine, name: str) -> None:
     with pytest.raises(TaskRefused) as refused:
         machine.begin("log.read", {"name": name, "kind": "service"})
@@ -157,7 +158,7 @@ async def test_a_name_that_is_a_path_is_refused_before_anything_is_opened(machin
         assert kept_out.value.code == "path_refused"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "bound", [{"max_bytes": 262_145}, {"max_bytes": 0}, {"wait_seconds": 26}, {"tail_lines": 10_001}, {"offset": -1}]
 )
 async def test_sizes_and_times_are_bounded(machine: LogMachine, bound: dict[str, Any]) -> None:
