@@ -20,7 +20,7 @@ QUICK_CONNECTIONS = 1
 
 
 async def measure(connections: int, effort: BenchEffort) -> BenchResult:
-    """Build the stands, measure, and take them down."""
+    """Start the platforms, measure, and stop them."""
     async with running_platform(connections) as platform:
         result = await Bench(platform, effort).run()
     return replace(result, catalog=await measure_catalog(effort))

@@ -2,9 +2,9 @@
 
 `python -m bench.agents --agents 10000 --seconds 60`, and a part of `python -m bench`. One PostgreSQL, one server
 process, one process with all agents (`bench/agent_load.py`) on one machine. Memory is the growth of the server's
-resident memory from before the first agent came until all had polled again; the cost of idling is the CPU time of a
-while in which nobody has a task. Beside the latency stand two limits of the same minute: the statements that make and
-claim a task alone, without the API, and a request that asks no database.
+resident memory from before the first agent connected until all had polled again; the idle cost is the CPU time of an
+interval without tasks. Two limits are measured in the same minute as the latency: the statements that create and claim
+a task alone, without the API, and a request that needs no database.
 """
 
 import argparse
@@ -47,7 +47,7 @@ QUICK = AgentsEffort(agents=20, seconds=0.25, tasks_per_second=40, heartbeat_sec
 
 @dataclass(frozen=True)
 class IdleCost:
-    """What agents cost that have nothing to do."""
+    """The cost of agents without tasks."""
 
     polls_per_second: float
     transactions_per_second: float  # of PostgreSQL
@@ -109,7 +109,7 @@ async def measure(effort: AgentsEffort) -> AgentsResult:
 
 
 def result_of(effort: AgentsEffort, seen: agent_load.AgentLoadSamples) -> AgentsResult:
-    """The figures out of what was seen."""
+    """The figures from the samples."""
     latency, bare, statements = (
         latency_of(each) for each in (seen.latencies_ms, seen.probes_ms, seen.statements.latencies_ms)
     )

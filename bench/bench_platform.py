@@ -49,7 +49,7 @@ class BenchTenant:
 
 @dataclass(frozen=True)
 class BenchPlatform:
-    """Everything that runs."""
+    """The running server and database, and their tenants."""
 
     host: str
     port: int
@@ -68,12 +68,12 @@ class BenchPlatform:
 
 
 class BenchPlatformFailed(Exception):
-    """Something that is to be measured did not start."""
+    """The server or the database did not start."""
 
 
 @asynccontextmanager
 async def running_platform(connections: int, *, tenants: int | None = None) -> AsyncIterator[BenchPlatform]:
-    """Start everything, and leave nothing behind; by default there are twice as many tenants as connections."""
+    """Start the platform and remove it at the end; by default it has twice as many tenants as connections."""
     # Not in memory: a commit that reaches no disk would flatter both sides, and unequally.
     with tempfile.TemporaryDirectory(prefix="mooring-bench-", dir="/var/tmp") as name:
         directory = Path(name)
@@ -105,7 +105,7 @@ def _only_warnings() -> type[structlog.typing.BindableLogger]:
 async def _server(
     directory: Path, dsn: str, connections: int
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, str, int]]:
-    """The server as a process of its own; its log goes to a file, as it would to a collector."""
+    """Run the server as a process; its log goes to a file, as it would to a collector."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MOORING_", "OTEL_"))}
     environment |= UNLIMITED | {
         "MOORING_DATABASE_URL": dsn,

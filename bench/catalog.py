@@ -1,9 +1,9 @@
 """What browsing and searching the catalog costs when there are a hundred times as many versions.
 
-Two stands run beside each other, one with few versions and one with many, and take turns: a machine that is slower for
-a while is so for both. Of each kind of request the ratio of the two p99 is taken of two rounds that stand beside each
-other, and the median over the rounds is reported; latencies are pooled over all of them. One connection asks for one
-page after the other, so that what is measured is how long a page takes and not how long it waits for others.
+Two platforms run in parallel, one with few versions and one with many, and take turns, so that a slow phase of the
+machine affects both. For each kind of request the ratio of the two p99 comes from two adjacent rounds, and the median
+over the rounds is reported; latencies are pooled over all rounds. One connection reads one page after the other, so
+that the time of a page is measured without queueing.
 
 The rows are written in bulk, past the API, because a hundred thousand versions through it would take an hour; every
 constraint and trigger of the database is at work meanwhile, so that there is nothing that the API could not have made.
@@ -86,7 +86,7 @@ SOURCE = {"name": "bench", "pattern": "oci://registry.example/*"}
 
 
 async def measure_catalog(effort: BenchEffort) -> CatalogResult:
-    """Build both stands, measure, and take them down."""
+    """Start both platforms, measure, and stop them."""
     few, many = effort.versions
     async with AsyncExitStack() as stack:
         sides = []
@@ -109,7 +109,7 @@ async def measure_catalog(effort: BenchEffort) -> CatalogResult:
 
 
 async def asked(platform: BenchPlatform, apps: int) -> dict[str, list[str]]:
-    """Paths of each kind of request, which many different callers would ask for."""
+    """The paths of each kind of request, varied as by many callers."""
     tenant = platform.tenants[0]
     places = {"catalog": "/api/v1/apps/catalog", "project's": f"/api/v1/projects/{tenant.projects[0]}/catalog"}
     paths: dict[str, list[str]] = {}
@@ -132,7 +132,7 @@ async def asked(platform: BenchPlatform, apps: int) -> dict[str, list[str]]:
 
 
 async def fill(platform: BenchPlatform, versions: int) -> int:
-    """Write so many versions; how many apps they have."""
+    """Write so many versions; returns the number of their apps."""
     apps = max(1, versions // (USUAL + MANY // MANY_EVERY))
     own, other = platform.tenants[0].id, platform.tenants[1].id
     async with httpx.AsyncClient(base_url=platform.url, timeout=60) as client:
@@ -187,7 +187,7 @@ def _state(app: int, age: int) -> PromotionState:
 
 
 def steps_to(machine: AnyLifecycle, state: StrEnum) -> Iterator[tuple[int, str, str, str]]:
-    """The way of a machine from its beginning to a state: generation, source, trigger and target of each step."""
+    """The shortest path of a lifecycle to a state: generation, source, trigger and target of each step."""
     ways: dict[StrEnum, list[tuple[str, str, str]]] = {machine.initial: [("", BIRTH, machine.initial.value)]}
     todo = [machine.initial]
     for here in todo:
@@ -200,7 +200,7 @@ def steps_to(machine: AnyLifecycle, state: StrEnum) -> Iterator[tuple[int, str, 
 
 
 async def _cursors(platform: BenchPlatform, tenant: BenchTenant, place: str, apps: int) -> list[str]:
-    """Where pages begin, all over the list: found by going through it once."""
+    """Cursors all over the list, collected by one walk through it."""
     found: list[str] = []
     limit = min(WALKED, max(PAGE, apps // CURSORS))
     async with httpx.AsyncClient(base_url=platform.url, timeout=60) as client:

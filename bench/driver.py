@@ -1,7 +1,7 @@
-"""The database driver alone: the server's own way to PostgreSQL, without HTTP and without the API's work.
+"""The database driver alone: the server's connection pools, without HTTP and without the work of the API.
 
-A program of its own that asks the read's statement through the server's pools, from as many tasks as the server has
-connections. What it costs is the part of a read that the driver takes, and what is left of it belongs to the rest.
+A separate program that runs the statement of a read through the server's pools, from as many tasks as the server has
+connections. Its cost is the share of the driver in a read.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from mooring.storage.kernel.database import Acting, Database, PoolSettings
 
 @dataclass(frozen=True)
 class DriverPlan:
-    """What to ask, for how long."""
+    """The statement, and for how long it runs."""
 
     dsn: str
     tenant_id: str
@@ -29,14 +29,14 @@ class DriverPlan:
 
 @dataclass(frozen=True)
 class DriverSamples:
-    """What it took."""
+    """The number of reads and their CPU time."""
 
     reads: int
     cpu_seconds: float
 
 
 async def run(plan: DriverPlan) -> DriverSamples:
-    """Ask on every connection until the time is over."""
+    """Run the statement on every connection until the time is over."""
     database = Database(PoolSettings(plan.dsn, len(plan.project_ids)))
     await database.open()
     acting = Acting(plan.tenant_id)
@@ -60,7 +60,7 @@ async def run(plan: DriverPlan) -> DriverSamples:
 
 
 def main() -> int:
-    """Read a plan, run it, write what was seen."""
+    """Read a plan, run it, write the samples."""
     given: dict[str, Any] = json.load(sys.stdin)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         json.dump(asdict(runner.run(run(DriverPlan(**given)))), sys.stdout)

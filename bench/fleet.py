@@ -1,8 +1,8 @@
 """A fleet for the bench: simulated nodes that have joined, each with a token and an active allocation.
 
-Joining is not what is measured, so the rows are copied into the database: nodes and allocations with every transition
-that leads to where they stand, and tokens by their hashes. From then on all of it is as if it had joined one by one;
-who then polls, claims and reports uses the public API and nothing else.
+Joining is not measured, so the rows are copied into the database: nodes and allocations with every transition that
+leads to their state, and tokens by their hashes. The result is the same as if each node had joined by itself; polls,
+claims and reports then use only the public API.
 """
 
 import json
@@ -50,7 +50,7 @@ class FleetMember:
 
 @dataclass(frozen=True)
 class JoinedFleet:
-    """All of them, and whom they believe."""
+    """All nodes, and the platform keys they trust."""
 
     members: list[FleetMember]
     audience: str
@@ -58,7 +58,7 @@ class JoinedFleet:
 
 
 async def join(dsn: str, count: int, home: tuple[str, str]) -> JoinedFleet:
-    """Let so many nodes have joined, each with an allocation of this tenant's project."""
+    """Write so many joined nodes, each with an allocation of this tenant's project."""
     clock = SystemClock()
     members = [
         FleetMember(clock.mint(Prefix.NODE), secrets.token_urlsafe(32), clock.mint(Prefix.ALLOCATION))

@@ -1,10 +1,9 @@
 """Rows for the bench of instances: an app that can be launched, and as many instances as are wanted.
 
-What is measured is not how a catalog is filled, so these rows are written past the API, in bulk. The first of them are
-written with every constraint and trigger of the database at work, which proves that they may stand as they do; the many
-that follow are written the same way without them, and what triggers would have added is added here. Half of the
-instances are over, half of them run and are watched by a holder whose lease lasts: so they lie where instances of a
-cloud of some age lie.
+Filling a catalog is not measured, so these rows are written in bulk, without the API. The first of them are written
+with every constraint and trigger of the database active, which proves that they are valid; the many that follow are
+written the same way without them, and what triggers would have added is added here. Half of the instances have
+stopped, half run and are held by an adapter with a valid lease, as on a platform of some age.
 """
 
 import json
@@ -125,11 +124,11 @@ class Launchable:
     app_id: str
     version_id: str
     service_account_id: str
-    allocations: tuple[str, ...] = ()  # where members that are filled in stand
+    allocations: tuple[str, ...] = ()  # of the members that are written
 
 
 async def make_launchable(platform: BenchPlatform, tenant: BenchTenant, public_key: str) -> Launchable:
-    """The app, its version and its artifact by SQL; the entitlement, the account and its key by the API."""
+    """Write app, version and artifact by SQL; create the entitlement, the account and its key by the API."""
     app_id, artifact_id, version_id = (f"{prefix}_{0:026}" for prefix in ("app", "art", "ver"))
     connection = await asyncpg.connect(platform.dsn)
     try:
@@ -150,7 +149,7 @@ async def make_launchable(platform: BenchPlatform, tenant: BenchTenant, public_k
 
 
 async def fill(platform: BenchPlatform, tenant: BenchTenant, app: Launchable, count: int) -> None:
-    """So many instances with a member each: every second runs, the others are over; a few share an allocation."""
+    """Write so many instances with one member each: every second runs, the others have stopped."""
     joined = await fleet.join(platform.dsn, 1 + count // SHARED, (tenant.id, tenant.projects[0]))
     app = replace(app, allocations=tuple(each.allocation_id for each in joined.members))
     connection = await asyncpg.connect(platform.dsn)
@@ -264,14 +263,14 @@ async def _way(
     state: StrEnum,
     tenant_id: str = "platform",
 ) -> int:
-    """The transitions that lead to a state; the generation that it then has."""
+    """Write the transitions that lead to a state; returns the generation."""
     steps = list(steps_to(machine, state))
     await connection.execute(TRANSITIONS, list(ids), tenant_id, machine.name, *zip(*steps, strict=True))
     return len(steps) - 1
 
 
 async def _entitle(platform: BenchPlatform, tenant: BenchTenant, app_id: str, public_key: str) -> str:
-    """Let the project launch the app; its operator account gets the key."""
+    """Entitle the project to the app, and add the key to its operator account."""
     project = f"/api/v1/projects/{tenant.projects[0]}"
     async with httpx.AsyncClient(base_url=platform.url, timeout=60) as client:
         client.headers["Authorization"] = f"Bearer {tenant.token}"

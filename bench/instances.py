@@ -1,12 +1,12 @@
 """How soon an adapter has a new instance, and what a hundred times as many instances cost.
 
 `python -m bench.instances`, and a part of `python -m bench`. One PostgreSQL and one server process on one machine. In
-the first half instances are asked for at a steady pace, whatever the answers take, each in an allocation that stands;
-an adapter waits in a poll, and an instance is with it when the answer that names it has arrived. Beside it stand two
-limits of the same seconds: the same requests' own answers, and a poll that finds something at once.
+the first half instances are created at a steady pace, however long the responses take, each in an active allocation;
+an adapter waits in a poll, and has an instance when the response that names it has arrived. Two limits are measured in
+the same seconds: the responses to the same requests, and a poll that finds something at once.
 
-In the second half two servers run beside each other, one with few instances stored and one with many, and take turns:
-a page of the list, a poll of an adapter that finds nothing, and a look of the worker that finds nothing to do.
+In the second half two servers run in parallel, one with few instances stored and one with many, and take turns: a page
+of the list, a poll of an adapter that finds nothing, and a pass of the worker that finds nothing to do.
 """
 
 import argparse
@@ -60,7 +60,7 @@ QUICK = InstancesEffort(creates_per_second=10, seconds=0.5, few=20, many=60, loo
 
 @dataclass(frozen=True)
 class InstancesLine:
-    """One thing that is done with few and with many instances stored."""
+    """One action with few and with many instances stored."""
 
     name: str
     few: Latency
@@ -85,7 +85,7 @@ class InstancesResult:
 
 
 class BenchAdapter:
-    """An adapter that only takes what it is offered."""
+    """An adapter that only claims instances."""
 
     def __init__(self, client: httpx.AsyncClient, holder: str = "bench-adapter") -> None:
         self.client = client
@@ -96,13 +96,13 @@ class BenchAdapter:
         self.news = asyncio.Event()
 
     async def has(self, wanted: set[str]) -> None:
-        """Wait until all of these have come."""
+        """Wait until all of these were claimed."""
         while wanted - set(self.arrived):
             self.news.clear()
             await self.news.wait()
 
     async def poll(self, wait_seconds: float) -> list[str]:
-        """One poll; the instances that came with it."""
+        """Poll once; the claimed instances."""
         body: dict[str, Any] = {
             "holder": self.holder,
             "free": 100,
@@ -128,7 +128,7 @@ class BenchAdapter:
 
 
 async def measure(effort: InstancesEffort) -> InstancesResult:
-    """Both halves, each on stands of its own."""
+    """Measure both halves, each on its own platforms."""
     asked, answers, adapter, seconds, found = await _launches(effort)
     way = [(adapter.arrived[each] - asked[each]) * 1_000 for each in asked]
     claimed, answered, at_once = latency_of(way), latency_of(answers), latency_of(found)
@@ -147,7 +147,7 @@ async def measure(effort: InstancesEffort) -> InstancesResult:
 
 
 async def _launches(effort: InstancesEffort) -> tuple[dict[str, float], list[float], BenchAdapter, float, list[float]]:
-    """Ask for instances at a steady pace while an adapter listens: when each was asked for, and what it took."""
+    """Create instances at a steady pace while an adapter polls; when each was requested, and its latency."""
     count = int(effort.creates_per_second * effort.seconds)
     async with running_platform(CONNECTIONS, tenants=1) as platform, AsyncExitStack() as stack:
         tenant = platform.tenants[0]
@@ -199,7 +199,7 @@ async def _launches(effort: InstancesEffort) -> tuple[dict[str, float], list[flo
 async def _callers(
     platform: BenchPlatform, stack: AsyncExitStack
 ) -> tuple[httpx.AsyncClient, httpx.AsyncClient, instance_rows.Launchable]:
-    """Somebody who launches, the operator account's adapter, and the app."""
+    """The client that launches, the client of the operator account, and the app."""
     tenant = platform.tenants[0]
     private = Ed25519PrivateKey.generate()
     public = encoded(private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
@@ -231,7 +231,7 @@ async def _token(
 
 
 async def _stored(effort: InstancesEffort) -> list[InstancesLine]:
-    """The same acts with few and with many instances stored, in turns."""
+    """The same actions with few and with many instances stored, in turns."""
     async with AsyncExitStack() as stack:
         sides = []
         for count in (effort.few, effort.many):
@@ -255,7 +255,7 @@ async def _stored(effort: InstancesEffort) -> list[InstancesLine]:
 async def _acts(
     platform: BenchPlatform, stack: AsyncExitStack, people: httpx.AsyncClient, operator: httpx.AsyncClient
 ) -> dict[str, Callable[[], Awaitable[object]]]:
-    """What is done on one side."""
+    """The actions on one side."""
     path = f"/api/v1/projects/{platform.tenants[0].projects[0]}/app-instances?limit={PAGE}"
     cursors = itertools.cycle(await _cursors(people, path))
     adapter = BenchAdapter(operator)
@@ -324,7 +324,7 @@ def _stored_lines(lines: Sequence[InstancesLine]) -> Iterator[str]:
 
 
 def reached(found: InstancesResult) -> bool:
-    """Whether the goals were."""
+    """Whether the goals were reached."""
     return found.claimed.p99_ms < LATENCY_GOAL_MS and all(line.ratio <= RATIO_MAX for line in found.lines)
 
 

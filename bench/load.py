@@ -1,9 +1,9 @@
-"""The load: a program of its own that sends requests over a few connections, one after the other on each.
+"""The load: a separate program that sends requests over a few connections, one after the other on each.
 
-It reads a plan from its standard input and writes what it saw to its standard output, both as JSON; the plan has the
-token, which therefore stands in no argument. Requests are bytes made beforehand, of an answer only the status and the
-length are read, and one epoll loop serves all connections: it takes a small part of the server's time per request (the
-report says how much), so that with two cores it is not what is measured.
+It reads a plan from standard input and writes the samples to standard output, both as JSON; the token is part of the
+plan, never an argument. Requests are prepared as bytes, only the status and the length of a response are read, and one
+epoll loop serves all connections: per request it takes a small part of the server's time (the report says how much),
+so that with two cores the load program is not the bottleneck.
 
 A mutation gets a new Idempotency-Key each time; a connection has targets of its own, so that no two writers ever meet
 on one row.
@@ -38,7 +38,7 @@ class LoadPlan:
 
 @dataclass(frozen=True)
 class LoadSamples:
-    """What came back."""
+    """The number of responses, their latencies and the CPU time."""
 
     requests: int
     seconds: float
@@ -48,7 +48,7 @@ class LoadSamples:
 
 
 class LoadFailed(Exception):
-    """An answer was not the expected one; measuring its speed would mean nothing."""
+    """A response was not the expected one, so its latency would mean nothing."""
 
 
 def request_maker(target: dict[str, str], host: str) -> Callable[[], bytes]:
@@ -78,7 +78,7 @@ def _keys() -> Iterator[str]:
 
 
 class LoadConnection:
-    """One connection, and the request that is under way on it."""
+    """One connection and its pending request."""
 
     __slots__ = ("_makers", "_turn", "received", "sent_at", "socket")
 
@@ -98,7 +98,7 @@ class LoadConnection:
         self.socket.sendall(request)
 
     def receive(self) -> bytes | None:
-        """The body of the answer once all of it is there."""
+        """The body of the response once it is complete."""
         piece = self.socket.recv(ANSWER_BYTES_MAX)
         if not piece:
             raise LoadFailed("the server closed a connection")
@@ -116,7 +116,7 @@ class LoadConnection:
 
 
 def run(plan: LoadPlan) -> LoadSamples:
-    """Keep every connection busy until the time is over, then wait for what is under way."""
+    """Keep every connection busy until the time is over, then wait for the pending responses."""
     lanes = [LoadConnection(plan, targets) for targets in plan.lanes]
     by_descriptor = {lane.socket.fileno(): lane for lane in lanes}
     latencies: list[float] = []
@@ -152,7 +152,7 @@ def run(plan: LoadPlan) -> LoadSamples:
 
 
 def main() -> int:
-    """Read a plan, run it, write what was seen."""
+    """Read a plan, run it, write the samples."""
     given: dict[str, Any] = json.load(sys.stdin)
     try:
         seen = run(LoadPlan(**given))

@@ -1,8 +1,8 @@
 """What is measured, in which order.
 
 Both sides take turns: a round of the API, then a round of pgbench on the same database, and again. A machine that is
-slower for a while is so for both, and each ratio is taken of two rounds that stand beside each other; what is reported
-is the median over the rounds. Latencies are pooled over all rounds.
+slower for a while is slower for both, and each ratio comes from two adjacent rounds; the median over the rounds is
+reported. Latencies are pooled over all rounds.
 """
 
 import asyncio
