@@ -1,10 +1,10 @@
 """What the control plane takes to add many members to one instance, all at once.
 
 `python -m bench.members`, and a part of `python -m bench`. One PostgreSQL, one server process, an adapter of the kit as
-a process of its own (`bench/member_adapter.py`), and simulated nodes in this process, each with an allocation that
-stands; they do every task at once. Measured is the time from before the request that adds the members until the answer
-that calls the operation succeeded has arrived, less what the nodes themselves took. Beside it stands a limit of the
-same run: as many tasks on the same nodes, made by the API and done without any instance, in the same three rounds.
+a separate process (`bench/member_adapter.py`), and simulated nodes in this process, each with an active allocation;
+they perform every task at once. Measured is the time from before the request that adds the members until the response
+that shows the operation as succeeded, minus the time of the nodes. A limit is measured in the same run: as many tasks
+on the same nodes, created by the API without an instance, in the same three rounds.
 """
 
 import argparse
@@ -74,7 +74,7 @@ class MembersResult:
 
 
 class WorkingAgent(LoadAgent):
-    """A simulated agent that does whatever it is given at once, and notes how long that took."""
+    """A simulated agent that performs every task at once, and records how long that took."""
 
     __slots__ = ("node_id", "took")
 
@@ -84,7 +84,7 @@ class WorkingAgent(LoadAgent):
         self.took = 0.0
 
     def answered(self, body: bytes) -> None:
-        """Believe and do what came, tell it, and poll again."""
+        """Verify and perform the tasks of a response, report them, and poll again."""
         self.counts.polls += 1
         for envelope in _CLAIMED.decode(body).tasks:
             begun = time.perf_counter()
@@ -100,12 +100,12 @@ class WorkingAgent(LoadAgent):
         self.poll()
 
     def result_of(self, task: Task) -> dict[str, Any]:
-        """What came of it."""
+        """The result of a task, as the agent reports it."""
         return _RESULTS.get(task.type, {"exit_code": 0})
 
 
 class WorkingFleet(AgentFleet):
-    """All simulated nodes, there at once."""
+    """All simulated nodes, connected at once."""
 
     async def come(self) -> None:
         """Connect and poll."""
@@ -118,7 +118,7 @@ class WorkingFleet(AgentFleet):
             self._agents.append(await self._connected(made))
 
     def took(self) -> float:
-        """What the slowest node has taken since it was asked last."""
+        """The time of the slowest node since the last call."""
         doers = [each for each in self._agents if isinstance(each, WorkingAgent)]
         slowest = max(each.took for each in doers)
         for each in doers:
@@ -218,7 +218,7 @@ async def _adapter(platform: BenchPlatform) -> AsyncIterator[instance_rows.Launc
 
 
 async def _launched(people: httpx.AsyncClient, place: str, app: instance_rows.Launchable, what: tuple[str, str]) -> str:
-    """An instance with one member, which runs."""
+    """Launch an instance with one member and wait until it runs."""
     name, allocation_id = what
     body = {
         "app": instance_rows.SLUG,
@@ -236,7 +236,7 @@ async def _launched(people: httpx.AsyncClient, place: str, app: instance_rows.La
 
 
 async def _added(people: httpx.AsyncClient, path: str, members: list[dict[str, str]]) -> float:
-    """Add them, and wait for the end: how long it took."""
+    """Add members and wait for the end of the operation; the time it took."""
     placement = {"allocations": [each["allocation_id"] for each in members]}
     begun = time.perf_counter()
     made = await _sent(
@@ -259,7 +259,7 @@ async def _added(people: httpx.AsyncClient, path: str, members: list[dict[str, s
 async def _tasks_alone(
     crew: WorkingFleet, people: httpx.AsyncClient, place: str, members: list[dict[str, str]]
 ) -> float:
-    """As many tasks, one round after the other, without an instance: how long that took."""
+    """As many tasks, one round after the other, without an instance; the time they took."""
     begun = time.perf_counter()
     for _ in range(TASKS_PER_MEMBER):
         wanted = crew.counts.accepted + len(members)
@@ -294,7 +294,7 @@ def lines_of(found: MembersResult) -> Iterator[str]:
 
 
 def reached(found: MembersResult) -> bool:
-    """Whether the goal was."""
+    """Whether the goal was reached."""
     return found.overhead < GOAL_SECONDS
 
 

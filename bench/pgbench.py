@@ -38,7 +38,7 @@ GRACE_SECONDS = 60.0
 
 
 class PgbenchFailed(Exception):
-    """pgbench did not do what it was asked for; its rate would mean nothing."""
+    """pgbench failed, so its rate would mean nothing."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class PgbenchScript:
 
 @dataclass(frozen=True)
 class PgbenchResult:
-    """How fast PostgreSQL was without us."""
+    """The rate and latencies of PostgreSQL without the server."""
 
     per_second: float
     transactions: int
@@ -175,7 +175,7 @@ def _by_number(variable: str, arms: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class PgbenchSession:
-    """As whom pgbench asks: a tenant behind the second lock, or the platform."""
+    """The role of the session: a tenant behind the second lock, or the platform."""
 
     tenant: BenchTenant | None
 

@@ -23,7 +23,7 @@ MODELS = ("h100-80g", "a100-40g")
 
 @dataclass(frozen=True)
 class PlacementResult:
-    """What came of it."""
+    """The number of decisions and their CPU time."""
 
     nodes: int
     requests: int
@@ -95,7 +95,7 @@ def measure(nodes: int = NODES, requests: int = REQUESTS) -> PlacementResult:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print what came of it."""
+    """Print the rates."""
     parser = argparse.ArgumentParser(prog="python -m bench.placement", description=__doc__)
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--requests", type=int, default=REQUESTS)

@@ -1,7 +1,7 @@
 """From nothing to the first `srun`: a cluster that the platform launches, beside the same cluster booted by hand.
 
 `python -m bench.slurm`, and a part of `python -m bench` where real Slurm can run (as root, with its packages). One
-machine, warm: its agent runs, Slurm's programs are installed. Both sides create new sandboxes in every round, with
+warm machine: its agent runs, Slurm's programs are installed. Both sides create new sandboxes in every round, with
 one controller and two workers, and end with the output of `srun -N2 hostname` as the tenant's user. By hand means: the
 same sandboxes with the same limits, the same files and the same daemons, by a program that does one thing after the
 other (sandboxes, files, munged, Slurm's daemons, the wait for two idle nodes, srun) and each of them for all three
@@ -58,7 +58,7 @@ QUICK = SlurmEffort(rounds=1)
 
 @dataclass(frozen=True)
 class SandboxShare:
-    """What a sandbox may have of the machine, as the platform says it to the node."""
+    """The limits of a sandbox, as the platform sends them to the node."""
 
     cpus: float
     memory_bytes: int
@@ -174,7 +174,7 @@ class ManualCluster:
 
 
 def measure(effort: SlurmEffort) -> SlurmResult:
-    """Build a site of its own, measure, and take it down."""
+    """Start its own site, measure, and stop it."""
     with tempfile.TemporaryDirectory(prefix="mooring-bench-") as name, site(Path(name), gpus=(GPUS,)) as place:
         tenant = place.tenant("harbour")
         launch_time(place, tenant, "warm-up")
@@ -211,7 +211,7 @@ def share_of(tenant: SlurmTenant) -> SandboxShare:
 
 
 def hand_time(directory: Path, number: int, share: SandboxShare) -> float:
-    """What it takes by hand, in seconds."""
+    """The time by hand, in seconds."""
     directory.mkdir(mode=0o711)
     made = ManualCluster(directory, number, share)
 
@@ -227,7 +227,7 @@ def hand_time(directory: Path, number: int, share: SandboxShare) -> float:
 
 
 def launch_time(place: SlurmSite, tenant: SlurmTenant, name: str) -> tuple[float, float]:
-    """What it takes through the platform, in seconds: to the first srun, and from an add to a job on the new worker."""
+    """The time through the platform, in seconds: to the first srun, and from an add to a job on the new worker."""
     begun = time.perf_counter()
     cluster = place.launch(tenant, name, workers=2).id
     (controller,) = place.members(tenant, cluster, "controller")

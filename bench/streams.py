@@ -1,6 +1,6 @@
 """The event streams under load: how long after a change each of many followers sees its event.
 
-A program of its own, like the load: it opens the streams, then makes one change after the other, and notes when the
+A separate program, like the load: it opens the streams, makes one change after the other, and records when the
 event of each arrives on each stream. The time counts from before the request is sent until the bytes are there, so
 the mutation itself is in it.
 """
@@ -60,7 +60,7 @@ def _open(plan: StreamsPlan) -> list[socket.socket]:
 
 
 def run(plan: StreamsPlan) -> StreamsSamples:
-    """Change, and wait until everybody has seen it; then change again."""
+    """Make a change, wait until every follower has its event, and repeat."""
     followers = _open(plan)
     make = request_maker(plan.change, f"{plan.host}:{plan.port}")
     writer = socket.create_connection((plan.host, plan.port), timeout=SILENCE_SECONDS_MAX)
@@ -91,7 +91,7 @@ def run(plan: StreamsPlan) -> StreamsSamples:
 
 
 def main() -> int:
-    """Read a plan, run it, write what was seen."""
+    """Read a plan, run it, write the samples."""
     given: dict[str, Any] = json.load(sys.stdin)
     try:
         seen = run(StreamsPlan(**given))

@@ -29,7 +29,7 @@ class Check:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What came of it."""
+    """The outcome of one check, with its output."""
 
     name: str
     passed: bool
