@@ -8,21 +8,21 @@ from dataclasses import asdict, replace
 import msgspec
 
 from bench import agents, instances, members, slurm
+from bench.bench_platform import running_platform
 from bench.catalog import measure_catalog
-from bench.measure import Bench, Effort, Result
+from bench.measure import Bench, BenchEffort, BenchResult
 from bench.report import lines_of
-from bench.stand import stand
 
 CONNECTIONS = 8
-FULL = Effort(seconds=4, rounds=3, followers=200, changes=50, versions=(1_000, 100_000))
-QUICK = Effort(seconds=0.05, rounds=1, followers=3, changes=2, versions=(100, 300))
+FULL = BenchEffort(seconds=4, rounds=3, followers=200, changes=50, versions=(1_000, 100_000))
+QUICK = BenchEffort(seconds=0.05, rounds=1, followers=3, changes=2, versions=(100, 300))
 QUICK_CONNECTIONS = 1
 
 
-async def measure(connections: int, effort: Effort) -> Result:
-    """Build the stands, measure, and take them down."""
-    async with stand(connections) as built:
-        result = await Bench(built, effort).run()
+async def measure(connections: int, effort: BenchEffort) -> BenchResult:
+    """Start the platforms, measure, and stop them."""
+    async with running_platform(connections) as platform:
+        result = await Bench(platform, effort).run()
     return replace(result, catalog=await measure_catalog(effort))
 
 
@@ -36,23 +36,23 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     effort = QUICK if options.quick else FULL
     connections = QUICK_CONNECTIONS if options.quick else CONNECTIONS
-    crowd = agents.QUICK if options.quick else agents.Effort(options.agents, options.seconds)
-    width = members.QUICK if options.quick else members.Effort()
+    crowd = agents.QUICK if options.quick else agents.AgentsEffort(options.agents, options.seconds)
+    width = members.QUICK if options.quick else members.MembersEffort()
     result = asyncio.run(measure(connections, effort))
     waited = asyncio.run(agents.measure(crowd))
     grown = asyncio.run(members.measure(width))
     # Its quick form, `python -m bench.instances --quick`, starts three servers more.
-    launched = None if options.quick else asyncio.run(instances.measure(instances.Effort()))
+    launched = None if options.quick else asyncio.run(instances.measure(instances.InstancesEffort()))
     # Its quick form is `python -m bench.slurm --quick`, as root.
     no_cluster_because = "" if options.quick else slurm.is_missing()
-    cluster = None if options.quick or no_cluster_because else slurm.measure(slurm.Effort())
+    cluster = None if options.quick or no_cluster_because else slurm.measure(slurm.SlurmEffort())
     if options.json:
-        told = asdict(result) | {"agents": asdict(waited), "members": asdict(grown)}
+        report = asdict(result) | {"agents": asdict(waited), "members": asdict(grown)}
         if launched is not None:
-            told["instances"] = asdict(launched)
+            report["instances"] = asdict(launched)
         if cluster is not None:
-            told["slurm"] = asdict(cluster)
-        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told)).decode() + "\n")
+            report["slurm"] = asdict(cluster)
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(report)).decode() + "\n")
     else:
         parts = [lines_of(result), agents.lines_of(waited), members.lines_of(grown)]
         if launched is not None:

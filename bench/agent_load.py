@@ -1,11 +1,12 @@
-"""Thousands of simulated agents in one process, and somebody who gives them tasks: a program of its own.
+"""Thousands of simulated agents in one process, and a client that creates tasks for them: a separate program.
 
-Each agent has one connection to the server and does on it what a real one does: it polls with how it is and what it
-holds, waits, verifies the platform's signature of what it is given with the agent's own code, and polls again at once.
-Its task is simulated: it ends when it was read. Results go over a few connections that all share, each under the token
-of its node. The time of a task counts from before the request that makes it is sent until its agent has verified it.
+Each agent has one connection to the server and behaves as a real one: it polls with its state and the tasks it holds,
+waits, verifies the platform's signature of new tasks with the agent's own code, and polls again at once. A task is
+simulated: it ends as soon as it is read. Results go over a few shared connections, each with the token of its node.
+The latency of a task counts from before the request that creates it until its agent has verified it.
 
-The plan comes from standard input, what was seen goes to standard output, both as JSON; tokens stand in no argument.
+The plan is read from standard input and the samples are written to standard output, both as JSON; tokens are never
+passed as arguments.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ import uvloop
 
 from bench import meters
 from bench.load import HEAD_END, LENGTH, LoadFailed
-from bench.statements import Alone, alone
+from bench.statements import StatementSamples, alone
 from mooring_agent.control_plane.messages import ClaimResponse, ReportResponse, Task, decode
 from mooring_agent.tasks.verifier import TaskRefused, TaskVerifier
 
@@ -39,8 +40,8 @@ TRANSACTIONS = "SELECT xact_commit FROM pg_stat_database WHERE datname = current
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Who polls where, and what is done meanwhile."""
+class AgentLoadPlan:
+    """Which agents poll which server, and the load meanwhile."""
 
     host: str
     port: int
@@ -50,7 +51,7 @@ class Plan:
     members: list[dict[str, str]]
     unattended: list[dict[str, str]]  # nodes whose agents never poll: for the statements alone
     home: list[str]  # tenant and project
-    token: str  # of whoever makes tasks
+    token: str  # of the client that creates tasks
     audience: str
     pinned: dict[str, str]
     heartbeat_seconds: float
@@ -60,8 +61,8 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Used:
-    """What was used over some time."""
+class ResourceUse:
+    """CPU time and transactions over some time."""
 
     seconds: float
     server_cpu: float
@@ -72,26 +73,26 @@ class Used:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What came of it."""
+class AgentLoadSamples:
+    """Latencies, memory and resource use of a run."""
 
     before_bytes: int  # of the server, before the first agent came
     idle_bytes: int  # when all had polled again
     after_bytes: int  # after the load
-    empty: Used
-    idle: Used
-    load: Used
+    empty: ResourceUse
+    idle: ResourceUse
+    load: ResourceUse
     latencies_ms: list[float]
     probes_ms: list[float]  # a request that asks no database, meanwhile
     tasks: int
     accepted: int
     refused: int
-    statements: Alone
+    statements: StatementSamples
 
 
 @dataclass
-class Counts:
-    """What all agents share."""
+class AgentLoadCounts:
+    """The counters of all agents."""
 
     believers: dict[str, bytes]
     audience: str
@@ -104,31 +105,30 @@ class Counts:
     failure: str = ""
 
     def fail(self, why: str) -> None:
-        """The first failure is told; a measurement with one means nothing."""
+        """Print the first failure: a measurement with a failure means nothing."""
         self.failure = self.failure or why
 
 
-class Answers(asyncio.Protocol):
-    """One connection: bytes in, whole answers out."""
+class ResponseProtocol(asyncio.Protocol):
+    """One connection: collects bytes into whole responses."""
 
     __slots__ = ("_received", "counts", "transport")
 
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: AgentLoadCounts) -> None:
         self.counts = counts
         self.transport: asyncio.Transport | None = None
         self._received = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """It stands."""
         self.transport = cast(asyncio.Transport, transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Nobody but us hangs up."""
+        """Fail: the server must not close the connection."""
         if self.transport is not None:
             self.counts.fail(f"the server closed the connection of {self!r}: {exc or 'no error'}")
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came; an answer may be whole."""
+        """Collect bytes, and handle the response once it is complete."""
         answer = self._received + data if self._received else data
         head_end = answer.find(HEAD_END)
         if head_end >= 0:
@@ -144,31 +144,29 @@ class Answers(asyncio.Protocol):
         self._received = answer
 
     def answered(self, body: bytes) -> None:
-        """An answer is here."""
         raise NotImplementedError
 
     def __repr__(self) -> str:
         return f"{type(self).__name__.lower()} after {self.counts.polls} polls, {len(self.counts.claims)} claims"
 
     def hang_up(self) -> None:
-        """Close it from our side."""
         transport, self.transport = self.transport, None
         if transport is not None:
             transport.close()
 
 
-class Lane(Answers):
-    """A connection that many use, one request after the other."""
+class TaskConnection(ResponseProtocol):
+    """A shared connection that sends one request after the other."""
 
     __slots__ = ("_asked", "_waiting")
 
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: AgentLoadCounts) -> None:
         super().__init__(counts)
         self._asked: Callable[[bytes], None] | None = None
         self._waiting: deque[tuple[bytes, Callable[[bytes], None]]] = deque()
 
     def ask(self, request: bytes, heard: Callable[[bytes], None]) -> None:
-        """Send this, after what was asked before it."""
+        """Queue a request behind the earlier ones."""
         if self._asked is not None:
             self._waiting.append((request, heard))
             return
@@ -177,7 +175,7 @@ class Lane(Answers):
             self.transport.write(request)
 
     def answered(self, body: bytes) -> None:
-        """Tell who asked, and send the next."""
+        """Call the requester back, and send the next request."""
         heard, self._asked = self._asked, None
         if self._waiting:
             self.ask(*self._waiting.popleft())
@@ -185,12 +183,12 @@ class Lane(Answers):
             heard(body)
 
 
-class Agent(Answers):
-    """One simulated agent, and its one connection."""
+class LoadAgent(ResponseProtocol):
+    """One simulated agent and its connection."""
 
     __slots__ = ("_believer", "_crew", "_running", "_token")
 
-    def __init__(self, crew: "Crew", node_id: str, token: str) -> None:
+    def __init__(self, crew: "AgentFleet", node_id: str, token: str) -> None:
         super().__init__(crew.counts)
         self._crew = crew
         self._believer = TaskVerifier(node_id, crew.counts.audience, crew.counts.believers)
@@ -198,12 +196,11 @@ class Agent(Answers):
         self._running: list[Task] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Poll at once."""
         super().connection_made(transport)
         self.poll()
 
     def poll(self) -> None:
-        """Say how it is, and wait for tasks."""
+        """Send a poll with the state of the agent, and wait for tasks."""
         held = [{"task_id": each.task_id, "fence": each.fence} for each in self._running]
         body = {
             "free": FREE - len(held),
@@ -222,7 +219,7 @@ class Agent(Answers):
             self.transport.write(self._crew.request("POST", "/api/v1/agent/claims", self._token, body))
 
     def answered(self, body: bytes) -> None:
-        """Believe and do what came, tell it, and poll again."""
+        """Verify and perform the tasks of a response, report them, and poll again."""
         counts = self.counts
         counts.polls += 1
         for envelope in _CLAIMED.decode(body).tasks:
@@ -240,7 +237,7 @@ class Agent(Answers):
         self.poll()
 
     def result_of(self, task: Task) -> dict[str, Any]:
-        """What came of it."""
+        """The result of a task, as the agent reports it."""
         return {"exit_code": 0}
 
     def _report(self, task: Task) -> None:
@@ -263,15 +260,15 @@ class Agent(Answers):
         self._crew.lane().ask(request, heard)
 
 
-class Crew:
-    """All agents, the connections that they share, and those of whoever makes tasks."""
+class AgentFleet:
+    """All agents, the connections they share, and those of the clients that create tasks."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: AgentLoadPlan) -> None:
         self.plan = plan
-        self.counts = Counts({name: decode(key) for name, key in plan.pinned.items()}, plan.audience)
-        self._agents: list[Agent] = []
-        self._shared: list[Lane] = []
-        self._makers: list[Lane] = []
+        self.counts = AgentLoadCounts({name: decode(key) for name, key in plan.pinned.items()}, plan.audience)
+        self._agents: list[LoadAgent] = []
+        self._shared: list[TaskConnection] = []
+        self._makers: list[TaskConnection] = []
         self._turn = 0
 
     def request(self, method: str, path: str, token: str, body: Any = None, correlation_id: str = "") -> bytes:
@@ -287,30 +284,32 @@ class Crew:
         )
         return head.encode() + content
 
-    def lane(self) -> Lane:
-        """The shared connection whose turn it is."""
+    def lane(self) -> TaskConnection:
+        """The next shared connection, in turn."""
         self._turn += 1
         return self._shared[self._turn % len(self._shared)]
 
     async def open(self) -> None:
-        """The connections that are not an agent's."""
-        self._shared = [await self._connected(lambda: Lane(self.counts)) for _ in range(SHARED_CONNECTIONS)]
-        self._makers = [await self._connected(lambda: Lane(self.counts)) for _ in range(MAKING_CONNECTIONS + 1)]
+        """Open the shared connections."""
+        self._shared = [await self._connected(lambda: TaskConnection(self.counts)) for _ in range(SHARED_CONNECTIONS)]
+        self._makers = [
+            await self._connected(lambda: TaskConnection(self.counts)) for _ in range(MAKING_CONNECTIONS + 1)
+        ]
 
     async def come(self) -> None:
-        """All agents come, one after the other over one heartbeat, as they would after a while in any case."""
+        """Connect all agents, spread over one heartbeat, as they would be after a while in any case."""
         begun = time.perf_counter()
         pace = self.plan.heartbeat_seconds / max(1, len(self.plan.members))
         for number, each in enumerate(self.plan.members):
             await self._until(begun + number * pace)
 
-            def made(node_id: str = each["node_id"], token: str = each["token"]) -> Agent:
-                return Agent(self, node_id, token)
+            def made(node_id: str = each["node_id"], token: str = each["token"]) -> LoadAgent:
+                return LoadAgent(self, node_id, token)
 
             self._agents.append(await self._connected(made))
 
     async def make(self) -> None:
-        """Tasks at an even pace, spread over all agents."""
+        """Create tasks at an even pace, spread over all agents."""
         plan, begun = self.plan, time.perf_counter()
         path = f"/api/v1/projects/{plan.home[1]}/allocations"
         stride = max(1, len(plan.members) // max(1, int(plan.tasks_per_second * plan.seconds)))
@@ -326,14 +325,14 @@ class Crew:
             self._makers[number % MAKING_CONNECTIONS].ask(request, lambda _: None)
 
     async def probe(self, latencies_ms: list[float]) -> None:
-        """Until it is cancelled: now and then a request that asks no database."""
+        """Until cancelled: send requests that need no database, at intervals."""
         request = self.request("GET", "/api/v1/whoami", self.plan.token)
         while True:
             self._makers[-1].ask(request, partial(_note, latencies_ms, time.perf_counter()))
             await asyncio.sleep(1 / PROBES_PER_SECOND)
 
     async def all_done(self) -> None:
-        """Until every task was told and accepted."""
+        """Wait until every task was delivered and accepted."""
         deadline = time.perf_counter() + PATIENCE_SECONDS
         while self.counts.accepted + self.counts.refused < len(self.counts.intents):
             self.check()
@@ -343,23 +342,22 @@ class Crew:
             await asyncio.sleep(0.05)
 
     def check(self) -> None:
-        """A failure on any connection ends the measurement."""
+        """Raise the failure of any connection, which ends the measurement."""
         if self.counts.failure:
             raise LoadFailed(self.counts.failure)
 
     def close_shared(self) -> None:
-        """Hang up on what is not an agent's."""
+        """Close the shared connections."""
         for each in (*self._shared, *self._makers):
             each.hang_up()
 
     def close(self) -> None:
-        """Hang up."""
         self.close_shared()
         for each in self._agents:
             each.hang_up()
 
     async def rest(self, seconds: float) -> None:
-        """Let time pass while the agents do what they do."""
+        """Wait while the agents run."""
         await self._until(time.perf_counter() + seconds)
 
     async def _connected(self, make: Callable[[], Any]) -> Any:
@@ -378,24 +376,23 @@ def _note(latencies_ms: list[float], begun: float, _: bytes) -> None:
     latencies_ms.append((time.perf_counter() - begun) * 1000)
 
 
-class Meter:
-    """What is used from one look to the next."""
+class ResourceMeter:
+    """Measures the resource use between two readings."""
 
-    def __init__(self, crew: Crew, connection: "asyncpg.Connection[Any]") -> None:
+    def __init__(self, crew: AgentFleet, connection: "asyncpg.Connection[Any]") -> None:
         self._crew = crew
         self._connection = connection
         self._last: tuple[float, ...] = (0.0,) * 6
 
     async def begin(self) -> None:
-        """Look."""
         self._last = await self._look()
 
-    async def used(self) -> Used:
-        """What was used since the last look."""
+    async def used(self) -> ResourceUse:
+        """The resource use since the last reading."""
         now = await self._look()
         seconds, server, postgres, client, transactions, polls = (b - a for a, b in zip(self._last, now, strict=True))
         self._last = now
-        return Used(seconds, server, postgres, client, int(transactions), int(polls))
+        return ResourceUse(seconds, server, postgres, client, int(transactions), int(polls))
 
     async def _look(self) -> tuple[float, ...]:
         plan = self._crew.plan
@@ -410,12 +407,12 @@ class Meter:
         )
 
 
-async def run(plan: Plan) -> Seen:
-    """Nobody, everybody idle, everybody with tasks."""
-    crew = Crew(plan)
+async def run(plan: AgentLoadPlan) -> AgentLoadSamples:
+    """Measure without agents, with idle agents, and with tasks."""
+    crew = AgentFleet(plan)
     connection = await asyncpg.connect(plan.dsn)
     try:
-        meter = Meter(crew, connection)
+        meter = ResourceMeter(crew, connection)
         await meter.begin()
         await crew.rest(min(5.0, plan.idle_seconds))
         empty, before = await meter.used(), meters.memory(plan.server_pid).resident_bytes
@@ -438,7 +435,7 @@ async def run(plan: Plan) -> Seen:
         crew.close()
         await connection.close()
     counts = crew.counts
-    return Seen(
+    return AgentLoadSamples(
         before,
         idle_bytes,
         after,
@@ -455,11 +452,11 @@ async def run(plan: Plan) -> Seen:
 
 
 def main() -> int:
-    """Read a plan, run it, write what was seen."""
+    """Read a plan, run it, write the samples."""
     given: dict[str, Any] = json.load(sys.stdin)
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            seen = runner.run(run(Plan(**given)))
+            seen = runner.run(run(AgentLoadPlan(**given)))
     except (LoadFailed, OSError) as error:
         sys.stderr.write(f"the agents failed: {error}\n")
         return 1

@@ -2,9 +2,9 @@
 
 `python -m bench.agents --agents 10000 --seconds 60`, and a part of `python -m bench`. One PostgreSQL, one server
 process, one process with all agents (`bench/agent_load.py`) on one machine. Memory is the growth of the server's
-resident memory from before the first agent came until all had polled again; the cost of idling is the CPU time of a
-while in which nobody has a task. Beside the latency stand two limits of the same minute: the statements that make and
-claim a task alone, without the API, and a request that asks no database.
+resident memory from before the first agent connected until all had polled again; the idle cost is the CPU time of an
+interval without tasks. Two limits are measured in the same minute as the latency: the statements that create and claim
+a task alone, without the API, and a request that needs no database.
 """
 
 import argparse
@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 import msgspec
 
 from bench import agent_load, fleet
+from bench.bench_platform import running_platform
 from bench.measure import Latency, latency_of, program
-from bench.stand import stand
 
 AGENTS = 10_000
 SECONDS = 60.0
@@ -32,7 +32,7 @@ HOUR = 3600
 
 
 @dataclass(frozen=True)
-class Effort:
+class AgentsEffort:
     """How many agents, with how much to do."""
 
     agents: int = AGENTS
@@ -42,12 +42,12 @@ class Effort:
     unattended: int = UNATTENDED
 
 
-QUICK = Effort(agents=20, seconds=0.25, tasks_per_second=40, heartbeat_seconds=0.3, unattended=2)
+QUICK = AgentsEffort(agents=20, seconds=0.25, tasks_per_second=40, heartbeat_seconds=0.3, unattended=2)
 
 
 @dataclass(frozen=True)
-class Idle:
-    """What agents cost that have nothing to do."""
+class IdleCost:
+    """The cost of agents without tasks."""
 
     polls_per_second: float
     transactions_per_second: float  # of PostgreSQL
@@ -58,14 +58,14 @@ class Idle:
 
 
 @dataclass(frozen=True)
-class Agents:
+class AgentsResult:
     """What was measured."""
 
     agents: int
     heartbeat_seconds: float
     memory_bytes: float  # of the server for each idle agent
     memory_after_bytes: float  # the same after the load
-    idle: Idle
+    idle: IdleCost
     tasks: int
     refused: int
     seconds: float
@@ -80,19 +80,19 @@ class Agents:
     postgres_cpu_share: float
 
 
-async def measure(effort: Effort) -> Agents:
-    """Build a stand of its own, measure, and take it down."""
-    async with stand(CONNECTIONS, tenants=1) as built:
-        tenant = built.tenants[0]
+async def measure(effort: AgentsEffort) -> AgentsResult:
+    """Start a platform of its own, measure, and stop it."""
+    async with running_platform(CONNECTIONS, tenants=1) as platform:
+        tenant = platform.tenants[0]
         home = (tenant.id, tenant.projects[0])
-        joined = await fleet.join(built.dsn, effort.agents + effort.unattended, home)
+        joined = await fleet.join(platform.dsn, effort.agents + effort.unattended, home)
         members = [asdict(each) for each in joined.members]
-        plan = agent_load.Plan(
-            host=built.host,
-            port=built.port,
-            dsn=built.dsn,
-            server_pid=built.server_pid,
-            postmaster_pid=built.postmaster_pid,
+        plan = agent_load.AgentLoadPlan(
+            host=platform.host,
+            port=platform.port,
+            dsn=platform.dsn,
+            server_pid=platform.server_pid,
+            postmaster_pid=platform.postmaster_pid,
             members=members[: effort.agents],
             unattended=members[effort.agents :],
             home=list(home),
@@ -105,22 +105,22 @@ async def measure(effort: Effort) -> Agents:
             seconds=effort.seconds,
         )
         given = await program("bench.agent_load", asdict(plan))
-    return result_of(effort, msgspec.convert(given, agent_load.Seen))
+    return result_of(effort, msgspec.convert(given, agent_load.AgentLoadSamples))
 
 
-def result_of(effort: Effort, seen: agent_load.Seen) -> Agents:
-    """The figures out of what was seen."""
+def result_of(effort: AgentsEffort, seen: agent_load.AgentLoadSamples) -> AgentsResult:
+    """The figures from the samples."""
     latency, bare, statements = (
         latency_of(each) for each in (seen.latencies_ms, seen.probes_ms, seen.statements.latencies_ms)
     )
     idle, empty, load = seen.idle, seen.empty, seen.load
     per_agent_hour = HOUR / idle.seconds / effort.agents
-    return Agents(
+    return AgentsResult(
         agents=effort.agents,
         heartbeat_seconds=effort.heartbeat_seconds,
         memory_bytes=(seen.idle_bytes - seen.before_bytes) / effort.agents,
         memory_after_bytes=(seen.after_bytes - seen.before_bytes) / effort.agents,
-        idle=Idle(
+        idle=IdleCost(
             polls_per_second=idle.polls / idle.seconds,
             transactions_per_second=idle.transactions / idle.seconds,
             empty_transactions_per_second=empty.transactions / empty.seconds,
@@ -144,7 +144,7 @@ def result_of(effort: Effort, seen: agent_load.Seen) -> Agents:
     )
 
 
-def lines_of(found: Agents) -> Iterator[str]:
+def lines_of(found: AgentsResult) -> Iterator[str]:
     """The report, line by line."""
     idle = found.idle
     yield (
@@ -191,7 +191,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--heartbeat-seconds", type=float, default=HEARTBEAT_SECONDS)
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(arguments)
-    effort = Effort(options.agents, options.seconds, options.tasks_per_second, options.heartbeat_seconds)
+    effort = AgentsEffort(options.agents, options.seconds, options.tasks_per_second, options.heartbeat_seconds)
     found = asyncio.run(measure(effort))
     if options.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(asdict(found))).decode() + "\n")

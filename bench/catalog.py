@@ -1,9 +1,9 @@
 """What browsing and searching the catalog costs when there are a hundred times as many versions.
 
-Two stands run beside each other, one with few versions and one with many, and take turns: a machine that is slower for
-a while is so for both. Of each kind of request the ratio of the two p99 is taken of two rounds that stand beside each
-other, and the median over the rounds is reported; latencies are pooled over all of them. One connection asks for one
-page after the other, so that what is measured is how long a page takes and not how long it waits for others.
+Two platforms run in parallel, one with few versions and one with many, and take turns, so that a slow phase of the
+machine affects both. For each kind of request the ratio of the two p99 comes from two adjacent rounds, and the median
+over the rounds is reported; latencies are pooled over all rounds. One connection reads one page after the other, so
+that the time of a page is measured without queueing.
 
 The rows are written in bulk, past the API, because a hundred thousand versions through it would take an hour; every
 constraint and trigger of the database is at work meanwhile, so that there is nothing that the API could not have made.
@@ -14,7 +14,7 @@ one in a hundred has a hundred versions more than the others. Most versions are 
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from enum import StrEnum
@@ -23,9 +23,9 @@ import asyncpg
 import httpx
 
 from bench import load
-from bench.measure import CatalogLine, CatalogResult, Effort, latency_of, median, program
+from bench.bench_platform import BenchPlatform, BenchTenant, running_platform
+from bench.measure import BenchEffort, CatalogLine, CatalogResult, latency_of, median, program
 from bench.report import CATALOG_RATIO_MAX, catalog_lines
-from bench.stand import Stand, Tenant, stand
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
 from mooring.core.catalog.semver import read_version
 from mooring.core.catalog.trust_lifecycle import TRUST, TrustState
@@ -85,21 +85,21 @@ SELECT made.id, a.tenant_id, a.id, a.slug, made.number, made.number_order,
 SOURCE = {"name": "bench", "pattern": "oci://registry.example/*"}
 
 
-async def measure_catalog(effort: Effort) -> CatalogResult:
-    """Build both stands, measure, and take them down."""
+async def measure_catalog(effort: BenchEffort) -> CatalogResult:
+    """Start both platforms, measure, and stop them."""
     few, many = effort.versions
     async with AsyncExitStack() as stack:
         sides = []
         for count in (few, many):
-            built = await stack.enter_async_context(stand(CONNECTIONS))
-            apps = await fill(built, count)
-            sides.append((built, await asked(built, apps)))
+            platform = await stack.enter_async_context(running_platform(CONNECTIONS))
+            apps = await fill(platform, count)
+            sides.append((platform, await asked(platform, apps)))
         lines = []
         for name in sides[0][1]:
             latencies: tuple[list[float], list[float]] = ([], [])
             ratios = []
             for _ in range(effort.rounds):
-                rounds = [await _round(built, kinds[name], effort.seconds / 2) for built, kinds in sides]
+                rounds = [await _round(platform, kinds[name], effort.seconds / 2) for platform, kinds in sides]
                 ratios.append(latency_of(rounds[1]).p99_ms / latency_of(rounds[0]).p99_ms)
                 for measured, one in zip(latencies, rounds, strict=True):
                     measured += one
@@ -108,14 +108,14 @@ async def measure_catalog(effort: Effort) -> CatalogResult:
     return CatalogResult(few, many, lines)
 
 
-async def asked(built: Stand, apps: int) -> dict[str, list[str]]:
-    """Paths of each kind of request, which many different callers would ask for."""
-    tenant = built.tenants[0]
+async def asked(platform: BenchPlatform, apps: int) -> dict[str, list[str]]:
+    """The paths of each kind of request, varied as by many callers."""
+    tenant = platform.tenants[0]
     places = {"catalog": "/api/v1/apps/catalog", "project's": f"/api/v1/projects/{tenant.projects[0]}/catalog"}
     paths: dict[str, list[str]] = {}
     for name, place in places.items():
         first = f"{place}?limit={PAGE}"
-        cursors = await _cursors(built, tenant, place, apps)
+        cursors = await _cursors(platform, tenant, place, apps)
         paths |= {
             f"{name}, the first page": [first],
             f"{name}, a page far behind": [f"{first}&cursor={cursor}" for cursor in cursors],
@@ -131,20 +131,20 @@ async def asked(built: Stand, apps: int) -> dict[str, list[str]]:
     return paths
 
 
-async def fill(built: Stand, versions: int) -> int:
-    """Write so many versions; how many apps they have."""
+async def fill(platform: BenchPlatform, versions: int) -> int:
+    """Write so many versions; returns the number of their apps."""
     apps = max(1, versions // (USUAL + MANY // MANY_EVERY))
-    own, other = built.tenants[0].id, built.tenants[1].id
-    async with httpx.AsyncClient(base_url=built.url, timeout=60) as client:
-        client.headers["Authorization"] = f"Bearer {built.tenants[0].token}"
+    own, other = platform.tenants[0].id, platform.tenants[1].id
+    async with httpx.AsyncClient(base_url=platform.url, timeout=60) as client:
+        client.headers["Authorization"] = f"Bearer {platform.tenants[0].token}"
         (await client.post(f"/api/v1/tenants/{own}/artifact-sources", json=SOURCE)).raise_for_status()
-    connection = await asyncpg.connect(built.dsn)
+    connection = await asyncpg.connect(platform.dsn)
     try:
         for begin in range(1, apps + 1, CHUNK):
             async with connection.transaction():
                 rows = await connection.fetch(APPS, begin, min(apps, begin + CHUNK - 1), own, other, apps, WORDS)
                 await _artifacts(connection, [row["id"] for row in rows])
-                await _versions(connection, [(row["id"], row["tenant_id"]) for row in rows])
+                await _versions(connection, {row["id"]: row["tenant_id"] for row in rows})
         await connection.execute("VACUUM ANALYZE")  # as the database does by itself, some time later
     finally:
         await connection.close()
@@ -160,10 +160,10 @@ async def _artifacts(connection: asyncpg.Connection, app_ids: list[str]) -> None
     await connection.execute(EVIDENCE, ids)
 
 
-async def _versions(connection: asyncpg.Connection, apps: list[tuple[str, str | None]]) -> None:
+async def _versions(connection: asyncpg.Connection, tenant_of_app: Mapping[str, str | None]) -> None:
     """The versions of these apps, all of one state at a time."""
     by_state: dict[PromotionState, list[tuple[str, str, str, str, str | None]]] = {}
-    for app_id, tenant_id in apps:
+    for app_id, tenant_id in tenant_of_app.items():
         number = int(app_id.removeprefix("app_"))
         count = USUAL + (MANY if number % MANY_EVERY == 0 else 0)
         for minor in range(1, count + 1):
@@ -187,7 +187,7 @@ def _state(app: int, age: int) -> PromotionState:
 
 
 def steps_to(machine: AnyLifecycle, state: StrEnum) -> Iterator[tuple[int, str, str, str]]:
-    """The way of a machine from its beginning to a state: generation, source, trigger and target of each step."""
+    """The shortest path of a lifecycle to a state: generation, source, trigger and target of each step."""
     ways: dict[StrEnum, list[tuple[str, str, str]]] = {machine.initial: [("", BIRTH, machine.initial.value)]}
     todo = [machine.initial]
     for here in todo:
@@ -199,11 +199,11 @@ def steps_to(machine: AnyLifecycle, state: StrEnum) -> Iterator[tuple[int, str, 
         yield (generation, *step)
 
 
-async def _cursors(built: Stand, tenant: Tenant, place: str, apps: int) -> list[str]:
-    """Where pages begin, all over the list: found by going through it once."""
+async def _cursors(platform: BenchPlatform, tenant: BenchTenant, place: str, apps: int) -> list[str]:
+    """Cursors all over the list, collected by one walk through it."""
     found: list[str] = []
     limit = min(WALKED, max(PAGE, apps // CURSORS))
-    async with httpx.AsyncClient(base_url=built.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=platform.url, timeout=60) as client:
         client.headers["Authorization"] = f"Bearer {tenant.token}"
         cursor = ""
         while True:
@@ -215,11 +215,11 @@ async def _cursors(built: Stand, tenant: Tenant, place: str, apps: int) -> list[
     return found or [""]
 
 
-async def _round(built: Stand, paths: list[str], seconds: float) -> list[float]:
-    token = built.tenants[0].token
+async def _round(platform: BenchPlatform, paths: list[str], seconds: float) -> list[float]:
+    token = platform.tenants[0].token
     lane = [{"method": "GET", "path": path, "token": token} for path in paths]
-    plan = load.Plan(built.host, built.port, seconds, [lane])
-    measured = load.Seen(**await program("bench.load", asdict(plan))).latencies_ms
+    plan = load.LoadPlan(platform.host, platform.port, seconds, [lane])
+    measured = load.LoadSamples(**await program("bench.load", asdict(plan))).latencies_ms
     return measured[min(FIRST, len(measured) // 2) :]
 
 
@@ -229,7 +229,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--versions", type=int, nargs=2, default=(1_000, 100_000), metavar=("FEW", "MANY"))
     parser.add_argument("--seconds", type=float, default=4.0, help="of each two rounds of each kind of request")
     options = parser.parse_args(arguments)
-    effort = Effort(seconds=options.seconds, rounds=3, followers=0, changes=0, versions=tuple(options.versions))
+    effort = BenchEffort(seconds=options.seconds, rounds=3, followers=0, changes=0, versions=tuple(options.versions))
     result = asyncio.run(measure_catalog(effort))
     sys.stdout.write("\n".join(catalog_lines(result)) + "\n")
     return 0 if all(line.ratio <= CATALOG_RATIO_MAX for line in result.lines) else 1

@@ -1,7 +1,7 @@
-"""The database driver alone: the server's own way to PostgreSQL, without HTTP and without the API's work.
+"""The database driver alone: the server's connection pools, without HTTP and without the work of the API.
 
-A program of its own that asks the read's statement through the server's pools, from as many tasks as the server has
-connections. What it costs is the part of a read that the driver takes, and what is left of it belongs to the rest.
+A separate program that runs the statement of a read through the server's pools, from as many tasks as the server has
+connections. Its cost is the share of the driver in a read.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from mooring.storage.kernel.database import Acting, Database, PoolSettings
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What to ask, for how long."""
+class DriverPlan:
+    """The statement, and for how long it runs."""
 
     dsn: str
     tenant_id: str
@@ -28,15 +28,15 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What it took."""
+class DriverSamples:
+    """The number of reads and their CPU time."""
 
     reads: int
     cpu_seconds: float
 
 
-async def run(plan: Plan) -> Seen:
-    """Ask on every connection until the time is over."""
+async def run(plan: DriverPlan) -> DriverSamples:
+    """Run the statement on every connection until the time is over."""
     database = Database(PoolSettings(plan.dsn, len(plan.project_ids)))
     await database.open()
     acting = Acting(plan.tenant_id)
@@ -54,16 +54,16 @@ async def run(plan: Plan) -> Seen:
         await asyncio.gather(*(ask(each, min(0.2, plan.seconds)) for each in plan.project_ids))
         reads, begun = 0, time.process_time()
         await asyncio.gather(*(ask(each, plan.seconds) for each in plan.project_ids))
-        return Seen(reads, time.process_time() - begun)
+        return DriverSamples(reads, time.process_time() - begun)
     finally:
         await database.close()
 
 
 def main() -> int:
-    """Read a plan, run it, write what was seen."""
+    """Read a plan, run it, write the samples."""
     given: dict[str, Any] = json.load(sys.stdin)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        json.dump(asdict(runner.run(run(Plan(**given)))), sys.stdout)
+        json.dump(asdict(runner.run(run(DriverPlan(**given)))), sys.stdout)
     return 0
 
 

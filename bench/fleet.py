@@ -1,8 +1,8 @@
 """A fleet for the bench: simulated nodes that have joined, each with a token and an active allocation.
 
-Joining is not what is measured, so the rows are copied into the database: nodes and allocations with every transition
-that leads to where they stand, and tokens by their hashes. From then on all of it is as if it had joined one by one;
-who then polls, claims and reports uses the public API and nothing else.
+Joining is not measured, so the rows are copied into the database: nodes and allocations with every transition that
+leads to their state, and tokens by their hashes. The result is the same as if each node had joined by itself; polls,
+claims and reports then use only the public API.
 """
 
 import json
@@ -40,7 +40,7 @@ ALLOCATION_WAY = (
 
 
 @dataclass(frozen=True)
-class Member:
+class FleetMember:
     """One simulated node of the fleet."""
 
     node_id: str
@@ -49,19 +49,20 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Fleet:
-    """All of them, and whom they believe."""
+class JoinedFleet:
+    """All nodes, and the platform keys they trust."""
 
-    members: list[Member]
+    members: list[FleetMember]
     audience: str
     pinned: dict[str, str]
 
 
-async def join(dsn: str, count: int, home: tuple[str, str]) -> Fleet:
-    """Let so many nodes have joined, each with an allocation of this tenant's project."""
+async def join(dsn: str, count: int, home: tuple[str, str]) -> JoinedFleet:
+    """Write so many joined nodes, each with an allocation of this tenant's project."""
     clock = SystemClock()
     members = [
-        Member(clock.mint(Prefix.NODE), secrets.token_urlsafe(32), clock.mint(Prefix.ALLOCATION)) for _ in range(count)
+        FleetMember(clock.mint(Prefix.NODE), secrets.token_urlsafe(32), clock.mint(Prefix.ALLOCATION))
+        for _ in range(count)
     ]
     connection = await asyncpg.connect(dsn)
     try:
@@ -77,7 +78,7 @@ async def join(dsn: str, count: int, home: tuple[str, str]) -> Fleet:
     finally:
         await connection.close()
     pinned = {key["id"]: encoded(key["public_key"]) for key in keys}
-    return Fleet(members, audience_of(keys[0]["id"]), pinned)
+    return JoinedFleet(members, audience_of(keys[0]["id"]), pinned)
 
 
 async def _copy(connection: "asyncpg.Connection[Any]", table: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -86,7 +87,7 @@ async def _copy(connection: "asyncpg.Connection[Any]", table: str, rows: Sequenc
         await connection.copy_records_to_table(table, records=records, columns=list(rows[0]))
 
 
-def _transitions(members: Sequence[Member], tenant_id: str) -> list[dict[str, Any]]:
+def _transitions(members: Sequence[FleetMember], tenant_id: str) -> list[dict[str, Any]]:
     now = datetime.now(UTC)
     rows = []
     for each in members:
@@ -116,7 +117,7 @@ def _steps(machine: AnyLifecycle, way: Sequence[Any]) -> list[tuple[str, str, st
     return [birth, *((edge.source.value, edge.trigger.value, edge.target.value) for edge in way)]
 
 
-def _nodes(members: Sequence[Member]) -> list[dict[str, Any]]:
+def _nodes(members: Sequence[FleetMember]) -> list[dict[str, Any]]:
     now = datetime.now(UTC)
     return [
         {
@@ -137,7 +138,7 @@ def _nodes(members: Sequence[Member]) -> list[dict[str, Any]]:
     ]
 
 
-def _tokens(members: Sequence[Member], clock: SystemClock) -> list[dict[str, Any]]:
+def _tokens(members: Sequence[FleetMember], clock: SystemClock) -> list[dict[str, Any]]:
     now = datetime.now(UTC)
     return [
         {
@@ -152,7 +153,7 @@ def _tokens(members: Sequence[Member], clock: SystemClock) -> list[dict[str, Any
     ]
 
 
-def _allocations(members: Sequence[Member], home: tuple[str, str]) -> list[dict[str, Any]]:
+def _allocations(members: Sequence[FleetMember], home: tuple[str, str]) -> list[dict[str, Any]]:
     now = datetime.now(UTC)
     tenant_id, project_id = home
     return [

@@ -1,10 +1,9 @@
 """Rows for the bench of instances: an app that can be launched, and as many instances as are wanted.
 
-What is measured is not how a catalog is filled, so these rows are written past the API, in bulk. The first of them are
-written with every constraint and trigger of the database at work, which proves that they may stand as they do; the many
-that follow are written the same way without them, and what triggers would have added is added here. Half of the
-instances are over, half of them run and are watched by a holder whose lease lasts: so they lie where instances of a
-cloud of some age lie.
+Filling a catalog is not measured, so these rows are written in bulk, without the API. The first of them are written
+with every constraint and trigger of the database active, which proves that they are valid; the many that follow are
+written the same way without them, and what triggers would have added is added here. Half of the instances have
+stopped, half run and are held by an adapter with a valid lease, as on a platform of some age.
 """
 
 import json
@@ -15,8 +14,8 @@ import asyncpg
 import httpx
 
 from bench import fleet
+from bench.bench_platform import BenchPlatform, BenchTenant
 from bench.catalog import steps_to
-from bench.stand import Stand, Tenant
 from mooring.core.catalog.manifest import manifest_digest
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
 from mooring.core.catalog.semver import read_version
@@ -125,13 +124,13 @@ class Launchable:
     app_id: str
     version_id: str
     service_account_id: str
-    allocations: tuple[str, ...] = ()  # where members that are filled in stand
+    allocations: tuple[str, ...] = ()  # of the members that are written
 
 
-async def make_launchable(built: Stand, tenant: Tenant, public_key: str) -> Launchable:
-    """The app, its version and its artifact by SQL; the entitlement, the account and its key by the API."""
+async def make_launchable(platform: BenchPlatform, tenant: BenchTenant, public_key: str) -> Launchable:
+    """Write app, version and artifact by SQL; create the entitlement, the account and its key by the API."""
     app_id, artifact_id, version_id = (f"{prefix}_{0:026}" for prefix in ("app", "art", "ver"))
-    connection = await asyncpg.connect(built.dsn)
+    connection = await asyncpg.connect(platform.dsn)
     try:
         async with connection.transaction():
             await connection.execute(SOURCE, f"src_{0:026}")
@@ -146,14 +145,14 @@ async def make_launchable(built: Stand, tenant: Tenant, public_key: str) -> Laun
             await connection.execute(VERSION, version_id, app_id, SLUG, order, *said, active)
     finally:
         await connection.close()
-    return Launchable(app_id, version_id, await _entitle(built, tenant, app_id, public_key))
+    return Launchable(app_id, version_id, await _entitle(platform, tenant, app_id, public_key))
 
 
-async def fill(built: Stand, tenant: Tenant, app: Launchable, count: int) -> None:
-    """So many instances with a member each: every second runs, the others are over; a few share an allocation."""
-    joined = await fleet.join(built.dsn, 1 + count // SHARED, (tenant.id, tenant.projects[0]))
+async def fill(platform: BenchPlatform, tenant: BenchTenant, app: Launchable, count: int) -> None:
+    """Write so many instances with one member each: every second runs, the others have stopped."""
+    joined = await fleet.join(platform.dsn, 1 + count // SHARED, (tenant.id, tenant.projects[0]))
     app = replace(app, allocations=tuple(each.allocation_id for each in joined.members))
-    connection = await asyncpg.connect(built.dsn)
+    connection = await asyncpg.connect(platform.dsn)
     try:
         for begin in range(0, count, CHUNK):
             numbers = range(begin, min(count, begin + CHUNK))
@@ -215,26 +214,40 @@ async def _instances(
         await connection.execute(WATCHED, ids, f"bench-{ids[0][-8:]}")
         return
     await connection.execute(CLOSINGS, ids, *home)
-    await _end(connection, (members, "member", MEMBER, MemberState.REQUESTED, MemberState.REMOVED), home[0])
-    await _end(connection, (ids, "instance", INSTANCE, begins, InstanceState.STOPPED), home[0])
+    await _end(
+        connection,
+        members,
+        home[0],
+        noun="member",
+        lifecycle=MEMBER,
+        source=MemberState.REQUESTED,
+        target=MemberState.REMOVED,
+    )
+    await _end(
+        connection, ids, home[0], noun="instance", lifecycle=INSTANCE, source=begins, target=InstanceState.STOPPED
+    )
     await connection.execute(ENDED, ids)
 
 
 async def _end(
     connection: "asyncpg.Connection[asyncpg.Record]",
-    what: tuple[list[str], str, AnyLifecycle, StrEnum, StrEnum],
+    ids: list[str],
     tenant_id: str,
+    *,
+    noun: str,
+    lifecycle: AnyLifecycle,
+    source: StrEnum,
+    target: StrEnum,
 ) -> None:
-    """Rows that go on from one state to another, with every transition on the way."""
-    ids, noun, machine, source, target = what
-    before, whole = list(steps_to(machine, source)), list(steps_to(machine, target))
+    """Move rows from one state to another, with every transition on the way."""
+    before, whole = list(steps_to(lifecycle, source)), list(steps_to(lifecycle, target))
     common = next((n for n, (one, other) in enumerate(zip(before, whole, strict=False)) if one != other), len(before))
     if common != len(before):
-        raise ValueError(f"{machine.name}: {target} does not lie behind {source}")
+        raise ValueError(f"{lifecycle.name}: {target} cannot be reached from {source}")
     extra = "removed_at = now()" if noun == "member" else "stopped_at = now(), teardown_proof = 'receipts'"
     for step in whole[len(before) :]:
         generation, _, _, status = step
-        await connection.execute(TRANSITIONS, ids, tenant_id, machine.name, *([each] for each in step))
+        await connection.execute(TRANSITIONS, ids, tenant_id, lifecycle.name, *([each] for each in step))
         await connection.execute(
             f"UPDATE {noun} SET status = $2, generation = $3, {extra} WHERE id = ANY ($1::text[])",
             ids,
@@ -250,16 +263,16 @@ async def _way(
     state: StrEnum,
     tenant_id: str = "platform",
 ) -> int:
-    """The transitions that lead to a state; the generation that it then has."""
+    """Write the transitions that lead to a state; returns the generation."""
     steps = list(steps_to(machine, state))
     await connection.execute(TRANSITIONS, list(ids), tenant_id, machine.name, *zip(*steps, strict=True))
     return len(steps) - 1
 
 
-async def _entitle(built: Stand, tenant: Tenant, app_id: str, public_key: str) -> str:
-    """Let the project launch the app; its operator account gets the key."""
+async def _entitle(platform: BenchPlatform, tenant: BenchTenant, app_id: str, public_key: str) -> str:
+    """Entitle the project to the app, and add the key to its operator account."""
     project = f"/api/v1/projects/{tenant.projects[0]}"
-    async with httpx.AsyncClient(base_url=built.url, timeout=60) as client:
+    async with httpx.AsyncClient(base_url=platform.url, timeout=60) as client:
         client.headers["Authorization"] = f"Bearer {tenant.token}"
         body = {"app_id": app_id, "reason": REASON, "agreed_actions": ACTIONS}
         (await client.post(f"{project}/entitlements", json=body)).raise_for_status()

@@ -1,12 +1,12 @@
 """How soon an adapter has a new instance, and what a hundred times as many instances cost.
 
 `python -m bench.instances`, and a part of `python -m bench`. One PostgreSQL and one server process on one machine. In
-the first half instances are asked for at a steady pace, whatever the answers take, each in an allocation that stands;
-an adapter waits in a poll, and an instance is with it when the answer that names it has arrived. Beside it stand two
-limits of the same seconds: the same requests' own answers, and a poll that finds something at once.
+the first half instances are created at a steady pace, however long the responses take, each in an active allocation;
+an adapter waits in a poll, and has an instance when the response that names it has arrived. Two limits are measured in
+the same seconds: the responses to the same requests, and a poll that finds something at once.
 
-In the second half two servers run beside each other, one with few instances stored and one with many, and take turns:
-a page of the list, a poll of an adapter that finds nothing, and a look of the worker that finds nothing to do.
+In the second half two servers run in parallel, one with few instances stored and one with many, and take turns: a page
+of the list, a poll of an adapter that finds nothing, and a pass of the worker that finds nothing to do.
 """
 
 import argparse
@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from bench import fleet, instance_rows
+from bench.bench_platform import BenchPlatform, running_platform
 from bench.measure import Latency, latency_of, median
-from bench.stand import Stand, stand
 from mooring.commands.runtime.instance_reconcile import limits_of
 from mooring.core.identity.platform_key import encoded
 from mooring.gateways.clock import SystemClock
@@ -44,7 +44,7 @@ PAGE = 50
 
 
 @dataclass(frozen=True)
-class Effort:
+class InstancesEffort:
     """How many, how fast, how long."""
 
     creates_per_second: int = 50
@@ -55,12 +55,12 @@ class Effort:
     rounds: int = 3
 
 
-QUICK = Effort(creates_per_second=10, seconds=0.5, few=20, many=60, looks=3, rounds=1)
+QUICK = InstancesEffort(creates_per_second=10, seconds=0.5, few=20, many=60, looks=3, rounds=1)
 
 
 @dataclass(frozen=True)
-class Line:
-    """One thing that is done with few and with many instances stored."""
+class InstancesLine:
+    """One action with few and with many instances stored."""
 
     name: str
     few: Latency
@@ -69,7 +69,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Instances:
+class InstancesResult:
     """What was measured."""
 
     creates: int
@@ -81,11 +81,11 @@ class Instances:
     ratio: float  # the median of the way beside the answer and the poll together
     few: int
     many: int
-    lines: list[Line]
+    lines: list[InstancesLine]
 
 
-class Adapter:
-    """An adapter that only takes what it is offered."""
+class BenchAdapter:
+    """An adapter that only claims instances."""
 
     def __init__(self, client: httpx.AsyncClient, holder: str = "bench-adapter") -> None:
         self.client = client
@@ -96,13 +96,13 @@ class Adapter:
         self.news = asyncio.Event()
 
     async def has(self, wanted: set[str]) -> None:
-        """Wait until all of these have come."""
+        """Wait until all of these were claimed."""
         while wanted - set(self.arrived):
             self.news.clear()
             await self.news.wait()
 
     async def poll(self, wait_seconds: float) -> list[str]:
-        """One poll; the instances that came with it."""
+        """Poll once; the claimed instances."""
         body: dict[str, Any] = {
             "holder": self.holder,
             "free": 100,
@@ -127,12 +127,12 @@ class Adapter:
             await self.poll(WAIT_SECONDS)
 
 
-async def measure(effort: Effort) -> Instances:
-    """Both halves, each on stands of its own."""
+async def measure(effort: InstancesEffort) -> InstancesResult:
+    """Measure both halves, each on its own platforms."""
     asked, answers, adapter, seconds, found = await _launches(effort)
     way = [(adapter.arrived[each] - asked[each]) * 1_000 for each in asked]
     claimed, answered, at_once = latency_of(way), latency_of(answers), latency_of(found)
-    return Instances(
+    return InstancesResult(
         creates=len(asked),
         creates_per_second=len(asked) / seconds,
         claimed=claimed,
@@ -146,14 +146,14 @@ async def measure(effort: Effort) -> Instances:
     )
 
 
-async def _launches(effort: Effort) -> tuple[dict[str, float], list[float], Adapter, float, list[float]]:
-    """Ask for instances at a steady pace while an adapter listens: when each was asked for, and what it took."""
+async def _launches(effort: InstancesEffort) -> tuple[dict[str, float], list[float], BenchAdapter, float, list[float]]:
+    """Create instances at a steady pace while an adapter polls; when each was requested, and its latency."""
     count = int(effort.creates_per_second * effort.seconds)
-    async with stand(CONNECTIONS, tenants=1) as built, AsyncExitStack() as stack:
-        tenant = built.tenants[0]
-        joined = await fleet.join(built.dsn, count + effort.looks, (tenant.id, tenant.projects[0]))
-        people, operator, app = await _callers(built, stack)
-        adapter = Adapter(operator)
+    async with running_platform(CONNECTIONS, tenants=1) as platform, AsyncExitStack() as stack:
+        tenant = platform.tenants[0]
+        joined = await fleet.join(platform.dsn, count + effort.looks, (tenant.id, tenant.projects[0]))
+        people, operator, app = await _callers(platform, stack)
+        adapter = BenchAdapter(operator)
         asked: dict[str, float] = {}
         answers: list[float] = []
 
@@ -186,7 +186,7 @@ async def _launches(effort: Effort) -> tuple[dict[str, float], list[float], Adap
             await adapter.has(set(asked))
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)
-        counted, found, second = dict(asked), [], Adapter(operator, "bench-adapter-2")
+        counted, found, second = dict(asked), [], BenchAdapter(operator, "bench-adapter-2")
         for number in range(count, count + effort.looks):
             await launch(number)
             looked = time.perf_counter()
@@ -197,16 +197,16 @@ async def _launches(effort: Effort) -> tuple[dict[str, float], list[float], Adap
 
 
 async def _callers(
-    built: Stand, stack: AsyncExitStack
+    platform: BenchPlatform, stack: AsyncExitStack
 ) -> tuple[httpx.AsyncClient, httpx.AsyncClient, instance_rows.Launchable]:
-    """Somebody who launches, the operator account's adapter, and the app."""
-    tenant = built.tenants[0]
+    """The client that launches, the client of the operator account, and the app."""
+    tenant = platform.tenants[0]
     private = Ed25519PrivateKey.generate()
     public = encoded(private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
-    app = await instance_rows.make_launchable(built, tenant, public)
-    people = await stack.enter_async_context(httpx.AsyncClient(base_url=built.url, timeout=60))
+    app = await instance_rows.make_launchable(platform, tenant, public)
+    people = await stack.enter_async_context(httpx.AsyncClient(base_url=platform.url, timeout=60))
     people.headers["Authorization"] = f"Bearer {tenant.token}"
-    operator = await stack.enter_async_context(httpx.AsyncClient(base_url=built.url, timeout=60))
+    operator = await stack.enter_async_context(httpx.AsyncClient(base_url=platform.url, timeout=60))
     operator.headers["Authorization"] = f"Bearer {await _token(people, operator, tenant.projects[0], app, private)}"
     return people, operator, app
 
@@ -230,15 +230,15 @@ async def _token(
     return str(answer.json()["access_token"])
 
 
-async def _stored(effort: Effort) -> list[Line]:
-    """The same acts with few and with many instances stored, in turns."""
+async def _stored(effort: InstancesEffort) -> list[InstancesLine]:
+    """The same actions with few and with many instances stored, in turns."""
     async with AsyncExitStack() as stack:
         sides = []
         for count in (effort.few, effort.many):
-            built = await stack.enter_async_context(stand(2, tenants=1))
-            people, operator, app = await _callers(built, stack)
-            await instance_rows.fill(built, built.tenants[0], app, count)
-            sides.append(await _acts(built, stack, people, operator))
+            platform = await stack.enter_async_context(running_platform(2, tenants=1))
+            people, operator, app = await _callers(platform, stack)
+            await instance_rows.fill(platform, platform.tenants[0], app, count)
+            sides.append(await _acts(platform, stack, people, operator))
         lines = []
         for name in sides[0]:
             pooled: tuple[list[float], list[float]] = ([], [])
@@ -248,18 +248,18 @@ async def _stored(effort: Effort) -> list[Line]:
                 ratios.append(statistics.median(rounds[1]) / statistics.median(rounds[0]))
                 for kept, one in zip(pooled, rounds, strict=True):
                     kept += one
-            lines.append(Line(name, latency_of(pooled[0]), latency_of(pooled[1]), median(ratios)))
+            lines.append(InstancesLine(name, latency_of(pooled[0]), latency_of(pooled[1]), median(ratios)))
     return lines
 
 
 async def _acts(
-    built: Stand, stack: AsyncExitStack, people: httpx.AsyncClient, operator: httpx.AsyncClient
+    platform: BenchPlatform, stack: AsyncExitStack, people: httpx.AsyncClient, operator: httpx.AsyncClient
 ) -> dict[str, Callable[[], Awaitable[object]]]:
-    """What is done on one side."""
-    path = f"/api/v1/projects/{built.tenants[0].projects[0]}/app-instances?limit={PAGE}"
+    """The actions on one side."""
+    path = f"/api/v1/projects/{platform.tenants[0].projects[0]}/app-instances?limit={PAGE}"
     cursors = itertools.cycle(await _cursors(people, path))
-    adapter = Adapter(operator)
-    database = Database(PoolSettings(built.dsn, 2))
+    adapter = BenchAdapter(operator)
+    database = Database(PoolSettings(platform.dsn, 2))
     await database.open()
     stack.push_async_callback(database.close)
     clock, limits = SystemClock(), limits_of(Settings())
@@ -299,7 +299,7 @@ async def _timed(act: Callable[[], Awaitable[object]], count: int) -> list[float
     return times
 
 
-def lines_of(found: Instances) -> Iterator[str]:
+def lines_of(found: InstancesResult) -> Iterator[str]:
     """The report, line by line."""
     yield (
         f"{found.creates:,} launches, {found.creates_per_second:.0f}/s: from the request to the adapter that has it"
@@ -315,7 +315,7 @@ def lines_of(found: Instances) -> Iterator[str]:
     yield from _stored_lines(found.lines)
 
 
-def _stored_lines(lines: Sequence[Line]) -> Iterator[str]:
+def _stored_lines(lines: Sequence[InstancesLine]) -> Iterator[str]:
     for line in lines:
         yield (
             f"  {line.name:<28} p50 {line.few.p50_ms:6.2f} ms and {line.many.p50_ms:6.2f} ms, "
@@ -323,8 +323,8 @@ def _stored_lines(lines: Sequence[Line]) -> Iterator[str]:
         )
 
 
-def reached(found: Instances) -> bool:
-    """Whether the goals were."""
+def reached(found: InstancesResult) -> bool:
+    """Whether the goals were reached."""
     return found.claimed.p99_ms < LATENCY_GOAL_MS and all(line.ratio <= RATIO_MAX for line in found.lines)
 
 
@@ -336,10 +336,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(arguments)
     if options.stored_only:
-        lines = asyncio.run(_stored(QUICK if options.quick else Effort()))
+        lines = asyncio.run(_stored(QUICK if options.quick else InstancesEffort()))
         sys.stdout.write("\n".join(_stored_lines(lines)) + "\n")
         return 0 if options.quick or all(line.ratio <= RATIO_MAX for line in lines) else 1
-    found = asyncio.run(measure(QUICK if options.quick else Effort()))
+    found = asyncio.run(measure(QUICK if options.quick else InstancesEffort()))
     if options.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(asdict(found))).decode() + "\n")
     else:

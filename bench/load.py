@@ -1,9 +1,9 @@
-"""The load: a program of its own that sends requests over a few connections, one after the other on each.
+"""The load: a separate program that sends requests over a few connections, one after the other on each.
 
-It reads a plan from its standard input and writes what it saw to its standard output, both as JSON; the plan has the
-token, which therefore stands in no argument. Requests are bytes made beforehand, of an answer only the status and the
-length are read, and one epoll loop serves all connections: it takes a small part of the server's time per request (the
-report says how much), so that with two cores it is not what is measured.
+It reads a plan from standard input and writes the samples to standard output, both as JSON; the token is part of the
+plan, never an argument. Requests are prepared as bytes, only the status and the length of a response are read, and one
+epoll loop serves all connections: per request it takes a small part of the server's time (the report says how much),
+so that with two cores the load program is not the bottleneck.
 
 A mutation gets a new Idempotency-Key each time; a connection has targets of its own, so that no two writers ever meet
 on one row.
@@ -27,7 +27,7 @@ SILENCE_SECONDS_MAX = 30.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class LoadPlan:
     """What to send: where, for how long, and on each connection which requests in turn."""
 
     host: str
@@ -37,8 +37,8 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What came back."""
+class LoadSamples:
+    """The number of responses, their latencies and the CPU time."""
 
     requests: int
     seconds: float
@@ -48,7 +48,7 @@ class Seen:
 
 
 class LoadFailed(Exception):
-    """An answer was not the expected one; measuring its speed would mean nothing."""
+    """A response was not the expected one, so its latency would mean nothing."""
 
 
 def request_maker(target: dict[str, str], host: str) -> Callable[[], bytes]:
@@ -77,12 +77,12 @@ def _keys() -> Iterator[str]:
     return (f"{start}{number:016x}" for number in itertools.count())
 
 
-class Lane:
-    """One connection, and the request that is under way on it."""
+class LoadConnection:
+    """One connection and its pending request."""
 
     __slots__ = ("_makers", "_turn", "received", "sent_at", "socket")
 
-    def __init__(self, plan: Plan, targets: list[dict[str, str]]) -> None:
+    def __init__(self, plan: LoadPlan, targets: list[dict[str, str]]) -> None:
         self._makers = [request_maker(target, f"{plan.host}:{plan.port}") for target in targets]
         self._turn = itertools.cycle(self._makers)
         self.socket = socket.create_connection((plan.host, plan.port), timeout=10)
@@ -98,7 +98,7 @@ class Lane:
         self.socket.sendall(request)
 
     def receive(self) -> bytes | None:
-        """The body of the answer once all of it is there."""
+        """The body of the response once it is complete."""
         piece = self.socket.recv(ANSWER_BYTES_MAX)
         if not piece:
             raise LoadFailed("the server closed a connection")
@@ -115,9 +115,9 @@ class Lane:
         return None
 
 
-def run(plan: Plan) -> Seen:
-    """Keep every connection busy until the time is over, then wait for what is under way."""
-    lanes = [Lane(plan, targets) for targets in plan.lanes]
+def run(plan: LoadPlan) -> LoadSamples:
+    """Keep every connection busy until the time is over, then wait for the pending responses."""
+    lanes = [LoadConnection(plan, targets) for targets in plan.lanes]
     by_descriptor = {lane.socket.fileno(): lane for lane in lanes}
     latencies: list[float] = []
     body = b""
@@ -148,14 +148,14 @@ def run(plan: Plan) -> Seen:
         ended, cpu_ended = time.perf_counter(), time.process_time()
     for lane in lanes:
         lane.socket.close()
-    return Seen(len(latencies), ended - begun, cpu_ended - cpu_begun, latencies, body.decode())
+    return LoadSamples(len(latencies), ended - begun, cpu_ended - cpu_begun, latencies, body.decode())
 
 
 def main() -> int:
-    """Read a plan, run it, write what was seen."""
+    """Read a plan, run it, write the samples."""
     given: dict[str, Any] = json.load(sys.stdin)
     try:
-        seen = run(Plan(**given))
+        seen = run(LoadPlan(**given))
     except (LoadFailed, OSError) as error:
         sys.stderr.write(f"the load failed: {error}\n")
         return 1

@@ -1,8 +1,8 @@
 """What is measured, in which order.
 
 Both sides take turns: a round of the API, then a round of pgbench on the same database, and again. A machine that is
-slower for a while is so for both, and each ratio is taken of two rounds that stand beside each other; what is reported
-is the median over the rounds. Latencies are pooled over all rounds.
+slower for a while is slower for both, and each ratio comes from two adjacent rounds; the median over the rounds is
+reported. Latencies are pooled over all rounds.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import driver, load, meters, pgbench, streams
-from bench.stand import Stand, Tenant
+from bench.bench_platform import BenchPlatform, BenchTenant
 from mooring.gateways.passwords import digest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -22,7 +22,7 @@ RENAME = '{"display_name": "{key}"}'
 
 
 @dataclass(frozen=True)
-class Effort:
+class BenchEffort:
     """How long and how often."""
 
     seconds: float
@@ -41,7 +41,7 @@ class Latency:
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparisonSide:
     """One side of a comparison."""
 
     per_second: float
@@ -55,8 +55,8 @@ class Side:
 class Comparison:
     """The API beside pgbench."""
 
-    api: Side
-    pgbench: Side
+    api: ComparisonSide
+    pgbench: ComparisonSide
     ratio: float
 
 
@@ -77,7 +77,7 @@ class SecondLock:
 
 
 @dataclass(frozen=True)
-class Shares:
+class CpuShares:
     """Where the server's CPU time of one read goes, in microseconds."""
 
     whole: float
@@ -106,7 +106,7 @@ class CatalogResult:
 
 
 @dataclass(frozen=True)
-class Result:
+class BenchResult:
     """Everything that was measured."""
 
     connections: int
@@ -114,10 +114,10 @@ class Result:
     read_with_token: Comparison
     mutation: Comparison
     second_lock: SecondLock
-    shares: Shares
+    shares: CpuShares
     streams: Latency
     followers: int
-    memory: meters.Memory
+    memory: meters.ProcessMemory
     catalog: CatalogResult | None = None  # measured on stands of its own
 
 
@@ -133,7 +133,7 @@ def median(values: list[float]) -> float:
 
 
 @dataclass(frozen=True)
-class Round:
+class BenchRound:
     """One round of one side."""
 
     per_second: float
@@ -144,10 +144,10 @@ class Round:
     client_cpu: float = 0.0
 
 
-def side_of(rounds: list[Round]) -> Side:
+def side_of(rounds: list[BenchRound]) -> ComparisonSide:
     """A side, of its rounds."""
     count = sum(each.count for each in rounds)
-    return Side(
+    return ComparisonSide(
         per_second=median([each.per_second for each in rounds]),
         latency=latency_of([each for one in rounds for each in one.latencies_ms]),
         postgres_cpu_us=sum(each.postgres_cpu for each in rounds) / count * 1e6,
@@ -157,19 +157,19 @@ def side_of(rounds: list[Round]) -> Side:
 
 
 class Bench:
-    """The measurements on one stand."""
+    """The measurements on one platform."""
 
-    def __init__(self, stand: Stand, effort: Effort) -> None:
-        self._stand = stand
+    def __init__(self, platform: BenchPlatform, effort: BenchEffort) -> None:
+        self._platform = platform
         self._effort = effort
-        self._first = stand.tenants[0]
+        self._first = platform.tenants[0]
         self.last_body = b""
 
-    async def run(self) -> Result:
+    async def run(self) -> BenchResult:
         """All of them."""
         await self._api(self._reads())  # the first seconds of a process are not its usual ones
         await self._api(self._mutations())
-        tenant = pgbench.Session(self._first)
+        tenant = pgbench.PgbenchSession(self._first)
         reading = pgbench.read_script(self._first)
         look_up = pgbench.read_with_token_script(self._first, digest(self._first.token))
         writing = pgbench.mutation_script(self._first, self.last_body)
@@ -178,14 +178,14 @@ class Bench:
             read_api.append(await self._api(self._reads()))
             read_limit.append(await self._pgbench(reading, tenant))
             # A token is looked up for the platform: who its holder is, is found out by it.
-            token_limit.append(await self._pgbench(look_up, pgbench.Session(None)))
+            token_limit.append(await self._pgbench(look_up, pgbench.PgbenchSession(None)))
             write_api.append(await self._api(self._mutations()))
             write_limit.append(await self._pgbench(writing, tenant))
         shares = await self._shares(side_of(read_api).server_cpu_us)
-        memory = meters.memory(self._stand.server_pid)
+        memory = meters.memory(self._platform.server_pid)
         second_lock = await self._second_lock()
-        return Result(
-            connections=self._stand.connections,
+        return BenchResult(
+            connections=self._platform.connections,
             read=_comparison(read_api, read_limit),
             read_with_token=_comparison(read_api, token_limit),
             mutation=_comparison(write_api, write_limit),
@@ -202,48 +202,48 @@ class Bench:
     def _mutations(self) -> list[list[dict[str, str]]]:
         return [[_mutation(self._first, project)] for project in self._first.projects]
 
-    async def _api(self, lanes: list[list[dict[str, str]]]) -> Round:
-        stand = self._stand
-        server, postgres = meters.cpu_seconds(stand.server_pid), meters.family_cpu_seconds(stand.postmaster_pid)
-        plan = load.Plan(stand.host, stand.port, self._effort.seconds, lanes)
-        seen = load.Seen(**await program("bench.load", asdict(plan)))
+    async def _api(self, lanes: list[list[dict[str, str]]]) -> BenchRound:
+        platform = self._platform
+        server, postgres = meters.cpu_seconds(platform.server_pid), meters.family_cpu_seconds(platform.postmaster_pid)
+        plan = load.LoadPlan(platform.host, platform.port, self._effort.seconds, lanes)
+        seen = load.LoadSamples(**await program("bench.load", asdict(plan)))
         self.last_body = seen.last_body.encode()
-        return Round(
+        return BenchRound(
             per_second=seen.requests / seen.seconds,
             count=seen.requests,
             latencies_ms=seen.latencies_ms,
-            postgres_cpu=meters.family_cpu_seconds(stand.postmaster_pid) - postgres,
-            server_cpu=meters.cpu_seconds(stand.server_pid) - server,
+            postgres_cpu=meters.family_cpu_seconds(platform.postmaster_pid) - postgres,
+            server_cpu=meters.cpu_seconds(platform.server_pid) - server,
             client_cpu=seen.cpu_seconds,
         )
 
-    async def _pgbench(self, script: pgbench.Script, session: pgbench.Session) -> Round:
-        postgres = meters.family_cpu_seconds(self._stand.postmaster_pid)
-        limit = await pgbench.run(self._stand, script, session, self._effort.seconds)
-        used = meters.family_cpu_seconds(self._stand.postmaster_pid) - postgres
-        return Round(limit.per_second, limit.transactions, limit.latencies_ms, used)
+    async def _pgbench(self, script: pgbench.PgbenchScript, session: pgbench.PgbenchSession) -> BenchRound:
+        postgres = meters.family_cpu_seconds(self._platform.postmaster_pid)
+        limit = await pgbench.run(self._platform, script, session, self._effort.seconds)
+        used = meters.family_cpu_seconds(self._platform.postmaster_pid) - postgres
+        return BenchRound(limit.per_second, limit.transactions, limit.latencies_ms, used)
 
-    async def _shares(self, whole: float) -> Shares:
+    async def _shares(self, whole: float) -> CpuShares:
         """Take the same path apart: without the database, and the database's driver alone."""
-        lanes = [[_target(self._first, "/api/v1/whoami")]] * self._stand.connections
+        lanes = [[_target(self._first, "/api/v1/whoami")]] * self._platform.connections
         without = side_of([await self._api(lanes)]).server_cpu_us
-        plan = driver.Plan(self._stand.dsn, self._first.id, list(self._first.projects), self._effort.seconds)
-        seen = driver.Seen(**await program("bench.driver", asdict(plan)))
+        plan = driver.DriverPlan(self._platform.dsn, self._first.id, list(self._first.projects), self._effort.seconds)
+        seen = driver.DriverSamples(**await program("bench.driver", asdict(plan)))
         alone = seen.cpu_seconds / seen.reads * 1e6
-        return Shares(whole, without, alone, whole - without - alone)
+        return CpuShares(whole, without, alone, whole - without - alone)
 
     async def _second_lock(self) -> SecondLock:
         first = self._first
-        sticky, renamed = pgbench.read_script(first), pgbench.renaming_read_script(self._stand.tenants)
-        tenants = [_read(each, each.projects[0]) for each in self._stand.tenants]
+        sticky, renamed = pgbench.read_script(first), pgbench.renaming_read_script(self._platform.tenants)
+        tenants = [_read(each, each.projects[0]) for each in self._platform.tenants]
         half = len(tenants) // 2
         lanes_half = [[each] for each in tenants[:half]]
         lanes_all = [list(pair) for pair in zip(tenants[::2], tenants[1::2], strict=True)]
         without, with_lock, renaming, one, as_many, twice = [], [], [], [], [], []
         for _ in range(self._effort.rounds):
-            without.append((await self._pgbench(sticky, pgbench.Session(None))).per_second)
-            with_lock.append((await self._pgbench(sticky, pgbench.Session(first))).per_second)
-            renaming.append((await self._pgbench(renamed, pgbench.Session(first))).per_second)
+            without.append((await self._pgbench(sticky, pgbench.PgbenchSession(None))).per_second)
+            with_lock.append((await self._pgbench(sticky, pgbench.PgbenchSession(first))).per_second)
+            renaming.append((await self._pgbench(renamed, pgbench.PgbenchSession(first))).per_second)
             one.append((await self._api(self._reads())).per_second)
             as_many.append((await self._api(lanes_half)).per_second)
             twice.append((await self._api(lanes_all)).per_second)
@@ -261,20 +261,20 @@ class Bench:
         )
 
     async def _streams(self) -> Latency:
-        stand, first = self._stand, self._first
-        plan = streams.Plan(
-            host=stand.host,
-            port=stand.port,
+        platform, first = self._platform, self._first
+        plan = streams.StreamsPlan(
+            host=platform.host,
+            port=platform.port,
             token=first.token,
             stream_path=f"/api/v1/tenants/{first.id}/events/stream",
             change=_mutation(first, first.projects[0]),
             followers=self._effort.followers,
             changes=self._effort.changes,
         )
-        return latency_of(streams.Seen(**await program("bench.streams", asdict(plan))).latencies_ms)
+        return latency_of(streams.StreamsSamples(**await program("bench.streams", asdict(plan))).latencies_ms)
 
 
-def _comparison(api: list[Round], limit: list[Round]) -> Comparison:
+def _comparison(api: list[BenchRound], limit: list[BenchRound]) -> Comparison:
     ratios = [mine.per_second / other.per_second for mine, other in zip(api, limit, strict=True)]
     return Comparison(side_of(api), side_of(limit), median(ratios))
 
@@ -284,15 +284,15 @@ def _cost(rates: list[float], compared_with: list[float]) -> float:
     return 1 - median([mine / other for mine, other in zip(rates, compared_with, strict=True)])
 
 
-def _target(tenant: Tenant, path: str) -> dict[str, str]:
+def _target(tenant: BenchTenant, path: str) -> dict[str, str]:
     return {"method": "GET", "path": path, "token": tenant.token}
 
 
-def _read(tenant: Tenant, project_id: str) -> dict[str, str]:
+def _read(tenant: BenchTenant, project_id: str) -> dict[str, str]:
     return _target(tenant, f"/api/v1/projects/{project_id}")
 
 
-def _mutation(tenant: Tenant, project_id: str) -> dict[str, str]:
+def _mutation(tenant: BenchTenant, project_id: str) -> dict[str, str]:
     return {**_read(tenant, project_id), "method": "PATCH", "body": RENAME}
 
 

@@ -1,10 +1,10 @@
 """What the control plane takes to add many members to one instance, all at once.
 
 `python -m bench.members`, and a part of `python -m bench`. One PostgreSQL, one server process, an adapter of the kit as
-a process of its own (`bench/member_adapter.py`), and simulated nodes in this process, each with an allocation that
-stands; they do every task at once. Measured is the time from before the request that adds the members until the answer
-that calls the operation succeeded has arrived, less what the nodes themselves took. Beside it stands a limit of the
-same run: as many tasks on the same nodes, made by the API and done without any instance, in the same three rounds.
+a separate process (`bench/member_adapter.py`), and simulated nodes in this process, each with an active allocation;
+they perform every task at once. Measured is the time from before the request that adds the members until the response
+that shows the operation as succeeded, minus the time of the nodes. A limit is measured in the same run: as many tasks
+on the same nodes, created by the API without an instance, in the same three rounds.
 """
 
 import argparse
@@ -24,9 +24,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from bench import agent_load, fleet, instance_rows
-from bench.agent_load import Agent, Crew, Lane
+from bench.agent_load import AgentFleet, LoadAgent, TaskConnection
+from bench.bench_platform import BenchPlatform, running_platform
 from bench.load import LoadFailed
-from bench.stand import Stand, stand
 from mooring.core.identity.platform_key import encoded
 from mooring_agent.control_plane.messages import ClaimResponse, Task
 from mooring_agent.tasks.verifier import TaskRefused
@@ -49,18 +49,18 @@ _RESULTS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Effort:
+class MembersEffort:
     """How many members, and how often."""
 
     members: int = MEMBERS
     rounds: int = 3
 
 
-QUICK = Effort(members=5, rounds=1)
+QUICK = MembersEffort(members=5, rounds=1)
 
 
 @dataclass(frozen=True)
-class Members:
+class MembersResult:
     """What was measured: the median of the rounds, in seconds."""
 
     members: int
@@ -73,18 +73,18 @@ class Members:
     ratio: float
 
 
-class Doer(Agent):
-    """A simulated agent that does whatever it is given at once, and notes how long that took."""
+class WorkingAgent(LoadAgent):
+    """A simulated agent that performs every task at once, and records how long that took."""
 
     __slots__ = ("node_id", "took")
 
-    def __init__(self, crew: Crew, node_id: str, token: str) -> None:
+    def __init__(self, crew: AgentFleet, node_id: str, token: str) -> None:
         super().__init__(crew, node_id, token)
         self.node_id = node_id
         self.took = 0.0
 
     def answered(self, body: bytes) -> None:
-        """Believe and do what came, tell it, and poll again."""
+        """Verify and perform the tasks of a response, report them, and poll again."""
         self.counts.polls += 1
         for envelope in _CLAIMED.decode(body).tasks:
             begun = time.perf_counter()
@@ -100,45 +100,45 @@ class Doer(Agent):
         self.poll()
 
     def result_of(self, task: Task) -> dict[str, Any]:
-        """What came of it."""
+        """The result of a task, as the agent reports it."""
         return _RESULTS.get(task.type, {"exit_code": 0})
 
 
-class Fleet(Crew):
-    """All simulated nodes, there at once."""
+class WorkingFleet(AgentFleet):
+    """All simulated nodes, connected at once."""
 
     async def come(self) -> None:
         """Connect and poll."""
-        self._shared = [await self._connected(lambda: Lane(self.counts)) for _ in range(LANES)]
+        self._shared = [await self._connected(lambda: TaskConnection(self.counts)) for _ in range(LANES)]
         for each in self.plan.members:
 
-            def made(node_id: str = each["node_id"], token: str = each["token"]) -> Doer:
-                return Doer(self, node_id, token)
+            def made(node_id: str = each["node_id"], token: str = each["token"]) -> WorkingAgent:
+                return WorkingAgent(self, node_id, token)
 
             self._agents.append(await self._connected(made))
 
     def took(self) -> float:
-        """What the slowest node has taken since it was asked last."""
-        doers = [each for each in self._agents if isinstance(each, Doer)]
+        """The time of the slowest node since the last call."""
+        doers = [each for each in self._agents if isinstance(each, WorkingAgent)]
         slowest = max(each.took for each in doers)
         for each in doers:
             each.took = 0.0
         return slowest
 
 
-async def measure(effort: Effort) -> Members:
-    """Build a stand of its own, measure, and take it down."""
-    async with stand(CONNECTIONS, tenants=1) as built, AsyncExitStack() as stack:
-        tenant = built.tenants[0]
+async def measure(effort: MembersEffort) -> MembersResult:
+    """Start a platform of its own, measure, and stop it."""
+    async with running_platform(CONNECTIONS, tenants=1) as platform, AsyncExitStack() as stack:
+        tenant = platform.tenants[0]
         home = (tenant.id, tenant.projects[0])
-        joined = await fleet.join(built.dsn, (effort.members + 1) * effort.rounds, home)
+        joined = await fleet.join(platform.dsn, (effort.members + 1) * effort.rounds, home)
         members = [asdict(each) for each in joined.members]
-        crew = Fleet(_plan(built, members, joined, tenant.token))
+        crew = WorkingFleet(_plan(platform, members, joined, tenant.token))
         stack.callback(crew.close)
         await crew.come()
-        people = await stack.enter_async_context(httpx.AsyncClient(base_url=built.url, timeout=PATIENCE_SECONDS))
+        people = await stack.enter_async_context(httpx.AsyncClient(base_url=platform.url, timeout=PATIENCE_SECONDS))
         people.headers["Authorization"] = f"Bearer {tenant.token}"
-        app = await stack.enter_async_context(_adapter(built))
+        app = await stack.enter_async_context(_adapter(platform))
         place = f"/api/v1/projects/{home[1]}"
         totals, nodes, alone = [], [], []
         for number in range(effort.rounds):
@@ -151,7 +151,7 @@ async def measure(effort: Effort) -> Members:
             crew.check()
     overheads = [total - own for total, own in zip(totals, nodes, strict=True)]
     middle = sorted(range(effort.rounds), key=overheads.__getitem__)[effort.rounds // 2]
-    return Members(
+    return MembersResult(
         members=effort.members,
         tasks=effort.members * TASKS_PER_MEMBER,
         total=totals[middle],
@@ -163,13 +163,15 @@ async def measure(effort: Effort) -> Members:
     )
 
 
-def _plan(built: Stand, members: list[dict[str, str]], joined: fleet.Fleet, token: str) -> agent_load.Plan:
-    return agent_load.Plan(
-        host=built.host,
-        port=built.port,
-        dsn=built.dsn,
-        server_pid=built.server_pid,
-        postmaster_pid=built.postmaster_pid,
+def _plan(
+    platform: BenchPlatform, members: list[dict[str, str]], joined: fleet.JoinedFleet, token: str
+) -> agent_load.AgentLoadPlan:
+    return agent_load.AgentLoadPlan(
+        host=platform.host,
+        port=platform.port,
+        dsn=platform.dsn,
+        server_pid=platform.server_pid,
+        postmaster_pid=platform.postmaster_pid,
         members=members,
         unattended=[],
         home=[],
@@ -184,22 +186,22 @@ def _plan(built: Stand, members: list[dict[str, str]], joined: fleet.Fleet, toke
 
 
 @asynccontextmanager
-async def _adapter(built: Stand) -> AsyncIterator[instance_rows.Launchable]:
+async def _adapter(platform: BenchPlatform) -> AsyncIterator[instance_rows.Launchable]:
     """The app, and its adapter as a process."""
     private = Ed25519PrivateKey.generate()
     app = await instance_rows.make_launchable(
-        built, built.tenants[0], encoded(private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
+        platform, platform.tenants[0], encoded(private.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
     )
-    key = built.directory / "adapter.key"
+    key = platform.directory / "adapter.key"
     key.touch(mode=0o600)
     key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
-    with (built.directory / "adapter.log").open("wb") as log:
+    with (platform.directory / "adapter.log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "bench.member_adapter",
             "--url",
-            built.url,
+            platform.url,
             "--key-file",
             str(key),
             cwd=ROOT,
@@ -216,7 +218,7 @@ async def _adapter(built: Stand) -> AsyncIterator[instance_rows.Launchable]:
 
 
 async def _launched(people: httpx.AsyncClient, place: str, app: instance_rows.Launchable, what: tuple[str, str]) -> str:
-    """An instance with one member, which runs."""
+    """Launch an instance with one member and wait until it runs."""
     name, allocation_id = what
     body = {
         "app": instance_rows.SLUG,
@@ -234,7 +236,7 @@ async def _launched(people: httpx.AsyncClient, place: str, app: instance_rows.La
 
 
 async def _added(people: httpx.AsyncClient, path: str, members: list[dict[str, str]]) -> float:
-    """Add them, and wait for the end: how long it took."""
+    """Add members and wait for the end of the operation; the time it took."""
     placement = {"allocations": [each["allocation_id"] for each in members]}
     begun = time.perf_counter()
     made = await _sent(
@@ -254,8 +256,10 @@ async def _added(people: httpx.AsyncClient, path: str, members: list[dict[str, s
     return took
 
 
-async def _tasks_alone(crew: Fleet, people: httpx.AsyncClient, place: str, members: list[dict[str, str]]) -> float:
-    """As many tasks, one round after the other, without an instance: how long that took."""
+async def _tasks_alone(
+    crew: WorkingFleet, people: httpx.AsyncClient, place: str, members: list[dict[str, str]]
+) -> float:
+    """As many tasks, one round after the other, without an instance; the time they took."""
     begun = time.perf_counter()
     for _ in range(TASKS_PER_MEMBER):
         wanted = crew.counts.accepted + len(members)
@@ -279,7 +283,7 @@ async def _sent(people: httpx.AsyncClient, path: str, body: dict[str, Any]) -> d
     return found
 
 
-def lines_of(found: Members) -> Iterator[str]:
+def lines_of(found: MembersResult) -> Iterator[str]:
     """The report, line by line."""
     yield (
         f"{found.members} members added at once on simulated nodes: {found.total:.2f} s, of which the nodes took "
@@ -289,8 +293,8 @@ def lines_of(found: Members) -> Iterator[str]:
     yield f"  limit of the same run: the same {found.tasks} tasks alone {found.alone:.2f} s   ratio {found.ratio:.2f}"
 
 
-def reached(found: Members) -> bool:
-    """Whether the goal was."""
+def reached(found: MembersResult) -> bool:
+    """Whether the goal was reached."""
     return found.overhead < GOAL_SECONDS
 
 
@@ -300,7 +304,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="a few seconds: shows that it runs, not how fast it is")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     options = parser.parse_args(arguments)
-    found = asyncio.run(measure(QUICK if options.quick else Effort()))
+    found = asyncio.run(measure(QUICK if options.quick else MembersEffort()))
     if options.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(asdict(found))).decode() + "\n")
     else:

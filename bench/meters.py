@@ -10,20 +10,20 @@ KIB = 1024
 
 
 @dataclass(frozen=True)
-class Memory:
+class ProcessMemory:
     """The resident memory of a process, now and at its highest."""
 
     resident_bytes: int
     peak_bytes: int
 
 
-def memory(pid: int) -> Memory:
+def memory(pid: int) -> ProcessMemory:
     """The memory that a process holds."""
     fields = {}
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         name, _, value = line.partition(":")
         fields[name] = value.split()
-    return Memory(int(fields["VmRSS"][0]) * KIB, int(fields["VmHWM"][0]) * KIB)
+    return ProcessMemory(int(fields["VmRSS"][0]) * KIB, int(fields["VmHWM"][0]) * KIB)
 
 
 def cpu_seconds(pid: int) -> float:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.stand import Stand, Tenant
+from bench.bench_platform import BenchPlatform, BenchTenant
 from mooring.core.identity.project import Project, update_project
 from mooring.core.kernel.decision import Actor, DecisionContext, PrincipalKind
 from mooring.core.kernel.ids import Prefix
@@ -38,11 +38,11 @@ GRACE_SECONDS = 60.0
 
 
 class PgbenchFailed(Exception):
-    """pgbench did not do what it was asked for; its rate would mean nothing."""
+    """pgbench failed, so its rate would mean nothing."""
 
 
 @dataclass(frozen=True)
-class Script:
+class PgbenchScript:
     """What one transaction does, and the values of the variables that stay the same."""
 
     text: str
@@ -50,28 +50,28 @@ class Script:
 
 
 @dataclass(frozen=True)
-class Limit:
-    """How fast PostgreSQL was without us."""
+class PgbenchResult:
+    """The rate and latencies of PostgreSQL without the server."""
 
     per_second: float
     transactions: int
     latencies_ms: list[float]
 
 
-def read_script(tenant: Tenant) -> Script:
+def read_script(tenant: BenchTenant) -> PgbenchScript:
     """The statement of `GET /projects/{project_id}`."""
     arms = [_with_variables(projects.FIND, [f"p{client}"]) + ";" for client in range(len(tenant.projects))]
-    return Script(_by_number("client_id", arms), _project_variables(tenant))
+    return PgbenchScript(_by_number("client_id", arms), _project_variables(tenant))
 
 
-def read_with_token_script(tenant: Tenant, token_digest: bytes) -> Script:
+def read_with_token_script(tenant: BenchTenant, token_digest: bytes) -> PgbenchScript:
     """The same after the look-up of the token, which the server's cache spares it."""
     look_up = _with_variables(tokens.FACTS, ["token"]) + ";\n"
     read = read_script(tenant)
-    return Script(look_up + read.text, {**read.constants, "token": _text(token_digest)})
+    return PgbenchScript(look_up + read.text, {**read.constants, "token": _text(token_digest)})
 
 
-def renaming_read_script(tenants: Sequence[Tenant]) -> Script:
+def renaming_read_script(tenants: Sequence[BenchTenant]) -> PgbenchScript:
     """The read with a tenant's name before each: every client takes turns between two tenants of its own."""
     arms, constants = [], {"turn": "0"}
     for number, tenant in enumerate(tenants):
@@ -79,10 +79,10 @@ def renaming_read_script(tenants: Sequence[Tenant]) -> Script:
         name = _with_variables(NAME_TENANT, [f"t{number}"])
         arms.append(f"{name};\n{_with_variables(projects.FIND, [f'p{number}'])};")
     turns = "\\set turn 1 - :turn\n\\set which :client_id * 2 + :turn\n"
-    return Script(turns + _by_number("which", arms), constants)
+    return PgbenchScript(turns + _by_number("which", arms), constants)
 
 
-def mutation_script(tenant: Tenant, answer_body: bytes) -> Script:
+def mutation_script(tenant: BenchTenant, answer_body: bytes) -> PgbenchScript:
     """The statements of `PATCH /projects/{project_id}`: read the row, then write everything at once."""
     loads = [_with_variables(projects.FIND, [f"p{client}"]) + " \\gset seen_" for client in range(len(tenant.projects))]
     statement, arguments = _composed(tenant, answer_body)
@@ -102,7 +102,7 @@ def mutation_script(tenant: Tenant, answer_body: bytes) -> Script:
             _with_variables(statement, names) + ";",
         )
     )
-    return Script(text, {**_project_variables(tenant), **constants, "n": "0"})
+    return PgbenchScript(text, {**_project_variables(tenant), **constants, "n": "0"})
 
 
 _FRESH = {
@@ -125,7 +125,7 @@ _VOLATILE: dict[str | int, str] = {
 """Which argument of the composed statement is another one in each transaction, by the value that stands for it."""
 
 
-def _composed(tenant: Tenant, answer_body: bytes) -> tuple[str, list[object]]:
+def _composed(tenant: BenchTenant, answer_body: bytes) -> tuple[str, list[object]]:
     now = datetime.now(UTC)
     project = Project("its project", tenant.id, "project", "Project", REVISION_SEEN, now, None)
     actor = Actor(PrincipalKind.USER, tenant.admin_id, tenant.token_id)
@@ -150,7 +150,7 @@ def _text(value: object) -> str:
     return str(value)
 
 
-def _project_variables(tenant: Tenant) -> dict[str, str]:
+def _project_variables(tenant: BenchTenant) -> dict[str, str]:
     return {f"p{client}": project for client, project in enumerate(tenant.projects)}
 
 
@@ -174,10 +174,10 @@ def _by_number(variable: str, arms: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True)
-class Session:
-    """As whom pgbench asks: a tenant behind the second lock, or the platform."""
+class PgbenchSession:
+    """The role of the session: a tenant behind the second lock, or the platform."""
 
-    tenant: Tenant | None
+    tenant: BenchTenant | None
 
     def options(self, dsn: str) -> str:
         """libpq's options for the server's own settings of a session."""
@@ -187,9 +187,9 @@ class Session:
         return " ".join(f"-c {name}={value}" for name, value in settings.items() if name != "application_name")
 
 
-async def run(stand: Stand, script: Script, session: Session, seconds: float) -> Limit:
+async def run(platform: BenchPlatform, script: PgbenchScript, session: PgbenchSession, seconds: float) -> PgbenchResult:
     """Run a script on every connection for a while."""
-    place = stand.directory / "pgbench"
+    place = platform.directory / "pgbench"
     place.mkdir(exist_ok=True)
     for old in place.iterdir():
         old.unlink()
@@ -198,22 +198,22 @@ async def run(stand: Stand, script: Script, session: Session, seconds: float) ->
     # pgbench counts whole seconds; what only has to be seen to run is counted otherwise.
     length = f"--time={round(seconds)}" if seconds >= 1 else f"--transactions={FEW_TRANSACTIONS}"
     command = [
-        str(stand.installation.program("pgbench")),
+        str(platform.installation.program("pgbench")),
         "--no-vacuum",
         "--protocol=prepared",
-        f"--client={stand.connections}",
-        f"--jobs={min(2, stand.connections)}",
+        f"--client={platform.connections}",
+        f"--jobs={min(2, platform.connections)}",
         length,
         f"--file={place / 'script.sql'}",
         "--log",
         f"--log-prefix={place / 'latency'}",
         f"--sampling-rate={LATENCY_SAMPLE}",
         *(f"--define={name}={value}" for name, value in constants.items()),
-        stand.dsn,
+        platform.dsn,
     ]
     process = await asyncio.create_subprocess_exec(
         *command,
-        env={"PGOPTIONS": session.options(stand.dsn), "LC_ALL": "C"},
+        env={"PGOPTIONS": session.options(platform.dsn), "LC_ALL": "C"},
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -225,7 +225,7 @@ async def run(stand: Stand, script: Script, session: Session, seconds: float) ->
     rate = RATE.search(output.decode())
     if process.returncode != 0 or rate is None or b"aborted" in complaint:
         raise PgbenchFailed(complaint.decode(errors="replace")[-2000:])
-    return Limit(float(rate[1]), _count(output.decode()), _latencies(place))
+    return PgbenchResult(float(rate[1]), _count(output.decode()), _latencies(place))
 
 
 def _count(output: str) -> int:

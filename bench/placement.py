@@ -22,8 +22,8 @@ MODELS = ("h100-80g", "a100-40g")
 
 
 @dataclass(frozen=True)
-class Measured:
-    """What came of it."""
+class PlacementResult:
+    """The number of decisions and their CPU time."""
 
     nodes: int
     requests: int
@@ -79,23 +79,23 @@ def example_requests(count: int, seed: int = SEED) -> list[PlacementRequest]:
     return requests
 
 
-def measure(nodes: int = NODES, requests: int = REQUESTS) -> Measured:
+def measure(nodes: int = NODES, requests: int = REQUESTS) -> PlacementResult:
     """Build one board, and decide every request on it."""
     seen, wanted = example_nodes(nodes), example_requests(requests)
     begun = time.process_time()
     board = PlacementBoard(seen)
-    built = time.process_time()
+    platform = time.process_time()
     placed = 0
     for each in wanted:
         plan = board.place([each])
         if plan is not None:
             board.claim(plan)
             placed += 1
-    return Measured(nodes, requests, placed, built - begun, time.process_time() - built)
+    return PlacementResult(nodes, requests, placed, platform - begun, time.process_time() - platform)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print what came of it."""
+    """Print the rates."""
     parser = argparse.ArgumentParser(prog="python -m bench.placement", description=__doc__)
     parser.add_argument("--nodes", type=int, default=NODES)
     parser.add_argument("--requests", type=int, default=REQUESTS)
@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
     found = measure(options.nodes, options.requests)
     sys.stdout.write(
         f"placement of {found.requests:,} requests on {found.nodes:,} nodes: {found.per_second:,.0f} decisions per "
-        f"second and core, {found.placed:,} placed; the board was built in {found.build_seconds * 1000:,.0f} ms\n"
+        f"second and core, {found.placed:,} placed; the board was platform in {found.build_seconds * 1000:,.0f} ms\n"
     )
     return 0
 

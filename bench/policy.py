@@ -17,7 +17,7 @@ ROUNDS = 3
 
 
 @dataclass(frozen=True)
-class Rate:
+class PolicyRate:
     """How often something was done in a second of CPU time, in the best round."""
 
     name: str
@@ -54,7 +54,7 @@ EXAMPLE_REQUESTS = {
 }
 
 
-def measure(decisions: int = DECISIONS, rounds: int = ROUNDS) -> list[Rate]:
+def measure(decisions: int = DECISIONS, rounds: int = ROUNDS) -> list[PolicyRate]:
     """Decide each example often, and take the best of some rounds."""
     chain = example_chain()
     rates = []
@@ -65,7 +65,7 @@ def measure(decisions: int = DECISIONS, rounds: int = ROUNDS) -> list[Rate]:
             for _ in range(decisions):
                 chain.decide(request)
             seconds.append(max(time.process_time() - begun, 1e-9))
-        rates.append(Rate(name, decisions / min(seconds)))
+        rates.append(PolicyRate(name, decisions / min(seconds)))
     return rates
 
 

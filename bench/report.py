@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from bench.measure import CatalogResult, Comparison, Result
+from bench.measure import BenchResult, CatalogResult, Comparison
 
 GOALS = {"read": 0.30, "mutation": 0.40}
 LOCK_COST_MAX = 0.20
@@ -10,7 +10,7 @@ CATALOG_RATIO_MAX = 2.0
 MIB = 1024 * 1024
 
 
-def lines_of(result: Result) -> Iterator[str]:
+def lines_of(result: BenchResult) -> Iterator[str]:
     """The report, line by line."""
     yield f"One API process, {result.connections} connections on each side, one PostgreSQL, rounds taking turns."
     yield ""
@@ -62,7 +62,7 @@ def _cpu_row(name: str, compared: Comparison) -> str:
     return f"{name:34}{used}   {compared.pgbench.postgres_cpu_us:>25.0f}"
 
 
-def _shares(result: Result) -> Iterator[str]:
+def _shares(result: BenchResult) -> Iterator[str]:
     shares = result.shares
     if shares.whole <= 0:
         yield "Where the server's time of a read goes: it was too short for the clock of its processor time"
@@ -76,7 +76,7 @@ def _shares(result: Result) -> Iterator[str]:
         yield f"  {name:43}{part:>6.0f}{part / shares.whole:>7.0%}"
 
 
-def _second_lock(result: Result) -> Iterator[str]:
+def _second_lock(result: BenchResult) -> Iterator[str]:
     lock = result.second_lock
     yield f"{'The second lock (row-level security)':44}{'reads/s':>9}{'cost':>7}"
     for name, rate, cost in (

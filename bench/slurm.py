@@ -1,7 +1,7 @@
 """From nothing to the first `srun`: a cluster that the platform launches, beside the same cluster booted by hand.
 
 `python -m bench.slurm`, and a part of `python -m bench` where real Slurm can run (as root, with its packages). One
-machine, warm: its agent runs, Slurm's programs are installed. Both sides make their sandboxes anew in every round, with
+warm machine: its agent runs, Slurm's programs are installed. Both sides create new sandboxes in every round, with
 one controller and two workers, and end with the output of `srun -N2 hostname` as the tenant's user. By hand means: the
 same sandboxes with the same limits, the same files and the same daemons, by a program that does one thing after the
 other (sandboxes, files, munged, Slurm's daemons, the wait for two idle nodes, srun) and each of them for all three
@@ -36,7 +36,7 @@ from mooring_sdk import models
 from mooring_slurm import config_files, daemons
 from mooring_slurm.launch_config import LaunchConfig
 from mooring_slurm.layout import MemberHome, modes
-from tests.e2e.slurm.cluster import SKU, Site, Tenant, site
+from tests.e2e.slurm.cluster import SKU, SlurmSite, SlurmTenant, site
 
 GOAL = 2.0
 SUBNET = "10.78.0.0/24"
@@ -47,18 +47,18 @@ READY = 'n=0; until scontrol ping 2>/dev/null | grep -q UP && [ "$(sinfo -h -t i
 
 
 @dataclass(frozen=True)
-class Effort:
+class SlurmEffort:
     """How often."""
 
     rounds: int = 10
 
 
-QUICK = Effort(rounds=1)
+QUICK = SlurmEffort(rounds=1)
 
 
 @dataclass(frozen=True)
-class Share:
-    """What a sandbox may have of the machine, as the platform says it to the node."""
+class SandboxShare:
+    """The limits of a sandbox, as the platform sends them to the node."""
 
     cpus: float
     memory_bytes: int
@@ -66,7 +66,7 @@ class Share:
 
 
 @dataclass(frozen=True)
-class Slurm:
+class SlurmResult:
     """What was measured: each in milliseconds, and the median of the rounds' ratios; `each_ms` is every round's two."""
 
     rounds: int
@@ -85,10 +85,10 @@ def is_missing() -> str:
     return f"{', '.join(absent)} cannot be found; `make test` as root on Debian installs them" if absent else ""
 
 
-class ByHand:
+class ManualCluster:
     """The same cluster in the same kind of sandboxes, without a platform."""
 
-    def __init__(self, directory: Path, number: int, share: Share) -> None:
+    def __init__(self, directory: Path, number: int, share: SandboxShare) -> None:
         self.share = share
         self.host = NamespaceHost(directory / "host", f"nod_bench{number}")
         self.names = ("controller-0", "worker-0", "worker-1")
@@ -173,8 +173,8 @@ class ByHand:
         await self.host.start_service(owner, daemon.name, process, RestartPolicy("on_failure"))
 
 
-def measure(effort: Effort) -> Slurm:
-    """Build a site of its own, measure, and take it down."""
+def measure(effort: SlurmEffort) -> SlurmResult:
+    """Start its own site, measure, and stop it."""
     with tempfile.TemporaryDirectory(prefix="mooring-bench-") as name, site(Path(name), gpus=(GPUS,)) as place:
         tenant = place.tenant("harbour")
         launch_time(place, tenant, "warm-up")
@@ -190,7 +190,7 @@ def measure(effort: Effort) -> Slurm:
             if not hand_first:
                 by_hand.append(hand_time(Path(name) / f"hand-{number}", number, share))
     ratios = [one / other for one, other in zip(platform, by_hand, strict=True)]
-    return Slurm(
+    return SlurmResult(
         rounds=effort.rounds,
         each_ms=[(one * 1000, other * 1000) for one, other in zip(platform, by_hand, strict=True)],
         platform=latency_of([each * 1000 for each in platform]),
@@ -200,18 +200,20 @@ def measure(effort: Effort) -> Slurm:
     )
 
 
-def share_of(tenant: Tenant) -> Share:
+def share_of(tenant: SlurmTenant) -> SandboxShare:
     """What the platform gave to each member of the cluster that it launched."""
     made = [each for each in tenant.client.iter_tasks(tenant.project_id, limit=200) if each.type == "sandbox.create"]
-    shares = {Share(**{name: each.arguments[name] for name in ("cpus", "memory_bytes", "pids")}) for each in made}
+    shares = {
+        SandboxShare(**{name: each.arguments[name] for name in ("cpus", "memory_bytes", "pids")}) for each in made
+    }
     (share,) = shares  # they are alike
     return share
 
 
-def hand_time(directory: Path, number: int, share: Share) -> float:
-    """What it takes by hand, in seconds."""
+def hand_time(directory: Path, number: int, share: SandboxShare) -> float:
+    """The time by hand, in seconds."""
     directory.mkdir(mode=0o711)
-    made = ByHand(directory, number, share)
+    made = ManualCluster(directory, number, share)
 
     async def run() -> float:
         try:
@@ -224,8 +226,8 @@ def hand_time(directory: Path, number: int, share: Share) -> float:
     return asyncio.run(run())
 
 
-def launch_time(place: Site, tenant: Tenant, name: str) -> tuple[float, float]:
-    """What it takes through the platform, in seconds: to the first srun, and from an add to a job on the new worker."""
+def launch_time(place: SlurmSite, tenant: SlurmTenant, name: str) -> tuple[float, float]:
+    """The time through the platform, in seconds: to the first srun, and from an add to a job on the new worker."""
     begun = time.perf_counter()
     cluster = place.launch(tenant, name, workers=2).id
     (controller,) = place.members(tenant, cluster, "controller")
@@ -246,7 +248,7 @@ def launch_time(place: Site, tenant: Tenant, name: str) -> tuple[float, float]:
     return took, grown
 
 
-def lines_of(found: Slurm) -> Iterator[str]:
+def lines_of(found: SlurmResult) -> Iterator[str]:
     """The report, line by line."""
     platform, hand, added = found.platform, found.by_hand, found.added
     yield (
@@ -266,12 +268,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the bench; returns the exit code."""
     parser = argparse.ArgumentParser(prog="python -m bench.slurm", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="one round: shows that it runs, not how fast it is")
-    parser.add_argument("--rounds", type=int, default=Effort().rounds, help="how often")
+    parser.add_argument("--rounds", type=int, default=SlurmEffort().rounds, help="how often")
     options = parser.parse_args(arguments)
     if why := is_missing():
         print(f"left out: {why}", file=sys.stderr)
         return 2
-    found = measure(QUICK if options.quick else Effort(options.rounds))
+    found = measure(QUICK if options.quick else SlurmEffort(options.rounds))
     print("\n".join(lines_of(found)))
     return 0
 

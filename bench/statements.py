@@ -1,7 +1,7 @@
-"""A task's way without the API: the very statements that make one and claim it, one after the other on one connection.
+"""A task without the API: the same statements that create and claim it, one after the other on one connection.
 
-What they take is the part of the way from intent to agent that PostgreSQL and its disk have. They are sent while the
-agents are given tasks, so that a disk which is slow for a while is so for both.
+Their time is the share of PostgreSQL and its disk in the latency of a task. They run while the agents get tasks, so
+that a slow phase of the disk affects both.
 """
 
 import asyncio
@@ -22,14 +22,16 @@ LEASE = timedelta(seconds=90)
 
 
 @dataclass(frozen=True)
-class Alone:
-    """How long making and claiming took together, for each task."""
+class StatementSamples:
+    """The time to create and claim each task."""
 
     latencies_ms: list[float]
 
 
-async def alone(dsn: str, members: Sequence[Mapping[str, str]], home: tuple[str, str], seconds: float) -> Alone:
-    """Make and claim one task for each of these nodes, whose agents do not poll, spread over so many seconds."""
+async def alone(
+    dsn: str, members: Sequence[Mapping[str, str]], home: tuple[str, str], seconds: float
+) -> StatementSamples:
+    """Create and claim one task for each of these nodes, whose agents do not poll, spread over so many seconds."""
     clock = SystemClock()
     database = Database(PoolSettings(dsn, 1))
     await database.open()
@@ -61,4 +63,4 @@ async def alone(dsn: str, members: Sequence[Mapping[str, str]], home: tuple[str,
                 raise LookupError(f"the task for {each['node_id']} was claimed by somebody else")
     finally:
         await database.close()
-    return Alone(taken)
+    return StatementSamples(taken)

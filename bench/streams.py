@@ -1,6 +1,6 @@
 """The event streams under load: how long after a change each of many followers sees its event.
 
-A program of its own, like the load: it opens the streams, then makes one change after the other, and notes when the
+A separate program, like the load: it opens the streams, makes one change after the other, and records when the
 event of each arrives on each stream. The time counts from before the request is sent until the bytes are there, so
 the mutation itself is in it.
 """
@@ -20,7 +20,7 @@ SILENCE_SECONDS_MAX = 30.0
 
 
 @dataclass(frozen=True)
-class Plan:
+class StreamsPlan:
     """How many followers of which stream, and what is changed how often."""
 
     host: str
@@ -33,13 +33,13 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Seen:
+class StreamsSamples:
     """The delay of each event on each stream."""
 
     latencies_ms: list[float]
 
 
-def _open(plan: Plan) -> list[socket.socket]:
+def _open(plan: StreamsPlan) -> list[socket.socket]:
     head = (
         f"GET {plan.stream_path} HTTP/1.1\r\nHost: {plan.host}:{plan.port}\r\nAccept: text/event-stream\r\n"
         f"Authorization: Bearer {plan.token}\r\n\r\n"
@@ -59,8 +59,8 @@ def _open(plan: Plan) -> list[socket.socket]:
     return followers
 
 
-def run(plan: Plan) -> Seen:
-    """Change, and wait until everybody has seen it; then change again."""
+def run(plan: StreamsPlan) -> StreamsSamples:
+    """Make a change, wait until every follower has its event, and repeat."""
     followers = _open(plan)
     make = request_maker(plan.change, f"{plan.host}:{plan.port}")
     writer = socket.create_connection((plan.host, plan.port), timeout=SILENCE_SECONDS_MAX)
@@ -87,14 +87,14 @@ def run(plan: Plan) -> Seen:
             answer = writer.recv(65536)
             if not answer.startswith(b"HTTP/1.1 200"):
                 raise LoadFailed(answer.decode(errors="replace")[:500])
-    return Seen(latencies)
+    return StreamsSamples(latencies)
 
 
 def main() -> int:
-    """Read a plan, run it, write what was seen."""
+    """Read a plan, run it, write the samples."""
     given: dict[str, Any] = json.load(sys.stdin)
     try:
-        seen = run(Plan(**given))
+        seen = run(StreamsPlan(**given))
     except (LoadFailed, OSError) as error:
         sys.stderr.write(f"the streams failed: {error}\n")
         return 1

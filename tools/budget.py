@@ -29,7 +29,7 @@ print(time.perf_counter() - begun)
 
 
 @dataclass(frozen=True)
-class Line:
+class BudgetLine:
     """One row of the table that a run prints."""
 
     name: str
@@ -70,15 +70,17 @@ def spent_by_folder(gates: Gates, gate: str, durations: Mapping[str, float]) -> 
     return spent
 
 
-def compared(gates: Gates, gate: str, spent: Mapping[str, float], *, wall_seconds: float, factor: float) -> list[Line]:
+def compared(
+    gates: Gates, gate: str, spent: Mapping[str, float], *, wall_seconds: float, factor: float
+) -> list[BudgetLine]:
     """A line for each folder, the most expensive first, and one for the gate as a whole."""
     budgets = gates.gates[gate].folders
     names = sorted(spent, key=lambda name: -spent[name])
-    lines = [Line(name, spent[name] / factor, budgets.get(name)) for name in names]
-    return [*lines, Line("the whole gate, by the clock", wall_seconds / factor, gates.gates[gate].minutes * 60)]
+    lines = [BudgetLine(name, spent[name] / factor, budgets.get(name)) for name in names]
+    return [*lines, BudgetLine("the whole gate, by the clock", wall_seconds / factor, gates.gates[gate].minutes * 60)]
 
 
-def table(lines: Sequence[Line], factor: float) -> list[str]:
+def table(lines: Sequence[BudgetLine], factor: float) -> list[str]:
     """What the run prints about its cost."""
     head = f"   spent  budget  seconds on an idle machine; this one took {factor:.2f} times as long"
     return [head, *map(str, lines), *(f"too slow: {line.name}" for line in lines if line.fails)]

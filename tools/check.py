@@ -28,8 +28,8 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Result:
-    """What came of it."""
+class CheckResult:
+    """The outcome of one check, with its output."""
 
     name: str
     passed: bool
@@ -69,7 +69,7 @@ def _adapter_tests() -> list[str]:
     return existing(tuple(sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("adapters/*/tests"))))
 
 
-def perform(check: Check) -> Result:
+def perform(check: Check) -> CheckResult:
     """Run one check to its end."""
     begun = time.monotonic()
     done = subprocess.run(
@@ -81,7 +81,7 @@ def perform(check: Check) -> Result:
         text=True,
         check=False,
     )
-    return Result(check.name, done.returncode == 0, time.monotonic() - begun, done.stdout)
+    return CheckResult(check.name, done.returncode == 0, time.monotonic() - begun, done.stdout)
 
 
 def main() -> int:

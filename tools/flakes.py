@@ -25,12 +25,12 @@ AGAIN_MAX = 10
 AGAIN_SECONDS_MAX = 900.0
 
 
-class BadList(ValueError):
+class FlakyListInvalid(ValueError):
     """The list of known flaky tests breaks its rules."""
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownFlake:
     """A test that is known to be flaky, since when, and why as far as it is known."""
 
     test: str
@@ -47,19 +47,19 @@ class SecondRun:
     kept: Path
 
 
-def known_flaky(root: Path) -> dict[str, Known]:
+def known_flaky(root: Path) -> dict[str, KnownFlake]:
     """The known flaky tests of a tree, by name."""
     path = root / KNOWN_FILE
     if not path.is_file():
         return {}
     rows = tomllib.loads(path.read_text(encoding="utf-8")).get("flaky", [])
     if len(rows) > KNOWN_MAX:
-        raise BadList(f"{KNOWN_FILE} lists {len(rows)} tests, at most {KNOWN_MAX} are allowed: mend one")
-    known: dict[str, Known] = {}
+        raise FlakyListInvalid(f"{KNOWN_FILE} lists {len(rows)} tests, at most {KNOWN_MAX} are allowed: mend one")
+    known: dict[str, KnownFlake] = {}
     for row in rows:
         if set(row) != {"test", "since", "cause"} or not isinstance(row["since"], date) or not row["cause"].strip():
-            raise BadList(f"{KNOWN_FILE}: an entry needs test, since (a date) and cause: {row}")
-        known[row["test"]] = Known(**row)
+            raise FlakyListInvalid(f"{KNOWN_FILE}: an entry needs test, since (a date) and cause: {row}")
+        known[row["test"]] = KnownFlake(**row)
     return known
 
 
@@ -86,7 +86,9 @@ def second_runs(
     return done
 
 
-def verdict(runs: Sequence[SecondRun], failed: int, known: Mapping[str, Known], root: Path) -> tuple[list[str], bool]:
+def verdict(
+    runs: Sequence[SecondRun], failed: int, known: Mapping[str, KnownFlake], root: Path
+) -> tuple[list[str], bool]:
     """The last lines of the whole run, the flaky tests at the very end; and whether the run fails."""
     broken = [run for run in runs if not run.passed]
     flaky = [run for run in runs if run.passed]

@@ -98,7 +98,7 @@ def errors_page() -> str:
 EVENTS_HEAD = """
 An event says what became true. It is written in the transaction that made it true: there is no event without
 its effect, and no effect without its event. Events are read by cursor (`GET …/events`), followed live (`GET
-…/events/stream`), and sent to webhooks; all three tell the same.
+…/events/stream`), and sent to webhooks; all three show the same events.
 """
 EVENTS_RULES = """
 ## Order and delivery
@@ -106,13 +106,13 @@ EVENTS_RULES = """
 - **Order.** A stream is ordered, and every reader sees the same order. Of one subject, generation *n* stands
   before *n + 1*.
 - **Nothing is missed.** An event is shown only when nothing that is still being written can come before it.
-  Whoever goes on from the last cursor he saw, after a lost connection, a restart or a restore of the database,
-  misses none.
-- **At least once.** A follower that lost its connection may see again what came after its last cursor; a
-  webhook may be sent twice. Recognize an event by its `id`.
+  A client that continues from the last cursor it saw, after a lost connection, a restart or a restore of the
+  database, misses none.
+- **At least once.** A follower that lost its connection may see events after its last cursor again; a webhook
+  may be sent twice. Recognize an event by its `id`.
 - **Who sees what.** A project's stream holds the project's events, a tenant's those of the tenant and its
-  projects. The platform's holds everything; of what happened in a tenant it tells that it happened and
-  withholds `data`.
+  projects. The platform's holds everything; events of a tenant stand there without their
+  `data`.
 
 ## Cursors
 
@@ -122,8 +122,8 @@ stream the cursor is the `id:` of each message, and comes back as `Last-Event-ID
 begins now; a list without one begins with the oldest event that is kept.
 
 Events are kept for `{retention}` days unless `{variable}` says otherwise. A cursor from before that is answered
-with [`cursor_expired`](errors.md#cursor_expired): read the resources anew, then follow from
-`details.oldest_cursor`. Text that is no cursor of the event stream is answered with
+with [`cursor_expired`](errors.md#cursor_expired): read the resources again, then follow from
+`details.oldest_cursor`. Text that is not a cursor of the event stream is answered with
 [`cursor_invalid`](errors.md#cursor_invalid).
 
 A stream ends with a message `event: closed` when its token was revoked or lost the permission, at the latest
@@ -139,20 +139,20 @@ A webhook is sent each event that it asked for as one `POST` with the event as i
 | `webhook-timestamp` | When this attempt was made, in seconds since 1970. |
 | `webhook-signature` | One or more signatures, separated by spaces, each `v1,<base64>`. |
 
-A signature is the HMAC-SHA256 of `<webhook-id>.<webhook-timestamp>.<body>`, in base64. The key is what was told
-when the webhook was made, without `{prefix}` and decoded from base64. For `{overlap}` hours after a change of
+A signature is the HMAC-SHA256 of `<webhook-id>.<webhook-timestamp>.<body>`, in base64. The key is the one
+shown when the webhook was created, without `{prefix}` and decoded from base64. For `{overlap}` hours after a change of
 the key there is one signature by the new key and one by the old. To verify: take the body as the bytes that
 arrived, compute the signature, compare it in constant time with each one that is given, and refuse a timestamp
 that is more than five minutes away from your own clock.
 
 `x-correlation-id` and the trace in `traceparent` are those of the request that caused the event.
 
-Any answer of 2xx is taken as received. Everything else, and no answer within `{timeout}` seconds, is tried
+Any 2xx response counts as received. Any other response, and none within `{timeout}` seconds, is tried
 again after a pause of `{first}` seconds, then of `{factor}` times that, and so on up to `{longest}` hours, or
 for as long as a `Retry-After` asks; `{attempts}` times in all. Then the delivery is dead: it stays in the
-outbox, `contract.delivery.dead` says so, and it can be replayed. Redirects are not followed. News of deliveries
-(`contract.delivery.*`) are sent to no webhook. A webhook of the platform is told of a tenant's events as the
-platform's stream is: without `data`.
+outbox, `contract.delivery.dead` says so, and it can be replayed. Redirects are not followed. Events about
+deliveries (`contract.delivery.*`) are not sent to webhooks. A webhook of the platform receives the events of a
+tenant as the platform's stream does: without `data`.
 """
 
 
@@ -183,7 +183,7 @@ def events_page() -> str:
 
 SETTINGS_HEAD = """
 Settings are read once, at the start, from the environment. Every setting has a default that is right for a
-laptop. A value that is not taken stops the start with the name of the setting and what it takes; an empty value
+laptop. An invalid value stops the start with the name of the setting and the values it accepts; an empty value
 is the default.
 """
 SETTINGS_TAIL = f"""
@@ -226,20 +226,21 @@ of keys. Review this page when it changes: it is the whole of what anybody may d
 - A **platform** role counts at platform places only. It opens no tenant's data; break-glass does, for a bounded
   time and with a reason that the tenant reads.
 - A **tenant** role counts in the tenant and in each of its projects; a **project** role in that project.
-- Whoever may read a tenant in one of its projects may read the tenant itself.
+- A caller who may read a tenant in one of its projects may read the tenant itself.
 - A **service account** has a list of keys of its own in its one project, at most those of the last column, and
-  never more than its giver holds there. Keys of the form `app.<slug>.<action>` are an app's own; whoever may
-  launch apps may give them.
+  never more than its giver holds there. Keys of the form `app.<slug>.<action>` are an app's own; a caller who
+  may launch apps may give them.
 - A **node** has the keys of its agent, and they count for that node alone: it reaches the endpoints below
   `/api/v1/agent` and no other, and nobody else reaches those.
 - A **token** may be narrowed to some keys. It never holds more than its holder does at the moment of use, and
   makes no token that is wider than itself.
-- Nobody gives or takes a role with keys that he does not hold in that place, and nobody adds a key to a service
-  account that may do more than himself.
+- Nobody gives or takes a role with keys that they do not hold in that place, and nobody adds a key to a service
+  account that may do more than they may.
 - Every principal but a node may do {own} with its own things.
 
-What a caller may not do where he belongs is answered with [`permission_denied`](errors.md#permission_denied); a
-place where he has no business is answered with [`not_found`](errors.md#not_found). Both are audited.
+A caller without the action key in a place where they hold a role gets
+[`permission_denied`](errors.md#permission_denied); in a place where they hold none,
+[`not_found`](errors.md#not_found). Both are audited.
 """
 
 
@@ -258,8 +259,8 @@ def authorization_page() -> str:
         "",
         "## Endpoints",
         "",
-        "*idempotent*: takes an `Idempotency-Key`, and leaves an audit row. *one-time*: the answer holds something",
-        "that is told once. *platform too*: in a tenant or a project, and also the platform's business.",
+        "*idempotent*: takes an `Idempotency-Key`, and leaves an audit row. *one-time*: the response holds a secret",
+        "that is shown once. *platform too*: in a tenant or a project, and also at the platform.",
         "",
         *table(("method", "path", "action", "place", "remarks"), map(_route_row, sorted(ROUTES, key=_by_path))),
     ]

@@ -164,7 +164,7 @@ def parts() -> dict[str, tuple[str, str]]:
 
 
 def _known(module: str, name: str | None) -> tuple[Function, ...]:
-    """The function of this name; of a class all methods, since whoever makes one calls them."""
+    """The function of this name; of a class all methods, since code that makes one calls them."""
     if name is None or module not in modules():
         return ()
     known = modules()[module]

@@ -2,7 +2,7 @@
 
 A port that the kernel picks can be taken by anybody's outgoing connection as soon as it is let go of. These are below
 those that the kernel picks, and below those at which apps listen that run as plain processes of this machine (they
-choose by their own ids, from 20,000 on). Whoever asks here, in any process of the machine, is given another.
+choose by their own ids, from 20,000 on). Every call here, in any process of the machine, returns a different port.
 """
 
 import random

@@ -6,7 +6,7 @@ configuration (mirrors, local directories of wheels, certificates) and uv does n
 handed on to uv; when uv fails all the same, pip itself does the work.
 
 Interrupted anywhere, it heals at the next run: uv is moved into place when complete, .venv carries a mark
-while it is being changed and is made anew if the mark is still there, and the stamp is written last. Two runs
+while it is being changed and is rebuilt if the mark is still there, and the stamp is written last. Two runs
 at once wait for each other by a lock. Standard library only, and nothing outside of the clone is changed but
 the caches.
 """
@@ -139,7 +139,7 @@ def uv() -> Path | None:
 
 
 def pip_settings() -> dict[str, str]:
-    """pip's configuration of this machine in the words of uv. What the user has told uv itself wins."""
+    """pip's configuration of this machine in the words of uv. The user's own settings of uv win."""
     listed = subprocess.run([*pip(), "config", "list"], capture_output=True, text=True, check=False).stdout
     settings = {}
     for line in listed.splitlines():
@@ -162,7 +162,7 @@ def workspace_parts() -> list[Path]:
 
 
 def make_environment(uv_program: Path | None) -> None:
-    """Have a .venv that belongs to this place and works; an unfinished, moved or broken one is made anew."""
+    """Have a .venv that belongs to this place and works; an unfinished, moved or broken one is rebuilt."""
     is_ours = PLACE.exists() and PLACE.read_text(encoding="utf-8") == str(ROOT)
     if is_ours and not UNFINISHED.exists() and succeeds([str(PYTHON), "-c", ""]):
         return
@@ -204,7 +204,7 @@ def install(uv_program: Path | None) -> None:
     if not (run([*by_pip, "--quiet", "--require-hashes", "-r", str(LOCK)]) and run([*by_pip, *ours])):
         raise SetUpFailed(
             "the packages could not be installed (see above). Is there a registry that pip can reach? "
-            "`pip config list` shows what pip is told on this machine"
+            "`pip config list` shows the configuration of pip on this machine"
         )
 
 

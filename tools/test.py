@@ -36,7 +36,7 @@ Report = pytest.TestReport | pytest.CollectReport
 
 
 @dataclass(frozen=True, order=True)
-class Skip:
+class SkippedTest:
     """A test that did not run, and why."""
 
     nodeid: str
@@ -44,12 +44,12 @@ class Skip:
     is_real_part: bool
 
 
-class Account:
+class RunSummary:
     """A pytest plugin that counts outcomes and keeps skips and failures; it lives where all workers report."""
 
     def __init__(self) -> None:
         self.outcomes: Counter[str] = Counter()
-        self.skips: set[Skip] = set()
+        self.skips: set[SkippedTest] = set()
         self.failures: dict[str, str] = {}
         self.durations: Counter[str] = Counter()
 
@@ -60,7 +60,7 @@ class Account:
             expected = hasattr(report, "wasxfail")
             self.outcomes["xfailed" if expected else "skipped"] += 1
             if not expected:
-                self.skips.add(Skip(nodeid, reason_of(report), MARKER in report.keywords))
+                self.skips.add(SkippedTest(nodeid, reason_of(report), MARKER in report.keywords))
         elif report.failed:
             if nodeid not in self.failures:
                 self.outcomes["failed" if report.when == "call" else "errors"] += 1
@@ -76,7 +76,7 @@ class Account:
             path = Path(report.nodeid)
             is_real = path.is_file() and MARKER in path.read_text(encoding="utf-8")
             self.outcomes["skipped"] += 1
-            self.skips.add(Skip(report.nodeid, reason_of(report), is_real))
+            self.skips.add(SkippedTest(report.nodeid, reason_of(report), is_real))
 
 
 def reason_of(report: Report) -> str:
@@ -96,7 +96,7 @@ def real_parts_must_run() -> bool:
     return os.geteuid() == 0 and Path("/etc/debian_version").exists()
 
 
-def summary(account: Account, runs: list[flakes.SecondRun], exit_code: int) -> tuple[list[str], int]:
+def summary(account: RunSummary, runs: list[flakes.SecondRun], exit_code: int) -> tuple[list[str], int]:
     """The skips and the counts, and the exit code as far as skips decide it."""
     lines = [f"skipped: {skip.nodeid}: {skip.reason}" for skip in sorted(account.skips)]
     missing = sorted({skip.nodeid for skip in account.skips if skip.is_real_part})
@@ -130,7 +130,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def costs(gates: Gates, gate: str, account: Account, *, wall_seconds: float, measured: list[float]) -> list[str]:
+def costs(gates: Gates, gate: str, account: RunSummary, *, wall_seconds: float, measured: list[float]) -> list[str]:
     """What to print about the cost of a whole gate."""
     factor = budget.slowness(gates, measured)
     spent = budget.spent_by_folder(gates, gate, account.durations)
@@ -140,7 +140,7 @@ def costs(gates: Gates, gate: str, account: Account, *, wall_seconds: float, mea
 
 def run(arguments: list[str], gate: str, root: Path) -> int:
     """Run the tests, the second runs, and print the account; the exit code."""
-    gates, account = load(root), Account()
+    gates, account = load(root), RunSummary()
     known = flakes.known_flaky(root)
     directory = root / OUTPUT / gate
     shutil.rmtree(directory, ignore_errors=True)
@@ -181,7 +181,7 @@ def main(arguments: list[str]) -> int:
         real_parts.prepare(others)
     try:
         return run([*others, *soak.options()], own.gate, root)
-    except flakes.BadList as error:
+    except flakes.FlakyListInvalid as error:
         print(error, file=sys.stderr)
         return 1
 

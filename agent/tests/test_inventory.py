@@ -8,6 +8,7 @@ import pytest
 
 from mooring_agent import inventory
 from mooring_agent.inventory import collect_inventory, count_cpus, declared_gpus, fact_text, numa_of, programs
+from tests.support.rows import every_row
 
 
 def put(directory: Path, name: str, script: str) -> None:
@@ -17,7 +18,7 @@ def put(directory: Path, name: str, script: str) -> None:
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "fact"),
     [
         ("podman version 4.3.1", "podman version 4.3.1"),

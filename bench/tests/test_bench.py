@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from bench import agents, load, members, meters, pgbench
-from bench.measure import Result, latency_of
+from bench.bench_platform import BenchTenant
+from bench.measure import BenchResult, latency_of
 from bench.report import lines_of
-from bench.stand import Tenant
 
 ROOT = Path(__file__).resolve().parents[2]
-TENANT = Tenant("ten_1", "usr_1", "tok_1", "a token", ("prj_1", "prj_2"))
+TENANT = BenchTenant("ten_1", "usr_1", "tok_1", "a token", ("prj_1", "prj_2"))
 
 
 @pytest.mark.real_part("postgresql")
@@ -26,7 +26,7 @@ def test_a_quick_run_measures_everything_and_reports_it() -> None:
         [sys.executable, "-m", "bench", "--quick", "--json"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    result = msgspec.convert(json.loads(done.stdout), Result)
+    result = msgspec.convert(json.loads(done.stdout), BenchResult)
     for name in ("read", "read_with_token", "mutation"):
         compared = getattr(result, name)
         assert compared.api.per_second > 0
@@ -42,11 +42,11 @@ def test_a_quick_run_measures_everything_and_reports_it() -> None:
         assert 0 < line.few.p50_ms <= line.few.p99_ms
         assert 0 < line.many.p50_ms <= line.many.p99_ms
         assert line.ratio > 0
-    waited = msgspec.convert(json.loads(done.stdout)["agents"], agents.Agents)
+    waited = msgspec.convert(json.loads(done.stdout)["agents"], agents.AgentsResult)
     assert waited.tasks == int(agents.QUICK.seconds * agents.QUICK.tasks_per_second)
     assert 0 < waited.latency.p50_ms <= waited.latency.p99_ms <= waited.latency_max_ms
     assert waited.refused == 0
-    grown = msgspec.convert(json.loads(done.stdout)["members"], members.Members)
+    grown = msgspec.convert(json.loads(done.stdout)["members"], members.MembersResult)
     assert (grown.members, grown.tasks) == (members.QUICK.members, members.QUICK.members * members.TASKS_PER_MEMBER)
     assert 0 < grown.nodes < grown.total
     assert 0 < grown.overhead <= grown.overhead_max
@@ -101,18 +101,18 @@ async def _answering(answer: bytes) -> Any:
                 writer.write(answer[:20])
                 await writer.drain()
                 writer.write(answer[20:])
-        except (asyncio.IncompleteReadError, ConnectionError):  # whoever asked is gone, perhaps amid an answer
+        except (asyncio.IncompleteReadError, ConnectionError):  # the client is gone, perhaps amid a response
             writer.close()
 
     return await asyncio.start_server(serve, "127.0.0.1", 0)
 
 
-async def _loaded(answer: bytes) -> load.Seen:
+async def _loaded(answer: bytes) -> load.LoadSamples:
     server = await _answering(answer)
     port = server.sockets[0].getsockname()[1]
     target = {"method": "GET", "path": "/x", "token": "t"}
     async with server:
-        return await asyncio.to_thread(load.run, load.Plan("127.0.0.1", port, 0.05, [[target], [target]]))
+        return await asyncio.to_thread(load.run, load.LoadPlan("127.0.0.1", port, 0.05, [[target], [target]]))
 
 
 @pytest.mark.anyio

@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from cli.tests.support.fake_platform import Platform, serving
+from cli.tests.support.fake_platform import FakeCliPlatform, serving
 from mooring_cli.main import mooring
 
 TOKEN = "mrgp_the-secret-token"
 
 
 @pytest.fixture
-def platform() -> Iterator[Platform]:
+def platform() -> Iterator[FakeCliPlatform]:
     with serving() as platform:
         yield platform
 
 
 @pytest.fixture
-def environment(platform: Platform, tmp_path: Path) -> dict[str, str]:
+def environment(platform: FakeCliPlatform, tmp_path: Path) -> dict[str, str]:
     """The environment of a user who is signed in by a variable."""
     return {
         "HOME": str(tmp_path),
@@ -55,7 +55,7 @@ def run(environment: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> Callabl
 
 
 @dataclass(frozen=True)
-class Ran:
+class TerminalResult:
     """The result of a process on a terminal."""
 
     exit_code: int
@@ -80,10 +80,10 @@ def spawn(environment: dict[str, str]) -> Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def on_terminal(environment: dict[str, str]) -> Callable[..., Ran]:
+def on_terminal(environment: dict[str, str]) -> Callable[..., TerminalResult]:
     """Run the command on a terminal, and type the given text."""
 
-    def run(*arguments: str, typed: str = "", **extra: str) -> Ran:
+    def run(*arguments: str, typed: str = "", **extra: str) -> TerminalResult:
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             [sys.executable, "-m", "mooring_cli", *arguments],
@@ -100,7 +100,7 @@ def on_terminal(environment: dict[str, str]) -> Callable[..., Ran]:
             os.close(ours)
             if process.poll() is None:
                 process.terminate()
-        return Ran(process.wait(timeout=180), screen)
+        return TerminalResult(process.wait(timeout=180), screen)
 
     return run
 

@@ -22,7 +22,7 @@ def test_the_promises_are_listed() -> None:
     assert "A drained member was observed to be quiet." in listed.stdout
 
 
-def test_a_manifest_in_yaml_is_taken_and_a_missing_program_is_told(tmp_path: Path) -> None:
+def test_a_yaml_manifest_is_accepted_and_a_missing_program_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "mooring.yaml"
     file.write_text("app: a\nversion: 1.0.0\nartifacts: {main: sha256:ab}\n", encoding="utf-8")
     done = ran("--manifest", str(file), "no-such-adapter")

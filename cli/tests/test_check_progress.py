@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.support.fake_platform import CREATED, TENANT, Asked, Given, Platform, problem
+from cli.tests.support.fake_platform import CREATED, TENANT, CannedResponse, FakeCliPlatform, RecordedRequest, problem
 from mooring_cli import check_progress
 
 Run = Callable[..., Result]
@@ -52,20 +52,20 @@ def artifact(trust: str, about: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def reading(platform: Platform) -> Callable[..., None]:
+def reading(platform: FakeCliPlatform) -> Callable[..., None]:
     """A registration whose check goes through these states."""
 
     def reading(*states: dict[str, Any]) -> None:
         left = list(states)
-        platform.on("POST", PLACE, Given(201, artifact("unverified", check("running"))))
-        platform.on("GET", f"{PLACE}/{ARTIFACT}/checks/{CHECK}", lambda asked: Given(body=left.pop(0)))
-        platform.on("GET", f"{PLACE}/{ARTIFACT}", Given(body=artifact("verified", states[-1])))
+        platform.on("POST", PLACE, CannedResponse(201, artifact("unverified", check("running"))))
+        platform.on("GET", f"{PLACE}/{ARTIFACT}/checks/{CHECK}", lambda asked: CannedResponse(body=left.pop(0)))
+        platform.on("GET", f"{PLACE}/{ARTIFACT}", CannedResponse(body=artifact("verified", states[-1])))
 
     return reading
 
 
 def test_without_follow_the_answer_is_shown_as_it_is(
-    run: Run, platform: Platform, reading: Callable[..., None]
+    run: Run, platform: FakeCliPlatform, reading: Callable[..., None]
 ) -> None:
     reading(check("running"))
     shown = json.loads(run(*REGISTER, "-o", "json").stdout)
@@ -75,7 +75,7 @@ def test_without_follow_the_answer_is_shown_as_it_is(
 
 
 def test_following_asks_for_each_change_and_shows_the_artifact_at_the_end(
-    run: Run, platform: Platform, reading: Callable[..., None]
+    run: Run, platform: FakeCliPlatform, reading: Callable[..., None]
 ) -> None:
     reading(check("running", MIB), check("running", 4 * MIB), check("succeeded", 8 * MIB))
     result = run(*REGISTER, "--follow", "-o", "json")
@@ -86,8 +86,8 @@ def test_following_asks_for_each_change_and_shows_the_artifact_at_the_end(
     assert "100 %  8.0 MiB of 8.0 MiB" in result.stderr.splitlines()[-1]
 
 
-def test_a_check_that_has_ended_by_the_answer_is_told_all_the_same(run: Run, platform: Platform) -> None:
-    platform.on("POST", PLACE, Given(201, artifact("verified", check("succeeded", 8 * MIB))))
+def test_a_check_that_has_already_ended_is_still_printed(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("POST", PLACE, CannedResponse(201, artifact("verified", check("succeeded", 8 * MIB))))
     result = run(*REGISTER, "--follow", "-o", "json")
     assert result.exit_code == 0
     assert json.loads(result.stdout)["trust"] == "verified"
@@ -95,9 +95,11 @@ def test_a_check_that_has_ended_by_the_answer_is_told_all_the_same(run: Run, pla
     assert [each for each in platform.of("GET") if ARTIFACT in each.path] == []
 
 
-def test_a_check_that_has_failed_by_the_answer_ends_the_command_with_its_own_code(run: Run, platform: Platform) -> None:
+def test_a_check_that_has_failed_by_the_answer_ends_the_command_with_its_own_code(
+    run: Run, platform: FakeCliPlatform
+) -> None:
     failed = check("failed", MIB, failure_code="digest_mismatch", detail="something else is there")
-    platform.on("POST", PLACE, Given(201, artifact("rejected", failed)))
+    platform.on("POST", PLACE, CannedResponse(201, artifact("rejected", failed)))
     result = run(*REGISTER, "--follow", "-o", "json")
     assert result.exit_code == 1
     assert json.loads(result.stderr.splitlines()[-1])["error"]["code"] == "digest_mismatch"
@@ -118,18 +120,18 @@ def test_a_check_that_was_cancelled_is_no_success(run: Run, reading: Callable[..
     assert json.loads(result.stderr.splitlines()[-1])["error"]["code"] == "check_cancelled"
 
 
-def test_staging_follows_the_check_it_waits_for_and_then_is_made(run: Run, platform: Platform) -> None:
+def test_staging_follows_the_check_it_waits_for_and_then_is_made(run: Run, platform: FakeCliPlatform) -> None:
     details = {"check_id": CHECK, "artifact_id": ARTIFACT}
     shown = problem(409, "check_running")
     running = replace(shown, body={**shown.body, "details": details})
-    answers = [running, Given(200, {"id": ARTIFACT, "promotion": "staged", "check": None})]
+    answers = [running, CannedResponse(200, {"id": ARTIFACT, "promotion": "staged", "check": None})]
 
-    def promoted(asked: Asked) -> Given:
+    def promoted(asked: RecordedRequest) -> CannedResponse:
         return answers.pop(0)
 
     states = [check("running", MIB), check("succeeded", 8 * MIB)]
     platform.on("POST", f"{PLACE}/{ARTIFACT}/promote", promoted)
-    platform.on("GET", f"{PLACE}/{ARTIFACT}/checks/{CHECK}", lambda asked: Given(body=states.pop(0)))
+    platform.on("GET", f"{PLACE}/{ARTIFACT}/checks/{CHECK}", lambda asked: CannedResponse(body=states.pop(0)))
     move = ("artifacts", "promote", ARTIFACT, "--tenant", "acme", "--move", "stage", "--reason", "it is time for it")
     result = run(*move, "--follow", "-o", "json")
     assert result.exit_code == 0, result.stderr
@@ -173,13 +175,13 @@ def test_elsewhere_there_is_a_line_now_and_then_and_one_at_the_end(capsys: pytes
     assert not any("[" in line or "\r" in line for line in lines)
 
 
-def test_without_a_total_only_what_came_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_total_only_the_received_size_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     progress = check_progress.CheckProgress(False)
     progress.show(check("running", 3 * 1024**3, None))
     assert capsys.readouterr().err == "content check running  3.0 GiB\n"
 
 
-def test_sizes_are_told_in_words() -> None:
+def test_sizes_are_printed_with_units() -> None:
     assert [check_progress.size(each) for each in (0, 1023, 1024, 1536 * 1024, 300 * 1024**3)] == [
         "0 B",
         "1023 B",

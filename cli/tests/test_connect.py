@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import pytest
 from click.testing import Result
 
-from cli.tests.conftest import Ran
-from cli.tests.support.fake_platform import PROJECT, Given, Platform, page, problem
+from cli.tests.conftest import TerminalResult
+from cli.tests.support.fake_platform import PROJECT, CannedResponse, FakeCliPlatform, page, problem
 from mooring_cli.relay_client import DATA, END, ERRORS, EXIT, HEAD
 
 Run = Callable[..., Result]
@@ -19,7 +19,7 @@ EXEC = f"{AT}/ins_01web/exec"
 
 
 @pytest.fixture(autouse=True)
-def in_project(environment: dict[str, str], platform: Platform) -> None:
+def in_project(environment: dict[str, str], platform: FakeCliPlatform) -> None:
     environment["MOORING_PROJECT"] = PROJECT
     platform.on("GET", AT, page({"id": "ins_01web", "name": "web", "status": "running"}))
     platform.on("GET", f"/api/v1/projects/{PROJECT}/endpoints", page())
@@ -30,7 +30,7 @@ def frame(kind: bytes, data: bytes = b"") -> bytes:
 
 
 @contextmanager
-def relay(platform: Platform, *says: bytes) -> Iterator[bytearray]:
+def relay(platform: FakeCliPlatform, *says: bytes) -> Iterator[bytearray]:
     """A relay that reads its input to the end, then sends these frames; returns the input."""
     typed = bytearray()
 
@@ -46,7 +46,7 @@ def relay(platform: Platform, *says: bytes) -> Iterator[bytearray]:
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
-        platform.on("POST", EXEC, Given(201, {"relay_url": url, "ticket": "mrgv_x"}))
+        platform.on("POST", EXEC, CannedResponse(201, {"relay_url": url, "ticket": "mrgv_x"}))
         thread = threading.Thread(target=meet, args=(server,))
         thread.start()
         yield typed
@@ -54,7 +54,7 @@ def relay(platform: Platform, *says: bytes) -> Iterator[bytearray]:
 
 
 def test_in_a_pipeline_output_is_clean_errors_are_apart_and_the_exit_code_is_the_commands(
-    platform: Platform, spawn: Callable[..., "subprocess.Popen[str]"]
+    platform: FakeCliPlatform, spawn: Callable[..., "subprocess.Popen[str]"]
 ) -> None:
     says = (frame(ERRORS, b"careful\n"), frame(DATA, b"one\ntwo\n"), frame(END), frame(EXIT, b"9"))
     with relay(platform, *says) as typed:
@@ -66,7 +66,7 @@ def test_in_a_pipeline_output_is_clean_errors_are_apart_and_the_exit_code_is_the
 
 
 def test_on_a_terminal_it_has_one_and_a_shell_is_a_command_that_is_not_named(
-    platform: Platform, on_terminal: Callable[..., Ran]
+    platform: FakeCliPlatform, on_terminal: Callable[..., TerminalResult]
 ) -> None:
     platform.on("POST", EXEC, problem(409, "conflict", "web has no place where commands run"))
     shown = on_terminal("connect", "web", "--shell", "--terminal", "login")
@@ -75,7 +75,7 @@ def test_on_a_terminal_it_has_one_and_a_shell_is_a_command_that_is_not_named(
     assert (sent.body["argv"], sent.body["terminal"], sent.body["endpoint"]) == ([], True, "login")
 
 
-def test_an_instance_that_is_taken_for_an_endpoint_is_told_how_it_is_used(run: Run) -> None:
+def test_an_instance_given_as_an_endpoint_is_answered_with_how_to_use_it(run: Run) -> None:
     result = run("connect", "web")
     assert result.exit_code == 4
     assert "mooring connect web -- COMMAND" in result.stderr

@@ -5,10 +5,10 @@ import shlex
 from pathlib import Path
 
 import click
-import pytest
 
 from mooring_cli import failures, invocation
 from mooring_cli.main import mooring
+from tests.support.rows import every_row
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 TEXT = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
@@ -16,7 +16,7 @@ SHOWN = re.search(r"```\n(.*?)```", TEXT, re.DOTALL)
 EXAMPLES = [line for line in (SHOWN[1] if SHOWN else "").replace("\\\n", "").splitlines() if line]
 
 
-@pytest.mark.parametrize("line", EXAMPLES)
+@every_row("line", EXAMPLES)
 def test_every_example_can_be_read_by_the_command(line: str) -> None:
     words = shlex.split(line, comments=True)
     assert words.pop(0) == "mooring"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.support.fake_platform import CREATED, PROJECT, TENANT, Given, Platform, page, problem
+from cli.tests.support.fake_platform import CREATED, PROJECT, TENANT, CannedResponse, FakeCliPlatform, page, problem
 from mooring_cli import outbox
 
 Run = Callable[..., Result]
@@ -27,15 +27,15 @@ def event(number: int) -> dict[str, Any]:
     }
 
 
-def stream(*numbers: int) -> Given:
+def stream(*numbers: int) -> CannedResponse:
     text = "".join(f"id: c{number}\nevent: x\ndata: {json.dumps(event(number))}\n\n" for number in numbers)
-    return Given(raw=text.encode(), media_type="text/event-stream")
+    return CannedResponse(raw=text.encode(), media_type="text/event-stream")
 
 
-def test_events_are_a_line_each(run: Run, platform: Platform) -> None:
+def test_events_are_a_line_each(run: Run, platform: FakeCliPlatform) -> None:
     pages = [
-        Given(body={"items": [event(1), event(2)], "next_cursor": "c2"}),
-        Given(body={"items": [], "next_cursor": "c2"}),
+        CannedResponse(body={"items": [event(1), event(2)], "next_cursor": "c2"}),
+        CannedResponse(body={"items": [], "next_cursor": "c2"}),
     ]
     platform.on("GET", f"/api/v1/projects/{PROJECT}/events", lambda asked: pages.pop(0))
     result = run("events", "--project", "vision", "--correlation", "cor_1", "--since", "c0")
@@ -47,16 +47,18 @@ def test_events_are_a_line_each(run: Run, platform: Platform) -> None:
     assert (first.query["correlation_id"], first.query["cursor"]) == ("cor_1", "c0")
 
 
-def test_events_are_an_array_in_json_and_more_of_them_are_hinted_at(run: Run, platform: Platform) -> None:
+def test_events_are_an_array_in_json_and_more_of_them_are_hinted_at(run: Run, platform: FakeCliPlatform) -> None:
     platform.on(
-        "GET", f"/api/v1/tenants/{TENANT}/events", Given(body={"items": [event(1), event(2)], "next_cursor": "c2"})
+        "GET",
+        f"/api/v1/tenants/{TENANT}/events",
+        CannedResponse(body={"items": [event(1), event(2)], "next_cursor": "c2"}),
     )
     result = run("events", "--limit", "2", "-o", "json")
     assert [each["id"] for each in json.loads(result.stdout)] == ["evt_1", "evt_2"]
     assert "--since c2" in result.stderr
 
 
-def test_followed_events_are_a_json_object_a_line_over_breaks(run: Run, platform: Platform) -> None:
+def test_followed_events_are_a_json_object_a_line_over_breaks(run: Run, platform: FakeCliPlatform) -> None:
     answers = [stream(1, 2), stream(2, 3), problem(410, "cursor_expired")]
     platform.on("GET", "/api/v1/platform/events/stream", lambda asked: answers.pop(0))
     result = run("events", "--follow", "--platform", "-o", "json", "--since", "c0")
@@ -66,7 +68,7 @@ def test_followed_events_are_a_json_object_a_line_over_breaks(run: Run, platform
     assert [asked.headers.get("last-event-id") for asked in platform.asked] == ["c0", "c2", "c3"]
 
 
-def test_followed_events_are_documents_in_yaml_and_lines_in_a_table(run: Run, platform: Platform) -> None:
+def test_followed_events_are_documents_in_yaml_and_lines_in_a_table(run: Run, platform: FakeCliPlatform) -> None:
     import yaml
 
     def followed(form: str) -> str:
@@ -79,7 +81,7 @@ def test_followed_events_are_documents_in_yaml_and_lines_in_a_table(run: Run, pl
     assert followed("name").split() == ["evt_1", "evt_2"]
 
 
-def test_the_audit_trail_is_filtered(run: Run, platform: Platform) -> None:
+def test_the_audit_trail_is_filtered(run: Run, platform: FakeCliPlatform) -> None:
     row = {
         "id": "aud_1",
         "occurred_at": CREATED,
@@ -109,22 +111,22 @@ def with_outbox() -> None:
 
 
 @pytest.mark.usefixtures("with_outbox")
-def test_dead_letters_are_listed_shown_and_sent_again(run: Run, platform: Platform) -> None:
+def test_dead_letters_are_listed_shown_and_sent_again(run: Run, platform: FakeCliPlatform) -> None:
     path = f"/api/v1/projects/{PROJECT}/deliveries"
     letter = {"id": "evt_1.whk_1", "event_type": "x", "status": "dead", "attempts": 12, "last_error": "timed out"}
     platform.on("GET", path, page(letter))
     result = run("outbox", "list", "--dead", "--project", PROJECT)
     assert "timed out" in result.stdout
     assert platform.asked[-1].query["status"] == "dead"
-    platform.on("GET", f"{path}/evt_1.whk_1", Given(body=letter))
+    platform.on("GET", f"{path}/evt_1.whk_1", CannedResponse(body=letter))
     assert run("outbox", "show", "evt_1.whk_1", "--project", PROJECT).exit_code == 0
-    platform.on("POST", f"{path}/evt_1.whk_1/replay", Given(body={**letter, "status": "queued"}))
+    platform.on("POST", f"{path}/evt_1.whk_1/replay", CannedResponse(body={**letter, "status": "queued"}))
     assert run("outbox", "replay", "evt_1.whk_1", "--project", PROJECT, "-o", "name").stdout == "evt_1.whk_1\n"
 
 
 @pytest.mark.usefixtures("with_outbox")
-def test_all_dead_letters_are_sent_again_until_none_is_left(run: Run, platform: Platform) -> None:
-    rounds = [Given(body={"replayed": 100, "more": True}), Given(body={"replayed": 7, "more": False})]
+def test_all_dead_letters_are_sent_again_until_none_is_left(run: Run, platform: FakeCliPlatform) -> None:
+    rounds = [CannedResponse(body={"replayed": 100, "more": True}), CannedResponse(body={"replayed": 7, "more": False})]
     platform.on("POST", f"/api/v1/projects/{PROJECT}/deliveries/replay-dead", lambda asked: rounds.pop(0))
     result = run("outbox", "replay", "--dead", "--project", PROJECT, "-o", "json")
     assert json.loads(result.stdout) == {"replayed": 107}
@@ -179,10 +181,10 @@ REFERENCE = {
     ],
 )
 def test_every_word_of_the_contract_is_explained_without_a_token(
-    run: Run, platform: Platform, monkeypatch: pytest.MonkeyPatch, word: str, said: list[str]
+    run: Run, platform: FakeCliPlatform, monkeypatch: pytest.MonkeyPatch, word: str, said: list[str]
 ) -> None:
     monkeypatch.delenv("MOORING_TOKEN")
-    platform.on("GET", "/api/v1/reference", Given(body=REFERENCE))
+    platform.on("GET", "/api/v1/reference", CannedResponse(body=REFERENCE))
     result = run("explain", word)
     assert result.exit_code == 0, result.output
     for text in said:
@@ -190,17 +192,17 @@ def test_every_word_of_the_contract_is_explained_without_a_token(
     assert "authorization" not in platform.asked[0].headers
 
 
-def test_a_mistyped_word_gets_a_hint(run: Run, platform: Platform) -> None:
-    platform.on("GET", "/api/v1/reference", Given(body=REFERENCE))
+def test_a_mistyped_word_gets_a_hint(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("GET", "/api/v1/reference", CannedResponse(body=REFERENCE))
     result = run("explain", "nametaken")
     assert result.exit_code == 1
     assert "did you mean name_taken?" in result.stderr
 
 
-def test_the_schemas_of_a_noun_come_with_all_that_they_lead_to(run: Run, platform: Platform) -> None:
+def test_the_schemas_of_a_noun_come_with_all_that_they_lead_to(run: Run, platform: FakeCliPlatform) -> None:
     from tools.generate_sdk import SOURCE
 
-    platform.on("GET", "/api/v1/openapi.json", Given(raw=SOURCE.read_bytes()))
+    platform.on("GET", "/api/v1/openapi.json", CannedResponse(raw=SOURCE.read_bytes()))
     shown = json.loads(run("schema", "tenants").stdout)["components"]["schemas"]
     assert {"CreateTenant", "FirstAdminBody", "TenantView", "TenantCreated", "UserView"} <= set(shown)
     assert "ProjectView" not in shown

@@ -11,14 +11,15 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from cli.tests.conftest import TOKEN, Ran
-from cli.tests.support.fake_platform import PROJECT, Given, Platform, page, problem, project
+from cli.tests.conftest import TOKEN, TerminalResult
+from cli.tests.support.fake_platform import PROJECT, CannedResponse, FakeCliPlatform, page, problem, project
+from tests.support.rows import every_row
 
 Run = Callable[..., Result]
 Spawn = Callable[..., "subprocess.Popen[str]"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("status", "code", "exit_code"),
     [
         (400, "malformed_request", 1),
@@ -34,7 +35,7 @@ Spawn = Callable[..., "subprocess.Popen[str]"]
     ],
 )
 def test_the_exit_code_follows_from_the_answer(
-    run: Run, platform: Platform, status: int, code: str, exit_code: int
+    run: Run, platform: FakeCliPlatform, status: int, code: str, exit_code: int
 ) -> None:
     platform.on("GET", f"/api/v1/projects/{PROJECT}", problem(status, code))
     result = run("projects", "get", PROJECT)
@@ -47,7 +48,7 @@ def test_the_exit_code_follows_from_the_answer(
     assert f"mooring explain {code}" in result.stderr
 
 
-def test_with_json_an_error_is_one_object_on_stderr(run: Run, platform: Platform) -> None:
+def test_with_json_an_error_is_one_object_on_stderr(run: Run, platform: FakeCliPlatform) -> None:
     platform.on("GET", f"/api/v1/projects/{PROJECT}", problem(409, "name_taken"))
     result = run("projects", "get", PROJECT, "-o", "json")
     assert (result.exit_code, result.stdout) == (5, "")
@@ -79,7 +80,9 @@ def test_a_server_that_is_not_there_is_exit_code_two(run: Run, monkeypatch: pyte
     assert "could not be reached" in result.stderr
 
 
-def test_without_a_token_one_is_told_to_sign_in(run: Run, platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_token_the_error_says_how_to_sign_in(
+    run: Run, platform: FakeCliPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("MOORING_TOKEN")
     result = run("whoami")
     assert result.exit_code == 3
@@ -93,9 +96,9 @@ def test_an_address_that_a_token_should_not_go_to_is_a_usage_error(run: Run) -> 
     assert "plain http" in result.stderr
 
 
-def test_the_forms_of_output_hold_the_same(run: Run, platform: Platform) -> None:
+def test_the_forms_of_output_hold_the_same(run: Run, platform: FakeCliPlatform) -> None:
     shown = project(display_name="Größe", invented_later={"x": [1]})
-    platform.on("GET", f"/api/v1/projects/{PROJECT}", Given(body=shown))
+    platform.on("GET", f"/api/v1/projects/{PROJECT}", CannedResponse(body=shown))
     assert json.loads(run("projects", "get", PROJECT, "-o", "json").stdout) == shown
     import yaml
 
@@ -106,7 +109,7 @@ def test_the_forms_of_output_hold_the_same(run: Run, platform: Platform) -> None
     assert "Größe" in table
 
 
-def test_nothing_of_a_server_s_text_acts_on_the_terminal(run: Run, platform: Platform) -> None:
+def test_nothing_of_a_server_s_text_acts_on_the_terminal(run: Run, platform: FakeCliPlatform) -> None:
     platform.on("GET", "/api/v1/projects", page(project(display_name="\x1b[2J\x07evil\u202egnp")))
     table = run("projects", "list").stdout
     assert "\x1b" not in table
@@ -115,7 +118,7 @@ def test_nothing_of_a_server_s_text_acts_on_the_terminal(run: Run, platform: Pla
 
 
 def test_there_are_colours_on_a_terminal_and_nowhere_else(
-    spawn: Spawn, on_terminal: Callable[..., Ran], platform: Platform
+    spawn: Spawn, on_terminal: Callable[..., TerminalResult], platform: FakeCliPlatform
 ) -> None:
     out, err = spawn("projects", "list").communicate(timeout=180)
     assert "\x1b" not in out + err
@@ -125,7 +128,7 @@ def test_there_are_colours_on_a_terminal_and_nowhere_else(
     assert "\x1b[" not in on_terminal("projects", "list", TERM="dumb").screen
 
 
-def test_verbose_shows_requests_and_labels_and_never_a_token(run: Run, platform: Platform) -> None:
+def test_verbose_shows_requests_and_labels_and_never_a_token(run: Run, platform: FakeCliPlatform) -> None:
     result = run("-v", "projects", "list")
     assert "GET /api/v1/projects" in result.stderr
     assert "correlation id cor_from-double" in result.stderr
@@ -133,17 +136,17 @@ def test_verbose_shows_requests_and_labels_and_never_a_token(run: Run, platform:
     assert platform.asked[0].headers["authorization"] == f"Bearer {TOKEN}"
 
 
-def test_a_correlation_id_is_on_every_request(run: Run, platform: Platform) -> None:
-    platform.on("GET", f"/api/v1/projects/{PROJECT}", Given(body=project()))
+def test_a_correlation_id_is_on_every_request(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("GET", f"/api/v1/projects/{PROJECT}", CannedResponse(body=project()))
     run("projects", "get", "vision", "--correlation-id", "my-label")
     assert {asked.headers["x-correlation-id"] for asked in platform.asked} == {"my-label"}
 
 
-def test_an_interruption_ends_with_130_and_no_traceback(spawn: Spawn, platform: Platform) -> None:
-    def hang(asked: object) -> Given:
+def test_an_interruption_ends_with_130_and_no_traceback(spawn: Spawn, platform: FakeCliPlatform) -> None:
+    def hang(asked: object) -> CannedResponse:
         os.kill(process.pid, signal.SIGINT)
         process.wait(timeout=180)
-        return Given(500)
+        return CannedResponse(500)
 
     platform.on("GET", "/api/v1/whoami", hang)
     process = spawn("whoami")
@@ -153,13 +156,13 @@ def test_an_interruption_ends_with_130_and_no_traceback(spawn: Spawn, platform: 
     assert out == ""
 
 
-def test_the_end_of_input_at_a_question_is_a_missing_value(on_terminal: Callable[..., Ran]) -> None:
+def test_the_end_of_input_at_a_question_is_a_missing_value(on_terminal: Callable[..., TerminalResult]) -> None:
     ran = on_terminal("projects", "create", "--slug", "vision", typed="\x04")
     assert ran.exit_code == 1
     assert "Traceback" not in ran.screen
 
 
-def test_a_reader_that_goes_away_is_no_error(environment: dict[str, str], platform: Platform) -> None:
+def test_a_reader_that_goes_away_is_no_error(environment: dict[str, str], platform: FakeCliPlatform) -> None:
     rows = [project(f"p{number}", description="x" * 500) for number in range(2000)]
     platform.on("GET", "/api/v1/projects", page(*rows))
     command = f"{sys.executable} -m mooring_cli projects list --limit 0 -o json | head -c 10"

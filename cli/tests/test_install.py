@@ -3,15 +3,15 @@
 import json
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from mooring_cli.main import mooring
+from tests.support.rows import every_row
 
 WHOLE = {"bundle": 1, "app": {"slug": "hello"}, "artifacts": {}, "manifest": {"version": "1.0.0"}}
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("text", "reason"),
     [
         ("no JSON", "cannot be read"),
@@ -29,7 +29,7 @@ def test_what_is_no_bundle_is_refused_with_the_reason(tmp_path: Path, text: str,
     assert reason in result.stderr
 
 
-def test_whoever_is_not_signed_in_is_told_how(tmp_path: Path) -> None:
+def test_without_a_sign_in_the_error_says_how_to_sign_in(tmp_path: Path) -> None:
     file = tmp_path / "bundle.json"
     file.write_text(json.dumps(WHOLE))
     unset = {"HOME": str(tmp_path), "MOORING_TOKEN": None, "MOORING_SERVICE_ACCOUNT": None, "XDG_CONFIG_HOME": None}

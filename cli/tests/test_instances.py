@@ -7,7 +7,15 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.support.fake_platform import CREATED, PROJECT, Asked, Given, Platform, page, problem
+from cli.tests.support.fake_platform import (
+    CREATED,
+    PROJECT,
+    CannedResponse,
+    FakeCliPlatform,
+    RecordedRequest,
+    page,
+    problem,
+)
 from mooring_cli import watch
 
 Run = Callable[..., Result]
@@ -56,22 +64,22 @@ def entry(number: int, text: str, kind: str = "instance", /, **data: Any) -> dic
     }
 
 
-def story(platform: Platform, *pages: list[dict[str, Any]]) -> None:
+def story(platform: FakeCliPlatform, *pages: list[dict[str, Any]]) -> None:
     """Serve the timeline page by page; then nothing more."""
     left = list(pages)
 
-    def answer(asked: Asked) -> Given:
+    def answer(asked: RecordedRequest) -> CannedResponse:
         items = left.pop(0) if left else []
         after = items[-1]["cursor"] if items else asked.query.get("cursor", "c0")
-        return Given(body={"items": items, "next_cursor": after})
+        return CannedResponse(body={"items": items, "next_cursor": after})
 
     platform.on("GET", f"{ONE}/timeline", answer)
 
 
-def states(platform: Platform, *given: dict[str, Any]) -> None:
+def states(platform: FakeCliPlatform, *given: dict[str, Any]) -> None:
     """Serve the states of the instance one after the other; the last one stays."""
     left = list(given)
-    platform.on("GET", ONE, lambda asked: Given(body=left.pop(0) if len(left) > 1 else left[0]))
+    platform.on("GET", ONE, lambda asked: CannedResponse(body=left.pop(0) if len(left) > 1 else left[0]))
     platform.on("GET", AT, page(given[-1]))
     platform.on("GET", f"/api/v1/projects/{PROJECT}/tasks", page())
 
@@ -79,7 +87,7 @@ def states(platform: Platform, *given: dict[str, Any]) -> None:
 # Watching -----------------------------------------------------------------------------------------------------------
 
 
-def test_watch_tells_the_timeline_and_ends_when_it_runs(run: Run, platform: Platform) -> None:
+def test_watch_tells_the_timeline_and_ends_when_it_runs(run: Run, platform: FakeCliPlatform) -> None:
     states(platform, instance("starting"), instance("starting"), instance("running"))
     story(platform, [entry(1, "instance web is created"), entry(2, "instance web is starting")])
     result = run("instances", "watch", "web")
@@ -91,7 +99,7 @@ def test_watch_tells_the_timeline_and_ends_when_it_runs(run: Run, platform: Plat
     ]
 
 
-def test_watch_goes_on_from_the_last_cursor(run: Run, platform: Platform) -> None:
+def test_watch_goes_on_from_the_last_cursor(run: Run, platform: FakeCliPlatform) -> None:
     states(platform, instance("starting"), instance("starting"), instance("starting"), instance("running"))
     story(platform, [entry(1, "one")], [entry(2, "two")])
     assert run("instances", "watch", INSTANCE).exit_code == 0
@@ -99,13 +107,13 @@ def test_watch_goes_on_from_the_last_cursor(run: Run, platform: Platform) -> Non
     assert asked == [None, "c1", "c2"]
 
 
-def test_a_connection_that_breaks_costs_nothing_but_the_wait(run: Run, platform: Platform) -> None:
+def test_a_connection_that_breaks_costs_nothing_but_the_wait(run: Run, platform: FakeCliPlatform) -> None:
     states(platform, instance("starting"), instance("running"))
     broken = [problem(503, "unavailable", retryable=True), problem(503, "unavailable", retryable=True)]
     shown = [{"items": [entry(1, "one")], "next_cursor": "c1"}, {"items": [], "next_cursor": "c1"}]
 
-    def answer(asked: Asked) -> Given:
-        return broken.pop() if broken else Given(body=shown.pop(0) if len(shown) > 1 else shown[0])
+    def answer(asked: RecordedRequest) -> CannedResponse:
+        return broken.pop() if broken else CannedResponse(body=shown.pop(0) if len(shown) > 1 else shown[0])
 
     platform.on("GET", f"{ONE}/timeline", answer)
     result = run("instances", "watch", "web")
@@ -113,7 +121,7 @@ def test_a_connection_that_breaks_costs_nothing_but_the_wait(run: Run, platform:
     assert result.stdout.count("one") == 1
 
 
-def test_a_failed_instance_ends_with_one_its_last_lines_and_a_hint(run: Run, platform: Platform) -> None:
+def test_a_failed_instance_ends_with_one_its_last_lines_and_a_hint(run: Run, platform: FakeCliPlatform) -> None:
     failed = instance("failed", failure_code="runtime_error", failure_detail="it ended", last_lines=["no such file"])
     states(platform, instance("starting"), failed)
     story(platform, [entry(1, "instance web is failed; runtime_error")])
@@ -124,7 +132,7 @@ def test_a_failed_instance_ends_with_one_its_last_lines_and_a_hint(run: Run, pla
     assert f"mooring why {INSTANCE}" in result.stderr
 
 
-def test_json_is_an_object_a_line_and_the_result_last(run: Run, platform: Platform) -> None:
+def test_json_is_an_object_a_line_and_the_result_last(run: Run, platform: FakeCliPlatform) -> None:
     states(platform, instance("starting"), instance("running"))
     story(platform, [entry(1, "one")])
     result = run("instances", "watch", "web", "--json")
@@ -133,17 +141,17 @@ def test_json_is_an_object_a_line_and_the_result_last(run: Run, platform: Platfo
     assert shown[-1]["status"] == "running"
 
 
-def test_an_instance_that_runs_and_changes_nothing_is_told_at_once(run: Run, platform: Platform) -> None:
+def test_a_running_instance_without_changes_is_printed_at_once(run: Run, platform: FakeCliPlatform) -> None:
     states(platform, instance("running"))
     result = run("instances", "watch", "web")
     assert (result.exit_code, result.stdout) == (0, "web is running\n")
 
 
-def test_a_change_that_fails_while_it_is_watched_ends_with_one(run: Run, platform: Platform) -> None:
+def test_a_change_that_fails_while_it_is_watched_ends_with_one(run: Run, platform: FakeCliPlatform) -> None:
     upgrade = {"id": "op_1", "kind": "upgrade", "status": "running", "phase": "adapter", "blocker": None}
     under_way = instance("running", operation=upgrade)
     states(platform, under_way, under_way, instance("running"))
-    platform.on("GET", f"{ONE}/operations/op_1", Given(body={**upgrade, "steps": [], "created_at": CREATED}))
+    platform.on("GET", f"{ONE}/operations/op_1", CannedResponse(body={**upgrade, "steps": [], "created_at": CREATED}))
     story(platform, [entry(1, "operation upgrade is failed", "operation", kind="upgrade", status="failed")])
     assert run("instances", "watch", "web").exit_code == 1
 
@@ -155,7 +163,7 @@ def test_progress_says_steps_members_and_bytes() -> None:
     assert text == "starting · deploy 1/2 · main 1/2 healthy · image.pull 512 B of 2.0 KiB (25 %)"
 
 
-def test_progress_is_written_over_on_a_terminal(on_terminal: Callable[..., Any], platform: Platform) -> None:
+def test_progress_is_written_over_on_a_terminal(on_terminal: Callable[..., Any], platform: FakeCliPlatform) -> None:
     starting = instance("starting")
     states(platform, starting, starting, starting, instance("running"))
     story(platform, [entry(1, "instance web is starting")], [])
@@ -165,7 +173,7 @@ def test_progress_is_written_over_on_a_terminal(on_terminal: Callable[..., Any],
     assert "web is running" in ran.screen
 
 
-def test_a_name_that_is_nobodys_is_not_found(run: Run, platform: Platform) -> None:
+def test_a_name_that_is_nobodys_is_not_found(run: Run, platform: FakeCliPlatform) -> None:
     states(platform, instance("running"))
     assert run("instances", "watch", "other").exit_code == 4
 
@@ -173,8 +181,8 @@ def test_a_name_that_is_nobodys_is_not_found(run: Run, platform: Platform) -> No
 # Launching ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_launch_sends_what_the_options_say(run: Run, platform: Platform) -> None:
-    platform.on("POST", AT, Given(201, instance("created")))
+def test_a_launch_sends_what_the_options_say(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("POST", AT, CannedResponse(201, instance("created")))
     result = run(
         "instances",
         "launch",
@@ -206,8 +214,8 @@ def test_a_launch_sends_what_the_options_say(run: Run, platform: Platform) -> No
     assert "mooring instances watch web" in result.stderr
 
 
-def test_a_launch_that_waits_watches_and_ends_as_the_instance_does(run: Run, platform: Platform) -> None:
-    platform.on("POST", AT, Given(201, instance("created")))
+def test_a_launch_that_waits_watches_and_ends_as_the_instance_does(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("POST", AT, CannedResponse(201, instance("created")))
     states(platform, instance("starting"), instance("running"))
     story(platform, [entry(1, "instance web is starting")])
     result = run("instances", "launch", "hello", "--allocation", "alc_01one", "--wait")
@@ -220,13 +228,13 @@ def test_a_launch_that_waits_watches_and_ends_as_the_instance_does(run: Run, pla
 
 
 @pytest.mark.parametrize("wrong", [("--config", "port"), ("--topology", "main=many"), ("--topology", "main")])
-def test_what_is_no_pair_is_refused_here(run: Run, platform: Platform, wrong: tuple[str, str]) -> None:
+def test_what_is_no_pair_is_refused_here(run: Run, platform: FakeCliPlatform, wrong: tuple[str, str]) -> None:
     result = run("instances", "launch", "hello", *wrong)
     assert result.exit_code == 1
     assert platform.of("POST") == []
 
 
-def test_a_plan_is_shown_as_a_table_with_what_stands_in_the_way(run: Run, platform: Platform) -> None:
+def test_a_plan_is_shown_as_a_table_with_what_stands_in_the_way(run: Run, platform: FakeCliPlatform) -> None:
     plan = {
         "launchable": False,
         "topology": {"main": 1},
@@ -250,7 +258,7 @@ def test_a_plan_is_shown_as_a_table_with_what_stands_in_the_way(run: Run, platfo
         "price": [{"currency": "EUR", "minor_per_hour": 250, "added_minor_per_hour": 250}],
         "expected": {"seconds": 12.4, "basis": "version", "samples": 3, "stages": []},
     }
-    platform.on("POST", f"{AT}:plan", Given(body=plan))
+    platform.on("POST", f"{AT}:plan", CannedResponse(body=plan))
     result = run("instances", "launch", "hello", "--plan")
     assert "1.1.0 (canary)" in result.stdout
     assert "2.50 EUR an hour" in result.stdout
@@ -261,8 +269,10 @@ def test_a_plan_is_shown_as_a_table_with_what_stands_in_the_way(run: Run, platfo
 # Stopping -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_stop_that_waits_shows_the_proof_of_each_member(run: Run, platform: Platform) -> None:
-    platform.on("POST", f"{ONE}/stop", Given(202, {"id": "op_9", "kind": "decommission", "created_at": CREATED}))
+def test_a_stop_that_waits_shows_the_proof_of_each_member(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on(
+        "POST", f"{ONE}/stop", CannedResponse(202, {"id": "op_9", "kind": "decommission", "created_at": CREATED})
+    )
     states(platform, instance("stopping"), instance("stopped"))
     old = {**entry(1, "long ago"), "at": "2020-01-01T00:00:00Z"}
     story(platform, [old, entry(2, "instance web is stopping")])
@@ -312,8 +322,8 @@ WHY: dict[str, Any] = {
 }
 
 
-def test_why_draws_the_chain_and_the_next_step(run: Run, platform: Platform) -> None:
-    platform.on("GET", f"/api/v1/projects/{PROJECT}/why/web", Given(body=WHY))
+def test_why_draws_the_chain_and_the_next_step(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("GET", f"/api/v1/projects/{PROJECT}/why/web", CannedResponse(body=WHY))
     result = run("why", "web")
     assert result.stdout.splitlines() == [
         f"instance web is failed [runtime_error]  ({INSTANCE})",
@@ -327,13 +337,13 @@ def test_why_draws_the_chain_and_the_next_step(run: Run, platform: Platform) -> 
     ]
 
 
-def test_why_is_exact_in_json(run: Run, platform: Platform) -> None:
-    platform.on("GET", f"/api/v1/projects/{PROJECT}/why/ins_01", Given(body=WHY))
+def test_why_is_exact_in_json(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("GET", f"/api/v1/projects/{PROJECT}/why/ins_01", CannedResponse(body=WHY))
     assert json.loads(run("why", "ins_01", "--json").stdout) == WHY
 
 
-def test_what_a_server_says_cannot_move_the_cursor(run: Run, platform: Platform) -> None:
+def test_what_a_server_says_cannot_move_the_cursor(run: Run, platform: FakeCliPlatform) -> None:
     chain: list[dict[str, Any]] = WHY["chain"]
     evil = {**WHY, "chain": [{**chain[0], "text": "\x1b[2J", "last_lines": ["\x1b]0;evil\x07"]}]}
-    platform.on("GET", f"/api/v1/projects/{PROJECT}/why/web", Given(body=evil))
+    platform.on("GET", f"/api/v1/projects/{PROJECT}/why/web", CannedResponse(body=evil))
     assert "\x1b" not in run("why", "web").stdout

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.support.fake_platform import PROJECT, Asked, Given, Platform, page, problem
+from cli.tests.support.fake_platform import PROJECT, CannedResponse, FakeCliPlatform, RecordedRequest, page, problem
 from cli.tests.test_instances import AT, INSTANCE, ONE, instance
 from mooring_cli import logs
 
@@ -39,18 +39,18 @@ def part(text: str, offset: int, size: int, **other: Any) -> dict[str, Any]:
     }
 
 
-def members(platform: Platform, *names: str, status: str = "ready") -> None:
+def members(platform: FakeCliPlatform, *names: str, status: str = "ready") -> None:
     """An instance with these members."""
     platform.on("GET", AT, page(instance()))
     found = [{"id": f"mem_01{name}", "name": name, "status": status} for name in names]
     platform.on("GET", f"{ONE}/members", page(*found))
 
 
-def serve_log(platform: Platform, *parts: Given) -> list[Asked]:
+def serve_log(platform: FakeCliPlatform, *parts: CannedResponse) -> list[RecordedRequest]:
     """Answer with these parts one after the other; returns the requests."""
     left, asked = list(parts), []
 
-    def answer(request: Asked) -> Given:
+    def answer(request: RecordedRequest) -> CannedResponse:
         asked.append(request)
         return left.pop(0)
 
@@ -58,21 +58,21 @@ def serve_log(platform: Platform, *parts: Given) -> list[Asked]:
     return asked
 
 
-def test_the_last_lines_are_shown_without_what_steers_a_terminal(platform: Platform, run: Run) -> None:
+def test_the_last_lines_are_shown_without_what_steers_a_terminal(platform: FakeCliPlatform, run: Run) -> None:
     members(platform, "head")
-    asked = serve_log(platform, Given(body=part("a\tb\r\n\x1b[2Jc\n", 90, 100)))
+    asked = serve_log(platform, CannedResponse(body=part("a\tb\r\n\x1b[2Jc\n", 90, 100)))
     result = run("logs", "web", "--tail", "2")
     assert (result.exit_code, result.stdout) == (0, "a\tb\n�[2Jc\n")
     assert asked[0].query["tail"] == "2"
     assert "offset" not in asked[0].query
 
 
-def test_from_an_offset_all_parts_come_and_what_was_dropped_is_told(platform: Platform, run: Run) -> None:
+def test_from_an_offset_all_parts_are_printed_and_dropped_bytes_reported(platform: FakeCliPlatform, run: Run) -> None:
     members(platform, "head")
     asked = serve_log(
         platform,
-        Given(body=part("one\n", 0, 100)),
-        Given(body=part("two\n", 96, 100, truncated_before=True, dropped_bytes=92, log="0a")),
+        CannedResponse(body=part("one\n", 0, 100)),
+        CannedResponse(body=part("two\n", 96, 100, truncated_before=True, dropped_bytes=92, log="0a")),
     )
     result = run("logs", "web", "--offset", "0", "--service", "web")
     assert (result.exit_code, result.stdout) == (0, "one\ntwo\n")
@@ -82,18 +82,18 @@ def test_from_an_offset_all_parts_come_and_what_was_dropped_is_told(platform: Pl
 
 
 def test_following_goes_on_from_the_last_byte_and_over_a_node_that_is_away(
-    platform: Platform, run: Run, monkeypatch: pytest.MonkeyPatch
+    platform: FakeCliPlatform, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     members(platform, "head")
     monkeypatch.setattr(logs, "AGAIN_SECONDS", 0.0)
     away = problem(503, "temporarily_unavailable", "the node does not answer")
     asked = serve_log(
         platform,
-        Given(body=part("one\n", 0, 4)),
+        CannedResponse(body=part("one\n", 0, 4)),
         *[away] * 3,
-        Given(body=part("", 4, 4)),
-        Given(body=part("two\n", 4, 8, log="0a")),
-        Given(body=part("three\n", 8, 14, log="0a")),
+        CannedResponse(body=part("", 4, 4)),
+        CannedResponse(body=part("two\n", 4, 8, log="0a")),
+        CannedResponse(body=part("three\n", 8, 14, log="0a")),
         problem(409, "conflict", "the member is removed"),
     )
     result = run("logs", "web", "--follow")
@@ -104,7 +104,9 @@ def test_following_goes_on_from_the_last_byte_and_over_a_node_that_is_away(
     assert {each.query.get("wait") for each in asked[1:]} == {"20"}
 
 
-def test_when_nobody_can_be_asked_the_last_known_lines_are_shown_with_the_reason(platform: Platform, run: Run) -> None:
+def test_when_nobody_can_be_asked_the_last_known_lines_are_shown_with_the_reason(
+    platform: FakeCliPlatform, run: Run
+) -> None:
     members(platform, "head", status="removed")
     gone = problem(409, "conflict", "member head is removed")
     serve_log(platform, replace(gone, body={**gone.body, "details": {"last_lines": ["it broke"]}}))
@@ -113,9 +115,9 @@ def test_when_nobody_can_be_asked_the_last_known_lines_are_shown_with_the_reason
     assert "member head is removed" in result.stderr
 
 
-def test_of_several_members_one_is_named(platform: Platform, run: Run) -> None:
+def test_of_several_members_one_is_named(platform: FakeCliPlatform, run: Run) -> None:
     members(platform, "head", "hand")
-    asked = serve_log(platform, Given(body=part("x\n", 0, 2)))
+    asked = serve_log(platform, CannedResponse(body=part("x\n", 0, 2)))
     vague = run("logs", "web")
     assert vague.exit_code == 1
     assert "hand, head" in vague.stderr
@@ -124,13 +126,13 @@ def test_of_several_members_one_is_named(platform: Platform, run: Run) -> None:
     assert len(asked) == 1
 
 
-def test_json_is_an_object_a_part(platform: Platform, run: Run) -> None:
+def test_json_is_an_object_a_part(platform: FakeCliPlatform, run: Run) -> None:
     members(platform, "head")
-    serve_log(platform, Given(body=part("x\n", 0, 2)))
+    serve_log(platform, CannedResponse(body=part("x\n", 0, 2)))
     assert json.loads(run("logs", INSTANCE, "--json").stdout)["text"] == "x\n"
 
 
-def test_a_place_and_a_number_of_lines_exclude_each_other(platform: Platform, run: Run) -> None:
+def test_a_place_and_a_number_of_lines_exclude_each_other(platform: FakeCliPlatform, run: Run) -> None:
     result = run("logs", "web", "--tail", "2", "--offset", "3")
     assert result.exit_code == 1
     assert "--offset" in result.stderr

@@ -9,8 +9,9 @@ import pytest
 import yaml
 from click.testing import Result
 
-from cli.tests.support.fake_platform import Given, Platform
+from cli.tests.support.fake_platform import CannedResponse, FakeCliPlatform
 from mooring_cli.manifest import KINDS, read
+from tests.support.rows import every_row
 
 Run = Callable[..., Result]
 TEXT = """\
@@ -38,8 +39,8 @@ def finding(pointer: str, severity: str = "error") -> dict[str, Any]:
     }
 
 
-def linted(*findings: dict[str, Any]) -> Given:
-    return Given(body={"stageable": not findings, "manifest_digest": None, "findings": list(findings)})
+def linted(*findings: dict[str, Any]) -> CannedResponse:
+    return CannedResponse(body={"stageable": not findings, "manifest_digest": None, "findings": list(findings)})
 
 
 @pytest.fixture
@@ -49,7 +50,7 @@ def path(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("pointer", "line", "column"),
     [
         ("", 1, 1),
@@ -67,7 +68,9 @@ def test_a_pointer_becomes_a_line(path: Path, pointer: str, line: int, column: i
     assert read(str(path)).place(pointer) == (line, column)
 
 
-def test_lint_tells_line_reason_and_fix_in_the_order_of_the_text(run: Run, platform: Platform, path: Path) -> None:
+def test_lint_tells_line_reason_and_fix_in_the_order_of_the_text(
+    run: Run, platform: FakeCliPlatform, path: Path
+) -> None:
     answer = linted(finding("/runtime_profile/ports/0/port", "warning"), finding("/artifacts/main"))
     platform.on("POST", "/api/v1/manifests/lint", answer)
     result = run("manifest", "lint", str(path), "--app", "web-tool")
@@ -81,14 +84,14 @@ def test_lint_tells_line_reason_and_fix_in_the_order_of_the_text(run: Run, platf
     assert asked.body == {"manifest": yaml.safe_load(TEXT), "app_slug": "web-tool"}
 
 
-def test_warnings_alone_end_well_and_json_has_the_lines(run: Run, platform: Platform, path: Path) -> None:
+def test_warnings_alone_end_well_and_json_has_the_lines(run: Run, platform: FakeCliPlatform, path: Path) -> None:
     platform.on("POST", "/api/v1/manifests/lint", linted(finding("/app", "warning")))
     result = run("manifest", "lint", str(path), "-o", "json")
     assert result.exit_code == 0
     assert [(each["line"], each["severity"]) for each in json.loads(result.stdout)] == [(2, "warning")]
 
 
-def test_a_key_that_stands_twice_is_an_error(run: Run, platform: Platform, path: Path) -> None:
+def test_a_key_that_stands_twice_is_an_error(run: Run, platform: FakeCliPlatform, path: Path) -> None:
     path.write_text("app: one\nartifacts: {}\napp: two\n", encoding="utf-8")
     platform.on("POST", "/api/v1/manifests/lint", linted())
     result = run("manifest", "lint", str(path))
@@ -106,8 +109,8 @@ def test_a_key_that_stands_twice_is_an_error(run: Run, platform: Platform, path:
         ("\ta: 1\n", ":1:1:"),
     ],
 )
-def test_what_cannot_be_read_is_told_and_not_sent(
-    run: Run, platform: Platform, path: Path, text: str, said: str
+def test_an_unreadable_manifest_is_reported_and_not_sent(
+    run: Run, platform: FakeCliPlatform, path: Path, text: str, said: str
 ) -> None:
     path.write_text(text, encoding="utf-8")
     result = run("manifest", "lint", str(path))
@@ -134,7 +137,7 @@ def test_init_writes_a_manifest_of_the_kind_and_not_over_another(run: Run, tmp_p
     assert run("manifest", "init", "other", "--file", str(file), "--force").exit_code == 0
 
 
-def test_a_field_and_a_rule_are_explained(run: Run, platform: Platform) -> None:
+def test_a_field_and_a_rule_are_explained(run: Run, platform: FakeCliPlatform) -> None:
     port = {"type": "integer", "description": "where it listens", "maximum": 65535}
     schema = {
         "type": "object",
@@ -145,7 +148,7 @@ def test_a_field_and_a_rule_are_explained(run: Run, platform: Platform) -> None:
             "ports": {"type": "array", "items": {"type": "object", "properties": {"port": port}}},
         },
     }
-    platform.on("GET", "/api/v1/schemas/manifest", Given(body=schema))
+    platform.on("GET", "/api/v1/schemas/manifest", CannedResponse(body=schema))
     shown = json.loads(run("manifest", "explain", "ports.0.port", "-o", "json").stdout)
     assert shown == {"field": "ports.0.port", "meaning": "where it listens", "type": "integer", "maximum": 65535}
     assert json.loads(run("manifest", "explain", "-o", "json").stdout)["fields"] == ["app (required)", "ports"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from cli.tests.support.fake_platform import Given, Platform, page
+from cli.tests.support.fake_platform import CannedResponse, FakeCliPlatform, page
 from mooring_cli import output
 
 Run = Callable[..., Result]
@@ -32,7 +32,7 @@ def an_allocation() -> dict[str, Any]:
     }
 
 
-def test_a_table_of_allocations_says_how_many_gpus_and_where(run: Run, platform: Platform) -> None:
+def test_a_table_of_allocations_says_how_many_gpus_and_where(run: Run, platform: FakeCliPlatform) -> None:
     platform.on("GET", f"/api/v1/projects/{PROJECT}/allocations", page(an_allocation()))
     heads, row = run("allocations", "list", "--project", PROJECT).stdout.splitlines()
     assert heads.split("  ")[0] == "ID"
@@ -42,20 +42,20 @@ def test_a_table_of_allocations_says_how_many_gpus_and_where(run: Run, platform:
     assert row.split()[:5] == ["alc_1", "box", "slice", "2", "active"]
 
 
-def test_a_list_of_plain_values_is_one_cell(run: Run, platform: Platform) -> None:
+def test_a_list_of_plain_values_is_one_cell(run: Run, platform: FakeCliPlatform) -> None:
     sku = {"slug": "slice", "shape": "gpu_slice", "allowed_gpu_counts": [1, 2, 4], "regions": ["a", "b"]}
     platform.on("GET", "/api/v1/skus", page(sku))
     assert "1, 2, 4" in run("skus", "list").stdout
 
 
-def test_the_log_of_a_task_is_its_text_and_nothing_that_acts_on_a_terminal(run: Run, platform: Platform) -> None:
+def test_the_log_of_a_task_is_its_text_and_nothing_that_acts_on_a_terminal(run: Run, platform: FakeCliPlatform) -> None:
     log = {"task_id": "tsk_1", "offset": 0, "next_offset": 9, "text": "one\ttwo\n\x1b[31mred\n", "ended": True}
-    platform.on("GET", f"/api/v1/projects/{PROJECT}/tasks/tsk_1/log", Given(body=log))
+    platform.on("GET", f"/api/v1/projects/{PROJECT}/tasks/tsk_1/log", CannedResponse(body=log))
     assert run("tasks", "log", "tsk_1", "--project", PROJECT).stdout == "one    two\n\ufffd[31mred\n"
     assert '"next_offset": 9' in run("tasks", "log", "tsk_1", "--project", PROJECT, "-o", "json").stdout
 
 
-def test_a_tenants_user_without_a_project_is_asked_for_one(run: Run, platform: Platform) -> None:
+def test_a_tenants_user_without_a_project_is_asked_for_one(run: Run, platform: FakeCliPlatform) -> None:
     shown = run("allocations", "list")
     assert shown.exit_code != 0
     assert "give a project" in shown.stderr

@@ -13,9 +13,9 @@ from click.testing import Result
 from cli.tests.support.fake_platform import (
     PROJECT,
     TENANT,
-    Asked,
-    Given,
-    Platform,
+    CannedResponse,
+    FakeCliPlatform,
+    RecordedRequest,
     account,
     page,
     problem,
@@ -26,6 +26,7 @@ from mooring_cli.commands import command_of
 from mooring_cli.main import HAND_WRITTEN, mooring
 from mooring_cli.noun_table import NOUNS
 from mooring_cli.nouns import Noun
+from tests.support.rows import every_row
 
 Run = Callable[..., Result]
 
@@ -38,7 +39,7 @@ def every_verb() -> list[tuple[str, ...]]:
     return [each for noun in NOUNS.values() for each in walk(noun, ())]
 
 
-@pytest.mark.parametrize("words", [*every_verb(), *((name,) for name in HAND_WRITTEN)], ids=" ".join)
+@every_row("words", [*every_verb(), *((name,) for name in HAND_WRITTEN)], ids=" ".join)
 def test_every_command_explains_itself(run: Run, words: tuple[str, ...]) -> None:
     result = run(*words, "--help")
     assert result.exit_code == 0
@@ -61,7 +62,7 @@ def test_a_list_is_a_table_with_relative_times(run: Run) -> None:
     assert lines[1].split()[:4] == [PROJECT, "vision", "Vision", "in"]
 
 
-def test_an_empty_list_says_so_with_the_command_for_the_first(run: Run, platform: Platform) -> None:
+def test_an_empty_list_says_so_with_the_command_for_the_first(run: Run, platform: FakeCliPlatform) -> None:
     platform.on("GET", "/api/v1/projects", page())
     result = run("projects", "list")
     assert (result.exit_code, result.stdout) == (0, "")
@@ -69,15 +70,15 @@ def test_an_empty_list_says_so_with_the_command_for_the_first(run: Run, platform
     assert run("projects", "list", "-o", "json").stdout == "[]\n"
 
 
-def test_more_than_the_limit_is_said(run: Run, platform: Platform) -> None:
+def test_more_than_the_limit_is_said(run: Run, platform: FakeCliPlatform) -> None:
     platform.on("GET", "/api/v1/projects", page(*(project(f"p{number}") for number in range(3))))
     result = run("projects", "list", "--limit", "2", "-o", "name")
     assert len(result.stdout.splitlines()) == 2
     assert "use --limit 0 to show all" in result.stderr
 
 
-def test_a_create_sends_its_options_and_a_key(run: Run, platform: Platform) -> None:
-    platform.on("POST", f"/api/v1/tenants/{TENANT}/projects", Given(201, project()))
+def test_a_create_sends_its_options_and_a_key(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("POST", f"/api/v1/tenants/{TENANT}/projects", CannedResponse(201, project()))
     result = run("projects", "create", "--slug", "vision", "--display-name", "Vision", "-o", "json")
     assert json.loads(result.stdout)["revision"] == 3
     (asked,) = platform.of("POST")
@@ -85,8 +86,8 @@ def test_a_create_sends_its_options_and_a_key(run: Run, platform: Platform) -> N
     assert len(asked.headers["idempotency-key"]) >= 16
 
 
-def test_a_key_of_one_s_own_is_sent(run: Run, platform: Platform) -> None:
-    platform.on("POST", f"/api/v1/tenants/{TENANT}/projects", Given(201, project()))
+def test_a_key_of_one_s_own_is_sent(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("POST", f"/api/v1/tenants/{TENANT}/projects", CannedResponse(201, project()))
     run("projects", "create", "--slug", "vision", "--display-name", "Vision", "--idempotency-key", "mine")
     assert platform.of("POST")[0].headers["idempotency-key"] == "mine"
 
@@ -99,24 +100,24 @@ def test_a_key_of_one_s_own_is_sent(run: Run, platform: Platform) -> None:
     ],
 )
 def test_a_body_comes_from_a_file_and_options_win(
-    run: Run, platform: Platform, tmp_path: Path, name: str, text: str
+    run: Run, platform: FakeCliPlatform, tmp_path: Path, name: str, text: str
 ) -> None:
-    platform.on("POST", f"/api/v1/tenants/{TENANT}/projects", Given(201, project()))
+    platform.on("POST", f"/api/v1/tenants/{TENANT}/projects", CannedResponse(201, project()))
     file = tmp_path / name
     file.write_text(text)
     run("projects", "create", "-f", str(file), "--slug", "from-option")
     assert platform.of("POST")[0].body == {"slug": "from-option", "display_name": "File"}
 
 
-def test_a_body_comes_from_stdin(run: Run, platform: Platform) -> None:
-    platform.on("POST", f"/api/v1/tenants/{TENANT}/projects", Given(201, project()))
+def test_a_body_comes_from_stdin(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("POST", f"/api/v1/tenants/{TENANT}/projects", CannedResponse(201, project()))
     run("projects", "create", "-f", "-", stdin='{"slug": "piped", "display_name": "Piped"}')
     assert platform.of("POST")[0].body == {"slug": "piped", "display_name": "Piped"}
 
 
-def test_fields_inside_of_fields_are_options_of_their_own(run: Run, platform: Platform) -> None:
-    platform.on("GET", "/api/v1/whoami", Given(body=whoami(tenant_id=None)))
-    platform.on("POST", "/api/v1/tenants", Given(201, {"id": TENANT, "one_time_code": "mrg1_once"}))
+def test_fields_inside_of_fields_are_options_of_their_own(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("GET", "/api/v1/whoami", CannedResponse(body=whoami(tenant_id=None)))
+    platform.on("POST", "/api/v1/tenants", CannedResponse(201, {"id": TENANT, "one_time_code": "mrg1_once"}))
     result = run(
         "tenants",
         "create",
@@ -134,28 +135,30 @@ def test_fields_inside_of_fields_are_options_of_their_own(run: Run, platform: Pl
     assert "will not be shown again" in result.stderr
 
 
-def test_lists_of_values_are_given_by_repeating(run: Run, platform: Platform) -> None:
-    platform.on("POST", f"/api/v1/projects/{PROJECT}/service-accounts", Given(201, account()))
+def test_lists_of_values_are_given_by_repeating(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("POST", f"/api/v1/projects/{PROJECT}/service-accounts", CannedResponse(201, account()))
     run("service-accounts", "create", "--project", "vision", "--name", "ci", "--action", "a.b", "--actions", "c.d")
     assert platform.of("POST")[0].body == {"name": "ci", "actions": ["a.b", "c.d"]}
 
 
-def test_a_missing_value_without_anybody_to_ask_is_a_usage_error(run: Run, platform: Platform) -> None:
+def test_a_missing_value_without_anybody_to_ask_is_a_usage_error(run: Run, platform: FakeCliPlatform) -> None:
     result = run("projects", "create", "--slug", "vision", "--no-input")
     assert result.exit_code == 1
     assert "missing: --display-name" in result.stderr
     assert platform.of("POST") == []
 
 
-def test_a_missing_value_is_asked_for_on_a_terminal(on_terminal: Callable[..., object], platform: Platform) -> None:
-    platform.on("POST", f"/api/v1/tenants/{TENANT}/projects", Given(201, project()))
+def test_a_missing_value_is_asked_for_on_a_terminal(
+    on_terminal: Callable[..., object], platform: FakeCliPlatform
+) -> None:
+    platform.on("POST", f"/api/v1/tenants/{TENANT}/projects", CannedResponse(201, project()))
     ran: object = on_terminal("projects", "create", "--slug", "vision", typed="Typed in\n")
     assert ran.exit_code == 0, ran  # type: ignore[attr-defined]
     assert platform.of("POST")[0].body == {"slug": "vision", "display_name": "Typed in"}
 
 
-def test_a_delete_asks_first(run: Run, on_terminal: Callable[..., object], platform: Platform) -> None:
-    platform.on("DELETE", f"/api/v1/projects/{PROJECT}", Given(204))
+def test_a_delete_asks_first(run: Run, on_terminal: Callable[..., object], platform: FakeCliPlatform) -> None:
+    platform.on("DELETE", f"/api/v1/projects/{PROJECT}", CannedResponse(204))
     assert run("projects", "delete", "vision").exit_code == 1
     assert on_terminal("projects", "delete", "vision", typed="n\n").exit_code == 1  # type: ignore[attr-defined]
     assert platform.of("DELETE") == []
@@ -164,8 +167,8 @@ def test_a_delete_asks_first(run: Run, on_terminal: Callable[..., object], platf
     assert len(platform.of("DELETE")) == 2
 
 
-def test_a_project_is_named_by_slug_or_id(run: Run, platform: Platform) -> None:
-    platform.on("GET", f"/api/v1/projects/{PROJECT}", Given(body=project()))
+def test_a_project_is_named_by_slug_or_id(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("GET", f"/api/v1/projects/{PROJECT}", CannedResponse(body=project()))
     assert run("projects", "get", "vision", "-o", "name").stdout == f"{PROJECT}\n"
     looked_up = len(platform.asked)
     assert run("projects", "get", PROJECT, "-o", "name").stdout == f"{PROJECT}\n"
@@ -178,21 +181,21 @@ def test_a_name_that_stands_for_nothing_is_not_found(run: Run) -> None:
     assert "there is no project 'nothing'" in result.stderr
 
 
-def test_a_service_account_is_named_by_name(run: Run, platform: Platform) -> None:
+def test_a_service_account_is_named_by_name(run: Run, platform: FakeCliPlatform) -> None:
     platform.on(
         "GET", f"/api/v1/projects/{PROJECT}/service-accounts", page(account(), account(id="sa_02", name="other"))
     )
-    platform.on("POST", f"/api/v1/projects/{PROJECT}/service-accounts/sa_01ci/disable", Given(body=account()))
+    platform.on("POST", f"/api/v1/projects/{PROJECT}/service-accounts/sa_01ci/disable", CannedResponse(body=account()))
     assert run("service-accounts", "disable", "ci", "--project", "vision").exit_code == 0
     platform.on("GET", f"/api/v1/projects/{PROJECT}/service-accounts/sa_01ci/keys", page())
     assert run("service-accounts", "keys", "list", "ci", "--project", "vision").exit_code == 0
     assert run("service-accounts", "disable", "nobody", "--project", "vision").exit_code == 4
 
 
-def test_a_member_is_named_by_address(run: Run, platform: Platform) -> None:
+def test_a_member_is_named_by_address(run: Run, platform: FakeCliPlatform) -> None:
     user = {"id": "usr_02bob", "email": "bob@acme.test"}
     platform.on("GET", f"/api/v1/tenants/{TENANT}/users", page(user))
-    platform.on("POST", f"/api/v1/projects/{PROJECT}/memberships", Given(201, {"id": "mbr_01"}))
+    platform.on("POST", f"/api/v1/projects/{PROJECT}/memberships", CannedResponse(201, {"id": "mbr_01"}))
     run("memberships", "create", "--project", "vision", "--user", "bob@acme.test", "--role", "project_viewer")
     assert platform.of("POST")[0].body == {"user_id": "usr_02bob", "role": "project_viewer"}
 
@@ -210,7 +213,7 @@ def test_a_member_is_named_by_address(run: Run, platform: Platform) -> None:
 )
 def test_the_place_is_the_option_s_else_the_context_s_else_home(
     run: Run,
-    platform: Platform,
+    platform: FakeCliPlatform,
     monkeypatch: pytest.MonkeyPatch,
     variables: dict[str, str],
     options: list[str],
@@ -223,15 +226,15 @@ def test_the_place_is_the_option_s_else_the_context_s_else_home(
     assert platform.asked[-1].path == wanted
 
 
-def test_the_platform_s_people_are_at_home_in_the_platform(run: Run, platform: Platform) -> None:
-    platform.on("GET", "/api/v1/whoami", Given(body=whoami(tenant_id=None)))
+def test_the_platform_s_people_are_at_home_in_the_platform(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("GET", "/api/v1/whoami", CannedResponse(body=whoami(tenant_id=None)))
     platform.on("GET", "/api/v1/platform/users", page())
     assert run("users", "list").exit_code == 0
 
 
-def test_a_service_account_is_at_home_in_its_one_project(run: Run, platform: Platform) -> None:
+def test_a_service_account_is_at_home_in_its_one_project(run: Run, platform: FakeCliPlatform) -> None:
     caller = whoami(kind="service_account", project_actions={PROJECT: ["project.read"]})
-    platform.on("GET", "/api/v1/whoami", Given(body=caller))
+    platform.on("GET", "/api/v1/whoami", CannedResponse(body=caller))
     platform.on("GET", f"/api/v1/projects/{PROJECT}/service-accounts", page())
     assert run("service-accounts", "list").exit_code == 0
 
@@ -242,20 +245,22 @@ def test_two_places_at_once_are_a_usage_error(run: Run) -> None:
     assert "give only one of them" in result.stderr
 
 
-def test_a_duration_is_taken_where_seconds_are(run: Run, platform: Platform) -> None:
-    platform.on("POST", "/api/v1/tokens", Given(201, {"id": "tok_02", "token": "mrgp_new"}))
+def test_a_duration_is_taken_where_seconds_are(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("POST", "/api/v1/tokens", CannedResponse(201, {"id": "tok_02", "token": "mrgp_new"}))
     result = run("tokens", "create", "--name", "ci", "--expires-in-seconds", "30d")
     assert platform.of("POST")[0].body == {"name": "ci", "expires_in_seconds": 30 * 86_400}
     assert "will not be shown again" in result.stderr
     assert run("tokens", "create", "--name", "ci", "--expires-in-seconds", "soon").exit_code == 1
 
 
-def test_a_key_pair_is_made_here_and_only_its_public_half_is_sent(run: Run, platform: Platform, tmp_path: Path) -> None:
+def test_a_key_pair_is_made_here_and_only_its_public_half_is_sent(
+    run: Run, platform: FakeCliPlatform, tmp_path: Path
+) -> None:
     file = tmp_path / "ci.pem"
     path = f"/api/v1/projects/{PROJECT}/service-accounts"
-    platform.on("POST", path, Given(201, account()))
+    platform.on("POST", path, CannedResponse(201, account()))
 
-    def keys(asked: Asked) -> Given:
+    def keys(asked: RecordedRequest) -> CannedResponse:
         return page({"id": "key_01", "public_key": platform.of("POST")[0].body["public_key"]})
 
     platform.on("GET", f"{path}/sa_01ci/keys", keys)
@@ -281,7 +286,7 @@ def test_a_key_pair_is_made_here_and_only_its_public_half_is_sent(run: Run, plat
 
 
 def test_a_key_file_is_never_overwritten_and_goes_when_the_server_refuses(
-    run: Run, platform: Platform, tmp_path: Path
+    run: Run, platform: FakeCliPlatform, tmp_path: Path
 ) -> None:
     file = tmp_path / "ci.pem"
     words = ["service-accounts", "create", "--project", "vision", "--name", "ci", "--action", "a.b", "--generate-key"]

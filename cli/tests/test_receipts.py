@@ -12,6 +12,8 @@ from click.testing import Result
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
+from tests.support.rows import every_row
+
 Run = Callable[..., Result]
 KINDS = (
     "processes",
@@ -31,7 +33,7 @@ def encoded(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
-class Node:
+class SigningNode:
     """A node that signs receipts."""
 
     def __init__(self) -> None:
@@ -93,8 +95,8 @@ class Node:
 
 
 @pytest.fixture
-def node() -> Node:
-    made = Node()
+def node() -> SigningNode:
+    made = SigningNode()
     for _ in range(4):
         made.sign()
     return made
@@ -110,7 +112,7 @@ def verify(run: Run, tmp_path: Path) -> Callable[..., Result]:
     return verify
 
 
-def test_a_good_bundle_says_what_it_proves_and_what_it_does_not(verify: Run, node: Node) -> None:
+def test_a_good_bundle_says_what_it_proves_and_what_it_does_not(verify: Run, node: SigningNode) -> None:
     result = verify(node.bundle(2, 3))
     assert result.exit_code == 0
     assert "rcp_2: verified, clean" in result.stdout
@@ -122,18 +124,18 @@ def test_a_good_bundle_says_what_it_proves_and_what_it_does_not(verify: Run, nod
     assert (shown["verified"], shown["clean"], shown["sequence"]) == (True, True, 2)
 
 
-def test_the_first_receipt_of_a_chain_needs_no_other(verify: Run, node: Node) -> None:
+def test_the_first_receipt_of_a_chain_needs_no_other(verify: Run, node: SigningNode) -> None:
     assert verify(node.bundle(1)).exit_code == 0
 
 
-def test_something_left_is_told_and_can_be_asked_for(verify: Run, node: Node) -> None:
+def test_leftovers_are_printed_and_can_be_required_absent(verify: Run, node: SigningNode) -> None:
     node.sign(clean=False, remaining=[{"kind": "mounts", "name": "/x"}])
     result = verify(node.bundle(5))
     assert (result.exit_code, "NOT clean" in result.stdout, "left: mounts /x" in result.stdout) == (0, True, True)
     assert verify(node.bundle(5), "--require-clean").exit_code == 1
 
 
-def test_a_simulated_host_is_said_to_be_one(verify: Run, node: Node) -> None:
+def test_a_simulated_host_is_said_to_be_one(verify: Run, node: SigningNode) -> None:
     node.sign(host="simulated")
     assert "The host is simulated" in verify(node.bundle(5)).stdout
 
@@ -142,7 +144,7 @@ def bent(bundle: dict[str, Any], **other: Any) -> dict[str, Any]:
     return bundle | other
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("bend", "why"),
     [
         (lambda b: bent(b, signing_key=encoded(b"k" * 32)), "did not sign"),
@@ -159,7 +161,7 @@ def bent(bundle: dict[str, Any], **other: Any) -> dict[str, Any]:
     ],
 )
 def test_a_bent_bundle_proves_nothing(
-    verify: Run, node: Node, bend: Callable[[dict[str, Any]], dict[str, Any]], why: str
+    verify: Run, node: SigningNode, bend: Callable[[dict[str, Any]], dict[str, Any]], why: str
 ) -> None:
     result = verify(bend(node.bundle(2)))
     assert result.exit_code == 1
@@ -170,13 +172,13 @@ def test_a_bent_bundle_proves_nothing(
 @pytest.mark.parametrize(
     "lie", [{"remaining": [{"kind": "files", "name": "/x"}]}, {"looked": {}}, {"not_looked": ["ports"]}]
 )
-def test_a_node_that_says_clean_and_is_not_is_not_believed(verify: Run, node: Node, lie: dict[str, Any]) -> None:
+def test_a_node_that_says_clean_and_is_not_is_not_believed(verify: Run, node: SigningNode, lie: dict[str, Any]) -> None:
     node.sign(**lie)
     result = verify(node.bundle(5))
     assert (result.exit_code, "it says clean" in result.stderr) == (1, True)
 
 
-def test_what_is_no_file_or_no_json_is_told(run: Run, tmp_path: Path) -> None:
+def test_a_missing_file_or_invalid_json_is_reported(run: Run, tmp_path: Path) -> None:
     assert run("receipts", "verify", str(tmp_path / "none")).exit_code == 1
     path = tmp_path / "text"
     path.write_text("[1, 2", encoding="utf-8")

@@ -10,8 +10,17 @@ from click.testing import Result
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from cli.tests.conftest import TOKEN, Ran
-from cli.tests.support.fake_platform import CREATED, Asked, Given, Platform, page, problem, serving, whoami
+from cli.tests.conftest import TOKEN, TerminalResult
+from cli.tests.support.fake_platform import (
+    CREATED,
+    CannedResponse,
+    FakeCliPlatform,
+    RecordedRequest,
+    page,
+    problem,
+    serving,
+    whoami,
+)
 
 Run = Callable[..., Result]
 PASSWORD = "correct horse battery"
@@ -30,35 +39,37 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def ready(platform: Platform) -> Platform:
+def ready(platform: FakeCliPlatform) -> FakeCliPlatform:
     """A platform that accepts the password."""
 
-    def sign_in(asked: Asked) -> Given:
+    def sign_in(asked: RecordedRequest) -> CannedResponse:
         if asked.body.get("password") != PASSWORD and asked.body.get("one_time_code") != "mrg1_code":
             return problem(401, "sign_in_refused")
-        return Given(body={"token": "mrgs_session", "token_id": "tok_session", "expires_at": CREATED, "user": {}})
+        return CannedResponse(
+            body={"token": "mrgs_session", "token_id": "tok_session", "expires_at": CREATED, "user": {}}
+        )
 
-    def create_token(asked: Asked) -> Given:
+    def create_token(asked: RecordedRequest) -> CannedResponse:
         assert asked.headers["authorization"] == "Bearer mrgs_session"
         fields = {"kind": "personal", "actions": None, "revoked_at": None, "last_used_at": None}
         made = {"id": "tok_kept", "name": asked.body["name"], "created_at": CREATED, "expires_at": CREATED}
-        return Given(201, {**fields, **made, "token": KEPT})
+        return CannedResponse(201, {**fields, **made, "token": KEPT})
 
     platform.on("POST", "/api/v1/sign-in", sign_in)
     platform.on("POST", "/api/v1/tokens", create_token)
     for token in ("tok_session", "tok_kept"):
         view = {"id": token, "kind": "session", "name": "", "actions": None, "created_at": CREATED}
         gone = {"expires_at": CREATED, "revoked_at": CREATED, "last_used_at": None}
-        platform.on("DELETE", f"/api/v1/tokens/{token}", Given(body={**view, **gone}))
+        platform.on("DELETE", f"/api/v1/tokens/{token}", CannedResponse(body={**view, **gone}))
     return platform
 
 
-def sign_in(run: Run, platform: Platform, *more: str) -> Result:
+def sign_in(run: Run, platform: FakeCliPlatform, *more: str) -> Result:
     words = ["login", "--url", platform.url, "--tenant", "acme", "--email", "ada@acme.test", "--password-stdin", *more]
     return run(*words, stdin=PASSWORD + "\n")
 
 
-def test_signing_in_keeps_a_personal_token_and_nothing_else(run: Run, ready: Platform, file: Path) -> None:
+def test_signing_in_keeps_a_personal_token_and_nothing_else(run: Run, ready: FakeCliPlatform, file: Path) -> None:
     result = sign_in(run, ready)
     assert result.exit_code == 0, result.output
     assert ready.asked[0].body == {"email": "ada@acme.test", "tenant": "acme", "password": PASSWORD}
@@ -73,7 +84,7 @@ def test_signing_in_keeps_a_personal_token_and_nothing_else(run: Run, ready: Pla
         assert secret not in result.output
 
 
-def test_afterwards_the_token_is_used(run: Run, ready: Platform) -> None:
+def test_afterwards_the_token_is_used(run: Run, ready: FakeCliPlatform) -> None:
     sign_in(run, ready)
     result = run("whoami")
     assert result.exit_code == 0
@@ -82,7 +93,7 @@ def test_afterwards_the_token_is_used(run: Run, ready: Platform) -> None:
     assert KEPT not in result.output
 
 
-def test_a_one_time_code_becomes_a_password(run: Run, ready: Platform) -> None:
+def test_a_one_time_code_becomes_a_password(run: Run, ready: FakeCliPlatform) -> None:
     result = run(
         "login",
         "--url",
@@ -98,7 +109,7 @@ def test_a_one_time_code_becomes_a_password(run: Run, ready: Platform) -> None:
 
 
 def test_a_password_is_asked_for_on_a_terminal_and_not_shown(
-    on_terminal: Callable[..., Ran], ready: Platform, environment: dict[str, str]
+    on_terminal: Callable[..., TerminalResult], ready: FakeCliPlatform, environment: dict[str, str]
 ) -> None:
     environment["MOORING_TOKEN"] = ""
     ran = on_terminal("login", "--tenant", "acme", "--email", "ada@acme.test", typed=f"{PASSWORD}\n")
@@ -107,7 +118,7 @@ def test_a_password_is_asked_for_on_a_terminal_and_not_shown(
     assert ready.url in ran.screen
 
 
-def test_a_wrong_password_is_refused_once_and_keeps_nothing(run: Run, ready: Platform, file: Path) -> None:
+def test_a_wrong_password_is_refused_once_and_keeps_nothing(run: Run, ready: FakeCliPlatform, file: Path) -> None:
     result = run("login", "--url", ready.url, "--email", "ada@acme.test", "--password-stdin", stdin="wrong\n")
     assert result.exit_code == 3
     assert "wrong" not in result.output
@@ -125,7 +136,7 @@ def test_a_wrong_password_is_refused_once_and_keeps_nothing(run: Run, ready: Pla
     ],
 )
 def test_without_anybody_to_ask_everything_must_be_given(
-    run: Run, ready: Platform, words: list[str], said: str
+    run: Run, ready: FakeCliPlatform, words: list[str], said: str
 ) -> None:
     result = run("login", "--url", ready.url, "--no-input", *words, stdin="one line\n")
     assert result.exit_code == 1
@@ -133,7 +144,7 @@ def test_without_anybody_to_ask_everything_must_be_given(
     assert ready.asked == []
 
 
-def test_signing_out_revokes_the_token_and_forgets_it(run: Run, ready: Platform, file: Path) -> None:
+def test_signing_out_revokes_the_token_and_forgets_it(run: Run, ready: FakeCliPlatform, file: Path) -> None:
     sign_in(run, ready)
     assert run("logout").exit_code == 0
     assert ready.of("DELETE")[-1].path == "/api/v1/tokens/tok_kept"
@@ -142,21 +153,21 @@ def test_signing_out_revokes_the_token_and_forgets_it(run: Run, ready: Platform,
     assert run("whoami").exit_code == 3
 
 
-def test_signing_out_forgets_a_token_that_counts_no_more(run: Run, ready: Platform, file: Path) -> None:
+def test_signing_out_forgets_a_token_that_counts_no_more(run: Run, ready: FakeCliPlatform, file: Path) -> None:
     sign_in(run, ready)
     ready.on("DELETE", "/api/v1/tokens/tok_kept", problem(401, "unauthenticated"))
     assert run("logout").exit_code == 0
     assert KEPT not in file.read_text()
 
 
-def test_a_token_is_not_forgotten_while_it_may_still_count(run: Run, ready: Platform, file: Path) -> None:
+def test_a_token_is_not_forgotten_while_it_may_still_count(run: Run, ready: FakeCliPlatform, file: Path) -> None:
     sign_in(run, ready)
     ready.on("DELETE", "/api/v1/tokens/tok_kept", problem(500, "internal"))
     assert run("logout").exit_code == 2
     assert KEPT in file.read_text()
 
 
-def test_a_context_s_token_goes_to_no_other_server(run: Run, ready: Platform) -> None:
+def test_a_context_s_token_goes_to_no_other_server(run: Run, ready: FakeCliPlatform) -> None:
     sign_in(run, ready)
     with serving() as other:
         result = run("whoami", "--url", other.url)
@@ -164,7 +175,7 @@ def test_a_context_s_token_goes_to_no_other_server(run: Run, ready: Platform) ->
         assert other.asked == []
 
 
-def test_a_file_that_others_may_read_is_refused(run: Run, ready: Platform, file: Path) -> None:
+def test_a_file_that_others_may_read_is_refused(run: Run, ready: FakeCliPlatform, file: Path) -> None:
     sign_in(run, ready)
     file.chmod(0o644)
     result = run("whoami")
@@ -182,7 +193,9 @@ def test_a_broken_file_is_named(run: Run, file: Path) -> None:
     assert str(file) in result.stderr
 
 
-def test_variables_are_stronger_than_the_context(run: Run, ready: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_are_stronger_than_the_context(
+    run: Run, ready: FakeCliPlatform, monkeypatch: pytest.MonkeyPatch
+) -> None:
     sign_in(run, ready)
     monkeypatch.setenv("MOORING_TOKEN", TOKEN)
     run("whoami")
@@ -190,12 +203,12 @@ def test_variables_are_stronger_than_the_context(run: Run, ready: Platform, monk
 
 
 def test_a_service_account_signs_in_by_its_key(
-    run: Run, platform: Platform, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Run, platform: FakeCliPlatform, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     key = tmp_path / "key.pem"
     key.write_bytes(Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     granted = {"access_token": "mrga_short", "token_type": "Bearer", "expires_in": 900}
-    platform.on("POST", "/api/v1/oauth/token", Given(body=granted))
+    platform.on("POST", "/api/v1/oauth/token", CannedResponse(body=granted))
     monkeypatch.setenv("MOORING_URL", platform.url)
     monkeypatch.setenv("MOORING_SERVICE_ACCOUNT", "sa_01ci")
     assert run("whoami").exit_code == 1, "the key is missing"
@@ -209,7 +222,7 @@ def test_a_service_account_signs_in_by_its_key(
     assert run("whoami").exit_code == 1
 
 
-def test_contexts_are_listed_used_changed_and_forgotten(run: Run, ready: Platform) -> None:
+def test_contexts_are_listed_used_changed_and_forgotten(run: Run, ready: FakeCliPlatform) -> None:
     sign_in(run, ready)
     sign_in(run, ready, "--context", "second")
     listed = json.loads(run("context", "list", "-o", "json").stdout)
@@ -227,7 +240,7 @@ def test_contexts_are_listed_used_changed_and_forgotten(run: Run, ready: Platfor
         assert KEPT not in result.output
 
 
-def test_another_address_forgets_the_token(run: Run, ready: Platform) -> None:
+def test_another_address_forgets_the_token(run: Run, ready: FakeCliPlatform) -> None:
     sign_in(run, ready)
     shown = json.loads(run("context", "set", "--url", "https://elsewhere.test", "-o", "json").stdout)
     assert (shown["url"], shown["signed_in"]) == ("https://elsewhere.test", False)
@@ -240,16 +253,16 @@ def test_an_unknown_context_is_a_usage_error(run: Run) -> None:
         assert "there is no context 'nope'" in result.stderr
 
 
-def test_a_project_of_the_context_is_where_commands_act(run: Run, ready: Platform) -> None:
+def test_a_project_of_the_context_is_where_commands_act(run: Run, ready: FakeCliPlatform) -> None:
     sign_in(run, ready)
     run("context", "set", "--project", "prj_01vision")
     ready.on("GET", "/api/v1/projects/prj_01vision/memberships", page())
     assert run("memberships", "list").exit_code == 0
 
 
-def test_a_password_is_changed_from_stdin(run: Run, ready: Platform) -> None:
+def test_a_password_is_changed_from_stdin(run: Run, ready: FakeCliPlatform) -> None:
     sign_in(run, ready)
-    ready.on("POST", "/api/v1/whoami/password", Given(204))
+    ready.on("POST", "/api/v1/whoami/password", CannedResponse(204))
     result = run("password", "--passwords-stdin", stdin="the old one\nthe new one here\n")
     assert result.exit_code == 0
     wanted = {"current_password": "the old one", "new_password": "the new one here"}
@@ -257,6 +270,6 @@ def test_a_password_is_changed_from_stdin(run: Run, ready: Platform) -> None:
     assert "the new one" not in result.output
 
 
-def test_who_one_is_is_shown_whole_in_json(run: Run, ready: Platform) -> None:
+def test_who_one_is_is_shown_whole_in_json(run: Run, ready: FakeCliPlatform) -> None:
     sign_in(run, ready)
     assert json.loads(run("whoami", "-o", "json").stdout) == whoami()

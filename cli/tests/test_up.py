@@ -10,8 +10,9 @@ import pytest
 from click.testing import Result
 
 from agent.tests.support.supervisors import is_alive
-from cli.tests.support.fake_platform import Given, Platform
+from cli.tests.support.fake_platform import CannedResponse, FakeCliPlatform
 from mooring_cli import up
+from tests.support.rows import every_row
 from tests.support.waiting import until_sync
 
 Run = Callable[..., Result]
@@ -102,7 +103,7 @@ up._end_of = signalled_again
 """The signal arrives again after the child has ended, so that the handler reaps it."""
 
 
-@pytest.mark.parametrize("program", [EARLY, TWICE + EARLY], ids=["once", "twice"])
+@every_row("program", [EARLY, TWICE + EARLY], ids=["once", "twice"])
 def test_a_signal_that_comes_while_the_child_is_started_is_handed_on_too(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stderr) == (0, "")
@@ -143,8 +144,8 @@ def test_words_are_completed(environment: dict[str, str]) -> None:
     assert "plain,tenant_admin" in complete("mooring memberships create --role ten", 4)
 
 
-def test_versions_are_told_and_a_server_that_is_away_is_no_error(run: Run, platform: Platform) -> None:
-    platform.on("GET", "/api/v1/openapi.json", Given(body={"info": {"version": "9.9.9"}}))
+def test_versions_are_printed_and_an_unreachable_server_is_not_an_error(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("GET", "/api/v1/openapi.json", CannedResponse(body={"info": {"version": "9.9.9"}}))
     assert "9.9.9" in run("version").stdout
     assert "SERVER" not in run("version", "--client").stdout
     result = run("version", "--url", "http://127.0.0.1:9", "--timeout", "0.2")

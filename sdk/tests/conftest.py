@@ -2,10 +2,10 @@
 
 import pytest
 
-from sdk.tests.support.fake_platform import Driven
+from sdk.tests.support.fake_platform import ClientUnderTest
 
 
 @pytest.fixture(params=["sync", "async"])
-def driven(request: pytest.FixtureRequest) -> Driven:
+def driven(request: pytest.FixtureRequest) -> ClientUnderTest:
     """One of the two clients."""
-    return Driven(request.param)
+    return ClientUnderTest(request.param)

@@ -19,10 +19,11 @@ from mooring_sdk import (
     errors,
     models,
 )
-from sdk.tests.support.fake_platform import Driven, Pieces, answer, problem, project
+from sdk.tests.support.fake_platform import ChunkedBody, ClientUnderTest, answer, problem, project
+from tests.support.rows import every_row
 
 
-def test_a_read_gives_its_model_and_passes_over_fields_that_are_new(driven: Driven) -> None:
+def test_a_read_gives_its_model_and_passes_over_fields_that_are_new(driven: ClientUnderTest) -> None:
     shown = {**project(), "invented_later": {"a": 1}}
     got, double = driven.do([answer(200, shown)], lambda client: client.get_project("prj_vision"))
     assert isinstance(got, models.Project)
@@ -33,7 +34,7 @@ def test_a_read_gives_its_model_and_passes_over_fields_that_are_new(driven: Driv
     assert "idempotency-key" not in double.requests[0].headers
 
 
-def test_a_mutation_sends_only_what_was_given(driven: Driven) -> None:
+def test_a_mutation_sends_only_what_was_given(driven: ClientUnderTest) -> None:
     _, double = driven.do(
         [answer(200, project())], lambda client: client.update_project("prj_vision", display_name="New")
     )
@@ -41,12 +42,12 @@ def test_a_mutation_sends_only_what_was_given(driven: Driven) -> None:
     assert double.requests[0].headers["content-type"] == "application/json"
 
 
-def test_an_answer_without_content_is_none(driven: Driven) -> None:
+def test_an_answer_without_content_is_none(driven: ClientUnderTest) -> None:
     got, _ = driven.do([httpx.Response(204)], lambda client: client.delete_project("prj_vision"))
     assert got is None
 
 
-def test_a_mutation_keeps_its_key_over_retries_and_takes_a_new_one_for_the_next_call(driven: Driven) -> None:
+def test_a_mutation_keeps_its_key_over_retries_and_takes_a_new_one_for_the_next_call(driven: ClientUnderTest) -> None:
     broken = httpx.ReadError("gone")
     script = [broken, problem(503, "temporarily_unavailable", retryable=True), answer(201, project())]
     _, first = driven.do(script, lambda client: client.create_project("ten_acme", slug="vision", display_name="V"))
@@ -61,7 +62,7 @@ def test_a_mutation_keeps_its_key_over_retries_and_takes_a_new_one_for_the_next_
     assert second.header("idempotency-key")[0] not in keys
 
 
-def test_a_key_that_the_caller_gives_is_the_one_sent(driven: Driven) -> None:
+def test_a_key_that_the_caller_gives_is_the_one_sent(driven: ClientUnderTest) -> None:
     options = CallOptions(idempotency_key="mine", correlation_id="of-this-call", traceparent="00-" + "1" * 32)
     _, double = driven.do(
         [answer(201, project())],
@@ -74,7 +75,7 @@ def test_a_key_that_the_caller_gives_is_the_one_sent(driven: Driven) -> None:
     assert headers["traceparent"].startswith("00-1")
 
 
-def test_the_correlation_id_of_a_client_is_on_every_call(driven: Driven) -> None:
+def test_the_correlation_id_of_a_client_is_on_every_call(driven: ClientUnderTest) -> None:
     _, double = driven.do(
         [answer(200, project())],
         lambda client: client.correlated("the-label").get_project("prj_vision"),
@@ -83,8 +84,8 @@ def test_the_correlation_id_of_a_client_is_on_every_call(driven: Driven) -> None
     assert double.header("x-correlation-id") == ["the-label"]
 
 
-@pytest.mark.parametrize("code", sorted(MooringError.known_codes))
-def test_every_error_code_has_an_exception_of_its_own(driven: Driven, code: str) -> None:
+@every_row("code", sorted(MooringError.known_codes))
+def test_every_error_code_has_an_exception_of_its_own(driven: ClientUnderTest, code: str) -> None:
     kind = getattr(errors, "".join(word.capitalize() for word in code.split("_")))
     with pytest.raises(kind) as caught:
         driven.do([problem(418, code)], lambda client: client.get_project("prj_vision"))
@@ -96,14 +97,14 @@ def test_every_error_code_has_an_exception_of_its_own(driven: Driven, code: str)
     assert not error.retryable
 
 
-def test_a_code_that_is_newer_than_the_sdk_is_still_an_error_with_that_code(driven: Driven) -> None:
+def test_a_code_that_is_newer_than_the_sdk_is_still_an_error_with_that_code(driven: ClientUnderTest) -> None:
     with pytest.raises(MooringError) as caught:
         driven.do([problem(409, "moon_is_full")], lambda client: client.get_project("prj_vision"))
     assert type(caught.value) is MooringError
     assert caught.value.code == "moon_is_full"
 
 
-def test_an_error_that_does_not_call_itself_retryable_is_not_tried_again(driven: Driven) -> None:
+def test_an_error_that_does_not_call_itself_retryable_is_not_tried_again(driven: ClientUnderTest) -> None:
     with pytest.raises(errors.NameTaken):
         driven.do(
             [problem(409, "name_taken")],
@@ -112,14 +113,14 @@ def test_an_error_that_does_not_call_itself_retryable_is_not_tried_again(driven:
     assert driven.clock.pauses == []
 
 
-def test_a_rate_limit_is_waited_out_as_long_as_the_server_says(driven: Driven) -> None:
+def test_a_rate_limit_is_waited_out_as_long_as_the_server_says(driven: ClientUnderTest) -> None:
     script = [problem(429, "rate_limited", retryable=True, retry_after="7"), answer(200, project())]
     driven.do(script, lambda client: client.get_project("prj_vision"))
     assert len(driven.clock.pauses) == 1
     assert driven.clock.pauses[0] >= 7
 
 
-def test_pauses_grow_and_their_number_is_bounded(driven: Driven) -> None:
+def test_pauses_grow_and_their_number_is_bounded(driven: ClientUnderTest) -> None:
     settings = ClientSettings(retry=RetryPolicy(attempts=4, first_pause_seconds=1, longest_pause_seconds=3))
     with pytest.raises(errors.TemporarilyUnavailable):
         driven.do(
@@ -137,7 +138,7 @@ def test_chance_takes_up_to_half_of_a_pause_and_never_of_what_the_server_asked_f
     assert policy.pause(1, 0.0, 5.0) == 5.5
 
 
-def test_no_pause_goes_beyond_the_deadline(driven: Driven) -> None:
+def test_no_pause_goes_beyond_the_deadline(driven: ClientUnderTest) -> None:
     settings = ClientSettings(deadline_seconds=10)
     with pytest.raises(errors.RateLimited):
         driven.do(
@@ -148,7 +149,7 @@ def test_no_pause_goes_beyond_the_deadline(driven: Driven) -> None:
     assert driven.clock.pauses == []
 
 
-def test_a_call_ends_at_its_deadline_whatever_the_attempts(driven: Driven) -> None:
+def test_a_call_ends_at_its_deadline_whatever_the_attempts(driven: ClientUnderTest) -> None:
     def slow(request: httpx.Request) -> Exception:
         driven.clock.now += request.extensions["timeout"]["read"]
         return httpx.ReadTimeout("slow")
@@ -160,7 +161,7 @@ def test_a_call_ends_at_its_deadline_whatever_the_attempts(driven: Driven) -> No
 
 
 def test_a_call_whose_time_is_over_between_two_attempts_tells_what_went_wrong(
-    driven: Driven, monkeypatch: pytest.MonkeyPatch
+    driven: ClientUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stall(seconds: float) -> None:
         driven.clock.now += 1_000.0
@@ -170,7 +171,7 @@ def test_a_call_whose_time_is_over_between_two_attempts_tells_what_went_wrong(
         driven.do([httpx.ConnectError("refused")], lambda client: client.get_project("prj_vision"))
 
 
-def test_a_read_that_waits_gives_the_server_that_much_longer(driven: Driven) -> None:
+def test_a_read_that_waits_gives_the_server_that_much_longer(driven: ClientUnderTest) -> None:
     _, double = driven.do(
         [answer(200, project())],
         lambda client: client.get_project("prj_vision", wait=45, until="active"),
@@ -180,7 +181,7 @@ def test_a_read_that_waits_gives_the_server_that_much_longer(driven: Driven) -> 
     assert double.requests[0].extensions["timeout"]["read"] == 55
 
 
-def test_signing_in_is_not_repeated_once_the_server_may_have_seen_it(driven: Driven) -> None:
+def test_signing_in_is_not_repeated_once_the_server_may_have_seen_it(driven: ClientUnderTest) -> None:
     with pytest.raises(ConnectionFailed) as caught:
         driven.do(
             [httpx.ReadError("gone")], lambda client: client.sign_in(email="ada@acme.test", password="a password")
@@ -189,7 +190,7 @@ def test_signing_in_is_not_repeated_once_the_server_may_have_seen_it(driven: Dri
     assert "a password" not in str(caught.value)
 
 
-def test_signing_in_is_repeated_when_the_server_was_not_reached(driven: Driven) -> None:
+def test_signing_in_is_repeated_when_the_server_was_not_reached(driven: ClientUnderTest) -> None:
     signed_in = {
         "token": "mrgs_x",
         "token_id": "tok_1",
@@ -216,26 +217,26 @@ def test_signing_in_is_repeated_when_the_server_was_not_reached(driven: Driven) 
     assert double.header("authorization") == [None, None], "who signs in has no token, or not this one"
 
 
-def test_a_redirect_is_not_followed(driven: Driven) -> None:
+def test_a_redirect_is_not_followed(driven: ClientUnderTest) -> None:
     moved = httpx.Response(307, headers={"location": "https://elsewhere.test/"})
     with pytest.raises(UnexpectedAnswer, match="redirect") as caught:
         driven.do([moved], lambda client: client.get_project("prj_vision"))
     assert caught.value.status == 307
 
 
-def test_an_answer_of_something_else_is_named_as_such(driven: Driven) -> None:
+def test_an_answer_of_something_else_is_named_as_such(driven: ClientUnderTest) -> None:
     page = httpx.Response(404, text="<html>nothing here</html>", headers={"content-type": "text/html"})
     with pytest.raises(UnexpectedAnswer, match="text/html"):
         driven.do([page], lambda client: client.get_project("prj_vision"))
 
 
-def test_an_answer_that_is_not_what_it_should_be_is_an_error_of_the_sdk(driven: Driven) -> None:
+def test_an_answer_that_is_not_what_it_should_be_is_an_error_of_the_sdk(driven: ClientUnderTest) -> None:
     with pytest.raises(UnexpectedAnswer, match="cannot decode the answer"):
         driven.do([answer(200, {"id": 5})], lambda client: client.get_project("prj_vision"))
 
 
-def test_an_answer_beyond_the_limit_is_refused(driven: Driven) -> None:
-    endless = httpx.Response(200, stream=Pieces(*[b"x" * 1000] * 100))
+def test_an_answer_beyond_the_limit_is_refused(driven: ClientUnderTest) -> None:
+    endless = httpx.Response(200, stream=ChunkedBody(*[b"x" * 1000] * 100))
     with pytest.raises(UnexpectedAnswer, match="size limit"):
         driven.do(
             [endless],
@@ -244,9 +245,9 @@ def test_an_answer_beyond_the_limit_is_refused(driven: Driven) -> None:
         )
 
 
-def test_an_answer_that_drips_ends_with_its_time(driven: Driven) -> None:
+def test_an_answer_that_drips_ends_with_its_time(driven: ClientUnderTest) -> None:
     def dripping(request: httpx.Request) -> httpx.Response:
-        class Drip(Pieces):
+        class Drip(ChunkedBody):
             def __iter__(self):  # type: ignore[no-untyped-def]
                 while True:
                     driven.clock.now += 5
@@ -260,18 +261,18 @@ def test_an_answer_that_drips_ends_with_its_time(driven: Driven) -> None:
         )
 
 
-@pytest.mark.parametrize("value", ["", ".", ".."])
-def test_a_value_that_would_change_the_path_is_refused(driven: Driven, value: str) -> None:
+@every_row("value", ["", ".", ".."])
+def test_a_value_that_would_change_the_path_is_refused(driven: ClientUnderTest, value: str) -> None:
     with pytest.raises(ValueRefusedHere):
         driven.do([], lambda client: client.get_project(value))
 
 
-def test_a_value_stays_one_segment_of_the_path(driven: Driven) -> None:
+def test_a_value_stays_one_segment_of_the_path(driven: ClientUnderTest) -> None:
     _, double = driven.do([answer(200, project())], lambda client: client.get_project("../tenants/x?y#z"))
     assert double.requests[0].url.raw_path == b"/api/v1/projects/..%2Ftenants%2Fx%3Fy%23z"
 
 
-def test_lists_are_walked_page_after_page(driven: Driven) -> None:
+def test_lists_are_walked_page_after_page(driven: ClientUnderTest) -> None:
     script = [
         answer(200, {"items": [project("one"), project("two")], "next_cursor": "more"}),
         answer(200, {"items": [project("three")], "next_cursor": None}),
@@ -284,20 +285,20 @@ def test_lists_are_walked_page_after_page(driven: Driven) -> None:
     ]
 
 
-def test_a_list_ends_at_the_most_that_was_asked_for(driven: Driven) -> None:
+def test_a_list_ends_at_the_most_that_was_asked_for(driven: ClientUnderTest) -> None:
     script = [answer(200, {"items": [project("one"), project("two")], "next_cursor": "more"})]
     got, double = driven.do(script, driven.take(None, lambda client: client.iter_projects(most=2)))
     assert len(got) == 2
     assert len(double.requests) == 1
 
 
-def test_a_list_without_end_ends_at_its_first_empty_page(driven: Driven) -> None:
+def test_a_list_without_end_ends_at_its_first_empty_page(driven: ClientUnderTest) -> None:
     pages = [answer(200, {"items": [], "next_cursor": "always"})]
     got, _ = driven.do(pages, driven.take(None, lambda client: client.iter_project_events("prj_vision")))
     assert got == []
 
 
-def test_every_attempt_is_told_to_whoever_observes_without_anything_secret(driven: Driven) -> None:
+def test_the_observer_gets_every_attempt_without_secrets(driven: ClientUnderTest) -> None:
     seen: list[Exchange] = []
     script = [httpx.ConnectError("refused"), answer(201, project(), idempotency_replayed="true")]
     driven.do(
@@ -310,7 +311,9 @@ def test_every_attempt_is_told_to_whoever_observes_without_anything_secret(drive
     assert "secret-token" not in repr(seen)
 
 
-def test_no_token_is_in_any_representation_exception_or_log(driven: Driven, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_token_is_in_any_representation_exception_or_log(
+    driven: ClientUnderTest, caplog: pytest.LogCaptureFixture
+) -> None:
     shown: list[str] = []
 
     def act(client: object) -> object:

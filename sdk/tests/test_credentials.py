@@ -26,7 +26,8 @@ from mooring_sdk import (
     SignInCredentials,
     errors,
 )
-from sdk.tests.support.fake_platform import URL, Driven, answer, problem, project
+from sdk.tests.support.fake_platform import URL, ClientUnderTest, answer, problem, project
+from tests.support.rows import every_row
 
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
 PEM = KEY.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -59,7 +60,7 @@ class Issuer:
         return answer(200, project())
 
 
-def test_a_service_account_exchanges_a_signed_assertion(driven: Driven) -> None:
+def test_a_service_account_exchanges_a_signed_assertion(driven: ClientUnderTest) -> None:
     got, double = driven.do(Issuer(), lambda client: client.get_project("prj_vision"), credentials=account())
     assert got.slug == "vision"
     form = parse_qs(double.requests[0].content.decode())
@@ -75,7 +76,7 @@ def test_a_service_account_exchanges_a_signed_assertion(driven: Driven) -> None:
     assert double.header("authorization") == [None, "Bearer mrga_1"]
 
 
-def test_the_audience_can_be_another_address(driven: Driven) -> None:
+def test_the_audience_can_be_another_address(driven: ClientUnderTest) -> None:
     _, double = driven.do(
         Issuer(),
         lambda client: client.get_project("prj_vision"),
@@ -85,7 +86,7 @@ def test_the_audience_can_be_another_address(driven: Driven) -> None:
     assert json.loads(unpadded(assertion.split(".")[1]))["aud"].startswith("https://mooring.example.org/")
 
 
-def test_a_token_is_used_until_shortly_before_its_end_and_then_renewed(driven: Driven) -> None:
+def test_a_token_is_used_until_shortly_before_its_end_and_then_renewed(driven: ClientUnderTest) -> None:
     issuer = Issuer(expires_in=900)
 
     def three_reads(client: Any) -> Any:
@@ -108,7 +109,7 @@ def test_a_token_is_used_until_shortly_before_its_end_and_then_renewed(driven: D
     assert double.header("authorization") == [None, "Bearer mrga_1", "Bearer mrga_1", None, "Bearer mrga_2"]
 
 
-def test_a_refused_token_is_replaced_once_and_the_mutation_keeps_its_key(driven: Driven) -> None:
+def test_a_refused_token_is_replaced_once_and_the_mutation_keeps_its_key(driven: ClientUnderTest) -> None:
     issuer = Issuer()
     issuer.refuse_once = True
     _, double = driven.do(
@@ -121,7 +122,7 @@ def test_a_refused_token_is_replaced_once_and_the_mutation_keeps_its_key(driven:
     assert len({request.headers["idempotency-key"] for request in tried}) == 1
 
 
-def test_a_token_that_is_refused_again_is_an_error(driven: Driven) -> None:
+def test_a_token_that_is_refused_again_is_an_error(driven: ClientUnderTest) -> None:
     def never(request: httpx.Request) -> httpx.Response:
         if request.url.path == "/api/v1/oauth/token":
             return answer(200, {"access_token": "mrga_x", "token_type": "Bearer", "expires_in": 900})
@@ -131,12 +132,12 @@ def test_a_token_that_is_refused_again_is_an_error(driven: Driven) -> None:
         driven.do(never, lambda client: client.get_project("prj_vision"), credentials=account())
 
 
-def test_a_given_token_that_is_refused_is_an_error_at_once(driven: Driven) -> None:
+def test_a_given_token_that_is_refused_is_an_error_at_once(driven: ClientUnderTest) -> None:
     with pytest.raises(errors.Unauthenticated):
         driven.do([problem(401, "unauthenticated")], lambda client: client.get_project("prj_vision"))
 
 
-def test_an_exchange_is_tried_again_with_an_assertion_of_its_own(driven: Driven) -> None:
+def test_an_exchange_is_tried_again_with_an_assertion_of_its_own(driven: ClientUnderTest) -> None:
     issuer = Issuer()
     failing: list[httpx.Response | Exception] = [
         problem(503, "temporarily_unavailable", retryable=True),
@@ -151,12 +152,12 @@ def test_an_exchange_is_tried_again_with_an_assertion_of_its_own(driven: Driven)
     assert len({json.loads(unpadded(each.split(".")[1]))["jti"] for each in assertions}) == 3
 
 
-def test_an_exchange_that_is_refused_is_not_tried_again(driven: Driven) -> None:
+def test_an_exchange_that_is_refused_is_not_tried_again(driven: ClientUnderTest) -> None:
     with pytest.raises(errors.AssertionRefused):
         driven.do([problem(401, "assertion_refused")], lambda client: client.get_project("x_1"), credentials=account())
 
 
-def test_signing_in_gives_a_token_and_is_repeated_when_it_ends(driven: Driven) -> None:
+def test_signing_in_gives_a_token_and_is_repeated_when_it_ends(driven: ClientUnderTest) -> None:
     def script(request: httpx.Request) -> httpx.Response:
         if request.url.path == "/api/v1/sign-in":
             assert json.loads(request.content) == {"email": "ada@acme.test", "password": "a password", "tenant": "acme"}
@@ -217,7 +218,7 @@ def test_what_is_no_ed25519_key_is_refused_without_being_shown() -> None:
         ServiceAccountCredentials("sa_ci", "key_1", other)
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("url", "words"),
     [
         ("mooring.example.org", "must look like"),
@@ -245,6 +246,6 @@ def test_a_token_and_credentials_together_are_a_mistake() -> None:
         Client(URL, token="mrgp_x", credentials=account())
 
 
-def test_a_connection_that_fails_says_where(driven: Driven) -> None:
+def test_a_connection_that_fails_says_where(driven: ClientUnderTest) -> None:
     with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:7420"):
         driven.do(lambda request: httpx.ConnectError("refused"), lambda client: client.get_project("prj_vision"))

@@ -3,17 +3,16 @@
 import ast
 import re
 
-import pytest
-
 import mooring_sdk
 from mooring_sdk import Client, ClientSettings, RetryPolicy
+from tests.support.rows import every_row
 from tools.generate_sdk import ROOT
 
 TEXT = (ROOT / "docs" / "sdk.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+@every_row("program", PROGRAMS)
 def test_every_program_of_the_page_can_be_read_and_names_what_there_is(program: str) -> None:
     for node in ast.walk(ast.parse(program)):
         if isinstance(node, ast.ImportFrom):

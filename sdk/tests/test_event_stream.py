@@ -7,8 +7,9 @@ import pytest
 
 from mooring_sdk import ClientSettings, ConnectionFailed, RetryPolicy, UnexpectedAnswer, errors
 from mooring_sdk.event_stream import MESSAGE_LENGTH_MAX, StreamMessage, StreamParser
-from sdk.tests.support.fake_platform import Driven, Pieces, answer, event, problem, server_sent, stream
+from sdk.tests.support.fake_platform import ChunkedBody, ClientUnderTest, answer, event, problem, server_sent, stream
 from sdk.tests.test_credentials import account
+from tests.support.rows import every_row
 
 OPENED = b": the stream is open\nretry: 1000\nid: c0\n\n"
 
@@ -17,7 +18,7 @@ def numbers(events: list[object]) -> list[int]:
     return [each.data["number"] for each in events]  # type: ignore[attr-defined]
 
 
-def test_events_come_in_order_and_the_last_cursor_is_sent_after_a_break(driven: Driven) -> None:
+def test_events_come_in_order_and_the_last_cursor_is_sent_after_a_break(driven: ClientUnderTest) -> None:
     script = [
         stream(OPENED, server_sent(1), server_sent(2), httpx.ReadError("gone")),
         httpx.ConnectError("refused"),
@@ -31,13 +32,13 @@ def test_events_come_in_order_and_the_last_cursor_is_sent_after_a_break(driven: 
     assert {request.url.path for request in double.requests} == {"/api/v1/projects/prj_vision/events/stream"}
 
 
-def test_an_event_that_is_sent_again_is_handed_out_once(driven: Driven) -> None:
+def test_an_event_that_is_sent_again_is_handed_out_once(driven: ClientUnderTest) -> None:
     script = [stream(server_sent(1), httpx.ReadError("gone")), stream(server_sent(1), server_sent(2))]
     got, _ = driven.do(script, driven.take(2, lambda client: client.follow_events(tenant_id="ten_acme")))
     assert numbers(got) == [1, 2]
 
 
-def test_an_event_that_was_cut_off_is_handed_out_whole_later(driven: Driven) -> None:
+def test_an_event_that_was_cut_off_is_handed_out_whole_later(driven: ClientUnderTest) -> None:
     whole = server_sent(2)
     script = [
         stream(server_sent(1), whole[: len(whole) // 2], httpx.ReadError("gone")),
@@ -48,21 +49,21 @@ def test_an_event_that_was_cut_off_is_handed_out_whole_later(driven: Driven) -> 
     assert double.header("last-event-id") == [None, "c1"]
 
 
-def test_a_follower_that_is_cut_off_before_the_first_event_goes_on_from_where_it_began(driven: Driven) -> None:
+def test_a_follower_that_is_cut_off_before_the_first_event_goes_on_from_where_it_began(driven: ClientUnderTest) -> None:
     script = [stream(OPENED, httpx.ReadError("gone")), stream(server_sent(1))]
     got, double = driven.do(script, driven.take(1, lambda client: client.follow_events()))
     assert numbers(got) == [1]
     assert double.header("last-event-id") == [None, "c0"]
 
 
-def test_a_heartbeat_moves_the_cursor_and_is_no_event(driven: Driven) -> None:
+def test_a_heartbeat_moves_the_cursor_and_is_no_event(driven: ClientUnderTest) -> None:
     script = [stream(server_sent(1), b": still here\nid: c9\n\n"), stream(server_sent(10))]
     got, double = driven.do(script, driven.take(2, lambda client: client.follow_events()))
     assert numbers(got) == [1, 10]
     assert double.header("last-event-id") == [None, "c9"]
 
 
-def test_a_stream_begins_where_the_caller_says(driven: Driven) -> None:
+def test_a_stream_begins_where_the_caller_says(driven: ClientUnderTest) -> None:
     _, double = driven.do(
         [stream(server_sent(6))],
         driven.take(
@@ -74,7 +75,7 @@ def test_a_stream_begins_where_the_caller_says(driven: Driven) -> None:
     assert dict(double.requests[0].url.params) == {"correlation_id": "only-this"}
 
 
-def test_an_expired_cursor_is_raised_with_its_remedy_and_not_passed_over(driven: Driven) -> None:
+def test_an_expired_cursor_is_raised_with_its_remedy_and_not_passed_over(driven: ClientUnderTest) -> None:
     script = [stream(server_sent(1)), problem(410, "cursor_expired")]
 
     with pytest.raises(errors.CursorExpired) as caught:
@@ -82,7 +83,7 @@ def test_an_expired_cursor_is_raised_with_its_remedy_and_not_passed_over(driven:
     assert caught.value.remedy == "the remedy of cursor_expired"
 
 
-def test_a_stream_that_the_server_ends_because_the_token_ended_goes_on_with_a_new_one(driven: Driven) -> None:
+def test_a_stream_that_the_server_ends_because_the_token_ended_goes_on_with_a_new_one(driven: ClientUnderTest) -> None:
     issued = 0
 
     def script(request: httpx.Request) -> httpx.Response:
@@ -106,13 +107,13 @@ def test_a_stream_that_the_server_ends_because_the_token_ended_goes_on_with_a_ne
     ]
 
 
-def test_a_revoked_token_ends_the_stream_with_an_error(driven: Driven) -> None:
+def test_a_revoked_token_ends_the_stream_with_an_error(driven: ClientUnderTest) -> None:
     script = [stream(server_sent(1)), problem(401, "unauthenticated")]
     with pytest.raises(errors.Unauthenticated):
         driven.do(script, driven.take(None, lambda client: client.follow_events()))
 
 
-def test_pauses_grow_while_nothing_comes_and_begin_anew_after_an_event(driven: Driven) -> None:
+def test_pauses_grow_without_events_and_restart_after_one(driven: ClientUnderTest) -> None:
     script = [
         httpx.ConnectError("refused"),
         httpx.ConnectError("refused"),
@@ -124,13 +125,13 @@ def test_pauses_grow_while_nothing_comes_and_begin_anew_after_an_event(driven: D
     assert driven.clock.pauses == [1.0, 2.0, 1.0]
 
 
-def test_the_pause_that_the_stream_asks_for_is_kept(driven: Driven) -> None:
+def test_the_pause_that_the_stream_asks_for_is_kept(driven: ClientUnderTest) -> None:
     script = [stream(b"retry: 5000\n\n", server_sent(1)), stream(server_sent(2))]
     driven.do(script, driven.take(2, lambda client: client.follow_events()))
     assert driven.clock.pauses[0] >= 5
 
 
-def test_a_server_that_stays_away_is_given_up_after_a_time(driven: Driven) -> None:
+def test_a_server_that_stays_away_is_given_up_after_a_time(driven: ClientUnderTest) -> None:
     settings = ClientSettings(retry=RetryPolicy(stream_give_up_seconds=60))
     with pytest.raises(ConnectionFailed):
         driven.do(
@@ -141,7 +142,7 @@ def test_a_server_that_stays_away_is_given_up_after_a_time(driven: Driven) -> No
     assert 60 <= driven.clock.now - 1_000.0 <= 90
 
 
-def test_a_silent_stream_has_a_time_out(driven: Driven) -> None:
+def test_a_silent_stream_has_a_time_out(driven: ClientUnderTest) -> None:
     _, double = driven.do(
         [stream(server_sent(1))],
         driven.take(1, lambda client: client.follow_events()),
@@ -150,24 +151,24 @@ def test_a_silent_stream_has_a_time_out(driven: Driven) -> None:
     assert double.requests[0].extensions["timeout"]["read"] == 33
 
 
-def test_leaving_the_iteration_closes_the_connection(driven: Driven) -> None:
-    pieces = Pieces(server_sent(1), server_sent(2))
+def test_leaving_the_iteration_closes_the_connection(driven: ClientUnderTest) -> None:
+    pieces = ChunkedBody(server_sent(1), server_sent(2))
     opened = httpx.Response(200, stream=pieces, headers={"content-type": "text/event-stream"})
     driven.do([opened], driven.take(1, lambda client: client.follow_events()))
     assert pieces.closed
 
 
-def test_an_answer_that_is_no_stream_is_an_error(driven: Driven) -> None:
+def test_an_answer_that_is_no_stream_is_an_error(driven: ClientUnderTest) -> None:
     with pytest.raises(UnexpectedAnswer, match="event stream"):
         driven.do([answer(200, {})], driven.take(1, lambda client: client.follow_events()))
 
 
-def test_two_places_at_once_are_a_mistake(driven: Driven) -> None:
+def test_two_places_at_once_are_a_mistake(driven: ClientUnderTest) -> None:
     with pytest.raises(ValueError, match="not both"):
         driven.do([], lambda client: client.follow_events(project_id="p_1", tenant_id="t_1"))
 
 
-@pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
+@every_row("end", [b"\n", b"\r\n", b"\r"])
 def test_the_parser_takes_every_end_of_line_wherever_the_pieces_are_cut(end: bytes) -> None:
     text = b": hello\nid: 7\nevent: kind\ndata: one\ndata: two \xe2\x82\xac\n\nid: 8\n\ndata:three\n\n".replace(
         b"\n", end
@@ -193,7 +194,7 @@ def test_a_line_without_end_is_refused() -> None:
         list(parser.feed(b"x"))
 
 
-def test_an_event_keeps_its_unknown_fields_out_of_the_model(driven: Driven) -> None:
+def test_an_event_keeps_its_unknown_fields_out_of_the_model(driven: ClientUnderTest) -> None:
     data = json.dumps({**event(1), "invented_later": 5})
     got, _ = driven.do(
         [stream(f"id: c1\ndata: {data}\n\n".encode())], driven.take(1, lambda client: client.follow_events())

@@ -26,7 +26,7 @@ from sdk.tests.support.fake_platform import project, server_sent
 ONCE = RetryPolicy(attempts=1)
 
 
-class Handler(BaseHTTPRequestHandler):
+class NetworkHandler(BaseHTTPRequestHandler):
     """A small platform: it cuts the first streams and answers everything else with a project."""
 
     protocol_version = "HTTP/1.1"
@@ -57,7 +57,7 @@ class Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-class Server(ThreadingHTTPServer):
+class NetworkServer(ThreadingHTTPServer):
     """A server that ignores clients which disconnect."""
 
     daemon_threads = True
@@ -70,7 +70,7 @@ class Server(ThreadingHTTPServer):
 @contextmanager
 def serving(context: ssl.SSLContext | None = None) -> Iterator[Any]:
     """The small platform on a free port."""
-    server: Any = Server(("127.0.0.1", 0), Handler)
+    server: Any = NetworkServer(("127.0.0.1", 0), NetworkHandler)
     server.seen = []
     if context is not None:
         server.socket = context.wrap_socket(server.socket, server_side=True)

@@ -1,9 +1,9 @@
-"""The real platform as a scenario of the conformance suite sees it: a Mooring process, its database, and whole agents.
+"""The real platform behind the protocol of the conformance suite: a Mooring process, its database, and real agents.
 
-A `Lane` is a tenant with two projects, an account of the adapter in each, simulated machines of its own, and one
-adapter process behind a front that can misbehave. Several lanes share one Mooring, and so scenarios run side by side.
-What people do and see goes through the public API. Three faults that no caller can bring about are written into the
-database: a lease that another holder has, leases that are over, and tokens whose time is over.
+A lane is a tenant with two projects, a service account of the adapter in each, its own simulated machines, and one
+adapter process behind a fault proxy. Several lanes share one Mooring, so scenarios run in parallel. What users do and
+see goes through the public API. Three faults that no caller can cause are written into the database: a lease of
+another holder, expired leases, and expired tokens.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ from mooring_agent.hosts.simulated import FaultProfile
 from mooring_agent.simulate import Fleet
 from mooring_sdk import Client, MooringError, models
 from mooring_workload.bundle import key_at, public_half
-from tests.e2e.cloud import PATIENT
-from tests.e2e.played_nodes import Hand, Nodes
-from tests.e2e.recorded_views import operation_view, task_view
-from tests.e2e.running import PASSWORD, Mooring
+from tests.e2e.agent_platform import PATIENT
+from tests.e2e.conformance_views import operation_view, task_view
+from tests.e2e.controlled_nodes import ControlledNodes, NodeControl
+from tests.e2e.mooring_process import PASSWORD, MooringProcess
 
 Value = TypeVar("Value")
 Stateful = TypeVar("Stateful", models.Instance, models.Operation)
@@ -49,7 +49,7 @@ NODES: Final = 4
 GPUS: Final = 64
 WAIT_SECONDS: Final = 50.0
 LOOK_SECONDS: Final = 0.25
-"""What only the platform's worker does is noticed after so long; everything else at once."""
+"""How often to poll for what only a worker of the platform changes; everything else wakes the test at once."""
 APART_SECONDS: Final = 0.05
 REASON: Final = "the conformance suite asks for it"
 TAKE: Final = """
@@ -66,10 +66,10 @@ HINT: Final = "SELECT pg_notify('mooring_hint', $1)"
 
 
 @dataclass(frozen=True)
-class Shop:
-    """What all lanes share: the platform, its admin, and the app."""
+class SharedPlatform:
+    """What all lanes share: the Mooring process, its admin, and the app."""
 
-    mooring: Mooring
+    mooring: MooringProcess
     admin: Client
     admin_token: str
     app_id: str
@@ -77,46 +77,44 @@ class Shop:
 
 
 @dataclass(slots=True)
-class Way(ForwardingBackend):
-    """The way to the platform; when the adapter's process is killed its connections are cut, as they would be."""
+class CuttableBackend(ForwardingBackend):
+    """Forwards to the platform; its connections can be cut, as they are when the adapter's process is killed."""
 
     def cut(self) -> None:
-        """Hang up on everything that is under way."""
+        """Close all connections."""
         old, self.client = self.client, httpx.Client(timeout=120.0, trust_env=False)
         old.close()
 
     def answer(self, request: ApiRequest) -> ApiResponse:
-        """What the platform answers, or nothing where the way was cut."""
+        """The response of the platform, or 503 where the connection was cut."""
         try:
-            return super(Way, self).answer(request)
+            return super(CuttableBackend, self).answer(request)
         except (httpx.HTTPError, RuntimeError) as error:
             body = {"code": "unavailable", "title": "cut off", "status": 503, "detail": type(error).__name__}
             return ApiResponse(503, body)
 
 
 @dataclass
-class Watcher:
-    """Notes what an adapter must not do, and wakes whoever waits."""
+class AdapterObserver:
+    """Records what an adapter must not do, and wakes the waiting tests."""
 
     proxy: FaultProxy
     observations: list[str] = field(default_factory=list)
-    looked_at: set[tuple[str, str]] = field(default_factory=set)  # (operation, member) of tasks that were made
+    looked_at: set[tuple[str, str]] = field(default_factory=set)  # (operation, member) of created tasks
     never_quiet: bool = False
     turn: threading.Condition = field(default_factory=threading.Condition)
     changes: int = 0
 
     def changed(self) -> None:
-        """Something happened."""
         with self.turn:
             self.changes += 1
             self.turn.notify_all()
 
     def news(self, seen: int, seconds: float) -> None:
-        """Wait until more has happened than was seen, or for so long; the turn is held."""
+        """Wait for a change after `seen`, at most so long; the caller holds the condition."""
         self.turn.wait_for(lambda: self.changes > seen, seconds)
 
     def saw(self, request: ApiRequest, answer: ApiResponse) -> None:
-        """One exchange."""
         status, body = answer.status, answer.body
         if (
             request.path.endswith("/finish")
@@ -127,11 +125,11 @@ class Watcher:
         if request.path.endswith("/tasks") and status == 200:
             self.looked_at.add((str(request.body.get("operation_id")), str(request.body.get("member_id"))))
         if request.path.endswith("/reports"):
-            for told in request.body.get("members", ()):
+            for member in request.body.get("members", ()):
                 if status == 404:
                     self.observations.append("a member of another instance was reported")
-                if told.get("status") == "drained" and status == 200:
-                    self._drained(str(request.body.get("operation_id")), str(told.get("id")))
+                if member.get("status") == "drained" and status == 200:
+                    self._drained(str(request.body.get("operation_id")), str(member.get("id")))
         self.changed()
 
     def _drained(self, operation_id: str, member_id: str) -> None:
@@ -141,69 +139,68 @@ class Watcher:
             self.observations.append(f"{member_id} was reported as drained while it had work")
 
 
-class Watched(Way):
-    """The way, with somebody who looks at what passes."""
+class ObservedBackend(CuttableBackend):
+    """A backend that shows every exchange to an observer."""
 
-    watcher: Watcher
+    observer: AdapterObserver
 
     def answer(self, request: ApiRequest) -> ApiResponse:
-        """What the platform answers."""
-        answer = Way.answer(self, request)
-        self.watcher.saw(request, answer)
+        answer = CuttableBackend.answer(self, request)
+        self.observer.saw(request, answer)
         return answer
 
 
 class RealPlatform:
-    """A lane: everything that a scenario needs, on the platform that all lanes share."""
+    """One lane: everything that a scenario needs, on the platform that all lanes share."""
 
     CANNOT: Final = {"clock": "the clock of a machine is not a test's to turn"}
 
-    def __init__(self, shop: Shop, profile: SuiteProfile, command: Sequence[str], name: str) -> None:
-        self.shop, self.profile, self.name = shop, profile, name
+    def __init__(self, shared: SharedPlatform, profile: SuiteProfile, command: Sequence[str], name: str) -> None:
+        self.shared, self.profile, self.name = shared, profile, name
         self.baseline: Footprint | None = None
         self._numbers = count(1)
         self._instances: dict[str, str] = {}  # id -> project
-        self._stopped: set[str] = set()  # those that were told to end
-        self.bereft: set[str] = set()  # those that had a member on a machine that was lost
+        self._stopped: set[str] = set()  # instances with a stop request
+        self.bereft: set[str] = set()  # instances that had a member on a lost machine
         self._parts: dict[str, str] = {}  # member -> instance/component
         self._kills = 0
         self.people = self._settle()
-        key_file = shop.place / f"{name}.key"
+        key_file = shared.place / f"{name}.key"
         key = public_half(key_at(key_file))
         self.accounts = [self._account(project, key) for project in self.projects]
-        way = Watched(shop.mooring.url)
-        self.proxy = FaultProxy(way)
-        self._way, self._watcher = way, Watcher(self.proxy)
-        way.watcher = self._watcher
-        self.hand = Hand(self._task_view, self._is_draining, self._parts.get, done=self._watcher.changed)
-        fleet = Fleet(shop.mooring.url, shop.admin_token, NODES, name, name, GPUS, FaultProfile())
-        self.nodes = Nodes(fleet, self.hand)
+        backend = ObservedBackend(shared.mooring.url)
+        self.proxy = FaultProxy(backend)
+        self._backend, self._observer = backend, AdapterObserver(self.proxy)
+        backend.observer = self._observer
+        self.control = NodeControl(self._task_view, self._is_draining, self._parts.get, done=self._observer.changed)
+        fleet = Fleet(shared.mooring.url, shared.admin_token, NODES, name, name, GPUS, FaultProfile())
+        self.nodes = ControlledNodes(fleet, self.control)
         self.adapter = AdapterProcess(
             command,
             {
                 "MOORING_URL": self.proxy.start(),
-                "MOORING_AUDIENCE": f"{shop.mooring.url}/api/v1/oauth/token",
+                "MOORING_AUDIENCE": f"{shared.mooring.url}/api/v1/oauth/token",
                 "MOORING_KEY_FILE": str(key_file),
                 "MOORING_HOLDER": name,
             },
         )
 
     def _settle(self) -> Client:
-        """A tenant of its own, so that what fails in one lane closes no circuit of another."""
-        shop, name = self.shop, self.name
+        """Create the lane's own tenant, so that failures of one lane open no circuit breaker of another."""
+        shared, name = self.shared, self.name
         first = models.FirstAdminBody(email=f"ada@{name}.test", display_name="Ada")
-        tenant = shop.admin.create_tenant(slug=name, display_name=name, first_admin=first)
-        with Client(shop.mooring.url, settings=PATIENT) as door:
+        tenant = shared.admin.create_tenant(slug=name, display_name=name, first_admin=first)
+        with Client(shared.mooring.url, settings=PATIENT) as door:
             entered = door.sign_in(
                 email=first.email, tenant=name, one_time_code=tenant.one_time_code, new_password=PASSWORD
             )
-        people = Client(shop.mooring.url, token=entered.token, settings=PATIENT)
+        people = Client(shared.mooring.url, token=entered.token, settings=PATIENT)
         slugs = ("ours", "theirs")
         self.projects = [people.create_project(tenant.id, slug=slug, display_name=slug).id for slug in slugs]
         agreed = self.profile.manifest["required_actions"]
         for project in self.projects:
-            people.create_entitlement(project, app_id=shop.app_id, reason=REASON, agreed_actions=agreed)
-        shop.admin.create_sku(
+            people.create_entitlement(project, app_id=shared.app_id, reason=REASON, agreed_actions=agreed)
+        shared.admin.create_sku(
             slug=name,
             display_name="Simulated",
             shape="gpu_slice",
@@ -227,12 +224,12 @@ class RealPlatform:
         return fault not in self.CANNOT
 
     def clear(self) -> None:
-        """Between two scenarios: everything is stopped and nothing is wrong."""
+        """Between two scenarios: stop all instances and clear all faults."""
         self.faults.clear()
-        self.hand.clear()
-        self.nodes.told()
-        self._watcher.never_quiet = False
-        self._watcher.observations.clear()
+        self.control.clear()
+        self.nodes.notify()
+        self._observer.never_quiet = False
+        self._observer.observations.clear()
         self._kills = 0
         for instance_id in self._instances.keys() - self._stopped:
             if self.instance(instance_id).status not in ("stopping", "stopped"):
@@ -242,14 +239,14 @@ class RealPlatform:
             self.proxy.exchanges = []
 
     def all_stopped(self) -> list[models.Instance]:
-        """Every instance of the lane at its end, with its proof."""
+        """Wait until every instance of the lane has stopped; each with its teardown proof."""
         return [
             self._awaited("the end of every instance", "stopped", partial(self.people.get_instance, project, each))
             for each, project in self._instances.items()
         ]
 
     def close(self) -> None:
-        """End everything of the lane but its tenant."""
+        """Stop everything of the lane except its tenant."""
         self.adapter.close()
         self.proxy.stop()
         self.nodes.close()
@@ -330,7 +327,7 @@ class RealPlatform:
     def cancel(self, instance_id: str, operation_id: str) -> None:
         self.people.cancel_operation(self._instances[instance_id], instance_id, operation_id)
 
-    # What people see -------------------------------------------------------------------------------------------------
+    # What users see --------------------------------------------------------------------------------------------------
 
     def instance(self, instance_id: str) -> InstanceStatus:
         each = self.people.get_instance(self._instances[instance_id], instance_id)
@@ -372,19 +369,19 @@ class RealPlatform:
 
     def wait_for(self, what: str, condition: Callable[[], Value]) -> Value:
         until = time.monotonic() + self.profile.patience_seconds
-        watcher = self._watcher
+        observer = self._observer
         while True:
-            seen = watcher.changes
+            seen = observer.changes
             if value := condition():
                 return value
             if time.monotonic() > until:
                 raise ConditionNotReached(f"{what} did not happen within {self.profile.patience_seconds:g} s")
-            with watcher.turn:
-                watcher.news(seen + 1, APART_SECONDS)
-                watcher.news(seen, LOOK_SECONDS)
+            with observer.turn:
+                observer.news(seen + 1, APART_SECONDS)
+                observer.news(seen, LOOK_SECONDS)
 
     def _awaited(self, what: str, states: str, read: Callable[..., Stateful]) -> Stateful:
-        """What is read once it has come to one of these states: the platform is asked to wait for it."""
+        """Read with a long poll until one of these states is reached."""
         until = time.monotonic() + self.profile.patience_seconds
         while (left := until - time.monotonic()) > 0:
             if (seen := read(wait=min(left, WAIT_SECONDS), until=states)).status in states.split(","):
@@ -396,9 +393,9 @@ class RealPlatform:
             return list(self.proxy.exchanges)
 
     def broken(self) -> list[str]:
-        seen = [*self._watcher.observations, *self.hand.started_twice]
-        self._watcher.observations.clear()
-        self.hand.started_twice.clear()
+        seen = [*self._observer.observations, *self.control.started_twice]
+        self._observer.observations.clear()
+        self.control.started_twice.clear()
         return seen
 
     # What goes wrong -------------------------------------------------------------------------------------------------
@@ -407,33 +404,33 @@ class RealPlatform:
         self.adapter.start()
 
     def kill_adapter(self) -> None:
-        """The first lease of a scenario runs out by itself; nobody waits for the others."""
+        """Kill the adapter. The first lease of a scenario expires by itself; later ones are ended at once."""
         self.adapter.kill()
-        self._way.cut()
+        self._backend.cut()
         self._kills += 1
         if self._kills > 1:
             self._in_database(self._end_leases)
 
     def hold_tasks(self, of: Callable[[TaskStatus], bool]) -> None:
-        self.hand.holding = of
-        self.nodes.told()
+        self.control.holding = of
+        self.nodes.notify()
 
     def fail_tasks(self, of: Callable[[TaskStatus], bool], code: str, last_line: str) -> None:
-        self.hand.failing, self.hand.failure = of, (code, last_line)
+        self.control.failing, self.control.failure = of, (code, last_line)
 
     def lose_node(self, instance_id: str, member_id: str) -> None:
         node_id = self.people.get_member(self._instances[instance_id], instance_id, member_id).node_id
         assert node_id is not None
         self.bereft |= {each for each in self._instances if node_id in self._nodes_of(each)}
         self.nodes.lose(node_id)
-        self.shop.admin.write_off_node(node_id, reason=REASON, may_be_left="nothing: the machine was simulated")
+        self.shared.admin.write_off_node(node_id, reason=REASON, may_be_left="nothing: the machine was simulated")
 
     def _nodes_of(self, instance_id: str) -> set[str | None]:
         found = self.people.iter_members(self._instances[instance_id], instance_id, limit=500)
         return {each.node_id for each in found}
 
     def never_quiet(self, is_so: bool) -> None:
-        self.hand.never_quiet = self._watcher.never_quiet = is_so
+        self.control.never_quiet = self._observer.never_quiet = is_so
 
     def take_lease(self, instance_id: str, holder: str | None) -> None:
         async def take(connection: "asyncpg.Connection[Any]") -> None:
@@ -455,7 +452,7 @@ class RealPlatform:
         raise NotImplementedError(self.CANNOT["clock"])
 
     def down_together(self, instance_id: str, component: str) -> int:
-        return self.hand.down.get(f"{instance_id}/{component}", 0)
+        return self.control.down.get(f"{instance_id}/{component}", 0)
 
     async def _end_leases(self, connection: "asyncpg.Connection[Any]") -> None:
         for row in await connection.fetch(LEASES_OVER, self.accounts):
@@ -463,7 +460,7 @@ class RealPlatform:
 
     def _in_database(self, work: Callable[["asyncpg.Connection[Any]"], Awaitable[None]]) -> None:
         async def connected() -> None:
-            connection = await asyncpg.connect(ClusterLayout(self.shop.mooring.directory / "data").dsn)
+            connection = await asyncpg.connect(ClusterLayout(self.shared.mooring.directory / "data").dsn)
             try:
                 await work(connection)
             finally:

@@ -11,7 +11,7 @@ import pytest
 
 from agent.tests.support.busybox_image import BUSYBOX
 from mooring_agent.containers.podman import Podman
-from tests.e2e.harbour import Harbour, Visitor
+from tests.e2e.full_platform import EndpointVisitor, FullPlatform
 from tools.app_images import image_of
 
 pytestmark = pytest.mark.real_part("apps")
@@ -23,19 +23,21 @@ def needs_containers() -> None:
         pytest.skip("containers need root, podman, runc and conmon")
 
 
-def clean(place: Harbour, name: str) -> None:
+def clean(place: FullPlatform, name: str) -> None:
     """Stop it; each member's node looked, and found nothing."""
     proofs = place.stopped(name)
     assert proofs
     for proof in proofs:
         receipt = place.receipt(proof["receipt_id"])
         assert receipt["clean"] is True, receipt
-    over = place.shop.did("instances", "get", name, "--project", place.shop.project_id)
+    over = place.platform.did("instances", "get", name, "--project", place.platform.project_id)
     assert (over["status"], over["teardown_proof"]) == ("stopped", "receipts")
 
 
-def test_hello_runs_without_root_as_a_process_and_its_page_is_read_through_the_platform(harbour: Harbour) -> None:
-    place = harbour
+def test_hello_runs_without_root_as_a_process_and_its_page_is_read_through_the_platform(
+    full_platform: FullPlatform,
+) -> None:
+    place = full_platform
     place.install("hello")
     wanted = ("--version", "1.0.0", "--config", "greeting=Ahoy & welcome")
     running = place.launch("hello", "greeter", "--region", "process", *wanted)
@@ -50,14 +52,14 @@ def test_hello_runs_without_root_as_a_process_and_its_page_is_read_through_the_p
     clean(place, "greeter")
 
 
-def test_an_instance_is_changed_in_every_way_and_its_members_say_what_they_run(harbour: Harbour) -> None:
-    place = harbour
+def test_an_instance_is_changed_in_every_way_and_its_members_say_what_they_run(full_platform: FullPlatform) -> None:
+    place = full_platform
     place.install("hello")
     place.install("hello", version="1.2.0")
     place.launch("hello", "lively", "--region", "process", "--version", "1.0.0", "--topology", "web=2")
     first, second = place.members("lively")
     place.changed("lively", "members", "drain", "lively", second["id"])
-    back = place.shop.did("instances", "members", "resume", "lively", second["id"], *place.project)
+    back = place.platform.did("instances", "members", "resume", "lively", second["id"], *place.project)
     assert back["status"] == "ready"
     place.changed("lively", "reconcile", "lively")
     place.changed("lively", "members", "replace", "lively", first["id"])
@@ -67,35 +69,35 @@ def test_an_instance_is_changed_in_every_way_and_its_members_say_what_they_run(h
     place.changed("lively", "rollback", "lively")
     standing = place.members("lively")
     assert {(each["status"], each["version"]) for each in standing} == {("ready", "1.0.0")}
-    reached = place.shop.did("instances", "get", "lively", *place.project)["endpoints"]
+    reached = place.platform.did("instances", "get", "lively", *place.project)["endpoints"]
     assert {each["member_id"] for each in reached} == {each["id"] for each in standing}
     assert first["id"] not in {each["id"] for each in standing}
     clean(place, "lively")
 
 
-def test_hello_runs_in_a_container_where_there_are_some(harbour: Harbour) -> None:
+def test_hello_runs_in_a_container_where_there_are_some(full_platform: FullPlatform) -> None:
     needs_containers()
-    place = harbour
+    place = full_platform
     where = place.pushed("hello", image_of("hello"))
     place.install("hello", {"image": where}, version="1.1.0")
     place.launch("hello", "boxed", "--region", "namespace", "--version", "1.1.0")
-    (member,) = place.shop.did("instances", "members", "list", "boxed", "--project", place.shop.project_id)
+    (member,) = place.platform.did("instances", "members", "list", "boxed", "--project", place.platform.project_id)
     assert (member["status"], member["adapter_detail"]["runs_as"]) == ("ready", "container")
     assert "Hello from Mooring" in place.entered("web").ask("GET", "/").text
     clean(place, "boxed")
 
 
-def test_jupyterlab_is_launched_used_with_its_token_and_stopped(harbour: Harbour) -> None:
+def test_jupyterlab_is_launched_used_with_its_token_and_stopped(full_platform: FullPlatform) -> None:
     needs_containers()
-    place = harbour
+    place = full_platform
     place.install("jupyter", {"image": place.pushed("jupyter", image_of("jupyter"))})
     place.launch("jupyter", "lab", "--region", "namespace")
     visitor = place.entered("lab")
     refused = visitor.ask("GET", "/api/kernels")
     assert refused.status_code == 403, refused.text
     assert visitor.ask("GET", "/api/kernels", Authorization="token wrong").status_code == 403
-    words = ("instances", "secrets", "reveal", "lab", "access-token", "--project", place.shop.project_id)
-    token = place.shop.did(*words)["value"]
+    words = ("instances", "secrets", "reveal", "lab", "access-token", "--project", place.platform.project_id)
+    token = place.platform.did(*words)["value"]
     page = visitor.ask("GET", f"/lab?token={token}")
     assert page.status_code == 200
     assert "<title>JupyterLab</title>" in page.text
@@ -104,7 +106,7 @@ def test_jupyterlab_is_launched_used_with_its_token_and_stopped(harbour: Harbour
     clean(place, "lab")
 
 
-def calculated(visitor: Visitor, token: str, expression: str) -> str:
+def calculated(visitor: EndpointVisitor, token: str, expression: str) -> str:
     """What a new kernel makes of an expression, asked over its WebSocket."""
     entry = {"Authorization": f"token {token}"}
     made = visitor.ask("POST", "/api/kernels", b"{}", **entry)
@@ -122,17 +124,17 @@ def calculated(visitor: Visitor, token: str, expression: str) -> str:
         request = {"header": header, "parent_header": {}, "metadata": {}, "content": content, "channel": "shell"}
         send(line, json.dumps(request).encode())
         while True:
-            told: dict[str, Any] = json.loads(received(line))
-            if told["parent_header"].get("msg_id") != sent:
+            message: dict[str, Any] = json.loads(received(line))
+            if message["parent_header"].get("msg_id") != sent:
                 continue
-            assert told["msg_type"] != "error", told
-            if told["msg_type"] == "execute_result":
-                return str(told["content"]["data"]["text/plain"])
+            assert message["msg_type"] != "error", message
+            if message["msg_type"] == "execute_result":
+                return str(message["content"]["data"]["text/plain"])
 
 
-def upgraded(line: socket.socket, visitor: Visitor, path: str, headers: dict[str, str]) -> bytes:
+def upgraded(line: socket.socket, visitor: EndpointVisitor, path: str, headers: dict[str, str]) -> bytes:
     """Ask for a WebSocket; the head of the answer."""
-    told = {
+    headers = {
         "Host": visitor.host,
         "Cookie": visitor.cookie,
         "Upgrade": "websocket",
@@ -142,7 +144,7 @@ def upgraded(line: socket.socket, visitor: Visitor, path: str, headers: dict[str
         "Origin": f"http://{visitor.host}",
         **headers,
     }
-    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in told.items()), "", ""]
+    lines = [f"GET {path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
     line.sendall("\r\n".join(lines).encode())
     head = b""
     while b"\r\n\r\n" not in head:

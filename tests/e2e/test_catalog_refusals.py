@@ -15,7 +15,7 @@ from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, 
 from mooring.core.catalog.trust_lifecycle import TRUST, TrustState, TrustTrigger
 from mooring.core.kernel.lifecycle import AnyLifecycle, Transition
 from mooring.gateways.signing.cosign_keys import SigningKey, new_signing_key
-from tests.e2e.workshop import WHY, Pushed, Ran, Workshop, workshop
+from tests.e2e.registry_platform import WHY, CommandResult, PushedImage, RegistryPlatform, running_registry_platform
 
 pytestmark = [pytest.mark.real_part("registry"), pytest.mark.real_part("postgresql")]
 
@@ -64,107 +64,113 @@ def too_early() -> list[tuple[Transition[PromotionState, PromotionTrigger], Prom
     ]
 
 
-class Stock:
+class CatalogStock:
     """Artifacts and versions in the states that are asked for, each made once."""
 
-    def __init__(self, shop: Workshop) -> None:
-        self._shop = shop
-        self._artifacts: dict[tuple[PromotionState, str], Pushed] = {}
+    def __init__(self, platform: RegistryPlatform) -> None:
+        self._platform = platform
+        self._artifacts: dict[tuple[PromotionState, str], PushedImage] = {}
         self._versions: dict[tuple[PromotionState, PromotionState], str] = {}
-        self._app = shop.app("stocked")
+        self._app = platform.app("stocked")
 
-    def artifact(self, state: PromotionState, of: str = "itself") -> Pushed:
+    def artifact(self, state: PromotionState, of: str = "itself") -> PushedImage:
         """An artifact in a state; `of` says for whose sake, so that nobody else's version is on it."""
         if (state, of) not in self._artifacts:
-            pushed = self._shop.pushed()
+            pushed = self._platform.pushed()
             self._moved(pushed, way_to(state))
             self._artifacts[state, of] = pushed
         return self._artifacts[state, of]
 
-    def version(self, state: PromotionState, artifact: PromotionState) -> tuple[str, Pushed]:
+    def version(self, state: PromotionState, artifact: PromotionState) -> tuple[str, PushedImage]:
         """The number of a version in a state on an artifact in a state, and the artifact."""
         of = f"a version that is {state}"
         if (state, artifact) not in self._versions:
-            pushed = self._shop.pushed()
+            pushed = self._platform.pushed()
             number = f"1.0.{len(self._versions)}"
-            self._shop.version("stocked", number, pushed.digest)
+            self._platform.version("stocked", number, pushed.digest)
             self._walk(number, way_to(state), pushed, way_to(artifact))
             self._versions[state, artifact], self._artifacts[artifact, of] = number, pushed
         return self._versions[state, artifact], self._artifacts[artifact, of]
 
-    def _walk(self, number: str, steps: list[Any], pushed: Pushed, ways: list[Any]) -> None:
+    def _walk(self, number: str, steps: list[Any], pushed: PushedImage, ways: list[Any]) -> None:
         """Bring both to where they shall be; the artifact goes first as far as the version's next step needs it."""
         place, ways = S.DRAFT, list(ways)
         for step in steps:
             while place not in NEEDS[step.target] or (step.target is S.DEPRECATED and place is not S.ACTIVE):
                 place = self._moved(pushed, [ways.pop(0)])
-            self._shop.moved_version("stocked", number, step.trigger, *FURTHER_OF_VERSION.get(step.trigger, ()))
+            self._platform.moved_version("stocked", number, step.trigger, *FURTHER_OF_VERSION.get(step.trigger, ()))
         self._moved(pushed, ways)
 
-    def _moved(self, pushed: Pushed, edges: list[Any]) -> Any:
+    def _moved(self, pushed: PushedImage, edges: list[Any]) -> Any:
         place = S.DRAFT
         for edge in edges:
-            self._shop.moved(pushed.id, edge.trigger, *FURTHER.get(edge.trigger, ()))
+            self._platform.moved(pushed.id, edge.trigger, *FURTHER.get(edge.trigger, ()))
             place = edge.target
         return place
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    with workshop(tmp_path_factory.mktemp("refusals"), MOORING_PROMOTION_GRACE_DAYS="0") as made:
+def platform(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistryPlatform]:
+    with running_registry_platform(tmp_path_factory.mktemp("refusals"), MOORING_PROMOTION_GRACE_DAYS="0") as made:
         made.is_quick = True
         made.settle("harbour")
         yield made
 
 
 @pytest.fixture(scope="module")
-def stock(shop: Workshop) -> Stock:
-    return Stock(shop)
+def stock(platform: RegistryPlatform) -> CatalogStock:
+    return CatalogStock(platform)
 
 
 @pytest.mark.parametrize("state", list(PromotionState))
 def test_an_artifact_makes_no_move_that_its_table_does_not_have(
-    shop: Workshop, stock: Stock, state: PromotionState
+    platform: RegistryPlatform, stock: CatalogStock, state: PromotionState
 ) -> None:
     artifact = stock.artifact(state)
     for _, trigger in [each for each in forbidden(PROMOTION) if each[0] is state]:
-        refused = shop.move(artifact.id, trigger, *FURTHER.get(trigger, ())).error
+        refused = platform.move(artifact.id, trigger, *FURTHER.get(trigger, ())).error
         assert (refused["code"], refused["details"]["state"]) == ("illegal_transition", state), trigger
         assert refused["details"]["allowed"] == list(PROMOTION.allowed(state))
-    assert shop.did("artifacts", "get", artifact.id)["promotion"] == state
+    assert platform.did("artifacts", "get", artifact.id)["promotion"] == state
 
 
 @pytest.mark.parametrize("state", list(PromotionState))
 def test_a_version_makes_no_move_that_its_table_does_not_have(
-    shop: Workshop, stock: Stock, state: PromotionState
+    platform: RegistryPlatform, stock: CatalogStock, state: PromotionState
 ) -> None:
     number, _ = stock.version(state, S.ACTIVE)
     for _, trigger in [each for each in forbidden(PROMOTION) if each[0] is state]:
-        ran = shop.move_version("stocked", number, trigger, *FURTHER_OF_VERSION.get(trigger, ()))
+        ran = platform.move_version("stocked", number, trigger, *FURTHER_OF_VERSION.get(trigger, ()))
         if (state, trigger) == (S.CANARY, T.CANARY):  # no move: the same command states another percentage
             assert ran.data["status"] == "canary"
-            assert shop.move_version("stocked", number, trigger).code == "validation_failed"
+            assert platform.move_version("stocked", number, trigger).code == "validation_failed"
             continue
         assert (ran.code, ran.error["details"]["state"]) == ("illegal_transition", state), trigger
-    assert shop.did("apps", "versions", "get", "stocked", number)["status"] == state
+    assert platform.did("apps", "versions", "get", "stocked", number)["status"] == state
 
 
 @pytest.mark.parametrize(("edge", "artifact"), too_early(), ids=lambda each: getattr(each, "trigger", each))
 def test_a_version_does_not_go_ahead_of_its_artifact(
-    shop: Workshop, stock: Stock, edge: Transition[PromotionState, PromotionTrigger], artifact: PromotionState
+    platform: RegistryPlatform,
+    stock: CatalogStock,
+    edge: Transition[PromotionState, PromotionTrigger],
+    artifact: PromotionState,
 ) -> None:
     number, pushed = stock.version(edge.source, artifact)
-    refused = shop.move_version("stocked", number, edge.trigger, *FURTHER_OF_VERSION.get(edge.trigger, ())).error
+    refused = platform.move_version("stocked", number, edge.trigger, *FURTHER_OF_VERSION.get(edge.trigger, ())).error
     assert (refused["code"], refused["details"]["target"]) == ("version_ahead_of_artifact", edge.target)
     assert [each["digest"] for each in refused["details"]["artifacts"]] == [pushed.digest]
 
 
 @pytest.mark.parametrize(("edge", "version"), breaking(), ids=lambda each: getattr(each, "trigger", each))
 def test_an_artifact_does_not_leave_a_version_behind_it_ahead(
-    shop: Workshop, stock: Stock, edge: Transition[PromotionState, PromotionTrigger], version: PromotionState
+    platform: RegistryPlatform,
+    stock: CatalogStock,
+    edge: Transition[PromotionState, PromotionTrigger],
+    version: PromotionState,
 ) -> None:
     number, pushed = stock.version(version, edge.source)
-    refused = shop.move(pushed.id, edge.trigger, *FURTHER.get(edge.trigger, ())).error
+    refused = platform.move(pushed.id, edge.trigger, *FURTHER.get(edge.trigger, ())).error
     assert refused["code"] == "version_ahead_of_artifact"
     assert [each["version"] for each in refused["details"]["versions"]] == [number]
 
@@ -180,46 +186,48 @@ def test_an_artifact_does_not_leave_a_version_behind_it_ahead(
     ids=["neither successor nor reason", "both", "a successor that is not there", "itself"],
 )
 def test_an_artifact_is_deprecated_for_a_successor_or_for_a_reason(
-    shop: Workshop, stock: Stock, state: PromotionState, words: tuple[str, ...], code: str
+    platform: RegistryPlatform, stock: CatalogStock, state: PromotionState, words: tuple[str, ...], code: str
 ) -> None:
     artifact = stock.artifact(state)
     move, *further = [artifact.digest if word == "itself" else word for word in words]
-    assert shop.move(artifact.id, move, *further).code == code
+    assert platform.move(artifact.id, move, *further).code == code
 
 
 @pytest.mark.parametrize("percentage", ["0", "0.001", "100.5", "-1"])
 def test_a_canary_has_a_percentage_that_means_some_of_the_projects(
-    shop: Workshop, stock: Stock, percentage: str
+    platform: RegistryPlatform, stock: CatalogStock, percentage: str
 ) -> None:
     number, _ = stock.version(S.STAGED, S.ACTIVE)
-    assert shop.move_version("stocked", number, "canary").code == "validation_failed"
-    ran = shop.move_version("stocked", number, "canary", "--canary-percentage", percentage)
+    assert platform.move_version("stocked", number, "canary").code == "validation_failed"
+    ran = platform.move_version("stocked", number, "canary", "--canary-percentage", percentage)
     assert ran.code == "validation_failed"
 
 
-def test_what_is_staged_does_not_change_and_what_is_wrong_is_not_staged(shop: Workshop, stock: Stock) -> None:
+def test_what_is_staged_does_not_change_and_what_is_wrong_is_not_staged(
+    platform: RegistryPlatform, stock: CatalogStock
+) -> None:
     number, pushed = stock.version(S.STAGED, S.ACTIVE)
-    file = shop.home / f"stocked-{number}.yaml"
+    file = platform.home / f"stocked-{number}.yaml"
     replace = ("apps", "versions", "replace-manifest", "stocked")
-    assert shop.refused(*replace, number, "--manifest", f"@{file}") == "version_immutable"
-    shop.version("stocked", "3.0.0", pushed.digest)
-    bad = shop.home / "bad.yaml"
-    bad.write_text((shop.home / "stocked-3.0.0.yaml").read_text().replace("image: main", "image: other"))
-    linted = shop.run("manifest", "lint", str(bad))
+    assert platform.refused(*replace, number, "--manifest", f"@{file}") == "version_immutable"
+    platform.version("stocked", "3.0.0", pushed.digest)
+    bad = platform.home / "bad.yaml"
+    bad.write_text((platform.home / "stocked-3.0.0.yaml").read_text().replace("image: main", "image: other"))
+    linted = platform.run("manifest", "lint", str(bad))
     assert (linted.exit_code, "other" in linted.out) == (1, True)
-    assert shop.did(*replace, "3.0.0", "--manifest", f"@{bad}")["status"] == "draft"
-    assert shop.move_version("stocked", "3.0.0", "stage").code == "manifest_invalid"
+    assert platform.did(*replace, "3.0.0", "--manifest", f"@{bad}")["status"] == "draft"
+    assert platform.move_version("stocked", "3.0.0", "stage").code == "manifest_invalid"
 
 
 # Trust. No command names its moves but `revoke`: they follow from what is found, so each is provoked.
 
 
-class Provoked:
+class TrustCase:
     """An artifact in a state of trust, with a key of its own, where a signature is required."""
 
-    def __init__(self, shop: Workshop, state: TrustState) -> None:
-        self.shop, self.key, self.pushed = shop, new_signing_key(), shop.pushed()
-        self.key_id = shop.trusted(self.key, f"key-of-{self.pushed.id[-12:]}")
+    def __init__(self, platform: RegistryPlatform, state: TrustState) -> None:
+        self.platform, self.key, self.pushed = platform, new_signing_key(), platform.pushed()
+        self.key_id = platform.trusted(self.key, f"key-of-{self.pushed.id[-12:]}")
         if state is TrustState.VERIFIED:
             self.provoke(TrustTrigger.VERIFY)
         if state is TrustState.REJECTED:
@@ -230,34 +238,36 @@ class Provoked:
 
     @property
     def trust(self) -> str:
-        return str(self.shop.did("artifacts", "get", self.pushed.id)["trust"])
+        return str(self.platform.did("artifacts", "get", self.pushed.id)["trust"])
 
     @property
     def doubts(self) -> list[str]:
-        return [each["code"] for each in self.shop.did("artifacts", "get", self.pushed.id)["doubts"]]
+        return [each["code"] for each in self.platform.did("artifacts", "get", self.pushed.id)["doubts"]]
 
     @property
     def history(self) -> list[tuple[str, str, str]]:
-        told = self.shop.did("artifacts", "history", self.pushed.id)
-        return [(each["before"], each["trigger"], each["after"]) for each in told if each["machine"] == "trust"]
+        history = self.platform.did("artifacts", "history", self.pushed.id)
+        return [(each["before"], each["trigger"], each["after"]) for each in history if each["machine"] == "trust"]
 
-    def provoke(self, trigger: TrustTrigger) -> Ran:
+    def provoke(self, trigger: TrustTrigger) -> CommandResult:
         """Do what brings a trigger about where the table has it."""
         steps: dict[TrustTrigger, Callable[[], object]] = {
-            TrustTrigger.VERIFY: lambda: self.shop.signed(self.pushed, self.key),
-            TrustTrigger.REJECT: lambda: self.shop.signed(self.pushed, self.key, f"{self.shop.registry.authority}/x/y"),
+            TrustTrigger.VERIFY: lambda: self.platform.signed(self.pushed, self.key),
+            TrustTrigger.REJECT: lambda: self.platform.signed(
+                self.pushed, self.key, f"{self.platform.registry.authority}/x/y"
+            ),
             TrustTrigger.LOSE_EVIDENCE: self.lose_the_key,
         }
         if trigger is TrustTrigger.REVOKE:
-            return self.shop.ran("artifacts", "revoke", self.pushed.id, "--reason", WHY)
+            return self.platform.ran("artifacts", "revoke", self.pushed.id, "--reason", WHY)
         steps[trigger]()
-        return self.shop.ran("artifacts", "verify", self.pushed.id)
+        return self.platform.ran("artifacts", "verify", self.pushed.id)
 
     def lose_the_key(self) -> None:
-        self.shop.did("signer-keys", "remove", self.key_id, "--yes")
+        self.platform.did("signer-keys", "remove", self.key_id, "--yes")
 
     def get_the_key_back(self) -> None:
-        self.key_id = self.shop.trusted(self.key, f"key-of-{self.pushed.id[-12:]}")
+        self.key_id = self.platform.trusted(self.key, f"key-of-{self.pushed.id[-12:]}")
 
 
 USE: dict[TrustState, str | None] = {
@@ -270,18 +280,18 @@ USE: dict[TrustState, str | None] = {
 
 
 @pytest.fixture(scope="module")
-def strict(shop: Workshop) -> Iterator[Workshop]:
+def strict(platform: RegistryPlatform) -> Iterator[RegistryPlatform]:
     """The same, in a tenant where every image has to be signed."""
-    before = (shop.context, shop.tenant_id, shop.project_id, shop.user_id)
-    shop.settle("strict")
-    shop.did("policy", "update", "--rules-signatures", "images", "--reason", WHY)
-    yield shop
-    shop.context, shop.tenant_id, shop.project_id, shop.user_id = before
+    before = (platform.context, platform.tenant_id, platform.project_id, platform.user_id)
+    platform.settle("strict")
+    platform.did("policy", "update", "--rules-signatures", "images", "--reason", WHY)
+    yield platform
+    platform.context, platform.tenant_id, platform.project_id, platform.user_id = before
 
 
 @pytest.mark.parametrize("state", list(TrustState))
-def test_trust_makes_no_move_that_its_table_does_not_have(strict: Workshop, state: TrustState) -> None:
-    made = Provoked(strict, state)
+def test_trust_makes_no_move_that_its_table_does_not_have(strict: RegistryPlatform, state: TrustState) -> None:
+    made = TrustCase(strict, state)
     before = made.history
     if USE[state] is not None:
         assert strict.move(made.pushed.id, "stage").code == USE[state]
@@ -294,8 +304,8 @@ def test_trust_makes_no_move_that_its_table_does_not_have(strict: Workshop, stat
         assert (made.trust, made.doubts) == ("revoked", ["artifact_revoked"])
 
 
-def test_trust_makes_every_move_that_its_table_has(strict: Workshop) -> None:
-    made = Provoked(strict, TrustState.UNVERIFIED)
+def test_trust_makes_every_move_that_its_table_has(strict: RegistryPlatform) -> None:
+    made = TrustCase(strict, TrustState.UNVERIFIED)
     made.provoke(TrustTrigger.VERIFY)
     made.provoke(TrustTrigger.LOSE_EVIDENCE)
     assert (made.trust, made.doubts) == ("unverified", ["signature_key_unknown"])
@@ -308,7 +318,7 @@ def test_trust_makes_every_move_that_its_table_has(strict: Workshop) -> None:
     strict.did("artifacts", "verify", made.pushed.id)
     seen = set(made.history)
     for state in (TrustState.UNVERIFIED, TrustState.VERIFIED, TrustState.REJECTED):
-        other = Provoked(strict, state)
+        other = TrustCase(strict, state)
         assert other.provoke(TrustTrigger.REVOKE).exit_code == 0
         seen |= set(other.history)
     assert {each for each in seen if each[1] != "birth"} == {
@@ -316,8 +326,8 @@ def test_trust_makes_every_move_that_its_table_has(strict: Workshop) -> None:
     }
 
 
-def test_what_is_no_longer_verified_is_not_activated(strict: Workshop) -> None:
-    made = Provoked(strict, TrustState.VERIFIED)
+def test_what_is_no_longer_verified_is_not_activated(strict: RegistryPlatform) -> None:
+    made = TrustCase(strict, TrustState.VERIFIED)
     strict.app("doubted")
     strict.version("doubted", "1.0.0", made.pushed.digest)
     for move in ("stage", "canary"):

@@ -13,14 +13,14 @@ import pytest
 from click.testing import CliRunner
 
 from mooring_cli.main import mooring as command
-from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
-from tests.e2e.traces import eventually
+from tests.e2e.leftovers import eventually
+from tests.e2e.mooring_process import FIRST_ADMIN, PASSWORD, MooringProcess, running_mooring
 
 pytestmark = pytest.mark.real_part("postgresql")
 
 
 @dataclass(frozen=True)
-class Ran:
+class CliProcessResult:
     """What came of one run of the command."""
 
     exit_code: int
@@ -40,12 +40,12 @@ class Ran:
         return json.loads(self.err.splitlines()[-1])["error"]
 
 
-Run = Callable[..., Ran]
+Run = Callable[..., CliProcessResult]
 
 
 @pytest.fixture(scope="module")
-def mooring() -> Iterator[Mooring]:
-    with running() as started:
+def mooring() -> Iterator[MooringProcess]:
+    with running_mooring() as started:
         yield started
 
 
@@ -55,21 +55,21 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def run(mooring: Mooring, home: Path) -> Run:
-    """Run the command with an empty home of its own; how it behaves as a process is told by the CLI's own tests."""
+def run(mooring: MooringProcess, home: Path) -> Run:
+    """Run the command with an empty home of its own; the tests of the CLI show how it behaves as a process."""
 
-    def run(*words: str, stdin: str = "", **variables: str) -> Ran:
+    def run(*words: str, stdin: str = "", **variables: str) -> CliProcessResult:
         unset = {name: None for name in os.environ if name.startswith(("MOORING_", "XDG_"))}
         result = CliRunner().invoke(command, list(words), input=stdin, env={**unset, "HOME": str(home), **variables})
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
-        return Ran(result.exit_code, result.stdout, result.stderr)
+        return CliProcessResult(result.exit_code, result.stdout, result.stderr)
 
     return run
 
 
 @pytest.fixture(scope="module")
-def platform_admin(mooring: Mooring, run: Run) -> str:
+def platform_admin(mooring: MooringProcess, run: Run) -> str:
     """The first admin, signed in by the one-time code of the first start; the name of its context."""
     ran = run(
         "login",
@@ -87,7 +87,7 @@ def platform_admin(mooring: Mooring, run: Run) -> str:
 
 
 @pytest.fixture(scope="module")
-def tenant_admin(mooring: Mooring, run: Run, platform_admin: str) -> str:
+def tenant_admin(mooring: MooringProcess, run: Run, platform_admin: str) -> str:
     """The first admin of a tenant, signed in, with a project in its context; the name of its context."""
     made = run(
         "tenants",
@@ -126,7 +126,7 @@ def tenant_admin(mooring: Mooring, run: Run, platform_admin: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def robot(mooring: Mooring, run: Run, tenant_admin: str, home: Path) -> dict[str, str]:
+def robot(mooring: MooringProcess, run: Run, tenant_admin: str, home: Path) -> dict[str, str]:
     """The environment of a service account with a key that the command made."""
     made = run(
         "service-accounts",
@@ -159,7 +159,7 @@ def test_the_platform_s_admin_is_at_home_in_the_platform(run: Run, platform_admi
 
 
 def test_the_same_password_signs_in_again_and_a_wrong_one_does_not(
-    run: Run, mooring: Mooring, platform_admin: str
+    run: Run, mooring: MooringProcess, platform_admin: str
 ) -> None:
     words = ("login", "--context", "again", "--url", mooring.url, "--email", FIRST_ADMIN, "--password-stdin")
     assert run(*words, stdin=f"{PASSWORD}\n").exit_code == 0
@@ -245,7 +245,7 @@ def test_a_disabled_service_account_gets_no_token(run: Run, tenant_admin: str, h
     assert (refused.exit_code, refused.error["code"]) == (3, "assertion_refused")
 
 
-def test_events_are_shown_and_followed(run: Run, mooring: Mooring, tenant_admin: str, home: Path) -> None:
+def test_events_are_shown_and_followed(run: Run, mooring: MooringProcess, tenant_admin: str, home: Path) -> None:
     # A read stops at the oldest transaction that is open anywhere: what is new may be missing for a moment.
     shown = eventually(
         lambda: run("events", "--context", tenant_admin, "--tenant", "harbour", "-o", "json", "--limit", "0").data,
@@ -291,7 +291,7 @@ def test_an_unknown_webhook_address_is_refused_and_the_outbox_is_empty(run: Run,
     assert run("outbox", "replay", "--dead", "--context", tenant_admin, "-o", "json").data == {"replayed": 0}
 
 
-def test_every_code_that_the_command_meets_is_explained(run: Run, mooring: Mooring) -> None:
+def test_every_code_that_the_command_meets_is_explained(run: Run, mooring: MooringProcess) -> None:
     for word in ("name_taken", "service_account.active", "project.create", "identity.project.created", "tenant_admin"):
         ran = run("explain", word, "--url", mooring.url)
         assert ran.exit_code == 0, ran.err

@@ -18,9 +18,9 @@ from mooring_adapter.conformance.scenarios import Promise
 from mooring_adapter.conformance.suite import check_promise, promises, read_profile
 from mooring_sdk import Client
 from server.tests.support.postgres import SOAK
-from tests.e2e.cloud import PATIENT
-from tests.e2e.real_platform import REASON, RealPlatform, Shop
-from tests.e2e.running import FIRST_ADMIN, PASSWORD, running
+from tests.e2e.agent_platform import PATIENT
+from tests.e2e.mooring_process import FIRST_ADMIN, PASSWORD, running_mooring
+from tests.e2e.real_platform import REASON, RealPlatform, SharedPlatform
 
 pytestmark = pytest.mark.real_part("postgresql")
 PART = Path(__file__).resolve().parents[2] / "adapters" / "echo"
@@ -63,28 +63,28 @@ def offered(admin: Client, manifests: list[dict[str, Any]]) -> str:
 
 
 @pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SharedPlatform]:
     place = tmp_path_factory.mktemp("conformance")
     (place / "echo_node.py").write_bytes((PART / "mooring_echo" / "echo_node.py").read_bytes())
     profile = read_profile(read("manifest.json"))
-    with running(MOORING_SOURCE_FILE_DIRECTORY=str(place), **SETTINGS) as mooring:
+    with running_mooring(MOORING_SOURCE_FILE_DIRECTORY=str(place), **SETTINGS) as mooring:
         with Client(mooring.url, settings=PATIENT) as door:
             token = door.sign_in(email=FIRST_ADMIN, one_time_code=mooring.code, new_password=PASSWORD).token
         with Client(mooring.url, token=token, settings=PATIENT) as admin:
             app_id = offered(admin, [profile.manifest, profile.next_manifest])
-            yield Shop(mooring, admin, token, app_id, place)
+            yield SharedPlatform(mooring, admin, token, app_id, place)
 
 
-def lane(shop: Shop, number: int) -> RealPlatform:
+def lane(shared: SharedPlatform, number: int) -> RealPlatform:
     details = read("conformance.json") | {"patience_seconds": PATIENCE_SECONDS} | ({} if SOAK else {"topology": SMALL})
-    return RealPlatform(shop, read_profile(read("manifest.json"), details), COMMAND, f"lane-{number}")
+    return RealPlatform(shared, read_profile(read("manifest.json"), details), COMMAND, f"lane-{number}")
 
 
-class Played:
+class ConformanceRun:
     """The promises that wait, and the verdicts so far."""
 
-    def __init__(self, shop: Shop) -> None:
-        self.shop = shop
+    def __init__(self, shared: SharedPlatform) -> None:
+        self.shared = shared
         self.waiting: list[Promise] = [*PROMISES]
         self.verdicts: dict[str, PromiseResult] = {}
         self.proofs: list[tuple[str | None, bool]] = []  # of each instance, and whether it lost a machine
@@ -92,7 +92,7 @@ class Played:
 
     def work(self, number: int) -> None:
         """One lane: take what waits, the longest ones first, and play it."""
-        platform = lane(self.shop, number)
+        platform = lane(self.shared, number)
         try:
             while (each := self._next()) is not None:
                 self.verdicts[each.key] = check_promise(platform, each)
@@ -107,9 +107,9 @@ class Played:
 
 
 @pytest.fixture(scope="module")
-def played(shop: Shop) -> Played:
+def played(shared: SharedPlatform) -> ConformanceRun:
     """Everything, side by side."""
-    play = Played(shop)
+    play = ConformanceRun(shared)
     lanes = [threading.Thread(target=play.work, args=(number,)) for number in range(LANES)]
     for each in lanes:
         each.start()
@@ -119,18 +119,18 @@ def played(shop: Shop) -> Played:
 
 
 @pytest.mark.parametrize("key", [each.key for each in PROMISES if each.key not in SIMULATED_ALONE])
-def test_the_promise_is_kept_on_the_real_platform(played: Played, key: str) -> None:
+def test_the_promise_is_kept_on_the_real_platform(played: ConformanceRun, key: str) -> None:
     verdict = played.verdicts[key]
     assert verdict.verdict == KEPT, f"{verdict.reason}\n" + "\n".join(verdict.last_lines)
 
 
 @pytest.mark.parametrize("key", SIMULATED_ALONE)
-def test_what_the_real_platform_cannot_play_says_why(played: Played, key: str) -> None:
+def test_what_the_real_platform_cannot_play_says_why(played: ConformanceRun, key: str) -> None:
     verdict = played.verdicts[key]
     assert (verdict.verdict, verdict.reason) == (NOT_PLAYED, SIMULATED_ALONE[key])
 
 
-def test_whatever_was_done_to_them_every_instance_ends_with_its_proof(played: Played) -> None:
+def test_whatever_was_done_to_them_every_instance_ends_with_its_proof(played: ConformanceRun) -> None:
     assert len(played.proofs) > len(PROMISES)
     assert {proof for proof, _ in played.proofs} == {"receipts", "written_off"}
     # One that was still being torn down on the machine that was lost is written off too.

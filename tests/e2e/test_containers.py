@@ -17,8 +17,8 @@ from mooring_agent.containers.podman import Podman
 from mooring_sdk import errors
 from server.tests.support.lifecycle_rows import CLOCK, Ground, artifact_columns, machines_of
 from server.tests.support.registry_process import RunningRegistry, running_registry
-from tests.e2e.cloud import Cloud, cloud
-from tests.e2e.traces import eventually
+from tests.e2e.agent_platform import AgentPlatform, running_agent_platform
+from tests.e2e.leftovers import eventually
 
 pytestmark = pytest.mark.real_part("containers")
 REPOSITORY = "apps/busybox"
@@ -33,28 +33,28 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningRegist
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Cloud]:
-    """A cloud with one machine that has podman."""
+def place() -> Iterator[AgentPlatform]:
+    """A platform with one machine that has podman."""
     if not Podman.on_this_machine() or not os.access(BUSYBOX, os.X_OK):
         pytest.skip("containers need root, podman, runc, conmon and busybox-static")
-    with cloud() as made:
+    with running_agent_platform() as made:
         made.offer()
         made.join("namespace")
         yield made
 
 
-def allow(place: Cloud, registry: RunningRegistry) -> None:
+def allow(place: AgentPlatform, registry: RunningRegistry) -> None:
     """Put a registry on loopback on the platform's list of sources."""
     pattern = f"oci://{registry.url.removeprefix('http://')}/*"
     place.admin.create_platform_artifact_source(name="A registry of the test", pattern=pattern, reaches_private=True)
 
 
-def register(place: Cloud, registry: RunningRegistry, digest: str) -> None:
+def register(place: AgentPlatform, registry: RunningRegistry, digest: str) -> None:
     """An artifact of the tenant's, written past the API: foreign registries are read over TLS, and this has none."""
     asyncio.run(_register(place, f"oci://{registry.url.removeprefix('http://')}/{REPOSITORY}", digest))
 
 
-async def _register(place: Cloud, location: str, digest: str) -> None:
+async def _register(place: AgentPlatform, location: str, digest: str) -> None:
     database = Database(PoolSettings(ClusterLayout(place.mooring.directory / "data").dsn, 1))
     await database.open()
     ground = Ground(database, place.tenant.id, place.projects[0].id)
@@ -82,7 +82,7 @@ def launch(registry: RunningRegistry, digest: str) -> dict[str, Any]:
     }
 
 
-def inspected(place: Cloud, box: Any) -> dict[str, Any]:
+def inspected(place: AgentPlatform, box: Any) -> dict[str, Any]:
     """The container once something that it wrote was taken down, which is done beside it."""
 
     def look() -> dict[str, Any]:
@@ -95,7 +95,9 @@ def inspected(place: Cloud, box: Any) -> dict[str, Any]:
     return eventually(look, lambda seen: seen["last_lines"])
 
 
-def test_a_container_by_digest_is_probed_read_stopped_and_proven_gone(place: Cloud, registry: RunningRegistry) -> None:
+def test_a_container_by_digest_is_probed_read_stopped_and_proven_gone(
+    place: AgentPlatform, registry: RunningRegistry
+) -> None:
     project, image = place.projects[0], busybox_image()
     push(registry.url, REPOSITORY, image)
     box = place.allocate(project)
@@ -126,7 +128,7 @@ def test_a_container_by_digest_is_probed_read_stopped_and_proven_gone(place: Clo
 
 
 @pytest.mark.parametrize("part", ["manifest", "layer"])
-def test_a_tampered_image_never_starts(place: Cloud, tmp_path: Path, part: str) -> None:
+def test_a_tampered_image_never_starts(place: AgentPlatform, tmp_path: Path, part: str) -> None:
     project, image = place.projects[0], busybox_image()
     with running_registry(tmp_path) as registry:
         push(registry.url, REPOSITORY, image)

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from mooring_workload.bundle import bundle_of, key_at
-from tests.e2e.collector import Collector
-from tests.e2e.harbour import SKU, Harbour
-from tests.e2e.traces import eventually
+from tests.e2e.full_platform import SKU, FullPlatform
+from tests.e2e.leftovers import eventually
+from tests.e2e.trace_collector import TraceCollector
 
 pytestmark = pytest.mark.real_part("apps")
 CORRELATION = "the-reef-of-this-test"
@@ -21,7 +21,7 @@ EVENTS = {
 }  # fmt: skip
 
 
-def install_a_wreck(place: Harbour) -> None:
+def install_a_wreck(place: FullPlatform) -> None:
     """A version of the small app whose command says something and ends."""
     bundle = bundle_of("hello", {}, key_at(place.directory / "adapter.key"), VERSION)
     profile = bundle["manifest"]["runtime_profile"]
@@ -41,28 +41,30 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def events_of(place: Harbour) -> list[dict[str, Any]]:
+def events_of(place: FullPlatform) -> list[dict[str, Any]]:
     """The events under the correlation id, once all are in sight: a read stops at the oldest open transaction."""
     events: list[dict[str, Any]] = eventually(
-        lambda: place.shop.did("events", "--correlation", CORRELATION, "--limit", "0", *place.project),
+        lambda: place.platform.did("events", "--correlation", CORRELATION, "--limit", "0", *place.project),
         lambda seen: {each["type"] for each in seen} >= EVENTS,
     )
     return events
 
 
-def test_one_correlation_id_of_a_failed_launch_finds_everything(harbour: Harbour, collector: Collector) -> None:
-    place = harbour
+def test_one_correlation_id_of_a_failed_launch_finds_everything(
+    full_platform: FullPlatform, collector: TraceCollector
+) -> None:
+    place = full_platform
     install_a_wreck(place)
-    shop, project = place.shop, ("--project", place.shop.project_id)
+    platform, project = place.platform, ("--project", place.platform.project_id)
     where = ("--sku", SKU, "--gpu-count", "1", "--region", "process")
     asked = ("--name", "wreck", "--version", VERSION, *where, "--wait", *project)
-    launched = shop.run("--correlation-id", CORRELATION, "instances", "launch", "hello", *asked)
+    launched = platform.run("--correlation-id", CORRELATION, "instances", "launch", "hello", *asked)
     assert launched.exit_code == 1, f"{launched.out}\n{launched.err}\n{place.said()}"
-    instance = shop.did("instances", "get", "wreck", *project)
+    instance = platform.did("instances", "get", "wreck", *project)
     assert (instance["status"], instance["correlation_id"]) == ("failed", CORRELATION)
 
     # The chain of causes ends at the program's own last words.
-    why = shop.did("why", "wreck", *project)
+    why = platform.did("why", "wreck", *project)
     assert [each["noun"] for each in why["chain"]][:2] == ["instance", "operation"]
     assert any(LAST_WORDS in each["last_lines"] for each in why["chain"]), json.dumps(why, indent=1)
     assert why["next"]["who"] == "you"
@@ -70,18 +72,20 @@ def test_one_correlation_id_of_a_failed_launch_finds_everything(harbour: Harbour
     # Events, audit rows, tasks.
     events = events_of(place)
     assert {each["trace_id"] for each in events} == {instance["trace_id"]}
-    rows = shop.did("audit", "--correlation", CORRELATION, "--limit", "0", *project)
+    rows = platform.did("audit", "--correlation", CORRELATION, "--limit", "0", *project)
     assert {"instance.create", "task.create", "agent.report", "runtime.report"} <= {each["action"] for each in rows}
     assert {"user", "service_account", "node", "system"} <= {each["actor_kind"] for each in rows}
     tasks = [
-        each for each in shop.did("tasks", "list", "--limit", "0", *project) if each["correlation_id"] == CORRELATION
+        each
+        for each in platform.did("tasks", "list", "--limit", "0", *project)
+        if each["correlation_id"] == CORRELATION
     ]
     assert "failed" in {each["status"] for each in tasks}
 
     # Log lines: of the API, the workers, the adapter and the agent.
-    platform = lines_of(shop.mooring.directory / "log")
-    assert [each for each in platform if each["event"] == "request" and each["method"] == "POST"]
-    assert [each for each in platform if "worker" in each]
+    server_log = lines_of(platform.mooring.directory / "log")
+    assert [each for each in server_log if each["event"] == "request" and each["method"] == "POST"]
+    assert [each for each in server_log if "worker" in each]
     assert lines_of(place.directory / "adapter.log")
     assert f"correlation_id={CORRELATION} " in place.machines[0].said()
 

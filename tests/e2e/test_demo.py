@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.traces import eventually, leaves_no_trace, traces_of
+from tests.e2e.leftovers import eventually, leftovers_of, wait_for_no_leftovers
 from tools.demo import remove
 from tools.demo_nodes import HOST, nodes_are_missing
 from tools.demo_output import HOLD
@@ -92,11 +92,11 @@ def begun(place: Path, path: str, hold: str = "") -> "subprocess.Popen[str]":
 
 def ended(process: "subprocess.Popen[str]", place: Path) -> tuple[int, str, str]:
     """How it ended and what it said; where it was held, it goes on. Nothing of it may be left."""
-    told, failures = process.communicate(timeout=900)
+    output, failures = process.communicate(timeout=900)
     assert list((place / "home").iterdir()) == [], "nothing is left in the home"
     assert list((place / "tmp").iterdir()) == [], failures
-    leaves_no_trace(place)
-    return process.returncode, told, failures
+    wait_for_no_leftovers(place)
+    return process.returncode, output, failures
 
 
 @contextmanager
@@ -105,7 +105,7 @@ def held(place: Path, path: str, fact: str) -> Iterator["subprocess.Popen[str]"]
     process = begun(place, path, fact)
     assert process.stdout is not None
     if not any(line.strip().startswith(fact) for line in process.stdout):
-        raise AssertionError(f"it ended before it told {fact!r}: {process.communicate()}")
+        raise AssertionError(f"it ended before it printed {fact!r}: {process.communicate()}")
     try:
         yield process
     finally:
@@ -169,7 +169,7 @@ def test_a_demo_whose_mooring_is_killed_removes_what_it_had(place: Path, few_pro
 
 def serving(place: Path) -> list[str]:
     """What of Mooring would still answer: its server ends by itself when `mooring up` was killed."""
-    return [each for each in traces_of(place) if "-m mooring up" in each.replace("\0", " ")]
+    return [each for each in leftovers_of(place) if "-m mooring up" in each.replace("\0", " ")]
 
 
 def child_of(pid: int) -> int:

@@ -21,35 +21,35 @@ from mooring_adapter.conformance.fault_proxy import (
     ProxyFaults,
 )
 from mooring_workload.bundle import key_at, public_half
-from tests.e2e.harbour import Harbour
+from tests.e2e.full_platform import FullPlatform
 
 PART = Path(__file__).resolve().parents[2] / "adapters" / "echo"
 NAME = "parrot"
 
 
-def bundle(place: Harbour) -> Path:
+def bundle(place: FullPlatform) -> Path:
     """What `mooring install` takes: the manifest, the script, and the adapter's key."""
     script = (PART / "mooring_echo" / "echo_node.py").read_bytes()
     (place.apps / "echo_node.py").write_bytes(script)
     (place.apps / "echo_node.py").chmod(0o644)
-    told = {
+    app = {
         "bundle": 1,
         "app": {"slug": "echo", "display_name": "Echo", "category": "web"},
         "adapter_key": public_half(key_at(place.directory / "echo.key")),
         "artifacts": {"script": {"kind": "blob", "location": "file:echo_node.py"}},
         "manifest": json.loads((PART / "manifest.json").read_text(encoding="utf-8")),
     }
-    (place.apps / "echo.json").write_text(json.dumps(told), encoding="utf-8")
+    (place.apps / "echo.json").write_text(json.dumps(app), encoding="utf-8")
     return place.apps / "echo.json"
 
 
 @pytest.fixture(scope="module")
-def place(harbour: Harbour) -> Iterator[Harbour]:
-    """The harbour, with the echo adapter at work in it."""
-    file = bundle(harbour)
-    harbour.shop.did("install", str(file), context="platform")
-    harbour.shop.did("install", str(file), "--project", harbour.shop.project_id)
-    url = harbour.shop.mooring.url
+def place(full_platform: FullPlatform) -> Iterator[FullPlatform]:
+    """The platform, with the echo adapter running on it."""
+    file = bundle(full_platform)
+    full_platform.platform.did("install", str(file), context="platform")
+    full_platform.platform.did("install", str(file), "--project", full_platform.platform.project_id)
+    url = full_platform.platform.mooring.url
     proxy = FaultProxy(ForwardingBackend(url), ProxyFaults(after=every_fifth_answer_is_lost()))
     command = [
         sys.executable,
@@ -58,14 +58,14 @@ def place(harbour: Harbour) -> Iterator[Harbour]:
         "--url",
         proxy.start(),
         "--key-file",
-        str(harbour.directory / "echo.key"),
+        str(full_platform.directory / "echo.key"),
         "--audience",
         f"{url}/api/v1/oauth/token",
     ]
-    with (harbour.directory / "echo.log").open("ab") as log:
+    with (full_platform.directory / "echo.log").open("ab") as log:
         adapter = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
     try:
-        yield harbour
+        yield full_platform
     finally:
         adapter.terminate()
         adapter.wait(timeout=120)
@@ -84,16 +84,16 @@ def every_fifth_answer_is_lost() -> Callable[[ApiRequest, int, ApiResponse], Api
     return lose
 
 
-def did(place: Harbour, *words: str) -> Any:
-    return place.shop.did("instances", *words, "--project", place.shop.project_id)
+def did(place: FullPlatform, *words: str) -> Any:
+    return place.platform.did("instances", *words, "--project", place.platform.project_id)
 
 
-def members(place: Harbour, component: str) -> list[dict[str, Any]]:
+def members(place: FullPlatform, component: str) -> list[dict[str, Any]]:
     listed = did(place, "members", "list", NAME)
     return [each for each in listed if each["component_key"] == component and each["status"] != "removed"]
 
 
-def test_a_cluster_grows_drains_shrinks_answers_and_ends_with_clean_receipts(place: Harbour) -> None:
+def test_a_cluster_grows_drains_shrinks_answers_and_ends_with_clean_receipts(place: FullPlatform) -> None:
     running = place.launch("echo", NAME, "--region", "process")
     assert [each["name"] for each in running["endpoints"]] == ["web"]
     assert place.entered("web").ask("GET", "/echo?text=ahoy").text == "ahoy"

@@ -13,23 +13,23 @@ import msgspec
 import pytest
 
 from mooring_sdk import errors
-from tests.e2e.cloud import Cloud, cloud
+from tests.e2e.agent_platform import AgentPlatform, running_agent_platform
 
 HOSTS = ("process", "namespace") if os.geteuid() == 0 else ("process",)
 HERE = ["/bin/sh", "-c"]
 
 
 @pytest.fixture(scope="module", params=HOSTS)
-def place(request: pytest.FixtureRequest) -> Iterator[Cloud]:
-    """A cloud with one machine of each kind of host that this account can have."""
-    with cloud() as made:
+def place(request: pytest.FixtureRequest) -> Iterator[AgentPlatform]:
+    """A platform with one machine of each kind of host that this account can have."""
+    with running_agent_platform() as made:
         made.offer()
         made.join(request.param)
         yield made
 
 
 @pytest.fixture
-def box(place: Cloud) -> Iterator[Any]:
+def box(place: AgentPlatform) -> Iterator[Any]:
     """An active allocation, released at the end with a clean receipt."""
     project = place.projects[0]
     allocation = place.allocate(project)
@@ -43,14 +43,14 @@ def box(place: Cloud) -> Iterator[Any]:
     assert (over.status, over.teardown_proof) == ("released", "receipts"), machine.said()[-3000:]
 
 
-def test_a_program_runs_in_its_sandbox_and_says_so(place: Cloud, box: Any) -> None:
+def test_a_program_runs_in_its_sandbox_and_says_so(place: AgentPlatform, box: Any) -> None:
     ran = place.do(place.projects[0], box, "process.run", {"argv": [*HERE, "echo hello; exit 3"]})
     assert (ran.status, ran.failure_code, ran.exit_code) == ("failed", "exited", 3)
     assert ran.last_lines == ["hello"]
     assert ran.correlation_id.startswith("cor_")
 
 
-def test_the_whole_output_of_a_program_can_be_read(place: Cloud, box: Any) -> None:
+def test_the_whole_output_of_a_program_can_be_read(place: AgentPlatform, box: Any) -> None:
     ran = place.do(place.projects[0], box, "process.run", {"argv": [*HERE, "seq 1 20000"]})
     said, offset = "", 0
     while len(said) < ran.log_bytes:
@@ -61,13 +61,13 @@ def test_the_whole_output_of_a_program_can_be_read(place: Cloud, box: Any) -> No
     assert ran.last_lines[-1] == "20000"
 
 
-def test_paths_that_leave_the_sandbox_are_refused_before_a_node_hears_of_them(place: Cloud, box: Any) -> None:
+def test_paths_that_leave_the_sandbox_are_refused_before_a_node_hears_of_them(place: AgentPlatform, box: Any) -> None:
     for path in ("/../etc/shadow", "/a/../../b", "relative", "/a\u0000b", "/" + "x" * 5_000):
         with pytest.raises(errors.ValidationFailed):
             place.do(place.projects[0], box, "files.write", {"files": [{"path": path, "content": "x"}]})
 
 
-def test_a_link_that_leads_out_is_not_followed(place: Cloud, box: Any) -> None:
+def test_a_link_that_leads_out_is_not_followed(place: AgentPlatform, box: Any) -> None:
     project = place.projects[0]
     planted = place.do(project, box, "process.run", {"argv": ["/bin/ln", "-s", "/etc", "out"], "directory": "/tmp"})
     assert planted.status == "succeeded", planted
@@ -76,7 +76,7 @@ def test_a_link_that_leads_out_is_not_followed(place: Cloud, box: Any) -> None:
     assert not os.path.exists("/etc/mooring-was-here")
 
 
-def test_an_agent_that_is_killed_goes_on_with_what_it_started(place: Cloud, box: Any) -> None:
+def test_an_agent_that_is_killed_goes_on_with_what_it_started(place: AgentPlatform, box: Any) -> None:
     project, machine = place.projects[0], place.machines[0]
     counted = "echo started >> count; while [ ! -e go ]; do sleep 0.1; done; cat count"
     made = place.tenant_admin.create_allocation_task(
@@ -93,14 +93,14 @@ def test_an_agent_that_is_killed_goes_on_with_what_it_started(place: Cloud, box:
     assert (ended.status, ended.last_lines) == ("succeeded", ["started"]), machine.said()[-2000:]
 
 
-def wait_for_start(place: Cloud, box: Any) -> None:
+def wait_for_start(place: AgentPlatform, box: Any) -> None:
     """Until the program that counts has begun; another owner looks, so that it waits for nobody."""
     looks = "for i in $(seq 1200); do [ -s /tmp/count ] || [ -s tmp/count ] && exit 0; sleep 0.1; done; exit 1"
     found = place.do(place.projects[0], box, "process.run", {"argv": [*HERE, looks], "directory": "/"}, label="looks")
     assert found.status == "succeeded", found
 
 
-def test_an_agent_that_is_killed_while_it_creates_and_destroys_ends_the_same(place: Cloud) -> None:
+def test_an_agent_that_is_killed_while_it_creates_and_destroys_ends_the_same(place: AgentPlatform) -> None:
     project, machine = place.projects[0], place.machines[0]
     asked = place.tenant_admin.create_allocation(
         project.id, sku="gpu-slice", shape="gpu_slice", gpu_count=1, name="box"
@@ -114,7 +114,7 @@ def test_an_agent_that_is_killed_while_it_creates_and_destroys_ends_the_same(pla
     assert (over.status, over.teardown_proof) == ("released", "receipts"), machine.said()[-3000:]
 
 
-def kill_when_claimed(place: Cloud, allocation_id: str, type: str) -> None:
+def kill_when_claimed(place: AgentPlatform, allocation_id: str, type: str) -> None:
     """Kill the agent as soon as it holds this task, whatever it is doing with it by then, and start another."""
     project, machine = place.projects[0], place.machines[0]
     while True:
@@ -125,7 +125,7 @@ def kill_when_claimed(place: Cloud, allocation_id: str, type: str) -> None:
     machine.start()
 
 
-def test_the_receipt_can_be_verified_offline(place: Cloud) -> None:
+def test_the_receipt_can_be_verified_offline(place: AgentPlatform) -> None:
     project = place.projects[0]
     allocation = place.allocate(project)
     place.do(project, allocation, "process.run", {"argv": ["/bin/true"]})
@@ -158,13 +158,13 @@ def run_cli(*words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
-def test_a_request_that_does_not_fit_says_why_and_what_would(place: Cloud) -> None:
-    told = place.tenant_admin.explain_allocation(
+def test_a_request_that_does_not_fit_says_why_and_what_would(place: AgentPlatform) -> None:
+    explanation = place.tenant_admin.explain_allocation(
         place.projects[0].id, sku="gpu-slice", shape="gpu_slice", gpu_count=4, region="here"
     )
-    assert json.loads(encoded(told))
+    assert json.loads(encoded(explanation))
 
 
-def test_what_is_in_one_project_is_not_seen_from_another(place: Cloud, box: Any) -> None:
+def test_what_is_in_one_project_is_not_seen_from_another(place: AgentPlatform, box: Any) -> None:
     with pytest.raises(errors.NotFound):
         place.tenant_admin.get_allocation(place.projects[1].id, box.id)

@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from mooring_sdk import errors
-from tests.e2e.cloud import Cloud, cloud
+from tests.e2e.agent_platform import AgentPlatform, running_agent_platform
 
 HOST = "namespace" if os.geteuid() == 0 else "process"
 APP = r"""
@@ -51,11 +51,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        told = hashlib.sha256(body).hexdigest().encode()
+        digest = hashlib.sha256(body).hexdigest().encode()
         self.send_response(200)
-        self.send_header("Content-Length", str(len(told)))
+        self.send_header("Content-Length", str(len(digest)))
         self.end_headers()
-        self.wfile.write(told)
+        self.wfile.write(digest)
     def log_message(self, *words): pass
 class Server(socketserver.ThreadingMixIn, http.server.HTTPServer): daemon_threads = True
 Server(("127.0.0.1", PORT), Handler).serve_forever()
@@ -63,16 +63,16 @@ Server(("127.0.0.1", PORT), Handler).serve_forever()
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Cloud]:
-    """A cloud with one machine."""
-    with cloud() as made:
+def place() -> Iterator[AgentPlatform]:
+    """A platform with one machine."""
+    with running_agent_platform() as made:
         made.offer()
         made.join(HOST)
         yield made
 
 
 @pytest.fixture(scope="module")
-def box(place: Cloud) -> Iterator[Any]:
+def box(place: AgentPlatform) -> Iterator[Any]:
     """An allocation in which two web apps run, as two owners."""
     project = place.projects[0]
     allocation = place.allocate(project)
@@ -104,15 +104,15 @@ def box(place: Cloud) -> Iterator[Any]:
     assert over.status == "released", over
 
 
-def endpoint(place: Cloud, name: str) -> Any:
+def endpoint(place: AgentPlatform, name: str) -> Any:
     """One of the two endpoints."""
     return next(each for each in place.tenant_admin.iter_endpoints(place.projects[0].id) if each.name == name)
 
 
-class Browser:
+class RelayBrowser:
     """As much of a browser as a test needs: cookies that stay with their host, and the relay's address."""
 
-    def __init__(self, place: Cloud) -> None:
+    def __init__(self, place: AgentPlatform) -> None:
         self.relay = f"http://127.0.0.1:{place.mooring.relay_port}"
         self.cookies: dict[str, str] = {}
 
@@ -123,36 +123,38 @@ class Browser:
     def ask(self, method: str, url: str, content: bytes, headers: dict[str, str]) -> httpx.Response:
         """A request to this host."""
         host = url.split("/")[2]
-        told = {"Host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
+        sent = {"Host": host, **{name.replace("_", "-"): value for name, value in headers.items()}}
         if host in self.cookies:
-            told.setdefault("Cookie", self.cookies[host])
+            sent.setdefault("Cookie", self.cookies[host])
         answer = httpx.request(
-            method, url.replace(f"http://{host}", self.relay), headers=told, content=content, timeout=180
+            method, url.replace(f"http://{host}", self.relay), headers=sent, content=content, timeout=180
         )
         if "set-cookie" in answer.headers and "mooring_endpoint" in answer.headers["set-cookie"]:
             self.cookies[host] = answer.headers["set-cookie"].partition(";")[0]
         return answer
 
 
-def opened(place: Cloud, name: str) -> tuple[Browser, str]:
+def opened(place: AgentPlatform, name: str) -> tuple[RelayBrowser, str]:
     """A browser with a session at an endpoint, and the endpoint's origin."""
     app = endpoint(place, name)
-    browser = Browser(place)
+    browser = RelayBrowser(place)
     link = place.tenant_admin.open_endpoint(place.projects[0].id, app.id)
     assert browser.get(link.url).status_code == 303
     assert browser.get(link.url).status_code == 401  # it counts once
     return browser, str(app.origin)
 
 
-def test_a_page_is_read_through_the_relay_and_the_app_sees_nothing_of_the_platforms(place: Cloud, box: Any) -> None:
+def test_a_page_is_read_through_the_relay_and_the_app_sees_nothing_of_the_platforms(
+    place: AgentPlatform, box: Any
+) -> None:
     browser, origin = opened(place, "web")
     session = browser.cookies[origin.split("/")[2]]
     answer = browser.get(
         origin + "/some/path?x=1", Cookie=f"{session}; theirs=2", Authorization="Bearer mrgp_" + "a" * 40
     )
-    told = json.loads(answer.content)
-    heard = {name.lower(): value for name, value in told["headers"].items()}
-    assert told["path"] == "/some/path?x=1"
+    echoed = json.loads(answer.content)
+    heard = {name.lower(): value for name, value in echoed["headers"].items()}
+    assert echoed["path"] == "/some/path?x=1"
     assert heard["cookie"] == "theirs=2"
     assert "authorization" not in heard
     assert heard["host"] == origin.split("/")[2]
@@ -160,14 +162,14 @@ def test_a_page_is_read_through_the_relay_and_the_app_sees_nothing_of_the_platfo
     assert browser.get(origin + "/", Authorization="token of-the-app").json()["headers"]["authorization"]
 
 
-def test_large_answers_and_bodies_pass_whole(place: Cloud, box: Any) -> None:
+def test_large_answers_and_bodies_pass_whole(place: AgentPlatform, box: Any) -> None:
     browser, origin = opened(place, "web")
     assert browser.get(origin + "/large").content == b"x" * 5_000_000
     body = os.urandom(3_000_000)
     assert browser.ask("POST", origin + "/", body, {}).text == hashlib.sha256(body).hexdigest()
 
 
-def test_a_session_counts_at_its_endpoint_alone(place: Cloud, box: Any) -> None:
+def test_a_session_counts_at_its_endpoint_alone(place: AgentPlatform, box: Any) -> None:
     browser, origin = opened(place, "web")
     other = str(endpoint(place, "side").origin)
     session = browser.cookies[origin.split("/")[2]]
@@ -185,13 +187,13 @@ def test_a_session_counts_at_its_endpoint_alone(place: Cloud, box: Any) -> None:
         {"Sec_Fetch_Site": "same-site", "Sec_Fetch_Mode": "no-cors"},
     ],
 )
-def test_what_another_sites_page_sends_is_refused(place: Cloud, box: Any, headers: dict[str, str]) -> None:
+def test_what_another_sites_page_sends_is_refused(place: AgentPlatform, box: Any, headers: dict[str, str]) -> None:
     browser, origin = opened(place, "web")
     assert browser.get(origin + "/", **headers).status_code == 403
     assert browser.get(origin + "/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate").status_code == 200
 
 
-def test_a_websocket_is_carried_both_ways(place: Cloud, box: Any) -> None:
+def test_a_websocket_is_carried_both_ways(place: AgentPlatform, box: Any) -> None:
     browser, origin = opened(place, "web")
     host = origin.split("/")[2]
     with socket.create_connection(("127.0.0.1", place.mooring.relay_port), timeout=180) as line:
@@ -212,7 +214,7 @@ def test_a_websocket_is_carried_both_ways(place: Cloud, box: Any) -> None:
             assert line.recv(4096) == bytes((129, len(word))) + word.upper()
 
 
-def cli_environment(place: Cloud) -> dict[str, str]:
+def cli_environment(place: AgentPlatform) -> dict[str, str]:
     """The command line of the tenant's admin."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
     return {
@@ -225,7 +227,7 @@ def cli_environment(place: Cloud) -> dict[str, str]:
 
 
 @contextmanager
-def connected(place: Cloud, name: str) -> Iterator[int]:
+def connected(place: AgentPlatform, name: str) -> Iterator[int]:
     """`mooring connect`, and the local port that it opened."""
     command = [sys.executable, "-m", "mooring_cli", "-o", "json", "connect", name]
     process = subprocess.Popen(
@@ -244,13 +246,13 @@ def connected(place: Cloud, name: str) -> Iterator[int]:
         process.communicate()
 
 
-def test_mooring_connect_gives_a_local_port(place: Cloud, box: Any) -> None:
+def test_mooring_connect_gives_a_local_port(place: AgentPlatform, box: Any) -> None:
     with connected(place, "web") as port:
         for _ in range(3):
             assert httpx.get(f"http://127.0.0.1:{port}/large", timeout=180).content == b"x" * 5_000_000
 
 
-def test_mooring_exec_runs_a_command_with_a_terminal_and_its_exit_code(place: Cloud, box: Any) -> None:
+def test_mooring_exec_runs_a_command_with_a_terminal_and_its_exit_code(place: AgentPlatform, box: Any) -> None:
     command = [
         sys.executable,
         "-m",
@@ -285,16 +287,18 @@ sys.exit(asyncio.run(attend(json.loads(os.environ["TICKET"]), terminal=False)))
 """
 
 
-def test_a_command_in_a_pipeline_has_clean_output_its_errors_apart_and_its_exit_code(place: Cloud, box: Any) -> None:
+def test_a_command_in_a_pipeline_has_clean_output_its_errors_apart_and_its_exit_code(
+    place: AgentPlatform, box: Any
+) -> None:
     script = "echo of errors >&2; tty; cat; exit 9"
     ticket = place.tenant_admin.exec_allocation(
         place.projects[0].id, box.id, argv=["/bin/sh", "-c", script], terminal=False
     )
-    told = json.dumps({"relay_url": ticket.relay_url, "ticket": ticket.ticket})
+    ticket_json = json.dumps({"relay_url": ticket.relay_url, "ticket": ticket.ticket})
     long = "x" * 300_000 + "\n"
     ran = subprocess.run(
         [sys.executable, "-c", ATTEND],
-        env={**cli_environment(place), "TICKET": told},
+        env={**cli_environment(place), "TICKET": ticket_json},
         input=long,
         capture_output=True,
         text=True,
@@ -314,13 +318,13 @@ def read_until(descriptor: int, wanted: bytes, count: int) -> bytes:
     return said
 
 
-def test_root_is_not_to_be_had_by_a_command(place: Cloud, box: Any) -> None:
+def test_root_is_not_to_be_had_by_a_command(place: AgentPlatform, box: Any) -> None:
     for user in ("root", "0", "0:0", "00"):
         with pytest.raises(errors.ValidationFailed):
             place.tenant_admin.exec_allocation(place.projects[0].id, box.id, argv=["id"], user=user)
 
 
-def test_a_port_that_nobody_serves_and_an_address_outside_are_not_reached(place: Cloud, box: Any) -> None:
+def test_a_port_that_nobody_serves_and_an_address_outside_are_not_reached(place: AgentPlatform, box: Any) -> None:
     project = place.projects[0]
     with socket.create_server(("127.0.0.1", 0)) as outside:
         port = outside.getsockname()[1]
@@ -340,17 +344,17 @@ def test_a_port_that_nobody_serves_and_an_address_outside_are_not_reached(place:
         assert declared.status == "succeeded"
         liar = endpoint(place, "liar")
         command = [sys.executable, "-m", "mooring_cli", "connect", liar.id]
-        told = subprocess.run(
+        attempt = subprocess.run(
             command, env=cli_environment(place), capture_output=True, text=True, timeout=180, check=False
         )
-        assert told.returncode != 0
-        assert "inside the sandbox" in told.stderr
+        assert attempt.returncode != 0
+        assert "inside the sandbox" in attempt.stderr
         outside.settimeout(0.2)
         with pytest.raises(TimeoutError):
             outside.accept()
 
 
-def test_a_viewer_who_may_only_look_gets_no_way_in(place: Cloud, box: Any) -> None:
+def test_a_viewer_who_may_only_look_gets_no_way_in(place: AgentPlatform, box: Any) -> None:
     project, app = place.projects[0], endpoint(place, "web")
     with place.member("project_viewer", project) as viewer:
         assert viewer.get_endpoint(project.id, app.id).name == "web"
@@ -363,11 +367,11 @@ def test_a_viewer_who_may_only_look_gets_no_way_in(place: Cloud, box: Any) -> No
                 refused()
 
 
-def test_a_session_ends_with_the_right_that_it_came_from(place: Cloud, box: Any) -> None:
+def test_a_session_ends_with_the_right_that_it_came_from(place: AgentPlatform, box: Any) -> None:
     project, app = place.projects[0], endpoint(place, "web")
     with place.member("project_member", project) as member:
         link = member.open_endpoint(project.id, app.id)
-        browser = Browser(place)
+        browser = RelayBrowser(place)
         assert browser.get(link.url).status_code == 303
         assert browser.get(str(app.origin) + "/").status_code == 200
         user = member.get_whoami().id

@@ -20,17 +20,17 @@ from mooring_sdk import (
     errors,
     models,
 )
-from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
+from tests.e2e.mooring_process import FIRST_ADMIN, PASSWORD, MooringProcess, running_mooring
 
 pytestmark = pytest.mark.real_part("postgresql")
 PATIENT = ClientSettings(retry=RetryPolicy(attempts=2000, first_pause_seconds=0.05, longest_pause_seconds=0.2))
 
 
 @dataclass(frozen=True)
-class Place:
+class SdkTenant:
     """A tenant, and a token of its admin's."""
 
-    mooring: Mooring
+    mooring: MooringProcess
     tenant_id: str
     token: str
 
@@ -39,8 +39,8 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Place]:
-    with running() as mooring:
+def place() -> Iterator[SdkTenant]:
+    with running_mooring() as mooring:
         with Client(mooring.url) as client:
             admin = client.sign_in(email=FIRST_ADMIN, one_time_code=mooring.code, new_password=PASSWORD)
         with Client(mooring.url, token=admin.token) as client:
@@ -53,10 +53,10 @@ def place() -> Iterator[Place]:
             ada = client.sign_in(
                 email="ada@harbour.test", tenant="harbour", one_time_code=made.one_time_code, new_password=PASSWORD
             )
-        yield Place(mooring, made.id, ada.token)
+        yield SdkTenant(mooring, made.id, ada.token)
 
 
-def test_a_follower_misses_nothing_and_repeats_nothing_over_restarts(place: Place) -> None:
+def test_a_follower_misses_nothing_and_repeats_nothing_over_restarts(place: SdkTenant) -> None:
     wanted = [f"restart-{number}" for number in range(6)]
     seen: list[str] = []
     began = threading.Event()
@@ -83,7 +83,7 @@ def test_a_follower_misses_nothing_and_repeats_nothing_over_restarts(place: Plac
     assert seen == wanted
 
 
-def test_a_mutation_waits_out_a_restart_and_has_one_effect(place: Place) -> None:
+def test_a_mutation_waits_out_a_restart_and_has_one_effect(place: SdkTenant) -> None:
     place.mooring.stop()
     starting = threading.Thread(target=place.mooring.start)
     starting.start()
@@ -94,7 +94,7 @@ def test_a_mutation_waits_out_a_restart_and_has_one_effect(place: Place) -> None
     assert [each.id for each in found] == [made.id]
 
 
-def test_a_service_account_exchanges_reads_and_waits_for_a_change(place: Place) -> None:
+def test_a_service_account_exchanges_reads_and_waits_for_a_change(place: SdkTenant) -> None:
     key = Ed25519PrivateKey.generate()
     public = base64.b64encode(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)).decode()
     with place.client() as client:
@@ -119,19 +119,19 @@ def test_a_service_account_exchanges_reads_and_waits_for_a_change(place: Place) 
             refused.get_project(project.id)
 
 
-def test_a_replayed_mutation_is_told_as_such(place: Place) -> None:
-    told: list[bool] = []
-    settings = ClientSettings(observe=lambda exchange: told.append(exchange.replayed))
+def test_a_replayed_mutation_is_marked_as_replayed(place: SdkTenant) -> None:
+    replayed: list[bool] = []
+    settings = ClientSettings(observe=lambda exchange: replayed.append(exchange.replayed))
     options = CallOptions(idempotency_key="the-same-one")
     with Client(place.mooring.url, token=place.token, settings=settings) as client:
         for _ in range(2):
             client.create_project(place.tenant_id, slug="replayed", display_name="R", options=options)
         with pytest.raises(errors.IdempotencyConflict):
             client.create_project(place.tenant_id, slug="replayed", display_name="Other", options=options)
-    assert told == [False, True, False]
+    assert replayed == [False, True, False]
 
 
-def test_lists_are_walked_over_many_pages(place: Place) -> None:
+def test_lists_are_walked_over_many_pages(place: SdkTenant) -> None:
     with place.client() as client:
         for number in range(7):
             client.create_project(place.tenant_id, slug=f"page-{number}", display_name="P")

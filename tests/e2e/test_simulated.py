@@ -9,26 +9,26 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cloud import Cloud, cloud
+from tests.e2e.agent_platform import AgentPlatform, running_agent_platform
 
 COUNT = 20
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Cloud]:
-    """A cloud whose only machines are simulated."""
-    with cloud() as made:
+def place() -> Iterator[AgentPlatform]:
+    """A platform whose only machines are simulated."""
+    with running_agent_platform() as made:
         made.offer()
         token = made.directory / "admin-token"
         token.write_text(made.admin.create_token(name="fleet").token)
-        with Simulated(made, token, "fleet"):
+        with SimulatedFleet(made, token, "fleet"):
             yield made
 
 
-class Simulated:
+class SimulatedFleet:
     """The program with its fleet, until the end of the block."""
 
-    def __init__(self, place: Cloud, token: Path, prefix: str, *more: str) -> None:
+    def __init__(self, place: AgentPlatform, token: Path, prefix: str, *more: str) -> None:
         command = [
             sys.executable,
             "-m",
@@ -64,18 +64,18 @@ class Simulated:
         self._log.close()
 
 
-def nodes_of(place: Cloud, prefix: str) -> list[Any]:
+def nodes_of(place: AgentPlatform, prefix: str) -> list[Any]:
     return [each for each in place.admin.iter_nodes() if each.name.startswith(f"{prefix}-")]
 
 
-def test_all_of_them_join_and_say_that_they_are_simulated(place: Cloud) -> None:
+def test_all_of_them_join_and_say_that_they_are_simulated(place: AgentPlatform) -> None:
     found = nodes_of(place, "fleet")
     assert len(found) == COUNT
     assert {each.host for each in found} == {"simulated"}
     assert {each.labels["simulated"] for each in found} == {"true"}
 
 
-def test_a_task_runs_and_the_receipt_of_its_sandbox_says_simulated(place: Cloud) -> None:
+def test_a_task_runs_and_the_receipt_of_its_sandbox_says_simulated(place: AgentPlatform) -> None:
     project = place.projects[0]
     allocation = place.allocate(project)
     assert allocation.host == "simulated"
@@ -91,7 +91,7 @@ def test_a_task_runs_and_the_receipt_of_its_sandbox_says_simulated(place: Cloud)
     assert place.tenant_admin.export_receipt(project.id, over.receipt_id).host == "simulated"
 
 
-def test_many_allocations_are_spread_over_the_fleet_and_given_back(place: Cloud) -> None:
+def test_many_allocations_are_spread_over_the_fleet_and_given_back(place: AgentPlatform) -> None:
     project = place.projects[1]
     asked = [
         place.tenant_admin.create_allocation(
@@ -108,7 +108,7 @@ def test_many_allocations_are_spread_over_the_fleet_and_given_back(place: Cloud)
         assert over.teardown_proof == "receipts"
 
 
-def test_a_token_that_may_not_make_nodes_is_turned_away(place: Cloud) -> None:
+def test_a_token_that_may_not_make_nodes_is_turned_away(place: AgentPlatform) -> None:
     token = place.directory / "tenant-token"
     token.write_text(place.token)
     command = [
@@ -123,7 +123,7 @@ def test_a_token_that_may_not_make_nodes_is_turned_away(place: Cloud) -> None:
         "--token-file",
         str(token),
     ]
-    told = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert told.returncode == 1
-    assert "mooring-agent: " in told.stderr
-    assert place.token not in told.stderr + told.stdout
+    refused = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert refused.returncode == 1
+    assert "mooring-agent: " in refused.stderr
+    assert place.token not in refused.stderr + refused.stdout

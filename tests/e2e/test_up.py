@@ -20,8 +20,8 @@ from typing import Any, TypeVar
 import pytest
 
 from mooring_sdk import Client, ClientSettings, models
-from tests.e2e.running import FIRST_ADMIN, PASSWORD, copy_begun
-from tests.e2e.traces import SECONDS_MAX, eventually, leaves_no_trace, traces_of
+from tests.e2e.leftovers import SECONDS_MAX, eventually, leftovers_of, wait_for_no_leftovers
+from tests.e2e.mooring_process import FIRST_ADMIN, PASSWORD, copy_first_start
 from tools.demo_nodes import remains
 from tools.ports import free_port
 
@@ -33,7 +33,7 @@ Stateful = TypeVar("Stateful", models.Allocation, models.Task)
 
 
 @dataclass
-class Up:
+class MooringUp:
     """`mooring up` in a directory, started as often as a test likes, and what it says."""
 
     directory: Path
@@ -102,7 +102,7 @@ class Up:
 
     def programs(self) -> list[str]:
         """Those of its programs that run, its sandboxes not among them."""
-        found = [each.replace("\0", " ") for each in traces_of(self.directory)]
+        found = [each.replace("\0", " ") for each in leftovers_of(self.directory)]
         return [each for each in found if any(words in each for words in PROGRAMS)]
 
     def clients(self) -> tuple[Client, Client]:
@@ -121,11 +121,11 @@ def pump(process: "subprocess.Popen[str]", lines: "queue.Queue[str | None]") -> 
 
 
 @contextmanager
-def place(host: str) -> Iterator[Up]:
+def place(host: str) -> Iterator[MooringUp]:
     """A `mooring up` in a directory that is short, as sockets need it, and open for the database's account."""
     directory = Path(tempfile.mkdtemp(prefix="mooring-e2e-"))
     directory.chmod(0o711)
-    up = Up(directory, host)
+    up = MooringUp(directory, host)
     try:
         yield up
     finally:
@@ -136,7 +136,7 @@ def place(host: str) -> Iterator[Up]:
         shutil.rmtree(directory)
 
 
-def begun(up: Up) -> tuple[models.Project, models.Allocation]:
+def begun(up: MooringUp) -> tuple[models.Project, models.Allocation]:
     """The first steps: a SKU, a tenant, a project, and an allocation with a service that writes down its start."""
     with Client(up.url, settings=PATIENT) as door:
         code = (up.directory / "code").read_text().strip()
@@ -194,13 +194,13 @@ def test_the_next_start_on_another_port_finds_the_node_and_what_runs_on_it(host:
         found_again(up, ends_by)
 
 
-def found_again(up: Up, ends_by: signal.Signals) -> None:
+def found_again(up: MooringUp, ends_by: signal.Signals) -> None:
     line = up.start("This machine is a node")
     assert ("NOTHING IS ISOLATED" in line) == (up.host == "process")
     project, held = begun(up)
     code = up.stop(ends_by)
     assert code == (0 if ends_by == signal.SIGINT else -signal.SIGKILL)
-    assert traces_of(up.directory) != [], "what runs in the sandbox goes on"
+    assert leftovers_of(up.directory) != [], "what runs in the sandbox goes on"
     up.start("This machine is a node")
     admin, ada = up.clients()
     with admin, ada:
@@ -214,10 +214,10 @@ def found_again(up: Up, ends_by: signal.Signals) -> None:
         over = awaited("released,release_failed", partial(ada.get_allocation, project.id, held.id))
         assert (over.status, over.teardown_proof) == ("released", "receipts"), over
     assert up.stop() == 0
-    leaves_no_trace(up.directory)
+    wait_for_no_leftovers(up.directory)
 
 
-def typed(up: Up, project: models.Project, held: models.Allocation, given: Path) -> str:
+def typed(up: MooringUp, project: models.Project, held: models.Allocation, given: Path) -> str:
     """What `cat` says in the sandbox, by `mooring exec`, to what is in a file."""
     (up.directory / "words").write_text("words of a file\n")
     environment = {
@@ -238,8 +238,8 @@ def test_a_platform_that_can_have_no_node_here_says_why_in_a_line_and_runs() -> 
         says_why(up)
 
 
-def says_why(up: Up) -> None:
-    copy_begun(up.directory)
+def says_why(up: MooringUp) -> None:
+    copy_first_start(up.directory)
     state = up.directory / "data-node"
     state.write_text("in the way")
     assert str(state) in up.start("runs without this machine as a node")
@@ -265,28 +265,28 @@ def says_why(up: Up) -> None:
     else:
         up.start("This machine is a node")
     assert up.stop() == 0
-    leaves_no_trace(up.directory)
+    wait_for_no_leftovers(up.directory)
 
 
-def ready(up: Up) -> None:
+def ready(up: MooringUp) -> None:
     """The platform is."""
     with Client(up.url, settings=PATIENT) as client:
         client.get_readiness()
 
 
 @pytest.fixture(scope="module")
-def standing() -> Iterator[Up]:
+def standing() -> Iterator[MooringUp]:
     """One that runs with a node and an adapter, whatever is killed of it; nothing of it is left at the end."""
     with place("process") as up:
-        copy_begun(up.directory)
+        copy_first_start(up.directory)
         up.start("The workload adapter is running")
         yield up
         if up.process is not None:
             assert up.stop() == 0
-        leaves_no_trace(up.directory)
+        wait_for_no_leftovers(up.directory)
 
 
-def first_of(up: Up, words: str) -> int:
+def first_of(up: MooringUp, words: str) -> int:
     """The process with these words that no other one with them has started: its child has them until it is another."""
     found = {int(each.split()[0]) for each in up.programs() if words in each}
     (first,) = (each for each in found if parent_of(each) not in {*found, None})
@@ -301,7 +301,7 @@ def parent_of(pid: int) -> int | None:
         return None
 
 
-def test_an_agent_that_is_killed_is_started_again(standing: Up) -> None:
+def test_an_agent_that_is_killed_is_started_again(standing: MooringUp) -> None:
     up = standing
     eventually(up.programs, lambda seen: any("-m mooring_agent run" in each for each in seen))
     os.kill(first_of(up, "-m mooring_agent run"), signal.SIGKILL)
@@ -309,7 +309,7 @@ def test_an_agent_that_is_killed_is_started_again(standing: Up) -> None:
     eventually(up.programs, lambda seen: any("-m mooring_agent run" in each for each in seen))
 
 
-def test_the_adapter_that_is_killed_is_started_again_with_its_key_and_can_be_left_out(standing: Up) -> None:
+def test_the_adapter_that_is_killed_is_started_again_with_its_key_and_can_be_left_out(standing: MooringUp) -> None:
     up = standing
     bundle = up.directory / "data-apps" / "hello.json"
     assert f"mooring install {bundle}" in up.welcome

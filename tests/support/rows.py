@@ -22,7 +22,7 @@ GROUP = "group"
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """The values of one row, by parameter, and how a failure names it."""
 
     values: dict[str, Any]
@@ -40,7 +40,7 @@ def every_row(
     def decorate(test: Test) -> Test:
         if by is None:
             return _over(test, words, lambda _: table, grouped=False)
-        groups: dict[str, list[Row]] = {}
+        groups: dict[str, list[TableRow]] = {}
         for row in table:
             groups.setdefault(str(by(*row.values.values())), []).append(row)
         return pytest.mark.parametrize(GROUP, list(groups))(_over(test, words, groups.__getitem__, grouped=True))
@@ -48,7 +48,7 @@ def every_row(
     return decorate
 
 
-def _row(words: Sequence[str], row: Any, ids: Any, number: int) -> Row:
+def _row(words: Sequence[str], row: Any, ids: Any, number: int) -> TableRow:
     name = None
     if hasattr(row, "marks") and hasattr(row, "values"):  # pytest.param
         name, row = row.id, row.values if len(words) > 1 else row.values[0]
@@ -57,10 +57,10 @@ def _row(words: Sequence[str], row: Any, ids: Any, number: int) -> Row:
         name = "-".join(str(ids(each)) for each in values.values())
     elif name is None and ids is not None:
         name = str(ids[number])
-    return Row(values, name or ", ".join(f"{word}={value!r}" for word, value in values.items()))
+    return TableRow(values, name or ", ".join(f"{word}={value!r}" for word, value in values.items()))
 
 
-def _over(test: Test, words: Sequence[str], chosen: Callable[[str], list[Row]], *, grouped: bool) -> Test:
+def _over(test: Test, words: Sequence[str], chosen: Callable[[str], list[TableRow]], *, grouped: bool) -> Test:
     parameters = inspect.signature(test).parameters.values()
     fixtures = [each for each in parameters if each.name not in words]
     if grouped:
@@ -90,7 +90,7 @@ def _over(test: Test, words: Sequence[str], chosen: Callable[[str], list[Row]], 
     return run  # type: ignore[no-any-return]
 
 
-def _noted(error: BaseException, row: Row) -> BaseException:
+def _noted(error: BaseException, row: TableRow) -> BaseException:
     error.add_note(f"in the row {row.name}")
     return error
 

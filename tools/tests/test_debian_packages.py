@@ -70,7 +70,7 @@ def test_what_was_newly_enabled_is_disabled_and_the_rest_stays(tmp_path: Path) -
     assert [path.name for path in wants.iterdir()] == ["cron.service"]
 
 
-def test_an_ordinary_user_is_told_what_to_ask_root_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ordinary_user_sees_what_root_has_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(debian_packages, "missing", lambda names: list(names))
     with pytest.raises(PackagesMissing, match="apt-get install chromium"):

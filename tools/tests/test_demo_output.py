@@ -1,4 +1,4 @@
-"""The demo's cleaning up: it is not disturbed, and whoever asked for the end meanwhile is heard afterwards."""
+"""The cleanup of the demo is not interrupted; a signal that arrives meanwhile is handled afterwards."""
 
 import signal
 from collections.abc import Iterator
@@ -34,7 +34,7 @@ def test_an_end_that_is_asked_for_meanwhile_comes_when_all_is_removed(number: si
         signal.raise_signal(number)  # from now on it ends the demo at once again
 
 
-def test_what_ends_the_demo_already_is_told_all_the_same() -> None:
+def test_an_error_that_already_ends_the_demo_is_still_raised() -> None:
     with pytest.raises(DemoFailed, match="no more GPUs"):
         give_back_after_a_failure()
     with pytest.raises(DemoFailed, match="it does not stop"):

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.support.rows import every_row
 from tools import budget, flakes, soak
 from tools.gates import SYSTEM, TEST, Gate, Gates, load, plain
 from tools.real_parts import ROOT
@@ -18,7 +19,7 @@ TABLE = Gates(
 )
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("nodeid", "wanted"),
     [
         ("a/test_z.py::test_1", {TEST}),
@@ -59,7 +60,7 @@ def test_what_was_spent_is_summed_by_the_nearest_folder_and_divided_by_the_slown
         ("the whole gate, by the clock", 400.0, True, False),
     ]
     assert budget.compared(TABLE, TEST, spent, wall_seconds=1.0, factor=1.0)[1].fails
-    assert budget.Line("new", 1.0, None).is_over, "a folder without a budget is reported"
+    assert budget.BudgetLine("new", 1.0, None).is_over, "a folder without a budget is reported"
 
 
 def test_a_slow_machine_is_allowed_for_and_a_fast_one_hides_nothing() -> None:

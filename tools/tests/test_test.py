@@ -92,14 +92,14 @@ def last(done: "subprocess.CompletedProcess[str]", count: int = 1) -> list[str]:
     return done.stdout.splitlines()[-count:]
 
 
-def account_of(*skips: runner.Skip) -> runner.Account:
-    account = runner.Account()
+def account_of(*skips: runner.SkippedTest) -> runner.RunSummary:
+    account = runner.RunSummary()
     account.skips = set(skips)
     account.outcomes.update(passed=3, skipped=len(skips))
     return account
 
 
-REAL = runner.Skip("a::real", "no binaries", is_real_part=True)
+REAL = runner.SkippedTest("a::real", "no binaries", is_real_part=True)
 
 
 def test_a_skipped_real_part_fails_the_run_where_it_must_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_a_skipped_real_part_is_only_listed_elsewhere(monkeypatch: pytest.Monkey
 
 def test_another_skip_never_fails_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "real_parts_must_run", lambda: True)
-    assert runner.summary(account_of(runner.Skip("a::b", "not here", is_real_part=False)), [], 0)[1] == 0
+    assert runner.summary(account_of(runner.SkippedTest("a::b", "not here", is_real_part=False)), [], 0)[1] == 0
 
 
 @pytest.mark.parametrize("workers", ["0", "2"])

@@ -85,7 +85,7 @@ def test_what_is_allowed_passes(path: str, code: str) -> None:
     assert problems(PurePosixPath(path), HEAD + code) == []
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "code", "complaint"),
     [
         (COMMAND, "class WorkerTold: ...\n", "'Told' is a word of the old dialect"),
@@ -108,7 +108,7 @@ def test_a_violation_of_a_rule_to_come_is_reported(path: str, code: str, complai
     assert complaint in found
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("path", "code"),
     [
         (COMMAND, "x = 'a new threshold'\n"),

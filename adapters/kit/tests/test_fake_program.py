@@ -14,6 +14,7 @@ from mooring_adapter.conformance.fake_program import FakeOutcome, FakeProgram, F
 from mooring_adapter.conformance.fake_records import FakeMember, FakeTask
 from mooring_adapter.conformance.report import BROKEN
 from mooring_adapter.conformance.suite import ProfileRefused, chosen, play, promises, read_profile
+from tests.support.rows import every_row
 
 ANSWERING = """
 import json, sys
@@ -94,7 +95,7 @@ def test_a_silent_program_is_waited_for_within_a_bound(tmp_path: Path) -> None:
     fake_program.close()
 
 
-@pytest.mark.parametrize("line", [b"nothing", b"[]", b'{"results": {}}', b'{"result": []}', b'{"exit_code": "1"}'])
+@every_row("line", [b"nothing", b"[]", b'{"results": {}}', b'{"result": []}', b'{"exit_code": "1"}'])
 def test_an_invalid_answer_is_refused(line: bytes) -> None:
     with pytest.raises(FakeProgramFailed):
         read_answer(line)
@@ -109,7 +110,7 @@ def test_a_promise_that_is_broken_by_the_stand_in_alone_says_so(tmp_path: Path) 
     assert "the stand-in ended with 1: no recorded answers" in result.reason
 
 
-@pytest.mark.parametrize("given", ["program", [""], [1], ["there-is-no-such-program"]])
+@every_row("given", ["program", [""], [1], ["there-is-no-such-program"]])
 def test_a_profile_with_no_program_as_its_stand_in_is_refused(given: Any) -> None:
     with pytest.raises(ProfileRefused, match="stand_in"):
         read_profile(MANIFEST, {"stand_in": given})

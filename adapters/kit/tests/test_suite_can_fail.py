@@ -9,6 +9,7 @@ import pytest
 
 from mooring_adapter.conformance.report import BROKEN, KEPT, NOT_PLAYED, PromiseResult, as_json, conforms, table
 from mooring_adapter.conformance.suite import ProfileRefused, chosen, play, promises, read_profile
+from tests.support.rows import every_row
 
 PATIENCE_SECONDS = 120.0
 BROKEN_ADAPTER = Path(__file__).parent / "broken_adapter.py"
@@ -38,7 +39,7 @@ def test_a_poor_adapter_keeps_the_promises_that_it_knows() -> None:
     assert conforms(list(results.values()))
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("how", "key", "why"),
     [
         ("ignores_fences", "stale_lease", "it still names the claim after 3 reports of its loss"),

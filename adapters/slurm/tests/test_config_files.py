@@ -4,8 +4,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from mooring_slurm import daemons, layout
 from mooring_slurm.config_files import (
     JOB_COLUMNS,
@@ -24,6 +22,7 @@ from mooring_slurm.config_files import (
 from mooring_slurm.launch_config import LaunchConfig, Partition
 from mooring_slurm.layout import MemberHome
 from mooring_slurm.slurm_node.job_completions import COLUMNS
+from tests.support.rows import every_row
 
 GOLDEN = Path(__file__).parent / "golden"
 HOME = MemberHome("hpc-controller-0")
@@ -60,7 +59,7 @@ RENDERED = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(RENDERED))
+@every_row("name", sorted(RENDERED))
 def test_a_file_is_what_it_was(name: str) -> None:
     assert RENDERED[name] == (GOLDEN / name).read_text(encoding="utf-8")
 
@@ -93,7 +92,7 @@ def test_a_worker_without_gpus_has_no_device() -> None:
     assert gres_conf(WorkerResources("w", 1, 64, ()), "a100") == "AutoDetect=off\n"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("facts", "gpus", "whole", "cpus", "memory_mib"),
     [
         ({"cpus": 16, "memory_gib": 64, "gpu_count": 8}, 2, False, 4, 14_745),

@@ -11,6 +11,7 @@ from mooring_slurm.layout import MemberHome
 from mooring_slurm.slurm_node.job_completions import attempt_of, ended_since
 from mooring_slurm.slurm_node.parsing import Job
 from mooring_slurm.slurm_node.slurm_commands import SlurmCommands
+from tests.support.rows import every_row
 
 RECORDED = "1 1794865899 1794865901 PENDING - 1 1 cpu=1,mem=64M,node=1,billing=1 N/A gres:gpu:1 N/A N/A"
 """Of real Slurm without accounting: the first attempt of a job that was requeued."""
@@ -51,7 +52,7 @@ def test_a_line_tells_one_attempt_with_its_gpus() -> None:
     assert unasked["gpus"] == 0
 
 
-@pytest.mark.parametrize("text", ["", "x", "7 1 2", "7 1 2 FAILED a/b", "7 1 2 FAILED"])
+@every_row("text", ["", "x", "7 1 2", "7 1 2 FAILED a/b", "7 1 2 FAILED"])
 def test_a_line_that_is_none_tells_nothing(text: str) -> None:
     assert attempt_of(text) is None
 

@@ -6,6 +6,7 @@ import pytest
 
 from mooring_slurm.catalog import manifest_of
 from mooring_slurm.launch_config import ConfigRefused, LaunchConfig, Partition, read_config
+from tests.support.rows import every_row
 
 
 def test_nothing_filled_in_is_the_default() -> None:
@@ -34,7 +35,7 @@ def test_users_have_the_same_numbers_on_every_member() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("given", "why"),
     [
         ({"partitions": [{"name": "a"}, {"name": "a"}]}, "given twice"),

@@ -6,9 +6,8 @@ Only 22.05 was run with this adapter. The forms are those of the data parsers v0
 import json
 from typing import Any
 
-import pytest
-
 from mooring_slurm.slurm_node.parsing import OVER, job_of, jobs_of, release_of
+from tests.support.rows import every_row
 
 
 def number(value: int | None, *, infinite: bool = False) -> dict[str, Any]:
@@ -77,7 +76,7 @@ def test_a_job_in_the_newer_form_as_documented_and_not_recorded_is_read_as_the_o
     }
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("reported", "code"),
     [
         (0, 0),  # 22.05, recorded: what `wait` gives
@@ -97,7 +96,7 @@ def test_an_exit_code_is_read_in_the_older_form_and_in_the_newer_ones_as_documen
     assert job_of({"job_id": 1, "job_state": "FAILED", "exit_code": reported})["exit_code"] == code
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("reported", "state"),
     [
         ("RUNNING", "RUNNING"),
@@ -139,7 +138,7 @@ def test_an_array_in_the_newer_form_as_documented_is_reported_by_its_tasks() -> 
     assert job_of(waits)["array"] == "6_[0-3%2]"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("meta", "release"),
     [
         ({"Slurm": {"version": {"major": 22, "micro": 8, "minor": 5}, "release": "22.05.8"}}, "22.05.8"),

@@ -23,6 +23,7 @@ from mooring_slurm.catalog import NEXT_VERSION, ROLE, VERSION, manifest_of, prog
 from mooring_slurm.slurm_node import nodes, queue
 from mooring_slurm.slurm_node.program import _words
 from mooring_slurm.slurm_node.slurm_commands import SlurmCommands, VerbFailed
+from tests.support.rows import every_row
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -65,7 +66,7 @@ def test_it_runs_from_one_file_without_packages(home: Path) -> None:
     assert run(home, "version") == (0, {"version": VERSION}, "")
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("words", "stdin", "why"),
     [
         (("dance",), "", "invalid choice"),

@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pytest
-
 from mooring_slurm.slurm_node.job_completions import ended_jobs, fitted
 from mooring_slurm.slurm_node.parsing import (
     gpus_of,
@@ -19,6 +17,7 @@ from mooring_slurm.slurm_node.parsing import (
     tasks_in,
 )
 from mooring_slurm.slurm_node.slurm_commands import code_of
+from tests.support.rows import every_row
 
 RECORDED = Path(__file__).parent / "recorded"
 
@@ -27,7 +26,7 @@ def read(name: str) -> str:
     return (RECORDED / name).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("name", ["squeue_plain.json", "squeue_accounted.json"])
+@every_row("name", ["squeue_plain.json", "squeue_accounted.json"])
 def test_jobs_are_reported_with_their_gpus_whether_accounted_or_not(name: str) -> None:
     jobs = jobs_of(read(name))
     assert [(each["id"], each["state"], each["gpus"]) for each in jobs] == [
@@ -55,7 +54,7 @@ def test_an_array_is_reported_by_its_tasks() -> None:
     assert [each["id"] for each in jobs if is_named(each, "2_0")] == ["3"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("array", "tasks"),
     [
         ("6_2", [2]),
@@ -105,7 +104,7 @@ def test_a_node_is_quiet_only_when_it_is_drained_and_has_nothing() -> None:
     assert [name for name, each in nodes.items() if not each["responding"]] == ["hpc-worker-3", "hpc-worker-4"]
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("listed", "names"),
     [
         ("", []),
@@ -124,7 +123,7 @@ def test_a_list_of_names_is_bounded() -> None:
     assert len(names_of("a[0-99999999]")) <= 2_001
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("raw", "count"),
     [
         ({"tres_alloc_str": "cpu=1,gres/gpu=4,gres/gpu:a100=4", "tres_per_node": "gres:gpu:9"}, 4),

@@ -5,7 +5,6 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-import pytest
 
 from adapters.slurm.tests.sample_views import (
     BUSY,
@@ -37,6 +36,7 @@ from mooring_slurm.actions import ACTIONS
 from mooring_slurm.bring_up import gate
 from mooring_slurm.members import cluster_of
 from mooring_slurm.plans import cancel, plan
+from tests.support.rows import every_row
 
 # Coming up -----------------------------------------------------------------------------------------------------------
 
@@ -126,7 +126,7 @@ def test_a_node_that_still_bears_the_name_of_a_new_worker_is_deleted_first() -> 
     assert "forget/one" in (named(found, "start/one").after or ())
 
 
-@pytest.mark.parametrize("kind", ["add", "upgrade", "restart"])
+@every_row("kind", ["add", "upgrade", "restart"])
 def test_nothing_is_begun_without_a_controller(kind: str) -> None:
     lost = member(HEAD, "failed", failure_code="node_lost")
     failure = end_of(plan(view(lost, member(FIRST)), operation(kind, FIRST))).failure

@@ -5,11 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 import msgspec
-import pytest
 
 from adapters.slurm.tests.sample_views import FIRST, HEAD, NOW, SECOND, member, operation, view
 from mooring_adapter import Attachment, InstanceView, Member, MemberObservation, Observation, Task
 from mooring_slurm.watch import fingerprint, watch
+from tests.support.rows import every_row
 
 IDLE = {"name": "c-one", "state": ["IDLE"], "responding": True, "version": "22.05.8", "jobs": 0}
 
@@ -179,7 +179,7 @@ def test_a_node_that_is_being_deleted_is_looked_at_again_in_the_next_stretch_and
     assert (healed.health, [each.step.split("/")[0] for each in healed.looks]) == ("healthy", ["look"])
 
 
-@pytest.mark.parametrize(
+@every_row(
     "node",
     [
         {**LEFT, "state": ["IDLE"], "responding": True},  # it answers: its teardown is not over
@@ -196,7 +196,7 @@ def test_a_node_that_answers_or_has_another_name_is_never_deleted_by_a_look(node
     assert found.health == "degraded"
 
 
-@pytest.mark.parametrize("status", ["requested", "joining", "ready", "failed", "removing"])
+@every_row("status", ["requested", "joining", "ready", "failed", "removing"])
 def test_a_node_whose_member_is_there_in_whatever_state_is_never_deleted_by_a_look(status: str) -> None:
     standing = msgspec.structs.replace(member(SECOND, status), name="c-worker-1")
     here = looked(view(member(HEAD), member(FIRST), standing, name="c"), [IDLE, LEFT])

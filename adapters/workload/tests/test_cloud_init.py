@@ -14,6 +14,7 @@ from mooring_workload.catalog import manifest_of
 from mooring_workload.cloud_init import HEAD, Sources, render_user_data
 from mooring_workload.profile import read_profile
 from mooring_workload.render import NotRenderable
+from tests.support.rows import every_row
 
 REPOSITORY = "registry.example/apps/lab"
 WEIGHTS = Sources("registry.example/apps/vllm", {"weights": "https://models.example/tiny.gguf"})
@@ -91,7 +92,7 @@ def test_weights_are_compared_with_their_digest_before_the_start() -> None:
     assert "ExecStartPre=/usr/local/libexec/mooring-fetch-vllm" in unit
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("app", "sources", "missing"),
     [
         ("jupyter", Sources(), "--repository"),

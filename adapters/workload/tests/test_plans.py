@@ -2,12 +2,11 @@
 
 from typing import Any
 
-import pytest
-
 from adapters.workload.tests.plan_driver import Outcome, PlanDriver, member, well
 from mooring_adapter.steps import RunTask
 from mooring_workload.catalog import manifest_of
 from mooring_workload.plans import PLANS
+from tests.support.rows import every_row
 
 DIGEST = f"sha256:{'ab' * 32}"
 
@@ -25,7 +24,7 @@ def statuses(stage: PlanDriver, member_id: str) -> list[str]:
     return [each["status"] for each in stage.reported if each["id"] == member_id and "status" in each]
 
 
-@pytest.mark.parametrize("host", ["namespace", "process"])
+@every_row("host", ["namespace", "process"])
 def test_deploy_brings_each_member_up_and_says_where_it_is_reached(host: str) -> None:
     stage = PlanDriver("deploy", [member(0, host=host), member(1, host=host)]).run()
     assert stage.finished.outcome == "succeeded"
@@ -121,7 +120,7 @@ def test_drained_is_what_was_seen_to_have_ended() -> None:
     assert statuses(stage, "mem_0") == ["drained"]
 
 
-@pytest.mark.parametrize("seen", [{"status": "succeeded", "result": {"state": "running"}}, {"status": "expired"}])
+@every_row("seen", [{"status": "succeeded", "result": {"state": "running"}}, {"status": "expired"}])
 def test_what_still_runs_or_is_not_known_is_never_drained(seen: Outcome) -> None:
     stage = PlanDriver("drain", [member(0, status="draining")])
     stage.run(lambda step, task: seen if step.startswith("inspect") else well(step, task))
@@ -129,7 +128,7 @@ def test_what_still_runs_or_is_not_known_is_never_drained(seen: Outcome) -> None
     assert statuses(stage, "mem_0") == []
 
 
-@pytest.mark.parametrize("kind", ["remove", "decommission"])
+@every_row("kind", ["remove", "decommission"])
 def test_the_end_is_asked_for_gently_and_never_depends_on_the_answer(kind: str) -> None:
     members = [member(0, status="ready"), member(1)]
     stage = PlanDriver(kind, members).run(failing("stop/", failure_code="host_error"))
@@ -138,7 +137,7 @@ def test_the_end_is_asked_for_gently_and_never_depends_on_the_answer(kind: str) 
     assert stage.arguments["stop/mem_0"].arguments["grace_seconds"] == 5
 
 
-@pytest.mark.parametrize("surge", [True, False])
+@every_row("surge", [True, False])
 def test_replace_surges_where_it_is_asked_to(surge: bool) -> None:
     members = [member(0, status="ready"), member(1, replaces_id="mem_0")]
     stage = PlanDriver("replace", members, request={"surge": surge}).run()
@@ -161,7 +160,7 @@ def test_endpoints_follow_the_members() -> None:
     assert [(each["name"], each["member_id"]) for each in restarted.endpoints] == [("web", "mem_1")]
 
 
-@pytest.mark.parametrize(("strategy", "together"), [("in_place", True), ("rolling", False)])
+@every_row(("strategy", "together"), [("in_place", True), ("rolling", False)])
 def test_upgrade_takes_each_member_to_the_target_in_the_order_of_its_strategy(strategy: str, together: bool) -> None:
     target = manifest_of("hello", {"image": DIGEST}, version="1.1.0")
     target["lifecycle"]["upgrade"]["strategy"] = strategy
@@ -196,7 +195,7 @@ def test_restart_starts_the_same_program_again() -> None:
     assert statuses(service, "mem_0") == ["degraded", "ready"]
 
 
-@pytest.mark.parametrize("kind", ["repair", "reconcile"])
+@every_row("kind", ["repair", "reconcile"])
 def test_repair_restarts_only_members_that_do_not_serve(kind: str) -> None:
     members = [member(0, status="ready", health="healthy"), member(1, status="failed", failure_code="runtime_error")]
     stage = PlanDriver(kind, members).run(failing("examine/mem_1", failure_code="probe_failed"))
@@ -222,8 +221,8 @@ def quiet(step: str, task: RunTask) -> Outcome:
     return {"status": "succeeded", "result": {"state": "exited" if step.startswith("inspect") else "running"}}
 
 
-@pytest.mark.parametrize("part", ["report", "tasks"])
-@pytest.mark.parametrize("kind", sorted(PLANS))
+@every_row("part", ["report", "tasks"])
+@every_row("kind", sorted(PLANS))
 def test_a_crash_in_any_round_leads_to_the_same_end(kind: str, part: str) -> None:
     whole = begun(kind).run(quiet)
     assert whole.finished.outcome == "succeeded"

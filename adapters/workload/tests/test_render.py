@@ -7,6 +7,7 @@ import pytest
 from mooring_workload.catalog import manifest_of
 from mooring_workload.profile import read_profile
 from mooring_workload.render import MemberPlacement, NotRenderable, Rendered, render
+from tests.support.rows import every_row
 
 CONTAINERS = MemberPlacement("mem_1", "namespace")
 BARE = MemberPlacement("mem_1", "namespace", has_containers=False)
@@ -82,7 +83,7 @@ def test_a_machine_that_shares_its_ports_gives_each_member_its_own() -> None:
     assert rendered("hello", CONTAINERS).ports == {"http": 8080}
 
 
-@pytest.mark.parametrize("place", [PROCESS, BARE])
+@every_row("place", [PROCESS, BARE])
 def test_what_needs_an_image_is_refused_where_there_are_no_containers(place: MemberPlacement) -> None:
     with pytest.raises(NotRenderable, match="needs an image") as refused:
         rendered("jupyter", place)

@@ -30,7 +30,7 @@ def ignore_progress(stage: str, done: int, total: int | None, unit: str) -> None
 
 
 @dataclass
-class Spring:
+class InterruptedSource:
     """A source that sends its content, the first time only up to `cut`, and records the requested offsets."""
 
     content: bytes = CONTENT
@@ -52,7 +52,9 @@ class Spring:
             raise HostFailure("image_pull_failed", "the line was cut")
 
 
-async def failure_of(cache: BlobCache, source: Spring, size: int | None = len(CONTENT), patience: float = 60.0) -> str:
+async def failure_of(
+    cache: BlobCache, source: InterruptedSource, size: int | None = len(CONTENT), patience: float = 60.0
+) -> str:
     """The code that fetching the content fails with."""
     with pytest.raises(HostFailure) as failed:
         await cache.fetch(digest_of(CONTENT), size, source, ignore_progress, patience)
@@ -61,7 +63,7 @@ async def failure_of(cache: BlobCache, source: Spring, size: int | None = len(CO
 
 
 async def test_a_fetch_that_was_cut_off_goes_on_where_it_ended(tmp_path: Path) -> None:
-    source = Spring(cut=300_000)
+    source = InterruptedSource(cut=300_000)
     assert await failure_of(BlobCache(tmp_path), source) == "image_pull_failed"
     # Another cache on the same directory: the agent was killed in between.
     cache = BlobCache(tmp_path)
@@ -73,7 +75,7 @@ async def test_a_fetch_that_was_cut_off_goes_on_where_it_ended(tmp_path: Path) -
 
 
 async def test_what_was_whole_before_it_had_its_place_is_not_asked_for_again(tmp_path: Path) -> None:
-    source, cache = Spring(), BlobCache(tmp_path)
+    source, cache = InterruptedSource(), BlobCache(tmp_path)
     (tmp_path / "partial" / digest_of(CONTENT)[7:]).write_bytes(CONTENT)
     assert await cache.fetch(digest_of(CONTENT), None, source, ignore_progress) is False
     assert (source.asked, cache.has(digest_of(CONTENT))) == ([], True)
@@ -114,43 +116,43 @@ async def serving(content: bytes, ranges: bool) -> AsyncIterator[tuple[str, list
 async def test_other_bytes_than_the_digest_says_are_thrown_away(tmp_path: Path) -> None:
     cache, spoiled = BlobCache(tmp_path), bytearray(CONTENT)
     spoiled[5_000] ^= 1
-    assert await failure_of(cache, Spring(bytes(spoiled))) == "digest_mismatch"
+    assert await failure_of(cache, InterruptedSource(bytes(spoiled))) == "digest_mismatch"
     assert list((tmp_path / "partial").iterdir()) == []
-    await cache.fetch(digest_of(CONTENT), len(CONTENT), Spring(), ignore_progress)
+    await cache.fetch(digest_of(CONTENT), len(CONTENT), InterruptedSource(), ignore_progress)
     assert cache.has(digest_of(CONTENT))
 
 
 async def test_a_source_that_falls_silent_is_given_up_and_what_came_is_kept(tmp_path: Path) -> None:
     cache = BlobCache(tmp_path)
-    assert await failure_of(cache, Spring(cut=200_000, stalls=True), patience=0.2) == "no_progress"
+    assert await failure_of(cache, InterruptedSource(cut=200_000, stalls=True), patience=0.2) == "no_progress"
     assert (tmp_path / "partial" / digest_of(CONTENT)[7:]).stat().st_size == 200_000
-    assert await failure_of(cache, Spring(CONTENT[:500_000])) == "no_progress"
+    assert await failure_of(cache, InterruptedSource(CONTENT[:500_000])) == "no_progress"
 
 
 async def test_what_is_too_large_is_refused_before_and_while_it_comes(tmp_path: Path) -> None:
     small = BlobCache(tmp_path, limit_bytes=1_000)
-    before = Spring()
+    before = InterruptedSource()
     assert await failure_of(small, before) == "too_large"
     assert before.asked == []
-    assert await failure_of(small, Spring(), size=None) == "too_large"
-    assert await failure_of(BlobCache(tmp_path), Spring(), size=1_000) == "too_large"
+    assert await failure_of(small, InterruptedSource(), size=None) == "too_large"
+    assert await failure_of(BlobCache(tmp_path), InterruptedSource(), size=1_000) == "too_large"
 
 
 async def test_eviction_takes_what_was_used_longest_ago_and_never_what_is_in_use(tmp_path: Path) -> None:
     cache = BlobCache(tmp_path, limit_bytes=3_000)
     contents = [bytes([number]) * 1_000 for number in range(4)]
     for age, content in enumerate(contents[:3]):
-        await cache.fetch(digest_of(content), 1_000, Spring(content), ignore_progress)
+        await cache.fetch(digest_of(content), 1_000, InterruptedSource(content), ignore_progress)
         os.utime(cache.path(digest_of(content)), (age, age))
     with cache.using(digest_of(contents[0])):
-        await cache.fetch(digest_of(contents[3]), 1_000, Spring(contents[3]), ignore_progress)
+        await cache.fetch(digest_of(contents[3]), 1_000, InterruptedSource(contents[3]), ignore_progress)
         assert [cache.has(digest_of(each)) for each in contents] == [True, False, True, True]
     assert cache.evict(3_000) == 3_000
     assert not any(cache.has(digest_of(each)) for each in contents)
 
 
 async def test_two_that_want_the_same_at_once_fetch_it_once(tmp_path: Path) -> None:
-    cache, source = BlobCache(tmp_path), Spring(gate=asyncio.Event())
+    cache, source = BlobCache(tmp_path), InterruptedSource(gate=asyncio.Event())
     both = [asyncio.create_task(cache.fetch(digest_of(CONTENT), None, source, ignore_progress)) for _ in range(2)]
     await turns()
     assert source.gate is not None
@@ -162,4 +164,4 @@ async def test_two_that_want_the_same_at_once_fetch_it_once(tmp_path: Path) -> N
 @pytest.mark.parametrize("digest", ["sha256:../../etc/passwd", "sha512:" + "0" * 64, "sha256:" + "G" * 64, "", "x"])
 async def test_what_is_no_digest_becomes_no_path(tmp_path: Path, digest: str) -> None:
     with pytest.raises(HostFailure, match="refused"):
-        await BlobCache(tmp_path).fetch(digest, None, Spring(), ignore_progress)
+        await BlobCache(tmp_path).fetch(digest, None, InterruptedSource(), ignore_progress)

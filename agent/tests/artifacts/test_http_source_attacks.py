@@ -15,6 +15,7 @@ from mooring_agent.artifacts.http_sources import MANIFESTS, HttpSource, Registry
 from mooring_agent.containers.images import ImageStore
 from mooring_agent.containers.podman import Podman
 from mooring_agent.hosts.contract import HostFailure
+from tests.support.rows import every_row
 
 pytestmark = pytest.mark.anyio
 
@@ -64,7 +65,7 @@ async def test_a_digest_that_is_a_path_is_refused(
     assert not aim.exists()
 
 
-@pytest.mark.parametrize(
+@every_row(
     "url",
     [
         "http://127.0.0.1:1/x",

@@ -54,7 +54,7 @@ def registry(tmp_path: Path) -> Iterator[RunningRegistry]:
 
 
 @dataclass
-class Place:
+class ContainerNamespace:
     """A network namespace, as a sandbox has one, and a device in place of a GPU."""
 
     pid: int
@@ -75,14 +75,14 @@ class Place:
 
 
 @dataclass
-class Machine:
+class PodmanMachine:
     """An agent with podman; the sandbox is simulated, the containers are real."""
 
     executor: Executor
     journal: Journal
     containers: ContainerTasks
     fake_platform: FakePlatform
-    place: Place
+    place: ContainerNamespace
 
     async def do(self, type: str, arguments: dict[str, Any], **other: Any) -> TaskResult:
         """Run one task to its end."""
@@ -96,7 +96,7 @@ class Machine:
 
 
 @pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+async def machine(tmp_path: Path) -> AsyncIterator[PodmanMachine]:
     """A machine whose store and containers are removed after the test."""
     podman = Podman(tmp_path / "containers")
     if not Podman.on_this_machine() or not os.access(BUSYBOX, os.X_OK):
@@ -106,13 +106,13 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     journal = Journal(tmp_path / "journal.sqlite")
     async with httpx.AsyncClient(timeout=180) as http:
         cache = BlobCache(tmp_path / "cache")
-        place = Place(holder.pid, device_node())
+        place = ContainerNamespace(holder.pid, device_node())
         images = ImageStore(cache, podman)
         containers = ContainerTasks("nod_x", podman, images, cache, place, tmp_path / "volumes", http)
         handlers = containers.handlers(HANDLERS)
         executor = Executor(SimulatedHost(), journal, make_keys(), time.time, lambda: None, 4, handlers)
         try:
-            yield Machine(executor, journal, containers, FakePlatform(), place)
+            yield PodmanMachine(executor, journal, containers, FakePlatform(), place)
         finally:
             try:
                 await until(lambda: no_container_is_left(podman))
@@ -217,7 +217,7 @@ def failure_code(result: TaskResult) -> str:
 
 
 async def test_a_container_is_pulled_by_digest_run_hardened_stopped_and_proven_gone(
-    machine: Machine, registry: RunningRegistry
+    machine: PodmanMachine, registry: RunningRegistry
 ) -> None:
     image = busybox_image()
     push(registry.url, REPOSITORY, image)
@@ -254,7 +254,7 @@ async def test_a_container_is_pulled_by_digest_run_hardened_stopped_and_proven_g
 
 
 async def test_a_container_that_wrote_more_than_is_stored_is_read_to_its_end_and_the_gap_is_reported(
-    machine: Machine, registry: RunningRegistry
+    machine: PodmanMachine, registry: RunningRegistry
 ) -> None:
     image = busybox_image()
     push(registry.url, REPOSITORY, image)
@@ -281,7 +281,7 @@ async def test_a_container_that_wrote_more_than_is_stored_is_read_to_its_end_and
 
 
 @pytest.mark.parametrize("part", ["manifest", "layer"])
-async def test_a_tampered_image_never_starts(machine: Machine, registry: RunningRegistry, part: str) -> None:
+async def test_a_tampered_image_never_starts(machine: PodmanMachine, registry: RunningRegistry, part: str) -> None:
     image = busybox_image()
     push(registry.url, REPOSITORY, image)
     file = registry.file_of(image.digest if part == "manifest" else image.layer_digest)
@@ -298,14 +298,14 @@ async def test_a_tampered_image_never_starts(machine: Machine, registry: Running
     assert (await machine.containers.podman.call("images", "--quiet")).strip() == ""
 
 
-async def test_an_image_that_is_not_there_says_so(machine: Machine, registry: RunningRegistry) -> None:
+async def test_an_image_that_is_not_there_says_so(machine: PodmanMachine, registry: RunningRegistry) -> None:
     image = busybox_image()
     await machine.do("sandbox.create", CREATE)
     assert failure_code(await machine.do("container.launch", launch(registry, image))) == "not_found"
 
 
 async def test_inside_a_container_nothing_of_the_machine_can_be_changed(
-    machine: Machine, registry: RunningRegistry
+    machine: PodmanMachine, registry: RunningRegistry
 ) -> None:
     image = busybox_image()
     push(registry.url, REPOSITORY, image)
@@ -328,7 +328,7 @@ async def test_inside_a_container_nothing_of_the_machine_can_be_changed(
 
 
 async def test_a_secret_is_in_the_containers_environment_and_in_no_argument(
-    machine: Machine, registry: RunningRegistry
+    machine: PodmanMachine, registry: RunningRegistry
 ) -> None:
     image = busybox_image()
     push(registry.url, REPOSITORY, image)
@@ -354,7 +354,7 @@ async def test_a_secret_is_in_the_containers_environment_and_in_no_argument(
     assert await machine.containers.secrets.allocations() == []
 
 
-def holding(machine: Machine, secret: bytes) -> list[Path]:
+def holding(machine: PodmanMachine, secret: bytes) -> list[Path]:
     """The files of podman, in its store and below /run, that contain these bytes."""
     podman = machine.containers.podman
     files = [each for place in (podman.directory, podman.run) for each in place.rglob("*") if each.is_file()]
@@ -363,7 +363,7 @@ def holding(machine: Machine, secret: bytes) -> list[Path]:
     return [each for each in kept if any(form in each.read_bytes() for form in forms)]
 
 
-async def test_what_is_in_the_cache_is_not_fetched_again(machine: Machine, registry: RunningRegistry) -> None:
+async def test_what_is_in_the_cache_is_not_fetched_again(machine: PodmanMachine, registry: RunningRegistry) -> None:
     image = busybox_image()
     push(registry.url, REPOSITORY, image)
     source = f"{registry.url}/v2/{REPOSITORY}"
@@ -387,7 +387,7 @@ async def test_what_is_in_the_cache_is_not_fetched_again(machine: Machine, regis
 
 
 async def test_an_artifact_in_a_volume_is_read_by_its_container_and_goes_with_its_owner(
-    machine: Machine, registry: RunningRegistry
+    machine: PodmanMachine, registry: RunningRegistry
 ) -> None:
     image = busybox_image()
     push(registry.url, REPOSITORY, image)
@@ -411,7 +411,9 @@ async def test_an_artifact_in_a_volume_is_read_by_its_container_and_goes_with_it
     assert machine.containers.cache.path(image.layer_digest).exists(), "the cache keeps its own name of the bytes"
 
 
-async def test_a_second_container_of_the_same_name_is_refused(machine: Machine, registry: RunningRegistry) -> None:
+async def test_a_second_container_of_the_same_name_is_refused(
+    machine: PodmanMachine, registry: RunningRegistry
+) -> None:
     image = busybox_image()
     push(registry.url, REPOSITORY, image)
     await machine.do("sandbox.create", CREATE)
@@ -422,7 +424,7 @@ async def test_a_second_container_of_the_same_name_is_refused(machine: Machine, 
 
 
 async def test_a_sweep_reaps_containers_volumes_and_secrets_of_what_the_platform_does_not_know(
-    machine: Machine, registry: RunningRegistry
+    machine: PodmanMachine, registry: RunningRegistry
 ) -> None:
     image = busybox_image()
     push(registry.url, REPOSITORY, image)

@@ -7,9 +7,10 @@ import pytest
 
 from mooring_agent.__main__ import main
 from mooring_agent.control_plane.addresses import LOOPBACK, check_local_address, check_platform_url, local_address
+from tests.support.rows import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     "url",
     ["https://mooring.example", "http://127.0.0.1:7420", "http://[::1]:7420", "http://localhost", "http://a.localhost"],
 )
@@ -17,14 +18,14 @@ def test_tls_and_loopback_are_taken(url: str) -> None:
     check_platform_url(url, allow_insecure=False)
 
 
-@pytest.mark.parametrize("url", ["http://mooring.example", "http://10.0.0.1:7420", "http://127.0.0.1.example:7420"])
+@every_row("url", ["http://mooring.example", "http://10.0.0.1:7420", "http://127.0.0.1.example:7420"])
 def test_plain_http_to_elsewhere_is_taken_only_when_it_is_meant(url: str) -> None:
     with pytest.raises(ValueError, match="not encrypted"):
         check_platform_url(url, allow_insecure=False)
     check_platform_url(url, allow_insecure=True)
 
 
-@pytest.mark.parametrize("url", ["mooring.example", "ftp://mooring.example", "https://", "http://[::1"])
+@every_row("url", ["mooring.example", "ftp://mooring.example", "https://", "http://[::1"])
 def test_an_invalid_url_is_always_refused(url: str) -> None:
     with pytest.raises(ValueError, match=r"is not (a|the) URL"):
         check_platform_url(url, allow_insecure=True)
@@ -39,7 +40,7 @@ def test_enrol_says_so_in_a_line_before_it_makes_a_key(tmp_path: Path, capsys: p
     assert not (tmp_path / "state").exists()
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1:7420", "http://localhost", "https://mooring.invalid"])
+@every_row("url", ["http://127.0.0.1:7420", "http://localhost", "https://mooring.invalid"])
 def test_without_a_way_to_the_platform_but_the_loopback_the_machine_has_the_address_by_which_it_goes_elsewhere(
     url: str,
 ) -> None:
@@ -58,7 +59,7 @@ def test_a_machine_without_a_network_has_the_loopback(monkeypatch: pytest.Monkey
     assert local_address("http://localhost") == LOOPBACK
 
 
-@pytest.mark.parametrize("text", ["", "mooring.example", "10.0.0", "0.0.0.0", "224.0.0.1", "fe80::1"])
+@every_row("text", ["", "mooring.example", "10.0.0", "0.0.0.0", "224.0.0.1", "fe80::1"])
 def test_an_operator_may_set_the_address_and_gets_an_error_for_an_invalid_one(text: str) -> None:
     assert check_local_address("10.0.0.5") == "10.0.0.5"
     with pytest.raises(ValueError, match="`--address` must be an"):

@@ -9,6 +9,7 @@ import pytest
 from agent.tests.supervisor.test_segmented_log import writer
 from mooring_agent.hosts.contract import LogPart, LogRequest
 from mooring_agent.hosts.log_parts import last_lines, read_container_log, read_service_log, trim_partial_character
+from tests.support.rows import every_row
 
 STAMP = "2026-01-01T12:00:00.{:09d}+00:00"
 
@@ -168,7 +169,7 @@ def test_characters_are_not_cut() -> None:
     assert trim_partial_character(b"\x80\x80\x80\x80") == b"\x80\x80\x80\x80"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("data", "count", "is_cut", "kept"),
     [
         (b"", 3, False, b""),

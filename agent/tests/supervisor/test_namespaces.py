@@ -35,7 +35,7 @@ time.sleep(1000)
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="makes namespaces and becomes other users, as root")
 
 
-class Init:
+class InitSupervisor:
     """A supervisor that is pid 1 of a pid namespace of its own."""
 
     def __init__(self, state: Path, process: asyncio.subprocess.Process) -> None:
@@ -55,7 +55,7 @@ class Init:
 
 
 @pytest.fixture(params=["nested", "tree"])
-async def init(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[Init]:
+async def init(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[InitSupervisor]:
     """A supervisor in new pid and mount namespaces; killing it ends them."""
     listener = bind_listener(tmp_path)
     state = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
@@ -65,7 +65,7 @@ async def init(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
     process = await asyncio.create_subprocess_exec(*unshare, *inside, *arguments, pass_fds=(listener.fileno(), state))
     listener.close()
     os.close(state)
-    made = Init(tmp_path, process)
+    made = InitSupervisor(tmp_path, process)
     status = await made.client.status()
     assert status.pid == 1
     yield made
@@ -75,7 +75,7 @@ async def init(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator[
     assert (tmp_path / "supervisor.log").read_text() == ""
 
 
-async def test_the_machine_knows_its_pid_by_the_socket(init: Init) -> None:
+async def test_the_machine_knows_its_pid_by_the_socket(init: InitSupervisor) -> None:
     status = await init.client.status()
     found = proc.find_process(status.machine_pid)
     assert found is not None
@@ -89,7 +89,7 @@ def living_below(pid: int) -> int:
     return sum(not table[each].ended for each in process_tree.subtree(table, {pid}))
 
 
-async def test_closing_an_owner_kills_its_daemon_while_the_other_lives(init: Init, tmp_path: Path) -> None:
+async def test_closing_an_owner_kills_its_daemon_while_the_other_lives(init: InitSupervisor, tmp_path: Path) -> None:
     stays = await init.client.start_service("stays", "web", shell("exec sleep 1000"), NEVER)
     before = (await init.client.status()).machine_pid
     await init.client.start_run("goes", "task-1", python(DAEMON, str(tmp_path / "d")), 60)
@@ -106,7 +106,7 @@ async def test_closing_an_owner_kills_its_daemon_while_the_other_lives(init: Ini
     assert len(await init.client.processes("stays")) == 1
 
 
-async def test_its_tenants_can_neither_end_nor_look_into_it(init: Init) -> None:
+async def test_its_tenants_can_neither_end_nor_look_into_it(init: InitSupervisor) -> None:
     script = """
 import os, signal
 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL, signal.SIGINT):
@@ -129,7 +129,7 @@ for name, look in looks.items():
     assert (await init.client.status()).pid == 1
 
 
-async def test_a_request_from_inside_is_ignored(init: Init) -> None:
+async def test_a_request_from_inside_is_ignored(init: InitSupervisor) -> None:
     script = f"""
 import socket
 connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -142,7 +142,7 @@ except ConnectionError: print("b''")
     assert (await init.run_output("a", "task-1", python(script))).strip() == "b''"
 
 
-async def test_a_program_becomes_the_user_that_it_names(init: Init) -> None:
+async def test_a_program_becomes_the_user_that_it_names(init: InitSupervisor) -> None:
     script = "id -u; id -g; id -G; echo $HOME $USER; grep -c 'NoNewPrivs:.1' /proc/self/status || true; pwd"
     asked = ("sh", "-c", script)
     known = await init.run_output("a", "task-1", ProgramSpec(asked, {}, "nobody"))
@@ -157,7 +157,7 @@ async def test_a_program_becomes_the_user_that_it_names(init: Init) -> None:
     assert refused.value.code == "not_found"
 
 
-async def test_a_command_runs_as_its_user_on_a_terminal_of_its_own(init: Init) -> None:
+async def test_a_command_runs_as_its_user_on_a_terminal_of_its_own(init: InitSupervisor) -> None:
     command = await init.client.open_command(
         "a", ProgramSpec(("sh", "-c", "id -un; test -t 0; read x < /dev/tty"), {}, "nobody"), 80, 24
     )

@@ -26,6 +26,7 @@ from agent.tests.support.supervisors import (
 )
 from mooring_agent.kernel import proc
 from mooring_agent.supervisor.supervisor_client import SupervisorGone, SupervisorRefusal
+from tests.support.rows import every_row
 
 SERVER = """
 import http.server, pathlib, sys
@@ -283,7 +284,7 @@ except ConnectionError: print("b''")
     assert output.strip() == b"b''"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "raw",
     [b"", b"I", b"I{", b"I[]", b"Mx", b"X{}", b'I{"op":"none","owner":""}', b'I{"op":[]}', b'I{"op":"list","owner":7}'],
 )

@@ -27,6 +27,7 @@ from mooring_agent.kernel import proc
 from mooring_agent.supervisor import segmented_log
 from mooring_agent.supervisor.output_capture import read_capture
 from mooring_agent.supervisor.supervisor_client import ProgramSpec, SupervisorRefusal
+from tests.support.rows import every_row
 
 
 @pytest.fixture
@@ -143,7 +144,7 @@ async def test_a_file_that_is_not_executable_is_reported(sandbox: RunningSupervi
     assert refused.value.code == "permission_denied"
 
 
-@pytest.mark.parametrize("key", ["", "../up", "a/b", ".hidden", "x" * 129, "ä", "a\0b", "a\nb"])
+@every_row("key", ["", "../up", "a/b", ".hidden", "x" * 129, "ä", "a\0b", "a\nb"])
 async def test_a_key_that_is_no_name_is_refused(sandbox: RunningSupervisor, key: str) -> None:
     with pytest.raises(SupervisorRefusal) as refused:
         await sandbox.client.start_run("", key, shell("true"), 60)

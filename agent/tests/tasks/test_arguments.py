@@ -8,12 +8,12 @@ from typing import Any
 
 import jsonschema_rs
 import msgspec
-import pytest
 
 import mooring_agent
 from agent.tests.support.fake_platform import FakePlatform
 from mooring_agent.tasks.arguments import ARGUMENTS, read_arguments
 from mooring_agent.tasks.verifier import TaskRefused
+from tests.support.rows import every_row
 
 PUBLISHED: dict[str, Any] = json.loads(
     (Path(mooring_agent.__file__).parent / "tasks" / "task_schemas.json").read_text()
@@ -188,7 +188,7 @@ def is_taken(task: Any, document: dict[str, Any]) -> bool:
     return True
 
 
-@pytest.mark.parametrize("type", sorted(FULL))
+@every_row("type", sorted(FULL))
 def test_the_agent_and_the_schema_agree(type: str) -> None:
     schema, task = jsonschema_rs.validator_for(PUBLISHED[type]["arguments"]), FakePlatform().task(type)
     assert is_taken(task, FULL[type])
@@ -203,7 +203,7 @@ def test_every_family_is_compared() -> None:
     assert set(FULL) == set(PUBLISHED) == set(ARGUMENTS)
 
 
-@pytest.mark.parametrize("path", ["/a:rw", "/a,exec", "/tmp:/etc"])
+@every_row("path", ["/a:rw", "/a,exec", "/tmp:/etc"])
 def test_a_temporary_place_has_no_options_of_its_own(path: str) -> None:
     odd = {**FULL["container.launch"], "temporary": [path]}
     assert not is_taken(FakePlatform().task("container.launch"), odd)

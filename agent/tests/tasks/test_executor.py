@@ -32,7 +32,7 @@ def anyio_backend() -> str:
 
 
 @dataclass
-class Machine:
+class ExecutorMachine:
     """A machine with an agent that can be killed and restarted."""
 
     directory: Path
@@ -54,12 +54,14 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path) -> ExecutorMachine:
     """A simulated machine."""
-    return Machine(tmp_path)
+    return ExecutorMachine(tmp_path)
 
 
-async def done(machine: Machine, executor: Executor, type: str, arguments: dict[str, Any], **other: Any) -> TaskResult:
+async def done(
+    machine: ExecutorMachine, executor: Executor, type: str, arguments: dict[str, Any], **other: Any
+) -> TaskResult:
     """Run one task to its end."""
     task = machine.fake_platform.task(type, arguments, **other)
     executor.accept(task)
@@ -67,7 +69,7 @@ async def done(machine: Machine, executor: Executor, type: str, arguments: dict[
     return machine.result(task.task_id)
 
 
-async def test_a_task_ends_with_its_result_in_the_journal(machine: Machine) -> None:
+async def test_a_task_ends_with_its_result_in_the_journal(machine: ExecutorMachine) -> None:
     executor = machine.start()
     created = await done(machine, executor, "sandbox.create", CREATE)
     ran = await done(machine, executor, "process.run", {"argv": ["true"]})
@@ -80,7 +82,7 @@ async def test_a_task_ends_with_its_result_in_the_journal(machine: Machine) -> N
     assert ran.last_lines[0].startswith("simulated output")
 
 
-async def test_an_output_that_is_asked_for_is_in_the_result_however_the_program_ended(machine: Machine) -> None:
+async def test_an_output_that_is_asked_for_is_in_the_result_however_the_program_ended(machine: ExecutorMachine) -> None:
     executor = machine.start()
     await done(machine, executor, "sandbox.create", CREATE)
     ran = await done(machine, executor, "process.run", {"argv": ["true"], "output_bytes": 100})
@@ -96,7 +98,7 @@ async def test_an_output_that_is_asked_for_is_in_the_result_however_the_program_
     assert (refused.outcome, refused.result) == ("failed", {"exit_code": 1, **simulated})
 
 
-async def test_a_task_that_comes_again_is_answered_and_not_done_again(machine: Machine) -> None:
+async def test_a_task_that_comes_again_is_answered_and_not_done_again(machine: ExecutorMachine) -> None:
     executor = machine.start()
     starts = count_starts(machine)
     await done(machine, executor, "sandbox.create", CREATE)
@@ -115,7 +117,7 @@ async def test_a_task_that_comes_again_is_answered_and_not_done_again(machine: M
     assert caught.value.reason == "replayed"
 
 
-def count_starts(machine: Machine) -> list[str]:
+def count_starts(machine: ExecutorMachine) -> list[str]:
     """Count each real execution of `process.run` from here on."""
     starts: list[str] = []
     performed = HANDLERS["process.run"].perform
@@ -128,7 +130,7 @@ def count_starts(machine: Machine) -> list[str]:
     return starts
 
 
-async def test_one_owners_tasks_keep_their_order_and_others_do_not_wait(machine: Machine) -> None:
+async def test_one_owners_tasks_keep_their_order_and_others_do_not_wait(machine: ExecutorMachine) -> None:
     order: list[str] = []
     gate = asyncio.Event()
 
@@ -150,7 +152,7 @@ async def test_one_owners_tasks_keep_their_order_and_others_do_not_wait(machine:
     assert order == ["other", "wait", "second"]
 
 
-async def test_teardown_closes_its_owner_also_for_what_was_queued_before(machine: Machine) -> None:
+async def test_teardown_closes_its_owner_also_for_what_was_queued_before(machine: ExecutorMachine) -> None:
     started = asyncio.Event()
 
     async def perform(host: Host, context: TaskContext, wanted: ProcessRun) -> ResultFields:
@@ -180,7 +182,7 @@ async def test_teardown_closes_its_owner_also_for_what_was_queued_before(machine
     await executor.wait_until_idle()
 
 
-async def test_destroying_the_allocation_closes_all_within_it(machine: Machine) -> None:
+async def test_destroying_the_allocation_closes_all_within_it(machine: ExecutorMachine) -> None:
     executor = machine.start()
     await done(machine, executor, "sandbox.create", CREATE)
     await done(machine, executor, "sandbox.destroy", {})
@@ -193,7 +195,7 @@ async def test_destroying_the_allocation_closes_all_within_it(machine: Machine) 
         assert caught.value.reason == "owner_closed"
 
 
-async def test_receipts_are_signed_by_the_node_and_follow_each_other(machine: Machine) -> None:
+async def test_receipts_are_signed_by_the_node_and_follow_each_other(machine: ExecutorMachine) -> None:
     executor = machine.start()
     previous = "0" * 64
     for sequence, allocation in enumerate((ALLOCATION, OTHER_ALLOCATION), 1):
@@ -217,7 +219,7 @@ async def test_receipts_are_signed_by_the_node_and_follow_each_other(machine: Ma
 
 
 async def test_what_remains_makes_the_receipt_unclean(tmp_path: Path) -> None:
-    machine = Machine(tmp_path, SimulatedHost(FaultProfile(leftover_rate=1.0)))
+    machine = ExecutorMachine(tmp_path, SimulatedHost(FaultProfile(leftover_rate=1.0)))
     executor = machine.start()
     await done(machine, executor, "sandbox.create", CREATE)
     ended = await done(machine, executor, "sandbox.destroy", {})
@@ -227,7 +229,7 @@ async def test_what_remains_makes_the_receipt_unclean(tmp_path: Path) -> None:
     assert ended.result["clean"] is False
 
 
-async def test_a_secret_reaches_only_the_task_it_was_sealed_for(machine: Machine) -> None:
+async def test_a_secret_reaches_only_the_task_it_was_sealed_for(machine: ExecutorMachine) -> None:
     seen: list[bytes] = []
 
     async def perform(host: Host, context: TaskContext, wanted: ProcessRun) -> ResultFields:
@@ -251,7 +253,7 @@ async def test_a_secret_reaches_only_the_task_it_was_sealed_for(machine: Machine
     assert b"hush" not in (machine.directory / "journal.sqlite").read_bytes()
 
 
-class Killed(BaseException):
+class AgentKilled(BaseException):
     """The agent is gone at this moment, as by kill -9: nothing after it is done."""
 
 
@@ -264,9 +266,9 @@ def killed_at(moment: str) -> Callable[[Journal], None]:
 
         def strike(*arguments: Any, **more: Any) -> None:
             if when == "before":
-                raise Killed(moment)
+                raise AgentKilled(moment)
             real(*arguments, **more)
-            raise Killed(moment)
+            raise AgentKilled(moment)
 
         setattr(journal, verb, strike)
 
@@ -289,7 +291,7 @@ MOMENTS = ("before record_intent", "after record_intent", "before record_result"
     ],
 )
 async def test_an_agent_that_dies_at_any_write_ends_the_same(
-    machine: Machine, moment: str, type: str, arguments: dict[str, Any]
+    machine: ExecutorMachine, moment: str, type: str, arguments: dict[str, Any]
 ) -> None:
     executor = machine.start()
     if type != "sandbox.create":
@@ -299,7 +301,7 @@ async def test_an_agent_that_dies_at_any_write_ends_the_same(
     payload = machine.fake_platform.payload(type, arguments, owner=owner)
     killed_at(moment)(machine.journal)
     executor.accept(machine.fake_platform.verifier.verify(machine.fake_platform.sign(payload), time.time()))
-    with pytest.raises(Killed):
+    with pytest.raises(AgentKilled):
         await asyncio.gather(*[each.work for each in executor.tracked.values() if each.work is not None])
     machine.journal.close()
 
@@ -321,7 +323,7 @@ async def test_an_agent_that_dies_at_any_write_ends_the_same(
     assert machine.journal.unfinished() == []
 
 
-async def test_a_failing_host_is_a_failed_task_and_not_a_dead_agent(machine: Machine) -> None:
+async def test_a_failing_host_is_a_failed_task_and_not_a_dead_agent(machine: ExecutorMachine) -> None:
     async def perform(host: Host, context: TaskContext, wanted: ProcessRun) -> ResultFields:
         if wanted.argv[0] == "known":
             raise HostFailure("permission_denied", "not here")

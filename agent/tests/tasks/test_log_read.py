@@ -21,6 +21,7 @@ from mooring_agent.tasks.handlers import HANDLERS
 from mooring_agent.tasks.journal import Journal
 from mooring_agent.tasks.log_read import LogReadHandler
 from mooring_agent.tasks.verifier import TaskRefused
+from tests.support.rows import every_row
 
 pytestmark = pytest.mark.anyio
 OWNER = f"{ALLOCATION}/mem_1"
@@ -33,7 +34,7 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-class Machine:
+class LogMachine:
     """A process host with an agent's executor, which can be restarted."""
 
     def __init__(self, directory: Path) -> None:
@@ -73,9 +74,9 @@ def text_of(result: TaskResult) -> str:
 
 
 @pytest.fixture
-async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
+async def machine(tmp_path: Path) -> AsyncIterator[LogMachine]:
     """A machine with a service that has printed one word, and prints more on demand."""
-    made = Machine(tmp_path)
+    made = LogMachine(tmp_path)
     try:
         await made.do("sandbox.create", CREATE, ALLOCATION)
         await made.do("process.run", {"argv": ["mkfifo", "pipe"]})
@@ -93,7 +94,7 @@ def read(**other: Any) -> dict[str, Any]:
     return {"name": "web", "kind": "service", **other}
 
 
-async def test_a_read_that_waits_holds_up_nothing_and_ends_as_soon_as_there_is_more(machine: Machine) -> None:
+async def test_a_read_that_waits_holds_up_nothing_and_ends_as_soon_as_there_is_more(machine: LogMachine) -> None:
     first = await machine.do("log.read", read(offset=0, wait_seconds=25))
     assert text_of(first) == "one\n"
     waiting = machine.begin("log.read", read(offset=first.result["next_offset"], wait_seconds=25))
@@ -107,7 +108,9 @@ async def test_a_read_that_waits_holds_up_nothing_and_ends_as_soon_as_there_is_m
     assert (more.result["offset"], more.result["next_offset"], more.result["size"]) == (4, 8, 8)
 
 
-async def test_a_log_is_read_after_a_restart_of_the_agent_and_after_the_service_was_stopped(machine: Machine) -> None:
+async def test_a_log_is_read_after_a_restart_of_the_agent_and_after_the_service_was_stopped(
+    machine: LogMachine,
+) -> None:
     assert text_of(await machine.do("log.read", read(offset=0, wait_seconds=25))) == "one\n"
     cut_off = machine.begin("log.read", read(offset=4, wait_seconds=25))
     await until(lambda: machine.executor.tracked[cut_off].has_intent)
@@ -122,7 +125,7 @@ async def test_a_log_is_read_after_a_restart_of_the_agent_and_after_the_service_
     assert text_of(await machine.do("log.read", read(tail_lines=1))) == "two\n"
 
 
-async def test_a_read_ends_with_its_owner(machine: Machine) -> None:
+async def test_a_read_ends_with_its_owner(machine: LogMachine) -> None:
     waiting = machine.begin("log.read", read(offset=4, wait_seconds=25))
     torn = await machine.do("teardown.verify", {})
     ended = await machine.ended(waiting)
@@ -133,7 +136,7 @@ async def test_a_read_ends_with_its_owner(machine: Machine) -> None:
     assert refused.value.reason == "owner_closed"
 
 
-async def test_what_is_not_there_and_what_is_another_owners_is_not_found(machine: Machine) -> None:
+async def test_what_is_not_there_and_what_is_another_owners_is_not_found(machine: LogMachine) -> None:
     for arguments, owner in (
         ({"name": "db", "kind": "service"}, OWNER),
         (read(), f"{ALLOCATION}/mem_2"),
@@ -144,8 +147,8 @@ async def test_what_is_not_there_and_what_is_another_owners_is_not_found(machine
         assert ended.failure.code == "not_found"
 
 
-@pytest.mark.parametrize("name", ["../mem_2/logs/web", "..", "a/b", "web\n", "", "WEB", "a" * 64, "we\u202eb"])
-async def test_a_name_that_is_a_path_is_refused_before_anything_is_opened(machine: Machine, name: str) -> None:
+@every_row("name", ["../mem_2/logs/web", "..", "a/b", "web\n", "", "WEB", "a" * 64, "we\u202eb"])
+async def test_a_name_that_is_a_path_is_refused_before_anything_is_opened(machine: LogMachine, name: str) -> None:
     with pytest.raises(TaskRefused) as refused:
         machine.begin("log.read", {"name": name, "kind": "service"})
     assert refused.value.reason == "bad_arguments"
@@ -155,16 +158,16 @@ async def test_a_name_that_is_a_path_is_refused_before_anything_is_opened(machin
         assert kept_out.value.code == "path_refused"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "bound", [{"max_bytes": 262_145}, {"max_bytes": 0}, {"wait_seconds": 26}, {"tail_lines": 10_001}, {"offset": -1}]
 )
-async def test_sizes_and_times_are_bounded(machine: Machine, bound: dict[str, Any]) -> None:
+async def test_sizes_and_times_are_bounded(machine: LogMachine, bound: dict[str, Any]) -> None:
     with pytest.raises(TaskRefused) as refused:
         machine.begin("log.read", read(**bound))
     assert refused.value.reason == "bad_arguments"
 
 
-async def test_too_many_concurrent_reads_are_refused(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_many_concurrent_reads_are_refused(machine: LogMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_read, "READS_MAX", 2)
     waiting = [machine.begin("log.read", read(offset=4, wait_seconds=25)) for _ in range(2)]
     await until(lambda: all(machine.executor.tracked[each].has_intent for each in waiting))

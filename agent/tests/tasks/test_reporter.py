@@ -35,7 +35,7 @@ def accept(report: dict[str, Any]) -> ReportVerdict:
 
 
 @dataclass
-class Platform:
+class ReportedPlatform:
     """The platform on the wire: reachable or not, with a verdict on each report."""
 
     away: bool = False
@@ -63,11 +63,11 @@ class Platform:
 
 
 @dataclass
-class Machine:
+class ReporterMachine:
     """An agent's executor and reporter on a simulated host, and its platform."""
 
     directory: Path
-    platform: Platform = field(default_factory=Platform)
+    platform: ReportedPlatform = field(default_factory=ReportedPlatform)
     host: SimulatedHost = field(default_factory=SimulatedHost)
     fake_platform: FakePlatform = field(default_factory=FakePlatform)
     keys: Any = field(default_factory=make_keys)
@@ -89,7 +89,7 @@ class Machine:
             journal.close()
 
 
-async def run_one(machine: Machine, executor: Executor, argv: str = "true") -> str:
+async def run_one(machine: ReporterMachine, executor: Executor, argv: str = "true") -> str:
     """Run a program to its end; returns the task's id."""
     task = machine.fake_platform.task("process.run", {"argv": [argv]})
     executor.accept(task)
@@ -104,12 +104,14 @@ async def flush(reporter: Reporter) -> None:
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
+def machine(tmp_path: Path) -> ReporterMachine:
     """A machine with a platform."""
-    return Machine(tmp_path)
+    return ReporterMachine(tmp_path)
 
 
-async def test_results_are_kept_while_the_platform_is_away_and_delivered_by_the_next_agent(machine: Machine) -> None:
+async def test_results_are_kept_while_the_platform_is_away_and_delivered_by_the_next_agent(
+    machine: ReporterMachine,
+) -> None:
     machine.platform.away = True
     async with machine.agent() as (executor, reporter):
         executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
@@ -128,7 +130,7 @@ async def test_results_are_kept_while_the_platform_is_away_and_delivered_by_the_
     assert len(machine.platform.reported("result")) == 2
 
 
-async def test_output_is_sent_before_the_result_also_after_a_crash_in_between(machine: Machine) -> None:
+async def test_output_is_sent_before_the_result_also_after_a_crash_in_between(machine: ReporterMachine) -> None:
     async with machine.agent() as (executor, _):
         executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
         await executor.wait_until_idle()
@@ -143,7 +145,7 @@ async def test_output_is_sent_before_the_result_also_after_a_crash_in_between(ma
     assert about[0]["offset"] == 0
 
 
-async def test_the_end_of_a_program_is_reported_at_once_with_the_rest_of_its_output(machine: Machine) -> None:
+async def test_the_end_of_a_program_is_reported_at_once_with_the_rest_of_its_output(machine: ReporterMachine) -> None:
     async with machine.agent() as (executor, reporter):
         executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
         await executor.wait_until_idle()
@@ -155,15 +157,15 @@ async def test_the_end_of_a_program_is_reported_at_once_with_the_rest_of_its_out
         assert (about, machine.platform.batches) == (["log", "result"], batches + 1)
 
 
-class Talkative(SimulatedHost):
+class TalkativeHost(SimulatedHost):
     """A simulated host whose programs print more than one report can hold."""
 
     async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
         yield (b"x" * (2 * CHUNK_BYTES + 5))[offset:]
 
 
-async def test_long_output_is_sent_to_its_end_before_the_result_without_a_pause(machine: Machine) -> None:
-    machine.host = Talkative()
+async def test_long_output_is_sent_to_its_end_before_the_result_without_a_pause(machine: ReporterMachine) -> None:
+    machine.host = TalkativeHost()
     async with machine.agent() as (executor, reporter):
         executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
         await executor.wait_until_idle()
@@ -189,7 +191,9 @@ class InterleavedHost(SimulatedHost):
         yield b"a line\n"[offset:]
 
 
-async def test_output_of_a_program_that_ran_while_another_was_read_is_sent_before_its_result(machine: Machine) -> None:
+async def test_output_of_a_program_that_ran_while_another_was_read_is_sent_before_its_result(
+    machine: ReporterMachine,
+) -> None:
     machine.host = host = InterleavedHost()
     async with machine.agent() as (executor, reporter):
         executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
@@ -208,7 +212,7 @@ async def test_output_of_a_program_that_ran_while_another_was_read_is_sent_befor
     assert [report["kind"] for report in about] == ["log", "result"]
 
 
-class Slow(SimulatedHost):
+class SlowHost(SimulatedHost):
     """A simulated host that is slow to start a service, and may refuse files."""
 
     def __init__(self) -> None:
@@ -229,7 +233,7 @@ class Slow(SimulatedHost):
         return await super().start_service(owner, name, process, restart)
 
 
-async def half_way(machine: Machine, host: Slow, executor: Executor, reporter: Reporter) -> str:
+async def half_way(machine: ReporterMachine, host: SlowHost, executor: Executor, reporter: Reporter) -> str:
     """An owner whose files are written but not reported, while its service is starting; returns the id of the first
     task.
     """
@@ -245,9 +249,9 @@ async def half_way(machine: Machine, host: Slow, executor: Executor, reporter: R
 
 @pytest.mark.parametrize("outcome", ["succeeded", "failed"])
 async def test_a_success_waits_a_moment_for_the_next_of_its_owner_and_a_failure_does_not(
-    machine: Machine, outcome: str
+    machine: ReporterMachine, outcome: str
 ) -> None:
-    machine.host = host = Slow()
+    machine.host = host = SlowHost()
     host.refuses = outcome == "failed"
     async with machine.agent() as (executor, reporter):
         first = await half_way(machine, host, executor, reporter)
@@ -265,8 +269,8 @@ async def test_a_success_waits_a_moment_for_the_next_of_its_owner_and_a_failure_
         await asyncio.gather(reporting, return_exceptions=True)
 
 
-async def test_a_success_is_sent_with_other_reports(machine: Machine) -> None:
-    machine.host = host = Slow()
+async def test_a_success_is_sent_with_other_reports(machine: ReporterMachine) -> None:
+    machine.host = host = SlowHost()
     async with machine.agent() as (executor, reporter):
         await half_way(machine, host, executor, reporter)
         assert await reporter.flush() is False
@@ -280,9 +284,9 @@ async def test_a_success_is_sent_with_other_reports(machine: Machine) -> None:
 
 
 async def test_a_success_that_waits_does_not_shorten_the_pauses_while_the_platform_is_away(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
+    machine: ReporterMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine.host = host = Slow()
+    machine.host = host = SlowHost()
     async with machine.agent() as (executor, reporter):
         await half_way(machine, host, executor, reporter)
         machine.platform.away = True
@@ -306,7 +310,7 @@ async def test_a_success_that_waits_does_not_shorten_the_pauses_while_the_platfo
         await executor.wait_until_idle()
 
 
-class Lasting(SimulatedHost):
+class LastingHost(SimulatedHost):
     """A simulated host whose programs have printed something and run until they are released."""
 
     def __init__(self) -> None:
@@ -319,8 +323,8 @@ class Lasting(SimulatedHost):
         return await super().run(owner, key, process, timeout_seconds)
 
 
-async def test_an_agent_with_nothing_else_to_report_streams_the_output_of_a_program(machine: Machine) -> None:
-    machine.host = host = Lasting()
+async def test_an_agent_with_nothing_else_to_report_streams_the_output_of_a_program(machine: ReporterMachine) -> None:
+    machine.host = host = LastingHost()
     async with machine.agent() as (executor, reporter):
         executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
         await executor.wait_until_idle()
@@ -337,7 +341,7 @@ async def test_an_agent_with_nothing_else_to_report_streams_the_output_of_a_prog
         await asyncio.gather(reporting, return_exceptions=True)
 
 
-async def test_a_lost_lease_ends_the_reports_of_its_task_and_of_no_other(machine: Machine) -> None:
+async def test_a_lost_lease_ends_the_reports_of_its_task_and_of_no_other(machine: ReporterMachine) -> None:
     machine.platform.answer = lambda report: (
         {"accepted": False, "code": "lease_lost"} if report["task_id"].endswith("2") else {"accepted": True}
     )
@@ -360,7 +364,7 @@ async def test_a_lost_lease_ends_the_reports_of_its_task_and_of_no_other(machine
 
 
 @pytest.mark.parametrize("code", ["receipt_gap", "conflict"])
-async def test_a_receipt_that_arrives_too_early_is_sent_again_and_not_lost(machine: Machine, code: str) -> None:
+async def test_a_receipt_that_arrives_too_early_is_sent_again_and_not_lost(machine: ReporterMachine, code: str) -> None:
     machine.platform.answer = lambda report: {"accepted": False, "code": code}
     async with machine.agent() as (executor, reporter):
         executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
@@ -381,7 +385,7 @@ async def test_a_receipt_that_arrives_too_early_is_sent_again_and_not_lost(machi
         assert machine.platform.received[-1]["receipt"]["signature"]
 
 
-async def test_a_batch_is_bounded_and_all_of_it_arrives(machine: Machine) -> None:
+async def test_a_batch_is_bounded_and_all_of_it_arrives(machine: ReporterMachine) -> None:
     async with machine.agent() as (_, reporter):
         for number in range(250):
             reporter.report_refusal("bad_signature", "x" * 10_000, f"tsk_{number}")
@@ -393,7 +397,7 @@ async def test_a_batch_is_bounded_and_all_of_it_arrives(machine: Machine) -> Non
     assert machine.platform.batches == 3
 
 
-async def test_an_agent_whose_node_was_retired_ends(machine: Machine) -> None:
+async def test_an_agent_whose_node_was_retired_ends(machine: ReporterMachine) -> None:
     machine.platform.dismisses = True
     identity = Identity("http://platform.example", NODE, AUDIENCE, (PlatformKey("key-1", encode(b"0" * 32)),))
     parts = AgentParts(identity, machine.keys, machine.host, Journal(":memory:"), dict, time.time)
@@ -406,7 +410,7 @@ async def test_an_agent_whose_node_was_retired_ends(machine: Machine) -> None:
     parts.journal.close()
 
 
-async def test_what_was_cut_off_in_a_teardown_is_done_again_by_the_next_agent(machine: Machine) -> None:
+async def test_what_was_cut_off_in_a_teardown_is_done_again_by_the_next_agent(machine: ReporterMachine) -> None:
     async with machine.agent() as (executor, _):
         executor.accept(machine.fake_platform.task("sandbox.create", CREATE))
         await executor.wait_until_idle()

@@ -1,11 +1,10 @@
 """The captured output in a result is text of a bounded size without the task's secrets."""
 
-import pytest
-
 from mooring_agent.tasks.run_output import as_text
+from tests.support.rows import every_row
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("data", "limit", "text", "truncated"),
     [
         (b"", 10, "", False),

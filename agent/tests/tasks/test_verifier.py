@@ -10,6 +10,7 @@ from agent.tests.support.fake_platform import ALLOCATION, CREATE, NODE, OTHER_AL
 from mooring_agent.control_plane.messages import ENVELOPE_MAX, Envelope, decode, encode
 from mooring_agent.tasks.arguments import read_arguments
 from mooring_agent.tasks.verifier import TaskRefused
+from tests.support.rows import every_row
 
 
 def refusal(fake_platform: FakePlatform, envelope: Envelope) -> str:
@@ -52,7 +53,7 @@ def test_a_signature_for_another_use_is_not_one_for_a_task() -> None:
     assert refusal(fake_platform, envelope) == "bad_signature"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("change", "reason"),
     [
         ({"node_id": "nod_02hzzzzzzzzzzzzzzzzzzzzzzz"}, "wrong_node"),
@@ -83,7 +84,7 @@ def test_what_is_no_task_at_all_is_refused() -> None:
     assert refusal(fake_platform, Envelope("A" * (ENVELOPE_MAX + 1), fake_platform.key_id, "AA")) == "bad_arguments"
 
 
-@pytest.mark.parametrize(
+@every_row(
     ("type", "arguments"),
     [
         ("shell.run", {}),

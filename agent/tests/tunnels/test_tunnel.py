@@ -44,7 +44,7 @@ CREATED = "alc_01hzzzzzzzzzzzzzzzzzzzzzzz"
 
 
 @dataclass
-class Relay:
+class RelayEnd:
     """The other end of one tunnel."""
 
     reader: asyncio.StreamReader
@@ -73,7 +73,7 @@ class Relay:
 
 
 @dataclass
-class Rooms(SimulatedHost):
+class SocketPairHost(SimulatedHost):
     """A host whose sandbox has one end of a socket pair at every port; the test has the other."""
 
     others: list[socket.socket] = field(default_factory=list)
@@ -92,15 +92,15 @@ class Rooms(SimulatedHost):
 @asynccontextmanager
 async def tunnel(
     host: Host, answer: str = "101 Switching Protocols", **arguments: Any
-) -> AsyncIterator[tuple[Relay, "asyncio.Task[ResultFields]"]]:
+) -> AsyncIterator[tuple[RelayEnd, "asyncio.Task[ResultFields]"]]:
     """An open tunnel, and its task."""
-    arrived: asyncio.Future[Relay] = asyncio.get_running_loop().create_future()
+    arrived: asyncio.Future[RelayEnd] = asyncio.get_running_loop().create_future()
 
     async def meet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         writer.write(f"HTTP/1.1 {answer}\r\n\r\n".encode())
         await writer.drain()
-        arrived.set_result(Relay(reader, writer, head))
+        arrived.set_result(RelayEnd(reader, writer, head))
 
     async def authorization() -> str:
         return "Bearer node-token"
@@ -127,14 +127,14 @@ async def failure_of(task: "asyncio.Task[ResultFields]") -> str:
     return f"{failed.value.code}: {failed.value.detail}"
 
 
-async def ended(relay: Relay, task: "asyncio.Task[ResultFields]") -> ResultFields:
+async def ended(relay: RelayEnd, task: "asyncio.Task[ResultFields]") -> ResultFields:
     """Close the relay's end; returns the task's result."""
     relay.writer.close()
     return await task
 
 
 async def test_the_agent_says_who_it_is_and_carries_bytes_both_ways() -> None:
-    host, loop = Rooms(), asyncio.get_running_loop()
+    host, loop = SocketPairHost(), asyncio.get_running_loop()
     async with tunnel(host, ports=(8080,)) as (relay, task):
         assert relay.head.startswith("GET /tunnels/tsk_01h")
         assert "Upgrade: mooring-tunnel\r\nAuthorization: Bearer node-token\r\n" in relay.head
@@ -154,7 +154,7 @@ async def test_the_agent_says_who_it_is_and_carries_bytes_both_ways() -> None:
     "asked", [b'{"port": 22}', b'{"port": "x"}', b"{}", b"[]", b"no json", b'{"host": "10.0.0.1"}']
 )
 async def test_a_port_that_the_task_does_not_name_is_refused_and_the_tunnel_stands(asked: bytes) -> None:
-    host = Rooms()
+    host = SocketPairHost()
     async with tunnel(host, ports=(8080,)) as (relay, _):
         await relay.say(OPEN, 1, asked)
         failure = json.loads((await relay.hear(FAILURE)).data)
@@ -165,7 +165,7 @@ async def test_a_port_that_the_task_does_not_name_is_refused_and_the_tunnel_stan
 
 
 async def test_a_slow_reader_holds_up_its_own_stream_and_no_other() -> None:
-    host, loop = Rooms(), asyncio.get_running_loop()
+    host, loop = SocketPairHost(), asyncio.get_running_loop()
     async with tunnel(host, ports=(1, 2)) as (relay, _):
         await relay.open(1, 1)
         await relay.open(2, 2)
@@ -189,7 +189,7 @@ async def test_a_slow_reader_holds_up_its_own_stream_and_no_other() -> None:
 
 
 async def test_a_relay_that_sends_more_than_there_is_room_for_is_cut_off() -> None:
-    host = Rooms()
+    host = SocketPairHost()
     async with tunnel(host, ports=(1,)) as (relay, task):
         await relay.open(1, 1)
         for _ in range(4 * WINDOW // FRAME_MAX):
@@ -200,7 +200,7 @@ async def test_a_relay_that_sends_more_than_there_is_room_for_is_cut_off() -> No
 
 async def test_what_is_no_frame_of_a_relay_breaks_the_tunnel() -> None:
     for data in (packed(EXIT, 1, b"0"), b"GET / HTTP/1.1\r\n\r\n", HEAD.pack(DATA, 1, FRAME_MAX + 1), packed(OPEN, 1)):
-        host = Rooms()
+        host = SocketPairHost()
         async with tunnel(host, ports=(1,)) as (relay, task):
             await relay.open(1, 1)
             relay.writer.write(data)
@@ -209,7 +209,7 @@ async def test_what_is_no_frame_of_a_relay_breaks_the_tunnel() -> None:
 
 
 async def test_a_stream_is_closed_and_its_connection_ends() -> None:
-    host, loop = Rooms(), asyncio.get_running_loop()
+    host, loop = SocketPairHost(), asyncio.get_running_loop()
     async with tunnel(host, ports=(1,)) as (relay, _):
         await relay.open(1, 1)
         await relay.say(CLOSE, 1)

@@ -16,7 +16,7 @@ CREATED = "2999-01-31T12:00:00Z"
 
 
 @dataclass(frozen=True)
-class Asked:
+class RecordedRequest:
     """One recorded request."""
 
     method: str
@@ -27,7 +27,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Given:
+class CannedResponse:
     """One prepared answer."""
 
     status: int = 200
@@ -37,51 +37,51 @@ class Given:
     headers: dict[str, str] = field(default_factory=dict)
 
 
-Answer = Given | Callable[[Asked], Given]
+Answer = CannedResponse | Callable[[RecordedRequest], CannedResponse]
 
 
-class Platform:
+class FakeCliPlatform:
     """The fake: `on` sets an answer, `asked` has the requests."""
 
     def __init__(self) -> None:
-        self.asked: list[Asked] = []
+        self.asked: list[RecordedRequest] = []
         self.url = ""
         self._answers: dict[tuple[str, str], Answer] = {}
-        self.on("GET", "/api/v1/whoami", Given(body=whoami()))
-        self.on("GET", "/api/v1/projects", Given(body={"items": [project()], "next_cursor": None}))
-        self.on("GET", f"/api/v1/tenants/{TENANT}", Given(body=tenant()))
+        self.on("GET", "/api/v1/whoami", CannedResponse(body=whoami()))
+        self.on("GET", "/api/v1/projects", CannedResponse(body={"items": [project()], "next_cursor": None}))
+        self.on("GET", f"/api/v1/tenants/{TENANT}", CannedResponse(body=tenant()))
 
     def on(self, method: str, path: str, answer: Answer) -> None:
         """Answer this request like this from now on."""
         self._answers[method, path] = answer
 
-    def answer(self, asked: Asked) -> Given:
+    def answer(self, asked: RecordedRequest) -> CannedResponse:
         """Record the request, and return its answer."""
         self.asked.append(asked)
         answer = self._answers.get((asked.method, asked.path))
         if answer is None:
             return problem(404, "not_found", f"the double knows no {asked.method} {asked.path}")
-        return answer if isinstance(answer, Given) else answer(asked)
+        return answer if isinstance(answer, CannedResponse) else answer(asked)
 
-    def of(self, method: str) -> list[Asked]:
+    def of(self, method: str) -> list[RecordedRequest]:
         """The requests with this method."""
         return [each for each in self.asked if each.method == method]
 
 
-class Handler(BaseHTTPRequestHandler):
+class FakePlatformHandler(BaseHTTPRequestHandler):
     """Parses requests for the fake."""
 
     protocol_version = "HTTP/1.1"
 
     def handle_any(self) -> None:
-        platform: Platform = self.server.platform  # type: ignore[attr-defined]
+        platform: FakeCliPlatform = self.server.platform  # type: ignore[attr-defined]
         parts = urlsplit(self.path)
         content = self.rfile.read(int(self.headers.get("content-length") or 0))
         headers = {name.lower(): value for name, value in self.headers.items()}
         body = (
             json.loads(content) if content and "json" in headers.get("content-type", "") else content.decode() or None
         )
-        given = platform.answer(Asked(self.command, parts.path, dict(parse_qsl(parts.query)), headers, body))
+        given = platform.answer(RecordedRequest(self.command, parts.path, dict(parse_qsl(parts.query)), headers, body))
         raw = given.raw if given.raw is not None else b"" if given.body is None else json.dumps(given.body).encode()
         self.send_response(given.status)
         for name, value in {"x-correlation-id": "cor_from-double", **given.headers}.items():
@@ -97,7 +97,7 @@ class Handler(BaseHTTPRequestHandler):
         """Print nothing."""
 
 
-class Server(ThreadingHTTPServer):
+class FakePlatformServer(ThreadingHTTPServer):
     """A server that ignores clients which disconnect."""
 
     daemon_threads = True
@@ -108,10 +108,10 @@ class Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving() -> Iterator[Platform]:
+def serving() -> Iterator[FakeCliPlatform]:
     """The fake on a free local port."""
-    server: Any = Server(("127.0.0.1", 0), Handler)
-    server.platform = Platform()
+    server: Any = FakePlatformServer(("127.0.0.1", 0), FakePlatformHandler)
+    server.platform = FakeCliPlatform()
     server.platform.url = f"http://127.0.0.1:{server.server_port}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
@@ -123,7 +123,7 @@ def serving() -> Iterator[Platform]:
         server.server_close()
 
 
-def problem(status: int, code: str, detail: str = "it was refused", *, retryable: bool = False) -> Given:
+def problem(status: int, code: str, detail: str = "it was refused", *, retryable: bool = False) -> CannedResponse:
     content = {
         "type": f"urn:mooring:error:{code}",
         "title": code,
@@ -135,7 +135,7 @@ def problem(status: int, code: str, detail: str = "it was refused", *, retryable
         "correlation_id": "cor_problem",
         "details": {"a": 1},
     }
-    return Given(status, content, media_type="application/problem+json")
+    return CannedResponse(status, content, media_type="application/problem+json")
 
 
 def whoami(**changes: Any) -> dict[str, Any]:
@@ -191,6 +191,6 @@ def account(**changes: Any) -> dict[str, Any]:
     }
 
 
-def page(*items: Any) -> Given:
+def page(*items: Any) -> CannedResponse:
     """The last page of a list, with these items."""
-    return Given(body={"items": list(items), "next_cursor": None})
+    return CannedResponse(body={"items": list(items), "next_cursor": None})

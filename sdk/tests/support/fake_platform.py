@@ -15,7 +15,7 @@ Answer = httpx.Response | Exception
 Script = Callable[[httpx.Request], Answer]
 
 
-class Clock:
+class FakeClock:
     """A clock that moves only when somebody sleeps."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Clock:
         )
 
 
-class Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
+class ChunkedBody(httpx.SyncByteStream, httpx.AsyncByteStream):
     """A body in chunks; a chunk that is an exception breaks the connection there."""
 
     def __init__(self, *pieces: bytes | Exception) -> None:
@@ -64,7 +64,7 @@ class Pieces(httpx.SyncByteStream, httpx.AsyncByteStream):
 
 
 @dataclass
-class Double:
+class ScriptedTransport:
     """The recorded requests and the prepared answers: a list in order, or a function of the request."""
 
     script: Sequence[object] | Script
@@ -83,19 +83,21 @@ class Double:
         return [request.headers.get(name) for request in self.requests]
 
 
-class Driven:
+class ClientUnderTest:
     """One of the two clients; a test does not know which one it is."""
 
     def __init__(self, form: str) -> None:
         self.form = form
-        self.clock = Clock()
+        self.clock = FakeClock()
 
     def __repr__(self) -> str:
         return self.form
 
-    def do(self, script: Sequence[object] | Script, act: Callable[[Any], Any], **options: Any) -> tuple[Any, Double]:
+    def do(
+        self, script: Sequence[object] | Script, act: Callable[[Any], Any], **options: Any
+    ) -> tuple[Any, ScriptedTransport]:
         """Run `act` with a client against the script; returns its result and the double."""
-        double = Double(script)
+        double = ScriptedTransport(script)
         settings = replace(options.pop("settings", ClientSettings()), timing=self.clock.timing())
         arguments = {"settings": settings, "transport": httpx.MockTransport(double), **options}
         if not {"token", "credentials"} & set(options):
@@ -203,4 +205,4 @@ def server_sent(*numbers: int) -> bytes:
 
 
 def stream(*pieces: bytes | Exception) -> httpx.Response:
-    return httpx.Response(200, stream=Pieces(*pieces), headers={"content-type": "text/event-stream"})
+    return httpx.Response(200, stream=ChunkedBody(*pieces), headers={"content-type": "text/event-stream"})

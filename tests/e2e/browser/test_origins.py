@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.e2e.cloud import Cloud, cloud
+from tests.e2e.agent_platform import AgentPlatform, running_agent_platform
 
 pytestmark = pytest.mark.real_part("browser")
 HOST = "namespace" if os.geteuid() == 0 else "process"
@@ -50,25 +50,25 @@ const tries = {
   cookie: () => Promise.resolve(document.cookie),
 };
 (async () => {
-  const told = {};
-  for (const name in tries) { try { told[name] = await tries[name](); } catch (error) { told[name] = "threw"; } }
-  document.getElementById("out").textContent = JSON.stringify(told);
+  const results = {};
+  for (const name in tries) { try { results[name] = await tries[name](); } catch (error) { results[name] = "threw"; } }
+  document.getElementById("out").textContent = JSON.stringify(results);
 })();
 </script>"""
 
 
 @pytest.fixture(scope="module")
-def place() -> Iterator[Cloud]:
-    """A cloud with one machine, where a browser can be had."""
+def place() -> Iterator[AgentPlatform]:
+    """A platform with one machine, where a browser is installed."""
     if CHROMIUM is None:
         pytest.skip("chromium is not installed; as root: apt-get install chromium")
-    with cloud() as made:
+    with running_agent_platform() as made:
         made.offer()
         made.join(HOST)
         yield made
 
 
-def serve(place: Cloud, allocation: Any, name: str, port: int, page: str) -> Any:
+def serve(place: AgentPlatform, allocation: Any, name: str, port: int, page: str) -> Any:
     """An app that serves one page and tells what it was asked for; its endpoint."""
     project = place.projects[0]
     program = f"PORT = {port}\nPAGE = {page!r}\n" + SERVER
@@ -104,7 +104,7 @@ def browse(profile: Path, url: str) -> str:
     return html.unescape(shown.stdout)
 
 
-def shown(place: Cloud, profile: Path, app: Any, wanted: str) -> str:
+def shown(place: AgentPlatform, profile: Path, app: Any, wanted: str) -> str:
     """What of an app's page is as wanted; a browser that was too slow for it follows a new link."""
     for _ in range(10):
         page = browse(profile, place.tenant_admin.open_endpoint(place.projects[0].id, app.id).url)
@@ -113,17 +113,18 @@ def shown(place: Cloud, profile: Path, app: Any, wanted: str) -> str:
     raise AssertionError(page)
 
 
-def test_a_script_in_a_page_reaches_neither_the_api_nor_another_endpoint(place: Cloud, tmp_path: Path) -> None:
+def test_a_script_in_a_page_reaches_neither_the_api_nor_another_endpoint(place: AgentPlatform, tmp_path: Path) -> None:
     project = place.projects[0]
     allocation = place.allocate(project)
     victim = serve(place, allocation, "victim", 19_001, "<title>victim</title>private")
     api, other = json.dumps(place.mooring.url), json.dumps(victim.origin)
     evil = serve(place, allocation, "evil", 19_002, f"<script>const API={api}, OTHER={other};</script>{ATTACK}")
     shown(place, tmp_path / "profile", victim, "(private)")
-    told = json.loads(shown(place, tmp_path / "profile", evil, r'<pre id="out">(\{.*?)</pre>'))
-    assert told["own"] == 200, told
-    assert told["api"] in ("threw", 401), told
-    assert (told["other"], told["image"], told["socket"], told["cookie"]) == ("threw", "failed", "failed", ""), told
+    results = json.loads(shown(place, tmp_path / "profile", evil, r'<pre id="out">(\{.*?)</pre>'))
+    assert results["own"] == 200, results
+    assert results["api"] in ("threw", 401), results
+    across = [results[name] for name in ("other", "image", "socket", "cookie")]
+    assert across == ["threw", "failed", "failed", ""], results
     hits = place.do(
         project,
         allocation,

@@ -1,8 +1,7 @@
-"""A site for tests with real Slurm: a Mooring, machines with real agents, tenants, and the Slurm adapter as a guest.
+"""A site for tests with real Slurm: a Mooring process, machines with real agents, tenants, and the Slurm adapter.
 
-Everything goes through the public API, by the SDK, as a tenant's admin uses it; what Slurm itself says is asked inside
-of a member's sandbox, by a task like anybody's. GPUs are simulated: they are scheduled and kept apart, and compute
-nothing.
+Everything goes through the public API with the SDK, as a tenant's admin uses it; Slurm's own commands run in a
+member's sandbox as ordinary tasks. GPUs are simulated: they are scheduled and isolated, and compute nothing.
 """
 
 import json
@@ -17,8 +16,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mooring_sdk import Client, models
-from tests.e2e.cloud import PATIENT, Machine
-from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
+from tests.e2e.agent_platform import PATIENT, AgentMachine
+from tests.e2e.mooring_process import FIRST_ADMIN, PASSWORD, MooringProcess, running_mooring
 from tests.support.waiting import until_sync
 
 Seen = TypeVar("Seen")
@@ -33,7 +32,7 @@ SETTINGS = {"MOORING_ADAPTER_LEASE_SECONDS": "3", "MOORING_TOKEN_CACHE_SECONDS":
 
 
 @dataclass
-class Tenant:
+class SlurmTenant:
     """A tenant with a project and its admin."""
 
     slug: str
@@ -44,46 +43,46 @@ class Tenant:
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a command said inside of a sandbox."""
+class SandboxOutput:
+    """Exit code and output of a command in a sandbox."""
 
     exit_code: int
     lines: list[str]
 
     @property
     def text(self) -> str:
-        """All of it."""
         return "\n".join(self.lines)
 
 
 @dataclass
-class Site:
-    """The whole."""
+class SlurmSite:
+    """The platform with its machines, tenants and adapters."""
 
-    mooring: Mooring
+    mooring: MooringProcess
     admin: Client
     directory: Path
     app_id: str = ""
-    machines: list[Machine] = field(default_factory=list)
+    machines: list[AgentMachine] = field(default_factory=list)
     adapters: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
     number: int = 0
 
     @property
     def key_file(self) -> Path:
-        """The adapter's key."""
         return self.directory / "slurm.key"
 
     # Who is there ----------------------------------------------------------------------------------------------------
 
-    def join(self, gpus: int = 8, region: str = REGION, way: tuple[str, ...] = ()) -> Machine:
-        """A machine with its agent running; `way` stands before a command that runs there."""
+    def join(self, gpus: int = 8, region: str = REGION, command_prefix: tuple[str, ...] = ()) -> AgentMachine:
+        """Enrol a machine and start its agent; `command_prefix` runs a command there."""
         place = self.directory / f"machine-{len(self.machines)}"
         token = self.admin.create_enrolment_token(region=region).token
-        machine = Machine.joined(place, (self.mooring.url, token), "namespace", gpus, way)
+        machine = AgentMachine.joined(
+            place, "namespace", gpus, url=self.mooring.url, token=token, command_prefix=command_prefix
+        )
         self.machines.append(machine)
         return machine
 
-    def tenant(self, slug: str) -> Tenant:
+    def tenant(self, slug: str) -> SlurmTenant:
         """A tenant that may launch the app."""
         first = models.FirstAdminBody(email=f"ada@{slug}.test", display_name="Ada")
         made = self.admin.create_tenant(slug=slug, display_name=slug, first_admin=first)
@@ -94,7 +93,7 @@ class Site:
         client = Client(self.mooring.url, token=entered.token, settings=PATIENT)
         project = client.create_project(made.id, slug="vision", display_name="Vision")
         self.entitle(client, project.id)
-        return Tenant(slug, made.id, project.id, client, entered.token)
+        return SlurmTenant(slug, made.id, project.id, client, entered.token)
 
     def entitle(self, client: Client, project_id: str) -> None:
         """Let a project launch the app."""
@@ -120,7 +119,7 @@ class Site:
         return found
 
     def offer(self) -> None:
-        """The app in the platform's catalog, in every version, and what is sold."""
+        """Add every version of the app to the platform's catalog, and create the SKU."""
         bundles = [self.bundle(each) for each in VERSIONS]
         about = bundles[0]["app"]
         app = self.admin.create_platform_app(
@@ -157,7 +156,7 @@ class Site:
         )
 
     def start_adapter(self) -> "subprocess.Popen[bytes]":
-        """One replica of the Slurm adapter."""
+        """Start one replica of the Slurm adapter."""
         command = [
             sys.executable,
             "-m",
@@ -173,7 +172,6 @@ class Site:
         return started
 
     def kill_adapters(self, number: signal.Signals = signal.SIGKILL) -> None:
-        """End every replica."""
         for each in self.adapters:
             each.send_signal(number)
             each.wait(timeout=60)
@@ -183,7 +181,7 @@ class Site:
 
     def launch(
         self,
-        tenant: Tenant,
+        tenant: SlurmTenant,
         name: str,
         workers: int = 2,
         *,
@@ -191,7 +189,7 @@ class Site:
         placement: models.Placement | None = None,
         scope: str | None = None,
     ) -> models.Instance:
-        """A cluster that runs; what is wrong is told with what everybody said."""
+        """Launch a cluster and wait until it runs; a failure prints the logs of all parts."""
         made = tenant.client.create_instance(
             tenant.project_id,
             app=APP,
@@ -204,12 +202,12 @@ class Site:
         )
         return self.running(tenant, made.id)
 
-    def running(self, tenant: Tenant, instance_id: str) -> models.Instance:
-        """The instance once it runs."""
+    def running(self, tenant: SlurmTenant, instance_id: str) -> models.Instance:
+        """Wait until the instance runs."""
         return self.instance_until(tenant, instance_id, "running", "running,failed,stopped")
 
-    def instance_until(self, tenant: Tenant, instance_id: str, wanted: str, until: str) -> models.Instance:
-        """The instance at the end of its way to a state."""
+    def instance_until(self, tenant: SlurmTenant, instance_id: str, wanted: str, until: str) -> models.Instance:
+        """Wait until the instance has reached a state."""
         seen = self.patiently(
             lambda wait: tenant.client.get_instance(tenant.project_id, instance_id, wait=wait, until=until),
             lambda each: each.status in until.split(","),
@@ -217,14 +215,16 @@ class Site:
         assert seen.status == wanted, f"{seen}\n{self.said()}"
         return seen
 
-    def members(self, tenant: Tenant, instance_id: str, component: str = "worker") -> list[models.Member]:
-        """The members of a component that are there, in order."""
+    def members(self, tenant: SlurmTenant, instance_id: str, component: str = "worker") -> list[models.Member]:
+        """The members of a component that are not removed, by ordinal."""
         found = tenant.client.iter_members(tenant.project_id, instance_id, limit=100)
         here = [each for each in found if each.component_key == component and each.status != "removed"]
         return sorted(here, key=lambda each: each.ordinal)
 
-    def over(self, tenant: Tenant, instance_id: str, operation_id: str, wanted: str = "succeeded") -> models.Operation:
-        """An operation at its end."""
+    def over(
+        self, tenant: SlurmTenant, instance_id: str, operation_id: str, wanted: str = "succeeded"
+    ) -> models.Operation:
+        """Wait until an operation has ended."""
         seen = self.patiently(
             lambda wait: tenant.client.get_operation(
                 tenant.project_id, instance_id, operation_id, wait=wait, until=OVER
@@ -234,13 +234,13 @@ class Site:
         assert seen.status == wanted, f"{seen.blocker} {seen.failure_detail} {seen.last_lines}\n{seen}\n{self.said()}"
         return seen
 
-    def act(self, tenant: Tenant, instance_id: str, action: str, **given: Any) -> dict[str, Any]:
-        """An action of the app to its good end; its output."""
+    def act(self, tenant: SlurmTenant, instance_id: str, action: str, **given: Any) -> dict[str, Any]:
+        """Run an action of the app, which has to succeed; its output."""
         made = tenant.client.start_instance_action(tenant.project_id, instance_id, action, input=given)
         return dict(self.over(tenant, instance_id, made.id).output or {})
 
-    def stop(self, tenant: Tenant, instance_id: str) -> models.Instance:
-        """Decommission it; every member's node looked and found nothing, and what was taken for it is given back."""
+    def stop(self, tenant: SlurmTenant, instance_id: str) -> models.Instance:
+        """Stop the cluster; check the receipts of every member and that its allocations are released."""
         found = tenant.client.iter_members(tenant.project_id, instance_id, limit=100)
         places = {each.allocation_id for each in found if each.allocation_id is not None and each.owns_allocation}
         tenant.client.stop_instance(tenant.project_id, instance_id)
@@ -250,8 +250,8 @@ class Site:
             self.released(tenant, each)
         return over
 
-    def active(self, tenant: Tenant, allocation_id: str) -> None:
-        """An allocation that stands."""
+    def active(self, tenant: SlurmTenant, allocation_id: str) -> None:
+        """Create an allocation and wait until it is active."""
         seen = self.patiently(
             lambda wait: tenant.client.get_allocation(
                 tenant.project_id, allocation_id, wait=wait, until="active,failed"
@@ -260,8 +260,8 @@ class Site:
         )
         assert seen.status == "active", f"{seen}\n{self.said()}"
 
-    def released(self, tenant: Tenant, allocation_id: str) -> None:
-        """An allocation that is given back, and whose node found nothing of it."""
+    def released(self, tenant: SlurmTenant, allocation_id: str) -> None:
+        """Wait until an allocation is released, with a receipt without leftovers."""
         until = "released,release_failed"
         seen = self.patiently(
             lambda wait: tenant.client.get_allocation(tenant.project_id, allocation_id, wait=wait, until=until),
@@ -271,8 +271,10 @@ class Site:
 
     # Inside of a sandbox ---------------------------------------------------------------------------------------------
 
-    def inside(self, tenant: Tenant, member: models.Member, *argv: str, user: str = "app", label: str = "test") -> Said:
-        """What a command says in the sandbox of a member, as somebody who is logged in there."""
+    def inside(
+        self, tenant: SlurmTenant, member: models.Member, *argv: str, user: str = "app", label: str = "test"
+    ) -> SandboxOutput:
+        """Run a command in the sandbox of a member, as a logged-in user there."""
         assert member.allocation_id is not None
         made = tenant.client.create_allocation_task(
             tenant.project_id,
@@ -284,18 +286,18 @@ class Site:
         seen = self.ended(tenant, made.id)
         exit_code = 0 if seen.status == "succeeded" else seen.exit_code
         assert exit_code is not None, f"{seen}\n{self.said()}"
-        return Said(exit_code, list(seen.last_lines or []))
+        return SandboxOutput(exit_code, list(seen.last_lines or []))
 
-    def do(self, tenant: Tenant, allocation_id: str, type: str, **arguments: Any) -> None:
-        """A task to its good end."""
+    def do(self, tenant: SlurmTenant, allocation_id: str, type: str, **arguments: Any) -> None:
+        """Run a task that has to succeed."""
         made = tenant.client.create_allocation_task(
             tenant.project_id, allocation_id, type=type, label="test", arguments=arguments
         )
         seen = self.ended(tenant, made.id)
         assert seen.status == "succeeded", f"{seen}\n{self.said()}"
 
-    def ended(self, tenant: Tenant, task_id: str) -> models.Task:
-        """A task at its end."""
+    def ended(self, tenant: SlurmTenant, task_id: str) -> models.Task:
+        """Wait until a task has ended."""
         return self.patiently(
             lambda wait: tenant.client.get_task(
                 tenant.project_id, task_id, wait=wait, until="succeeded,failed,cancelled,expired"
@@ -303,13 +305,15 @@ class Site:
             lambda each: each.finished_at is not None,
         )
 
-    def slurm(self, tenant: Tenant, instance_id: str, *argv: str, user: str = "app", label: str = "test") -> Said:
-        """What a command of Slurm says at the controller."""
+    def slurm(
+        self, tenant: SlurmTenant, instance_id: str, *argv: str, user: str = "app", label: str = "test"
+    ) -> SandboxOutput:
+        """Run a Slurm command at the controller."""
         (controller,) = self.members(tenant, instance_id, "controller")
         return self.inside(tenant, controller, *argv, user=user, label=label)
 
     def patiently(self, ask: Callable[[float], Seen], is_over: Callable[[Seen], bool]) -> Seen:
-        """What is asked for once it is over; how it stands after a long time, where it is not."""
+        """Long-poll until the condition holds; after the timeout, the last value."""
         seen: list[Seen] = []
 
         def holds() -> bool:
@@ -321,29 +325,29 @@ class Site:
         return seen[0]
 
     def until(self, look: Callable[[], Any], what: str) -> Any:
-        """Wait for something that only Slurm tells."""
+        """Poll Slurm until the condition holds."""
         found = self.patiently(lambda _: look(), bool)
         assert found, f"{what} did not come about\n{self.said()}"
         return found
 
     def said(self) -> str:
-        """What adapter and agents said last."""
+        """The last log lines of the adapters and agents."""
         log = self.directory / "adapter.log"
         adapter = log.read_text(errors="replace")[-4000:] if log.exists() else "no adapter was started"
         return "\n".join([adapter, *(each.said()[-2000:] for each in self.machines)])
 
 
 @contextmanager
-def site(directory: Path, gpus: Sequence[int] = (8,), **settings: str) -> Iterator[Site]:
-    """A site with machines of so many GPUs each, the app offered, and one adapter."""
+def site(directory: Path, gpus: Sequence[int] = (8,), **settings: str) -> Iterator[SlurmSite]:
+    """Start a site with machines of so many GPUs each, the app in the catalog, and one adapter."""
     directory.chmod(0o711)  # the machines' sandboxes pass through
     apps = directory / "apps"
     apps.mkdir()
-    with running(MOORING_SOURCE_FILE_DIRECTORY=str(apps), **SETTINGS, **settings) as mooring:
+    with running_mooring(MOORING_SOURCE_FILE_DIRECTORY=str(apps), **SETTINGS, **settings) as mooring:
         with Client(mooring.url, settings=PATIENT) as door:
             entered = door.sign_in(email=FIRST_ADMIN, one_time_code=mooring.code, new_password=PASSWORD)
         with Client(mooring.url, token=entered.token, settings=PATIENT) as admin:
-            made = Site(mooring, admin, directory)
+            made = SlurmSite(mooring, admin, directory)
             try:
                 for count in gpus:
                     made.join(count)

@@ -7,7 +7,7 @@ from tempfile import gettempdir
 
 import pytest
 
-from tests.e2e.slurm.cluster import Site, Tenant, is_root, site
+from tests.e2e.slurm.cluster import SlurmSite, SlurmTenant, is_root, site
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmSite]:
     directory = tmp_path_factory.mktemp("slurm")
     for each in takewhile(lambda each: each != Path(gettempdir()), directory.parents):  # pytest's own, which are shut
         each.chmod(0o711)
@@ -30,5 +30,5 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.fixture(scope="session")
-def ada(place: Site) -> Tenant:
+def ada(place: SlurmSite) -> SlurmTenant:
     return place.tenant("harbour")

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from mooring_sdk import errors, models
-from tests.e2e.slurm.cluster import OVER, SKU, Site, Tenant
-from tests.e2e.slurm.shown import audited, is_metered, job_state, used
+from tests.e2e.slurm.cluster import OVER, SKU, SlurmSite, SlurmTenant
+from tests.e2e.slurm.cluster_reads import assert_metered, count_audited, job_state, job_usage
 
 HAMMER = """
 import collections, json, subprocess, sys, time
@@ -28,7 +28,7 @@ print(json.dumps({"said": said, "reasons": sorted(reasons)}))
 """
 
 
-def test_whoever_submits_from_the_first_moment_on_never_meets_invalid_account(place: Site, ada: Tenant) -> None:
+def test_early_submissions_never_fail_with_invalid_account(place: SlurmSite, ada: SlurmTenant) -> None:
     box = ada.client.create_allocation(ada.project_id, sku=SKU, shape="gpu_slice", gpu_count=2, name="head")
     place.active(ada, box.id)
     hammer = ada.client.create_allocation_task(
@@ -51,11 +51,11 @@ def test_whoever_submits_from_the_first_moment_on_never_meets_invalid_account(pl
     assert running.topology_mode == "single_node"
     over = place.ended(ada, hammer.id)
     assert over.status == "succeeded", over
-    told = json.loads((over.last_lines or [""])[-1])
-    assert told["said"]["taken"] == 20
-    assert told["said"]["refused"] > 0
-    assert set(told["said"]) == {"taken", "refused"}
-    assert "InvalidAccount" not in told["reasons"], told
+    report = json.loads((over.last_lines or [""])[-1])
+    assert report["said"]["taken"] == 20
+    assert report["said"]["refused"] > 0
+    assert set(report["said"]) == {"taken", "refused"}
+    assert "InvalidAccount" not in report["reasons"], report
     place.until(
         lambda: place.slurm(ada, made.id, "sacct", "-n", "-X", "-P", "-o", "state").lines.count("COMPLETED") >= 20,
         "twenty jobs in the accounting",
@@ -63,7 +63,7 @@ def test_whoever_submits_from_the_first_moment_on_never_meets_invalid_account(pl
     place.stop(ada, made.id)
 
 
-def test_projects_of_a_tenant_share_one_cluster_under_accounts_of_their_own(place: Site, ada: Tenant) -> None:
+def test_projects_of_a_tenant_share_one_cluster_under_accounts_of_their_own(place: SlurmSite, ada: SlurmTenant) -> None:
     speech = ada.client.create_project(ada.tenant_id, slug="speech", display_name="Speech").id
     cluster = place.launch(ada, "shared", workers=1, config={"accounting": True}, scope="tenant").id
     attachment = ada.client.create_attachment(speech, instance_id=cluster)
@@ -82,18 +82,18 @@ def test_projects_of_a_tenant_share_one_cluster_under_accounts_of_their_own(plac
     assert active.account_name == gone.account_name, active
     script = "#!/bin/sh\necho ours\nsleep 600\n"
     secret = place.act(ada, cluster, "queue.submit", script=script, key="secret", name="secret")
-    told = spied(place, ada, again)
-    assert told["jobs"].split() == [active.account_name], "of the queue it sees its own job alone"
-    assert (told["files"], told["keys"]) == ("", "")
+    report = spied(place, ada, again)
+    assert report["jobs"].split() == [active.account_name], "of the queue it sees its own job alone"
+    assert (report["files"], report["keys"]) == ("", "")
     place.act(ada, cluster, "queue.cancel", job_id=secret["job_id"])
     act(place, ada, again, "queue.submit", script="#!/bin/sh\nsleep 600\n")
     ada.client.detach_attachment(speech, again.id, cancel_work=True)
     attached(place, ada, again, "detached")
 
-    wanted = used(place, ada, cluster)
+    wanted = job_usage(place, ada, cluster)
     assert {(theirs["job_id"], "job_hours"), (theirs["job_id"], "gpu_hours")} <= set(wanted)
     place.stop(ada, cluster)
-    is_metered(ada, cluster, wanted, {str(active.account_name): speech})
+    assert_metered(ada, cluster, wanted, {str(active.account_name): speech})
     own = {each.record_id.split("/")[1] for each in ada.client.iter_attachment_usage(speech, attachment.id)}
     assert theirs["job_id"] in own
     assert own <= {job for job, _ in wanted if wanted[job, "job_hours"].account == active.account_name}
@@ -103,7 +103,9 @@ def test_projects_of_a_tenant_share_one_cluster_under_accounts_of_their_own(plac
 WAITS = "#!/bin/sh\nsleep 1\nwhile [ ! -e /tmp/theirs ]; do sleep 0.1; done\n"
 
 
-def detached_around_a_job(place: Site, tenant: Tenant, attachment: models.Attachment, job: str) -> models.Attachment:
+def detached_around_a_job(
+    place: SlurmSite, tenant: SlurmTenant, attachment: models.Attachment, job: str
+) -> models.Attachment:
     """A detach takes no new work, names the job that is in its way, and waits for its end where it has the time."""
     cluster, account, project = attachment.instance_id, attachment.account_name, attachment.project_id
     place.until(lambda: job_state(place, tenant, cluster, job, "root") == "RUNNING", f"the start of job {job}")
@@ -139,9 +141,9 @@ def detached_around_a_job(place: Site, tenant: Tenant, attachment: models.Attach
     return gone
 
 
-def is_in_both_trails(tenant: Tenant, cluster: str, attachment: models.Attachment) -> None:
+def is_in_both_trails(tenant: SlurmTenant, cluster: str, attachment: models.Attachment) -> None:
     """What was asked of the cluster has its row where it is, and what an attached project asked for in its own too."""
-    done = audited(tenant, cluster)
+    done = count_audited(tenant, cluster)
     assert done == {"deploy": 1, "attach": 2, "detach": 3, "queue.submit": 5, "queue.cancel": 1, "decommission": 1}, (
         done
     )
@@ -160,7 +162,7 @@ printf 'keys='; cat /srv/slurm/*/key/* 2> /dev/null | wc -c | grep -v '^0$'; ech
 """
 
 
-def attached(place: Site, tenant: Tenant, attachment: models.Attachment, wanted: str) -> models.Attachment:
+def attached(place: SlurmSite, tenant: SlurmTenant, attachment: models.Attachment, wanted: str) -> models.Attachment:
     """An attachment at the end of its way to a state."""
     until = f"{wanted},refused"
     seen = place.patiently(
@@ -171,7 +173,9 @@ def attached(place: Site, tenant: Tenant, attachment: models.Attachment, wanted:
     return seen
 
 
-def act(place: Site, tenant: Tenant, attachment: models.Attachment, name: str, **given: object) -> dict[str, Any]:
+def act(
+    place: SlurmSite, tenant: SlurmTenant, attachment: models.Attachment, name: str, **given: object
+) -> dict[str, Any]:
     """An action of an attached project to its good end; its output."""
     project_id = attachment.project_id
     asked = tenant.client.start_attachment_action(project_id, attachment.id, name, input=given)
@@ -183,7 +187,7 @@ def act(place: Site, tenant: Tenant, attachment: models.Attachment, name: str, *
     return dict(seen.output or {})
 
 
-def spied(place: Site, tenant: Tenant, attachment: models.Attachment) -> dict[str, str]:
+def spied(place: SlurmSite, tenant: SlurmTenant, attachment: models.Attachment) -> dict[str, str]:
     """What a job of an attached project sees of others, by its own account of it."""
     job_id = act(place, tenant, attachment, "queue.submit", script=SPY)["job_id"]
     place.until(

@@ -8,21 +8,23 @@ from collections.abc import Callable
 
 from mooring_sdk import models
 from server.tests.support.postgres import SOAK
-from tests.e2e.slurm.cluster import SKU, VERSIONS, Site, Tenant
-from tests.e2e.slurm.deaths import Row, Stand, comes_to_stand, dies_at
-from tests.e2e.slurm.shown import audited
+from tests.e2e.slurm.adapter_kills import ClusterSnapshot, KillCoverage, kill_adapter_at_step, reaches
+from tests.e2e.slurm.cluster import SKU, VERSIONS, SlurmSite, SlurmTenant
+from tests.e2e.slurm.cluster_reads import count_audited
 
 PLACEMENT = models.Placement(sku=SKU, gpu_count=1)
-BEGUN = Stand(VERSIONS[0], "healthy", {("controller", "ready", VERSIONS[0]): 1, ("worker", "ready", VERSIONS[0]): 2})
+BEGUN = ClusterSnapshot(
+    VERSIONS[0], "healthy", {("controller", "ready", VERSIONS[0]): 1, ("worker", "ready", VERSIONS[0]): 2}
+)
 TURNS_MAX = 40 if SOAK else 5
 STEP = 3
 EARLY = {"drain": 1, "reconcile": 1, "remove": 2, "decommission": 1}
-"""At which step of the short ones `make test` kills: whoever looks a little late finds them over."""
+"""At which step of the short ones `make test` kills: a test that looks a little late finds them finished."""
 UNDOES = {"add": "remove", "remove": "add", "upgrade": "rollback", "rollback": "upgrade"}
-Start = Callable[[Site, Tenant, str], models.Operation]
+Start = Callable[[SlurmSite, SlurmTenant, str], models.Operation]
 
 
-def jobs_run(place: Site, tenant: Tenant, cluster: str) -> None:
+def jobs_run(place: SlurmSite, tenant: SlurmTenant, cluster: str) -> None:
     """Every worker that is ready runs a job, and Slurm knows no other node."""
     workers = place.members(tenant, cluster)
     names = place.slurm(tenant, cluster, "sinfo", "-N", "-h", "-o", "%N").text.split()
@@ -32,44 +34,44 @@ def jobs_run(place: Site, tenant: Tenant, cluster: str) -> None:
     assert ran.exit_code == 0, ran.text
 
 
-def _worker(place: Site, tenant: Tenant, cluster: str) -> str:
+def _worker(place: SlurmSite, tenant: SlurmTenant, cluster: str) -> str:
     return place.members(tenant, cluster)[-1].id
 
 
-def _drained(place: Site, tenant: Tenant, cluster: str) -> models.Operation:
+def _drained(place: SlurmSite, tenant: SlurmTenant, cluster: str) -> models.Operation:
     return tenant.client.drain_member(tenant.project_id, cluster, _worker(place, tenant, cluster))
 
 
-def _added(place: Site, tenant: Tenant, cluster: str) -> models.Operation:
+def _added(place: SlurmSite, tenant: SlurmTenant, cluster: str) -> models.Operation:
     return tenant.client.add_members(tenant.project_id, cluster, component="worker", count=1, placement=PLACEMENT)
 
 
-def _removed(place: Site, tenant: Tenant, cluster: str) -> models.Operation:
+def _removed(place: SlurmSite, tenant: SlurmTenant, cluster: str) -> models.Operation:
     return tenant.client.remove_member(tenant.project_id, cluster, _worker(place, tenant, cluster))
 
 
-def _replaced(place: Site, tenant: Tenant, cluster: str) -> models.Operation:
+def _replaced(place: SlurmSite, tenant: SlurmTenant, cluster: str) -> models.Operation:
     worker = _worker(place, tenant, cluster)
     return tenant.client.replace_member(tenant.project_id, cluster, worker, surge=True, placement=PLACEMENT)
 
 
-def _upgraded(place: Site, tenant: Tenant, cluster: str) -> models.Operation:
+def _upgraded(place: SlurmSite, tenant: SlurmTenant, cluster: str) -> models.Operation:
     return tenant.client.upgrade_instance(tenant.project_id, cluster, version=VERSIONS[1])
 
 
-def _rolled_back(place: Site, tenant: Tenant, cluster: str) -> models.Operation:
+def _rolled_back(place: SlurmSite, tenant: SlurmTenant, cluster: str) -> models.Operation:
     return tenant.client.rollback_instance(tenant.project_id, cluster)
 
 
-def _reconciled(place: Site, tenant: Tenant, cluster: str) -> models.Operation:
+def _reconciled(place: SlurmSite, tenant: SlurmTenant, cluster: str) -> models.Operation:
     return tenant.client.reconcile_instance(tenant.project_id, cluster)
 
 
-def _repaired(place: Site, tenant: Tenant, cluster: str) -> models.Operation:
+def _repaired(place: SlurmSite, tenant: SlurmTenant, cluster: str) -> models.Operation:
     return tenant.client.repair_instance(tenant.project_id, cluster, scope="whole_runtime")
 
 
-def _restarted(place: Site, tenant: Tenant, cluster: str) -> models.Operation:
+def _restarted(place: SlurmSite, tenant: SlurmTenant, cluster: str) -> models.Operation:
     return tenant.client.restart_instance(tenant.project_id, cluster)
 
 
@@ -86,16 +88,16 @@ WALK: tuple[tuple[str, Start], ...] = (
 )
 
 
-def test_whenever_the_adapter_dies_another_one_goes_on_to_the_same_end(place: Site, ada: Tenant) -> None:
+def test_whenever_the_adapter_dies_another_one_goes_on_to_the_same_end(place: SlurmSite, ada: SlurmTenant) -> None:
     """A cluster through every operation, each interrupted; in `make soak` at every step that it has."""
     kinds = ("deploy", *(kind for kind, _ in WALK), "decommission")
-    rows = {kind: Row(None if SOAK else EARLY.get(kind, STEP)) for kind in kinds}
+    rows = {kind: KillCoverage(None if SOAK else EARLY.get(kind, STEP)) for kind in kinds}
     cluster = _deployed(place, ada, "mortal", rows["deploy"])
     for _ in range(TURNS_MAX):
         missed = {kind for kind, _ in WALK if rows[kind].wanted}
         for kind, start in WALK:
             if not missed.isdisjoint({kind, UNDOES.get(kind, kind)}):
-                _interrupted(place, ada, cluster, (kind, start), rows[kind])
+                _interrupted(place, ada, cluster, rows[kind], kind=kind, start=start)
         if not missed:
             break
     _decommissioned(place, ada, cluster, rows["decommission"])
@@ -106,25 +108,26 @@ def test_whenever_the_adapter_dies_another_one_goes_on_to_the_same_end(place: Si
     shown = "\n".join(f"{kind}: {row}" for kind, row in rows.items())
     print(f"adapters killed, by operation and by the step that had begun:\n{shown}", flush=True)
     assert {kind: row.wanted for kind, row in rows.items() if row.wanted} == {}, shown
-    assert set(audited(ada, cluster)) == {*kinds, "resume"}
+    assert set(count_audited(ada, cluster)) == {*kinds, "resume"}
 
 
-def _interrupted(place: Site, tenant: Tenant, cluster: str, what: tuple[str, Start], row: Row) -> None:
+def _interrupted(
+    place: SlurmSite, tenant: SlurmTenant, cluster: str, row: KillCoverage, *, kind: str, start: Start
+) -> None:
     """One operation, with a death where one is wanted; its end is the same, and jobs run."""
-    kind, start = what
-    before, aim = Stand.of(tenant, cluster), row.aim
+    before, aim = ClusterSnapshot.of(tenant, cluster), row.aim
     operation = start(place, tenant, cluster)
-    killed_at = dies_at(place, tenant, cluster, operation.id, aim)
+    killed_at = kill_adapter_at_step(place, tenant, cluster, operation.id, aim)
     over = place.over(tenant, cluster, operation.id)
     row.note(aim, killed_at, over.steps)
-    comes_to_stand(place, tenant, cluster, before.after(kind))
+    reaches(place, tenant, cluster, before.after(kind))
     if kind == "drain":
         tenant.client.resume_member(tenant.project_id, cluster, _worker(place, tenant, cluster))
-        comes_to_stand(place, tenant, cluster, before)
+        reaches(place, tenant, cluster, before)
     jobs_run(place, tenant, cluster)
 
 
-def _deployed(place: Site, tenant: Tenant, name: str, row: Row) -> str:
+def _deployed(place: SlurmSite, tenant: SlurmTenant, name: str, row: KillCoverage) -> str:
     aim = row.aim
     made = tenant.client.create_instance(
         tenant.project_id,
@@ -136,22 +139,22 @@ def _deployed(place: Site, tenant: Tenant, name: str, row: Row) -> str:
         placement=PLACEMENT,
     )
     (deploy,) = tenant.client.list_operations(tenant.project_id, made.id, kind="deploy").items
-    killed_at = dies_at(place, tenant, made.id, deploy.id, aim)
+    killed_at = kill_adapter_at_step(place, tenant, made.id, deploy.id, aim)
     row.note(aim, killed_at, place.over(tenant, made.id, deploy.id).steps)
-    comes_to_stand(place, tenant, made.id, BEGUN)
+    reaches(place, tenant, made.id, BEGUN)
     jobs_run(place, tenant, made.id)
     return made.id
 
 
-def _decommissioned(place: Site, tenant: Tenant, cluster: str, row: Row) -> None:
+def _decommissioned(place: SlurmSite, tenant: SlurmTenant, cluster: str, row: KillCoverage) -> None:
     aim = row.aim
     members = list(tenant.client.iter_members(tenant.project_id, cluster, limit=100))
     stop = tenant.client.stop_instance(tenant.project_id, cluster)
-    killed_at = dies_at(place, tenant, cluster, stop.id, aim)
+    killed_at = kill_adapter_at_step(place, tenant, cluster, stop.id, aim)
     row.note(aim, killed_at, place.over(tenant, cluster, stop.id).steps)
     over = place.instance_until(tenant, cluster, "stopped", "stopped")
     assert over.teardown_proof == "receipts"
-    assert Stand.of(tenant, cluster).members == {}
+    assert ClusterSnapshot.of(tenant, cluster).members == {}
     for each in members:
         if each.owns_allocation and each.allocation_id is not None:
             place.released(tenant, each.allocation_id)

@@ -7,20 +7,20 @@ from mooring_agent.hosts.namespace import NamespaceHost
 from mooring_agent.hosts.namespace.sandbox_records import sandbox_owner
 from mooring_sdk import models
 from mooring_slurm.layout import controller_port, worker_port
-from tests.e2e.slurm.cluster import SKU, Site, Tenant
-from tests.e2e.slurm.machine import Footprint
-from tests.e2e.slurm.shown import does, in_slurm, is_metered, job_state, used
+from tests.e2e.slurm.cluster import SKU, SlurmSite, SlurmTenant
+from tests.e2e.slurm.cluster_reads import assert_metered, in_slurm, job_state, job_usage, wait_for_health
+from tests.e2e.slurm.sandbox_footprint import SandboxFootprint
 
 FOREIGN = "disk is being swapped"
 GPU_JOB = "echo $CUDA_VISIBLE_DEVICES; while [ ! -e /tmp/go ]; do sleep 0.1; done"
 
 
-def state(place: Site, tenant: Tenant, cluster: str, node: str) -> str:
+def state(place: SlurmSite, tenant: SlurmTenant, cluster: str, node: str) -> str:
     """How Slurm itself sees a node."""
     return place.slurm(tenant, cluster, "sinfo", "-N", "-h", "-n", node, "-o", "%T").text.strip()
 
 
-def began(place: Site, tenant: Tenant, cluster: str, *words: str) -> str:
+def began(place: SlurmSite, tenant: SlurmTenant, cluster: str, *words: str) -> str:
     """A job that was submitted natively, and runs; its id."""
     said = place.slurm(tenant, cluster, "sbatch", "--parsable", "-o", "/tmp/%j.out", *words)
     assert said.exit_code == 0, said.text
@@ -29,7 +29,7 @@ def began(place: Site, tenant: Tenant, cluster: str, *words: str) -> str:
     return job
 
 
-def let_go(place: Site, tenant: Tenant, worker: models.Member, file: str = "/tmp/go") -> None:
+def let_go(place: SlurmSite, tenant: SlurmTenant, worker: models.Member, file: str = "/tmp/go") -> None:
     """Let the jobs on a worker end."""
     assert place.inside(tenant, worker, "touch", file).exit_code == 0
 
@@ -39,7 +39,7 @@ def waiting(file: str = "/tmp/go", first: str = "") -> tuple[str, str]:
     return "--wrap", f"{first}while [ ! -e {file} ]; do sleep 0.1; done; echo survived > {file}.done"
 
 
-def test_from_launch_to_the_last_receipt(place: Site, ada: Tenant) -> None:
+def test_from_launch_to_the_last_receipt(place: SlurmSite, ada: SlurmTenant) -> None:
     cluster = place.launch(ada, "first", workers=2).id
     first, second = place.members(ada, cluster)
     assert (first.status, second.status) == ("ready", "ready")
@@ -95,24 +95,24 @@ def test_from_launch_to_the_last_receipt(place: Site, ada: Tenant) -> None:
     assert place.slurm(ada, cluster, "srun", "-w", fourth.name, "hostname").exit_code == 0
 
     places = [each.allocation_id for each in [*place.members(ada, cluster), *place.members(ada, cluster, "controller")]]
-    footprint = Footprint.of(place.machines[0], [each for each in places if each is not None])
+    footprint = SandboxFootprint.of(place.machines[0], [each for each in places if each is not None])
     standing = {each.partition(" ")[0] for each in footprint.left()}
     assert standing >= {"directory", "group", "process", "namespace", "link", "socket"}
     assert len(footprint.links) == len(places) == 4
-    wanted = used(place, ada, cluster)
+    wanted = job_usage(place, ada, cluster)
     assert wanted
     place.stop(ada, cluster)
     assert footprint.left() == []
-    is_metered(ada, cluster, wanted)
+    assert_metered(ada, cluster, wanted)
 
 
-def is_described(place: Site, tenant: Tenant, cluster: str) -> None:
+def is_described(place: SlurmSite, tenant: SlurmTenant, cluster: str) -> None:
     """How a cluster does is read from Slurm as soon as it runs, and shown of the whole and of every member."""
-    told = does(place, tenant, cluster, "healthy")
+    instance = wait_for_health(place, tenant, cluster, "healthy")
     version = place.slurm(tenant, cluster, "sinfo", "--version").text.split()[-1]
-    assert told.health_detail == "2 workers"
-    assert told.adapter_detail["drift"] == []
-    assert told.adapter_detail["slurm"].items() >= {"version": version, "nodes": 2}.items()
+    assert instance.health_detail == "2 workers"
+    assert instance.adapter_detail["drift"] == []
+    assert instance.adapter_detail["slurm"].items() >= {"version": version, "nodes": 2}.items()
     (controller,) = place.members(tenant, cluster, "controller")
     assert (controller.health, in_slurm(controller)["version"]) == ("healthy", version)
     for worker in place.members(tenant, cluster):
@@ -121,8 +121,8 @@ def is_described(place: Site, tenant: Tenant, cluster: str) -> None:
         assert {"DRAIN", "DOWN", "NOT_RESPONDING"}.isdisjoint(seen["state"]), seen
 
 
-def wrote_devices(place: Site, tenant: Tenant, worker: models.Member) -> None:
-    """Wait until the two jobs of a worker have told their devices: a job that runs may not have begun its script."""
+def wrote_devices(place: SlurmSite, tenant: SlurmTenant, worker: models.Member) -> None:
+    """Wait until the two jobs of a worker have printed their devices: a job that runs may not have begun its script."""
     devices = place.patiently(
         lambda _: sorted(place.inside(tenant, worker, "sh", "-c", "cat /tmp/*.out").lines),
         lambda seen: seen == ["0", "1"],
@@ -130,7 +130,7 @@ def wrote_devices(place: Site, tenant: Tenant, worker: models.Member) -> None:
     assert devices == ["0", "1"]
 
 
-def drained_in_haste(place: Site, tenant: Tenant, cluster: str, worker: models.Member, held_by: str) -> None:
+def drained_in_haste(place: SlurmSite, tenant: SlurmTenant, cluster: str, worker: models.Member, held_by: str) -> None:
     """A drain without the time for what runs there fails as not quiet, and says what holds it."""
     asked = tenant.client.drain_member(tenant.project_id, cluster, worker.id, timeout_seconds=1, reason="in haste")
     failed = place.over(tenant, cluster, asked.id, "failed")
@@ -138,7 +138,7 @@ def drained_in_haste(place: Site, tenant: Tenant, cluster: str, worker: models.M
     assert held_by in str(failed.failure_detail)
 
 
-def drained_around_a_job(place: Site, tenant: Tenant, cluster: str, worker: models.Member) -> None:
+def drained_around_a_job(place: SlurmSite, tenant: SlurmTenant, cluster: str, worker: models.Member) -> None:
     """A job runs on a worker, and goes on to its end, while the worker is drained."""
     job = began(place, tenant, cluster, "-w", worker.name, *waiting("/tmp/third"))
     drained_in_haste(place, tenant, cluster, worker, f"{job} (wrap of app)")
@@ -162,17 +162,17 @@ def drained_around_a_job(place: Site, tenant: Tenant, cluster: str, worker: mode
     assert reason.endswith(": new memory")
 
 
-def booted(place: Site, tenant: Tenant, cluster: str) -> str:
+def booted(place: SlurmSite, tenant: SlurmTenant, cluster: str) -> str:
     """When the controller was started."""
     return place.slurm(tenant, cluster, "sh", "-c", "scontrol show config | grep BOOT_TIME").text
 
 
-def test_somebody_elses_drain_is_left_alone(place: Site, ada: Tenant) -> None:
+def test_somebody_elses_drain_is_left_alone(place: SlurmSite, ada: SlurmTenant) -> None:
     cluster = place.launch(ada, "foreign", workers=2).id
     worker, other = place.members(ada, cluster)
     job = began(place, ada, cluster, "-w", worker.name, "--gres=gpu:1", *waiting("/tmp/foreign", "sleep 1; "))
-    told = ("nodename=" + worker.name, "state=drain", f"reason={FOREIGN}")
-    assert place.slurm(ada, cluster, "scontrol", "update", *told, user="root").exit_code == 0
+    drain = ("nodename=" + worker.name, "state=drain", f"reason={FOREIGN}")
+    assert place.slurm(ada, cluster, "scontrol", "update", *drain, user="root").exit_code == 0
     place.over(ada, cluster, ada.client.drain_member(ada.project_id, cluster, other.id).id)
     is_degraded(place, ada, cluster, worker)
     let_go(place, ada, worker, "/tmp/foreign")
@@ -183,18 +183,18 @@ def test_somebody_elses_drain_is_left_alone(place: Site, ada: Tenant) -> None:
     assert state(place, ada, cluster, worker.name) == "drained"
     reason = place.slurm(ada, cluster, "sinfo", "-h", "-R", "-o", "%E", "-n", worker.name).text
     assert reason.strip() == FOREIGN
-    wanted = used(place, ada, cluster)
+    wanted = job_usage(place, ada, cluster)
     assert {(job, "job_hours"), (job, "gpu_hours")} <= set(wanted)
     place.stop(ada, cluster)
-    is_metered(ada, cluster, wanted)
+    assert_metered(ada, cluster, wanted)
 
 
-def is_degraded(place: Site, tenant: Tenant, cluster: str, worker: models.Member) -> None:
+def is_degraded(place: SlurmSite, tenant: SlurmTenant, cluster: str, worker: models.Member) -> None:
     """Somebody else's drain is shown, of the whole and of the worker: its state, its reason and the job there."""
-    told = does(place, tenant, cluster, "degraded")
-    assert str(told.health_detail).startswith(f"{worker.name}: ")
-    assert FOREIGN in str(told.health_detail)
-    (drift,) = told.adapter_detail["drift"]
+    instance = wait_for_health(place, tenant, cluster, "degraded")
+    assert str(instance.health_detail).startswith(f"{worker.name}: ")
+    assert FOREIGN in str(instance.health_detail)
+    (drift,) = instance.adapter_detail["drift"]
     assert (drift["node"], drift["difference"], drift["repairable"]) == (worker.name, "foreign_drain", False)
     seen = tenant.client.get_member(tenant.project_id, cluster, worker.id)
     assert (seen.status, seen.health) == ("degraded", "degraded")
@@ -216,7 +216,7 @@ def differs(reconciled: models.Operation, worker: models.Member, other: models.M
     assert FOREIGN in evidence["differences"][0]["detail"]
 
 
-def test_a_worker_whose_sandbox_was_killed_is_replaced(place: Site, ada: Tenant) -> None:
+def test_a_worker_whose_sandbox_was_killed_is_replaced(place: SlurmSite, ada: SlurmTenant) -> None:
     cluster = place.launch(ada, "broken", workers=2).id
     victim = place.members(ada, cluster)[1]
     assert victim.allocation_id is not None
@@ -238,7 +238,7 @@ def test_a_worker_whose_sandbox_was_killed_is_replaced(place: Site, ada: Tenant)
     place.stop(ada, cluster)
 
 
-def test_a_worker_that_was_removed_by_force_leaves_slurm_too(place: Site, ada: Tenant) -> None:
+def test_a_worker_that_was_removed_by_force_leaves_slurm_too(place: SlurmSite, ada: SlurmTenant) -> None:
     cluster = place.launch(ada, "forced", workers=2).id
     kept, victim = place.members(ada, cluster)
     job = began(place, ada, cluster, "--no-requeue", "-w", victim.name, *waiting("/tmp/forced"))
@@ -250,12 +250,14 @@ def test_a_worker_that_was_removed_by_force_leaves_slurm_too(place: Site, ada: T
         "Slurm without the node whose member was torn down",
     )
     assert job_state(place, ada, cluster, job) == "NODE_FAIL"
-    assert does(place, ada, cluster, "healthy").adapter_detail["drift"] == []
+    assert wait_for_health(place, ada, cluster, "healthy").adapter_detail["drift"] == []
     assert place.slurm(ada, cluster, "srun", "hostname").exit_code == 0
     place.stop(ada, cluster)
 
 
-def test_a_worker_that_could_not_start_says_why_and_is_removed_and_added_again(place: Site, ada: Tenant) -> None:
+def test_a_worker_that_could_not_start_says_why_and_is_removed_and_added_again(
+    place: SlurmSite, ada: SlurmTenant
+) -> None:
     cluster = place.launch(ada, "hindered", workers=1).id
     box = ada.client.create_allocation(ada.project_id, sku=SKU, shape="gpu_slice", gpu_count=2, name="box")
     place.active(ada, box.id)
@@ -285,7 +287,7 @@ def test_a_worker_that_could_not_start_says_why_and_is_removed_and_added_again(p
     place.released(ada, box.id)
 
 
-def test_a_running_job_survives_an_upgrade_and_a_rollback(place: Site, ada: Tenant) -> None:
+def test_a_running_job_survives_an_upgrade_and_a_rollback(place: SlurmSite, ada: SlurmTenant) -> None:
     cluster = place.launch(ada, "lasting", workers=2).id
     first, _ = place.members(ada, cluster)
     job = began(place, ada, cluster, "-w", first.name, *waiting("/tmp/lasting"))
@@ -302,12 +304,12 @@ def test_a_running_job_survives_an_upgrade_and_a_rollback(place: Site, ada: Tena
     place.stop(ada, cluster)
 
 
-def test_two_tenants_with_the_same_names_never_see_each_other(place: Site, ada: Tenant) -> None:
+def test_two_tenants_with_the_same_names_never_see_each_other(place: SlurmSite, ada: SlurmTenant) -> None:
     other = place.tenant("rival")
     ours, theirs = (place.launch(each, "same", workers=1).id for each in (ada, other))
     job = place.act(ada, ours, "queue.submit", script="#!/bin/sh\nsleep 30\n", name="secret-plan", key="one")
-    told = place.act(other, theirs, "queue.read")
-    assert {each["name"] for each in told["jobs"]} == {"mooring-proof"}
+    queue = place.act(other, theirs, "queue.read")
+    assert {each["name"] for each in queue["jobs"]} == {"mooring-proof"}
     assert "secret-plan" not in place.slurm(other, theirs, "squeue", "-a").text
     at = place.slurm(ada, ours, "hostname", "-I").text.split()[0]
     dial = ("bash", "-c", f"exec 3<>/dev/tcp/{at}/{controller_port(ours)}")

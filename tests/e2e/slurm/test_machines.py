@@ -2,22 +2,22 @@
 
 from mooring_agent.hosts.namespace.project_network import list_links
 from mooring_sdk import models
-from tests.e2e.elsewhere import NAMESPACES, elsewhere
-from tests.e2e.slurm.cluster import Site, Tenant
-from tests.e2e.slurm.machine import Footprint
+from tests.e2e.network_namespaces import NAMESPACES, network_namespaces
+from tests.e2e.slurm.cluster import SlurmSite, SlurmTenant
+from tests.e2e.slurm.sandbox_footprint import SandboxFootprint
 
 THERE = "there"
 WHOLE = "whole"
 GPUS = 2
-TOLD = "echo $SLURMD_NODENAME; ls /dev | grep -c sim"
+PRINT_NODE_AND_GPUS = "echo $SLURMD_NODENAME; ls /dev | grep -c sim"
 
 
 def test_workers_stand_on_machines_of_their_own_and_reach_the_controller_by_its_machines_address(
-    place: Site, ada: Tenant
+    place: SlurmSite, ada: SlurmTenant
 ) -> None:
-    with elsewhere(3, (place.mooring.port, place.mooring.relay_port)) as networks:
+    with network_namespaces(3, (place.mooring.port, place.mooring.relay_port)) as networks:
         bare = [list_links(str(NAMESPACES / each.name)) for each in networks]
-        machines = [place.join(GPUS, THERE, each.way) for each in networks]
+        machines = [place.join(GPUS, THERE, each.command_prefix) for each in networks]
         place.admin.create_sku(
             slug=WHOLE,
             display_name="A whole machine",
@@ -38,13 +38,13 @@ def test_workers_stand_on_machines_of_their_own_and_reach_the_controller_by_its_
         assert len({each.node_id for each in allocations}) == 3
         assert {each.address for each in allocations} == {each.address for each in networks}
         workers = [each.name for each in members[1:]]
-        said = place.slurm(ada, cluster, "srun", "--quiet", "-N2", "sh", "-c", TOLD)
+        said = place.slurm(ada, cluster, "srun", "--quiet", "-N2", "sh", "-c", PRINT_NODE_AND_GPUS)
         assert sorted(said.lines) == ["1", "1", *sorted(workers)], said.text
         shown = place.slurm(ada, cluster, "sh", "-c", "scontrol -o show node | grep -o NodeAddr=[0-9.]*").lines
         assert sorted(shown) == sorted(f"NodeAddr={each.address}" for each in allocations[1:])
 
         footprints = [
-            Footprint.of(machine, [each.id])
+            SandboxFootprint.of(machine, [each.id])
             for machine in machines
             for each in allocations
             if each.node_id == machine.node_id

@@ -7,13 +7,13 @@ import sys
 
 import pytest
 
-from tests.e2e.slurm.cluster import REASON, Site, Tenant
-from tests.e2e.slurm.shown import audited
+from tests.e2e.slurm.cluster import REASON, SlurmSite, SlurmTenant
+from tests.e2e.slurm.cluster_reads import count_audited
 
 SCRIPT = "#!/bin/sh\necho begun on $SLURMD_NODENAME; echo of errors >&2; exit 3\n"
 
 
-def mooring(place: Site, tenant: Tenant, *words: str, given: str = "") -> "subprocess.CompletedProcess[str]":
+def mooring(place: SlurmSite, tenant: SlurmTenant, *words: str, given: str = "") -> "subprocess.CompletedProcess[str]":
     """The command line of the tenant's admin, in a pipeline."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
     environment = {
@@ -30,15 +30,17 @@ def mooring(place: Site, tenant: Tenant, *words: str, given: str = "") -> "subpr
 
 
 @pytest.fixture(scope="module")
-def cluster(place: Site, ada: Tenant) -> str:
+def cluster(place: SlurmSite, ada: SlurmTenant) -> str:
     """A cluster with two workers."""
     return place.launch(ada, "byhand", workers=2).id
 
 
-def test_slurms_own_commands_behave_in_a_pipeline_as_its_users_expect(place: Site, ada: Tenant, cluster: str) -> None:
+def test_slurms_own_commands_behave_in_a_pipeline_as_its_users_expect(
+    place: SlurmSite, ada: SlurmTenant, cluster: str
+) -> None:
     names = [each.name for each in place.members(ada, cluster)]
-    told = ("sh", "-c", "echo $SLURMD_NODENAME $(id -un)")
-    said = mooring(place, ada, "connect", "byhand", "--", "srun", "-N2", "--quiet", *told)
+    script = ("sh", "-c", "echo $SLURMD_NODENAME $(id -un)")
+    said = mooring(place, ada, "connect", "byhand", "--", "srun", "-N2", "--quiet", *script)
     assert (sorted(said.stdout.splitlines()), said.stderr, said.returncode) == (
         [f"{each} app" for each in names],
         "",
@@ -55,7 +57,9 @@ def test_slurms_own_commands_behave_in_a_pipeline_as_its_users_expect(place: Sit
     assert any(each.after and (each.after.get("argv") or [])[:2] == ["srun", "-N2"] for each in rows)
 
 
-def test_the_queue_and_the_nodes_are_worked_with_by_the_plug_in(place: Site, ada: Tenant, cluster: str) -> None:
+def test_the_queue_and_the_nodes_are_worked_with_by_the_plug_in(
+    place: SlurmSite, ada: SlurmTenant, cluster: str
+) -> None:
     worker = place.members(ada, cluster)[0].name
     said = mooring(place, ada, "slurm", "submit", "byhand", "-", "--name", "by-hand", "--wait", given=SCRIPT)
     assert said.returncode == 3, said
@@ -73,7 +77,7 @@ def test_the_queue_and_the_nodes_are_worked_with_by_the_plug_in(place: Site, ada
     assert (resumed.returncode, "DRAIN" in resumed.stderr) == (0, False), resumed
 
 
-def test_each_privileged_action_leaves_its_audit_row(place: Site, ada: Tenant, cluster: str) -> None:
+def test_each_privileged_action_leaves_its_audit_row(place: SlurmSite, ada: SlurmTenant, cluster: str) -> None:
     """Those of the app itself; what is done with members, versions and attachments has its rows where that is done."""
     worker = place.members(ada, cluster)[0].name
     job = place.act(ada, cluster, "queue.submit", script="#!/bin/sh\nsleep 600\n", key="audited")
@@ -82,6 +86,6 @@ def test_each_privileged_action_leaves_its_audit_row(place: Site, ada: Tenant, c
     place.act(ada, cluster, "node.operate", name=worker, do="resume")
     place.act(ada, cluster, "node.read")
     place.stop(ada, cluster)
-    done = audited(ada, cluster)
+    done = count_audited(ada, cluster)
     assert set(done) == {"deploy", "queue.submit", "queue.cancel", "node.operate", "decommission"}
     assert (done["queue.cancel"], done["node.operate"] % 2) == (1, 0)

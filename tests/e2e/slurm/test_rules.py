@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from mooring_sdk import errors, models
-from tests.e2e.slurm.cluster import REGION, SKU, Site, Tenant
+from tests.e2e.slurm.cluster import REGION, SKU, SlurmSite, SlurmTenant
 
 RULES = {
     "region": (models.RulesBody(regions=models.NamesRule(deny=[REGION])), errors.PolicyDenied),
@@ -15,7 +15,7 @@ RULES = {
 VALUES = {"region": REGION, "sku": SKU, "source": "file:"}
 
 
-def say(tenant: Tenant, layer: str) -> Callable[[models.RulesBody, str], models.Policy]:
+def say(tenant: SlurmTenant, layer: str) -> Callable[[models.RulesBody, str], models.Policy]:
     """How a tenant's admin states the rules of a layer."""
     client = tenant.client
     if layer == "tenant":
@@ -26,7 +26,9 @@ def say(tenant: Tenant, layer: str) -> Callable[[models.RulesBody, str], models.
 @pytest.mark.parametrize(
     ("layer", "subject"), [("project", "region"), ("project", "sku"), ("project", "source"), ("tenant", "region")]
 )
-def test_an_overlay_stops_the_launch_and_names_its_layer(place: Site, ada: Tenant, layer: str, subject: str) -> None:
+def test_an_overlay_stops_the_launch_and_names_its_layer(
+    place: SlurmSite, ada: SlurmTenant, layer: str, subject: str
+) -> None:
     rules, kind = RULES[subject]
     state = say(ada, layer)
     state(rules, f"no such {subject} here")
@@ -35,8 +37,8 @@ def test_an_overlay_stops_the_launch_and_names_its_layer(place: Site, ada: Tenan
             place.launch(ada, "forbidden", workers=1)
     finally:
         state(models.RulesBody(), "the test is over")
-    told = refused.value.details
-    assert (told["layer"], told["subject"]) == (layer, subject)
-    assert str(told["value"]).startswith(VALUES[subject])
+    details = refused.value.details
+    assert (details["layer"], details["subject"]) == (layer, subject)
+    assert str(details["value"]).startswith(VALUES[subject])
     assert f"the {layer} policy" in str(refused.value.detail)
     assert [each.name for each in ada.client.iter_instances(ada.project_id) if each.name == "forbidden"] == []

@@ -4,10 +4,10 @@
 """
 
 from mooring_sdk import models
-from tests.e2e.slurm.cluster import SKU, Site, Tenant
+from tests.e2e.slurm.cluster import SKU, SlurmSite, SlurmTenant
 
 
-def test_a_cluster_is_deployed_used_grown_shrunk_and_stopped(place: Site, ada: Tenant) -> None:
+def test_a_cluster_is_deployed_used_grown_shrunk_and_stopped(place: SlurmSite, ada: SlurmTenant) -> None:
     cluster = place.launch(ada, "walk", workers=1).id
     (first,) = place.members(ada, cluster)
     assert place.slurm(ada, cluster, "srun", "--quiet", "printenv", "SLURMD_NODENAME").lines == [first.name]

@@ -53,7 +53,7 @@ while True:
 
 
 @dataclass
-class Scene:
+class IsolationScene:
     """Two sandboxes of two projects, a second sandbox of the first project, and the results of the attempts."""
 
     host: NamespaceHost
@@ -62,7 +62,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene_of(isolation: Isolation, directory: Path) -> AsyncIterator[Scene]:
+async def scene_of(isolation: Isolation, directory: Path) -> AsyncIterator[IsolationScene]:
     """Everything is tried once, by one program; the checks below evaluate the results."""
     mark = f"{MACHINE_MARK}-{secrets.token_hex(8)}"  # others may play the same on this machine
     (directory / f"{mark}.key").write_text(mark)
@@ -97,7 +97,7 @@ async def scene_of(isolation: Isolation, directory: Path) -> AsyncIterator[Scene
         # input.
         outcomes = parsed(await inside.python(SOURCE + RUN.format(given)))
         reached = parsed(await inside.python(SOURCE + REACH))
-        yield Scene(host, outcomes, reached)
+        yield IsolationScene(host, outcomes, reached)
     finally:
         watcher.kill()
         await watcher.wait()
@@ -180,13 +180,13 @@ def machine_pid(host: NamespaceHost, allocation_id: str) -> int:
     )
 
 
-def root_was_denied_everything(scene: Scene) -> None:
+def root_was_denied_everything(scene: IsolationScene) -> None:
     """Check each attempt by its name."""
     assert set(scene.outcomes) == set(adversary.ATTEMPTS)
     assert {name: outcome for name, outcome in scene.outcomes.items() if not outcome.startswith("denied")} == {}
 
 
-async def only_the_friend_received(scene: Scene) -> None:
+async def only_the_friend_received(scene: IsolationScene) -> None:
     """The neighbour of another project received nothing, the member of the same project did."""
     assert {name: outcome.split(" ")[0] for name, outcome in scene.reached.items()} == {
         "tcp": "got",
@@ -202,7 +202,7 @@ async def only_the_friend_received(scene: Scene) -> None:
     assert await neighbour.log("neighbour") == "listening\n"
 
 
-def nobody_holds_a_capability_beyond_the_short_list(scene: Scene) -> None:
+def nobody_holds_a_capability_beyond_the_short_list(scene: IsolationScene) -> None:
     """Check every process of a sandbox by the kernel's own status."""
     mask = sum(1 << number for number in confinement.KEPT.values())
     init = scene.host.store.load_init(Owner("alc_b", "member"))
@@ -216,7 +216,7 @@ def nobody_holds_a_capability_beyond_the_short_list(scene: Scene) -> None:
         assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
 
 
-def no_namespace_is_shared(scene: Scene) -> None:
+def no_namespace_is_shared(scene: IsolationScene) -> None:
     """Neither with the machine nor with the neighbour."""
     first, second = (scene.host.store.load_init(Owner(name, "_sandbox")) for name in ("alc_a", "alc_b"))
     assert first is not None
@@ -229,7 +229,7 @@ def no_namespace_is_shared(scene: Scene) -> None:
             assert number not in (second.namespaces[kind], namespace_processes.own_namespaces()[kind]), kind
 
 
-def users_are_a_range_of_its_own(scene: Scene) -> None:
+def users_are_a_range_of_its_own(scene: IsolationScene) -> None:
     """Of a sandbox that has one, on disk as well."""
     ranges = []
     for name in ("alc_a", "alc_b", "alc_friend"):

@@ -12,6 +12,7 @@ from agent.tests.support.process_sandboxes import A, B, host_below, root_of, she
 from mooring_agent.hosts import safe_paths
 from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner
 from mooring_agent.hosts.process import ProcessHost
+from tests.support.rows import every_row
 
 
 @pytest.fixture
@@ -55,7 +56,7 @@ async def test_an_absolute_path_counts_from_the_sandboxs_root(host: ProcessHost,
     assert (root_of(tmp_path) / "etc/passwd").read_bytes() == b"mine"
 
 
-@pytest.mark.parametrize(
+@every_row(
     "path",
     [
         "",

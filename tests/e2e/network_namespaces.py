@@ -1,7 +1,7 @@
-"""Further machines for a test: network namespaces, each with an address of its own on one wire.
+"""Further machines for a test: network namespaces, each with its own address on one bridge.
 
-An agent that runs in one of them has nothing of the network of the test's machine, and reaches the platform as an
-agent behind a gateway does: by a port that leads there.
+An agent in one of them sees nothing of the network of the test's machine; it reaches the platform through a forwarded
+port, as an agent behind a gateway does.
 """
 
 import contextlib
@@ -24,29 +24,29 @@ PART_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True)
-class Elsewhere:
-    """A machine's network."""
+class NetworkNamespace:
+    """The network of one machine."""
 
     name: str
     address: str
 
     @property
-    def way(self) -> tuple[str, ...]:
-        """Before a command, it runs there."""
+    def command_prefix(self) -> tuple[str, ...]:
+        """The words before a command that run it in this namespace."""
         return ("nsenter", f"--net={NAMESPACES / self.name}")
 
 
 @contextmanager
-def elsewhere(count: int, ports: Sequence[int]) -> Iterator[list[Elsewhere]]:
-    """So many machines on one wire; these ports of each machine's loopback lead to those of the test's own."""
+def network_namespaces(count: int, ports: Sequence[int]) -> Iterator[list[NetworkNamespace]]:
+    """Create namespaces on one bridge; these ports of their loopback are forwarded to the test's loopback."""
     mark = token_hex(2)
     wire = f"mrw{mark}"
     with ExitStack() as stack:
-        _ip("netns", "add", wire)  # the wire is nobody's: not even the test's machine is on it
+        _ip("netns", "add", wire)  # the bridge has its own namespace: not even the test's machine is on it
         stack.callback(_ip, "netns", "delete", wire)
         _ip("-n", wire, "link", "add", "wire", "type", "bridge")
         _ip("-n", wire, "link", "set", "wire", "up")
-        made = [Elsewhere(f"mrm{mark}-{number}", f"{WIRE}.{10 + number}") for number in range(count)]
+        made = [NetworkNamespace(f"mrm{mark}-{number}", f"{WIRE}.{10 + number}") for number in range(count)]
         for number, each in enumerate(made):
             _ip("netns", "add", each.name)
             stack.callback(_ip, "netns", "delete", each.name)
@@ -57,15 +57,15 @@ def elsewhere(count: int, ports: Sequence[int]) -> Iterator[list[Elsewhere]]:
             _ip("-n", each.name, "link", "set", "eth0", "up")
             _ip("-n", each.name, "route", "add", "default", "via", f"{WIRE}.1")
             for port in ports:
-                stack.enter_context(_leads_here(each, port))
+                stack.enter_context(_forwarded_port(each, port))
         yield made
 
 
 @contextmanager
-def _leads_here(machine: Elsewhere, port: int) -> Iterator[None]:
-    """Whoever connects to the port of the machine's loopback speaks with whoever listens at ours."""
+def _forwarded_port(machine: NetworkNamespace, port: int) -> Iterator[None]:
+    """Forward connections to this port of the machine's loopback to the same port of the test's loopback."""
     listening = run_inside(str(NAMESPACES / machine.name), lambda: socket.create_server((LOOPBACK, port), backlog=128))
-    taking = threading.Thread(target=_take, args=(listening, port), daemon=True)
+    taking = threading.Thread(target=_accept_connections, args=(listening, port), daemon=True)
     taking.start()
     try:
         yield
@@ -75,7 +75,7 @@ def _leads_here(machine: Elsewhere, port: int) -> Iterator[None]:
         listening.close()
 
 
-def _take(listening: socket.socket, port: int) -> None:
+def _accept_connections(listening: socket.socket, port: int) -> None:
     while True:
         try:
             near, _ = listening.accept()
@@ -87,10 +87,10 @@ def _take(listening: socket.socket, port: int) -> None:
             near.close()
             continue
         for source, target in ((near, far), (far, near)):
-            threading.Thread(target=_carry, args=(source, target), daemon=True).start()
+            threading.Thread(target=_copy_bytes, args=(source, target), daemon=True).start()
 
 
-def _carry(source: socket.socket, target: socket.socket) -> None:
+def _copy_bytes(source: socket.socket, target: socket.socket) -> None:
     with contextlib.suppress(OSError):
         while part := source.recv(PART_BYTES):
             target.sendall(part)

@@ -1,4 +1,4 @@
-"""What people are shown of a cluster by public reads: how it does, what its jobs used, and who did what."""
+"""Reads of a cluster through the public API and Slurm: health, usage of jobs, and audit."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from mooring_sdk import models
-from tests.e2e.slurm.cluster import Site, Tenant
+from tests.e2e.slurm.cluster import SlurmSite, SlurmTenant
 
 JOBS = "%A|%S|%e|%b|%a|%T"
 OF_ADAPTER = ("runtime.report", "secret.create", "secret.grant", "task.create")
-"""What an adapter does in the project."""
+"""The actions of an adapter in the project."""
 KEYS = {
     "add": "member.add", "drain": "member.drain", "remove": "member.remove", "replace": "member.replace",
     "deploy": "instance.create", "decommission": "instance.delete", "attach": "attachment.create",
@@ -20,8 +20,8 @@ KEYS = {
 """The permission that an operation needs; the others need the one to update."""
 
 
-def does(place: Site, tenant: Tenant, cluster: str, health: str) -> models.Instance:
-    """A cluster once Slurm was looked at and it does so."""
+def wait_for_health(place: SlurmSite, tenant: SlurmTenant, cluster: str, health: str) -> models.Instance:
+    """Wait until the cluster has this health."""
     seen = place.patiently(
         lambda _: tenant.client.get_instance(tenant.project_id, cluster), lambda each: each.health == health
     )
@@ -30,13 +30,13 @@ def does(place: Site, tenant: Tenant, cluster: str, health: str) -> models.Insta
 
 
 def in_slurm(member: models.Member) -> Mapping[str, Any]:
-    """What Slurm says of a member."""
-    told: Mapping[str, Any] = member.adapter_detail["slurm"]
-    return told
+    """The state of a member as Slurm reports it."""
+    detail: Mapping[str, Any] = member.adapter_detail["slurm"]
+    return detail
 
 
-def job_state(place: Site, tenant: Tenant, cluster: str, job: str, user: str = "app") -> str:
-    """How a job stands, as this user sees it."""
+def job_state(place: SlurmSite, tenant: SlurmTenant, cluster: str, job: str, user: str = "app") -> str:
+    """The state of a job, as this user sees it."""
     lines = place.slurm(tenant, cluster, "scontrol", "-o", "show", "job", job, user=user).text
     return next((word.partition("=")[2] for word in lines.split() if word.startswith("JobState=")), lines)
 
@@ -45,15 +45,15 @@ def job_state(place: Site, tenant: Tenant, cluster: str, job: str, user: str = "
 
 
 @dataclass(frozen=True)
-class Used:
+class JobUsage:
     """The hours of a job in a unit, and the account that it ran under."""
 
     hours: float
     account: str
 
 
-def used(place: Site, tenant: Tenant, cluster: str) -> dict[tuple[str, str], Used]:
-    """What each job that is over used in each unit, by Slurm's own words; its times are whole seconds."""
+def job_usage(place: SlurmSite, tenant: SlurmTenant, cluster: str) -> dict[tuple[str, str], JobUsage]:
+    """The usage of each ended job by unit, from Slurm's own records, whose times are whole seconds."""
     found = {}
     for line in place.slurm(tenant, cluster, "squeue", "-h", "-a", "-t", "all", "-o", JOBS, user="root").lines:
         job, started, ended, wanted, account, state = line.strip().split("|")
@@ -63,30 +63,33 @@ def used(place: Site, tenant: Tenant, cluster: str) -> dict[tuple[str, str], Use
         gpus = int(wanted.rpartition(":")[2]) if "gpu" in wanted else 0
         for unit, quantity in (("job_hours", hours), ("gpu_hours", hours * gpus)):
             if quantity > 0:
-                found[job, unit] = Used(round(quantity, 9), account)
+                found[job, unit] = JobUsage(round(quantity, 9), account)
     return found
 
 
-def is_metered(
-    tenant: Tenant, cluster: str, wanted: Mapping[tuple[str, str], Used], projects: Mapping[str, str] | None = None
+def assert_metered(
+    tenant: SlurmTenant,
+    cluster: str,
+    wanted: Mapping[tuple[str, str], JobUsage],
+    projects: Mapping[str, str] | None = None,
 ) -> None:
-    """One record of each job and unit, which repeats nothing that is paid already, and names who used it."""
+    """One usage record of each job and unit, covered by the allocation, with the project that used it."""
     records = list(tenant.client.iter_usage_records(tenant.project_id, cluster, limit=100))
     names = [(each.record_id.split("/")[1], each.unit) for each in records]
     assert Counter(names) == Counter(dict.fromkeys(wanted, 1))
     assert {each.covered_by_allocation for each in records} <= {True}
-    told = {name: (float(each.quantity), each.attached_project_id) for name, each in zip(names, records, strict=True)}
+    usage = {name: (float(each.quantity), each.attached_project_id) for name, each in zip(names, records, strict=True)}
     expected = {name: (each.hours, (projects or {}).get(each.account)) for name, each in wanted.items()}
-    assert told == expected
+    assert usage == expected
 
 
-# Who did what ---------------------------------------------------------------------------------------------------------
+# Audit ----------------------------------------------------------------------------------------------------------------
 
 
-def audited(tenant: Tenant, cluster: str) -> Counter[str]:
-    """What was asked of a cluster, each with one row under the person who asked; how often each was.
+def count_audited(tenant: SlurmTenant, cluster: str) -> Counter[str]:
+    """Count the operations of a cluster; each has one audit row of the user who requested it.
 
-    And what its adapter did in the project stands under the account of the app, and under nobody else's.
+    What the adapter did in the project is audited under the service account of the app, and no other.
     """
     person, project = tenant.client.get_whoami().id, tenant.project_id
     asked = {
@@ -101,7 +104,7 @@ def audited(tenant: Tenant, cluster: str) -> Counter[str]:
     )
     assert found == Counter((each, key_of(name), "user") for each, (name, _) in asked.items())
     assert {who for _, who in asked.values()} == {person}
-    _is_by_its_account(tenant, cluster)
+    _assert_audited_by_account(tenant, cluster)
     members = {each.id for each in tenant.client.iter_members(project, cluster, limit=100)}
     resumed = [each for each in rows if str(each.route).endswith("/resume") and each.subject_id in members]
     assert {each.action for each in resumed} <= {key_of("drain")}
@@ -113,7 +116,7 @@ def key_of(name: str) -> str:
     return f"scheduler.{name}" if "." in name else KEYS.get(name, "instance.update")
 
 
-def _is_by_its_account(tenant: Tenant, cluster: str) -> None:
+def _assert_audited_by_account(tenant: SlurmTenant, cluster: str) -> None:
     account = tenant.client.get_instance(tenant.project_id, cluster).service_account_id
     for action in OF_ADAPTER:
         rows = tenant.client.iter_project_audit(tenant.project_id, limit=100, action=action, most=100)

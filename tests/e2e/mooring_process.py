@@ -1,8 +1,8 @@
-"""A whole Mooring for tests that span its parts: `mooring up`, as a person starts it, on a database of its own.
+"""`mooring up` as a process for end-to-end tests, each with its own database.
 
-It is started, stopped and started again by its own command, and everything else goes through its public API. What the
-very first start makes, the cluster, the schema and the first admin, is made once in a run of the tests and copied:
-each test has its own all the same. How a first start goes is shown by test_up.py and test_demo.py.
+Tests start, stop and restart it by its own command; everything else goes through the public API. The result of the
+first start (database cluster, schema, first admin) is made once in a test run and copied for each test.
+test_up.py and test_demo.py test the first start itself.
 """
 
 import fcntl
@@ -24,9 +24,9 @@ from tools.ports import free_port
 START_SECONDS_MAX = 180.0
 FIRST_ADMIN = "admin@mooring.local"
 PASSWORD = "correct horse battery staple"
-HASTY = "fsync = off\nfull_page_writes = off\nsynchronous_commit = off\n"
-"""Whatever is killed here, the machine goes on: nothing has to survive a loss of power."""
-GENEROUS = {
+WITHOUT_DURABILITY = "fsync = off\nfull_page_writes = off\nsynchronous_commit = off\n"
+"""Tests kill processes, never the machine, so nothing has to survive a loss of power."""
+HIGH_LIMITS = {
     "MOORING_RATE_LIMIT_PER_SECOND": "10000",
     "MOORING_RATE_LIMIT_BURST": "10000",
     "MOORING_SIGN_IN_LIMIT_PER_MINUTE": "10000",
@@ -34,12 +34,12 @@ GENEROUS = {
     "MOORING_CHECK_WAIT_SECONDS": "60",
 }
 shared: Path | None = None
-"""What all workers of one run of the tests share, a place that pytest clears; without it every start is a first one."""
+"""A directory shared by all workers of a test run, which pytest clears; without it every start is a first start."""
 
 
 @dataclass
-class Mooring:
-    """A Mooring in a directory, at one address over all its starts."""
+class MooringProcess:
+    """One Mooring with its data directory; the address stays the same over restarts."""
 
     directory: Path
     port: int
@@ -57,12 +57,12 @@ class Mooring:
         return (self.directory / "code").read_text(encoding="utf-8").strip()
 
     def start(self) -> None:
-        """Start it and wait until it is ready."""
+        """Start the process and wait until it is ready."""
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("MOORING_")}
         own = {
             "MOORING_FIRST_ADMIN_CODE_FILE": str(self.directory / "code"),
             "MOORING_RELAY_LISTEN_PORT": str(self.relay_port),
-            **GENEROUS,
+            **HIGH_LIMITS,
             **self.environment,
         }
         command = [sys.executable, "-m", "mooring_cli", "up", "--no-node", "--data-dir", str(self.directory / "data")]
@@ -79,20 +79,20 @@ class Mooring:
             deadline_seconds=START_SECONDS_MAX,
             retry=RetryPolicy(attempts=20, first_pause_seconds=0.05, longest_pause_seconds=0.1),
         )
-        # In slices, so that a process that has ended is not waited for.
+        # Short attempts, so that a process that has ended is noticed.
         until = time.monotonic() + START_SECONDS_MAX
         with Client(self.url, settings=patient) as client:
             while self.process.poll() is None and time.monotonic() < until:
                 try:
                     client.get_readiness()
                     return
-                except MooringError as error:  # nobody listens yet, or the database does not answer yet
+                except MooringError as error:  # not listening yet, or the database is not ready yet
                     if not error.retryable:
                         raise
         raise MooringError(f"it did not start: {(self.directory / 'log').read_text()[-2000:]}")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Stop it; its exit code."""
+        """Stop the process; its exit code."""
         assert self.process is not None
         self.process.send_signal(number)
         code = self.process.wait(timeout=START_SECONDS_MAX)
@@ -101,11 +101,11 @@ class Mooring:
 
 
 @contextmanager
-def running(**settings: str) -> Iterator[Mooring]:
-    """A Mooring of the test's own, with these settings, removed at the end."""
-    with _place() as directory:
-        mooring = Mooring(directory, free_port(), environment=settings)
-        copy_begun(directory)
+def running_mooring(**settings: str) -> Iterator[MooringProcess]:
+    """Run a Mooring with these settings; stop and remove it at the end."""
+    with _temporary_directory() as directory:
+        mooring = MooringProcess(directory, free_port(), environment=settings)
+        copy_first_start(directory)
         try:
             mooring.start()
             yield mooring
@@ -114,25 +114,25 @@ def running(**settings: str) -> Iterator[Mooring]:
                 mooring.stop()
 
 
-def copy_begun(directory: Path) -> None:
-    """Let it not be the first start there."""
+def copy_first_start(directory: Path) -> None:
+    """Copy the result of a first start into the directory."""
     if shared is not None:
-        _copy(f"{_begun(shared)}/.", directory)
+        _copy(f"{_first_start(shared)}/.", directory)
 
 
-def _begun(place: Path) -> Path:
-    """What a first start leaves behind; whoever of all workers comes first makes it, and the others wait."""
+def _first_start(place: Path) -> Path:
+    """What a first start leaves behind: the first of all test workers makes it, the others wait."""
     place.mkdir(exist_ok=True)
     whole, unfinished = place / "begun", place / "unfinished"
     with (place / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not whole.exists():
-            with _place() as directory:
+            with _temporary_directory() as directory:
                 (directory / "data" / "postgres").mkdir(parents=True)
                 for each in (directory / "data", directory / "data" / "postgres"):
                     each.chmod(0o711)
-                (directory / "data" / "postgres" / "local.conf").write_text(HASTY)
-                mooring = Mooring(directory, free_port())
+                (directory / "data" / "postgres" / "local.conf").write_text(WITHOUT_DURABILITY)
+                mooring = MooringProcess(directory, free_port())
                 mooring.start()
                 mooring.stop()
                 (directory / "log").unlink()
@@ -143,13 +143,13 @@ def _begun(place: Path) -> Path:
 
 
 def _copy(source: str | Path, target: Path) -> None:
-    """With owners and modes; the empty parts of files take no room."""
+    """Copy with owners and modes; files stay sparse."""
     subprocess.run(["cp", "--archive", "--sparse=always", source, target], check=True)
 
 
 @contextmanager
-def _place() -> Iterator[Path]:
-    """A directory that is short, as sockets need it, and open for the database's account."""
+def _temporary_directory() -> Iterator[Path]:
+    """A directory with a short path, as sockets need it, that the database's account can enter."""
     directory = Path(tempfile.mkdtemp(prefix="mooring-e2e-"))
     directory.chmod(0o711)  # as root the database runs as another account, which has to pass through
     try:

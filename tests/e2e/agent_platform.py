@@ -1,8 +1,7 @@
-"""A small cloud for tests that span its parts: a Mooring, a tenant with two projects, and machines with real agents.
+"""A platform with real agents: a Mooring process, a tenant with two projects, and machines.
 
-Several agents may live on the test's machine, each with a state directory of its own. They are programs of their
-own, killed and started as a test likes; at the end each sandbox is destroyed by the platform, or by the fixture if
-a test has failed.
+Several agents may run on the test's machine, each with its own state directory. They are separate processes that a
+test kills and restarts; at the end the platform destroys each sandbox, or the fixture does if a test has failed.
 """
 
 import asyncio
@@ -20,32 +19,31 @@ from typing import Any
 from mooring_agent.containers.podman import Podman
 from mooring_agent.hosts.select import create_host
 from mooring_sdk import Client, ClientSettings, models
-from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
+from tests.e2e.mooring_process import FIRST_ADMIN, PASSWORD, MooringProcess, running_mooring
 
 PATIENT = ClientSettings(timeout_seconds=90, deadline_seconds=300)
 SECONDS_MAX = 240.0
 
 
 @dataclass
-class Machine:
-    """A machine: an agent's state directory, and its process while it runs."""
+class AgentMachine:
+    """The state directory of an agent, and its process while it runs."""
 
     directory: Path
     host: str
     node_id: str
     gpus: int
     process: "subprocess.Popen[bytes] | None" = None
-    way: tuple[str, ...] = ()  # before a command, it runs on another machine
+    command_prefix: tuple[str, ...] = ()  # runs a command on another machine
 
     @classmethod
     def joined(
-        cls, place: Path, platform: tuple[str, str], host: str, gpus: int, way: tuple[str, ...] = ()
-    ) -> "Machine":
-        """A machine that has joined a platform, by its address and a one-time token, with its agent running."""
+        cls, place: Path, host: str, gpus: int, *, url: str, token: str, command_prefix: tuple[str, ...] = ()
+    ) -> "AgentMachine":
+        """Enrol a machine at the platform of this URL with a one-time token, and start its agent."""
         place.mkdir(mode=0o700)
-        url, token = platform
         command = [
-            *way,
+            *command_prefix,
             sys.executable,
             "-m",
             "mooring_agent",
@@ -59,16 +57,15 @@ class Machine:
             "--name",
             place.name,
         ]
-        told = subprocess.run(command, input=token, text=True, capture_output=True, check=False)
-        assert told.returncode == 0, told.stderr
-        machine = cls(place, host, told.stdout.split()[2], gpus, way=way)
+        enrolled = subprocess.run(command, input=token, text=True, capture_output=True, check=False)
+        assert enrolled.returncode == 0, enrolled.stderr
+        machine = cls(place, host, enrolled.stdout.split()[2], gpus, command_prefix=command_prefix)
         machine.start()
         return machine
 
     def start(self) -> None:
-        """Start its agent."""
         command = [
-            *self.way,
+            *self.command_prefix,
             sys.executable,
             "-m",
             "mooring_agent",
@@ -84,38 +81,37 @@ class Machine:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> None:
-        """End its agent; what runs in sandboxes goes on."""
+        """Stop the agent; the programs in its sandboxes keep running."""
         if self.process is not None:
             self.process.send_signal(number)
             self.process.wait(timeout=180)
             self.process = None
 
     def clear(self) -> None:
-        """Take away what a failed test left standing; after one that passed there is nothing."""
+        """Remove what a failed test left behind; a passed test leaves nothing."""
         asyncio.run(create_host(self.host, self.directory, self.node_id).sweep([]))
         shutil.rmtree(Podman(self.directory / "containers").run, ignore_errors=True)
 
     def said(self) -> str:
-        """The agent's log."""
         return (self.directory / "log").read_text(errors="replace")
 
 
 @dataclass
-class Cloud:
-    """The cloud, with a client for each who acts in it."""
+class AgentPlatform:
+    """The platform, with a client for each of its users."""
 
-    mooring: Mooring
+    mooring: MooringProcess
     admin: Client
     tenant_admin: Client
     tenant: Any
     projects: list[Any]
     directory: Path
     token: str  # of the tenant's admin, for the command line
-    machines: list[Machine] = field(default_factory=list)
+    machines: list[AgentMachine] = field(default_factory=list)
 
     @contextmanager
     def member(self, role: str, project: Any) -> Iterator[Client]:
-        """Somebody with this role in a project."""
+        """A client signed in as a new user with this role in the project."""
         email = (
             f"{role.replace('_', '-')}-{len(list(self.tenant_admin.iter_tenant_users(self.tenant.id)))}@harbour.test"
         )
@@ -128,16 +124,16 @@ class Cloud:
         with Client(self.mooring.url, token=entered.token, settings=PATIENT) as client:
             yield client
 
-    def join(self, host: str, gpus: int = 4) -> Machine:
-        """A machine that joins, with its agent running."""
+    def join(self, host: str, gpus: int = 4) -> AgentMachine:
+        """Enrol another machine and start its agent."""
         place = self.directory / f"machine-{len(self.machines)}"
         token = self.admin.create_enrolment_token(region="here").token
-        machine = Machine.joined(place, (self.mooring.url, token), host, gpus)
+        machine = AgentMachine.joined(place, host, gpus, url=self.mooring.url, token=token)
         self.machines.append(machine)
         return machine
 
     def offer(self, shape: str = "gpu_slice") -> None:
-        """Let simulated GPUs be had."""
+        """Create a SKU of simulated GPUs."""
         self.admin.create_sku(
             slug=shape.replace("_", "-"),
             display_name=f"Simulated {shape}",
@@ -150,31 +146,31 @@ class Cloud:
         )
 
     def allocate(self, project: Any, gpus: int = 1, shape: str = "gpu_slice") -> Any:
-        """An active allocation."""
+        """Create an allocation and wait until it is active."""
         asked = self.tenant_admin.create_allocation(
             project.id, sku=shape.replace("_", "-"), shape=shape, gpu_count=gpus, name="box"
         )
         return self.until(lambda seen: seen.status == "active", project, asked.id)
 
     def until(self, wanted: Any, project: Any, allocation_id: str) -> Any:
-        """The allocation once it is as wanted; a failure says how it stands instead."""
+        """Wait until the allocation is as wanted; a timeout prints its last state."""
         end = time.monotonic() + SECONDS_MAX
         seen = self.tenant_admin.get_allocation(project.id, allocation_id)
         while not wanted(seen):
-            told = self.machines[-1].said()[-3000:] if self.machines else ""
-            assert time.monotonic() < end, f"{seen}\n{told}"
+            output = self.machines[-1].said()[-3000:] if self.machines else ""
+            assert time.monotonic() < end, f"{seen}\n{output}"
             seen = self.tenant_admin.get_allocation(project.id, allocation_id, wait=10, changed_from=seen.etag)
         return seen
 
     def do(self, project: Any, allocation: Any, type: str, arguments: dict[str, Any], **other: Any) -> Any:
-        """A task to its end."""
+        """Create a task and wait until it has ended."""
         made = self.tenant_admin.create_allocation_task(
             project.id, allocation.id, type=type, arguments=arguments, **other
         )
         return self.ended(project, made.id)
 
     def ended(self, project: Any, task_id: str) -> Any:
-        """A task once it has ended."""
+        """Wait until a task has ended."""
         end = time.monotonic() + SECONDS_MAX
         seen = self.tenant_admin.get_task(project.id, task_id)
         while seen.finished_at is None:
@@ -184,9 +180,9 @@ class Cloud:
 
 
 @contextmanager
-def cloud() -> Iterator[Cloud]:
-    """A cloud of the test's own, without machines."""
-    with running() as mooring, Client(mooring.url, settings=PATIENT) as door:
+def running_agent_platform() -> Iterator[AgentPlatform]:
+    """Start a platform without machines; remove it at the end."""
+    with running_mooring() as mooring, Client(mooring.url, settings=PATIENT) as door:
         first = door.sign_in(email=FIRST_ADMIN, one_time_code=mooring.code, new_password=PASSWORD)
         with Client(mooring.url, token=first.token, settings=PATIENT) as admin:
             tenant = admin.create_tenant(
@@ -204,7 +200,7 @@ def cloud() -> Iterator[Cloud]:
                 projects = [
                     ada.create_project(tenant.id, slug=slug, display_name=slug) for slug in ("vision", "speech")
                 ]
-                made = Cloud(mooring, admin, ada, tenant, projects, mooring.directory, entered.token)
+                made = AgentPlatform(mooring, admin, ada, tenant, projects, mooring.directory, entered.token)
                 try:
                     yield made
                 finally:

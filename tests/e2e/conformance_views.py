@@ -1,4 +1,4 @@
-"""What the conformance suite sees of an operation and a task."""
+"""Converts operations and tasks of the SDK into the types of the conformance suite."""
 
 from mooring_adapter.conformance.platform_protocol import (
     OperationStatus,

@@ -1,8 +1,7 @@
-"""What a cluster has on its machine, by the kernel's own tables: noted while it runs, and looked for afterwards.
+"""The footprint of a cluster on its machine, from the kernel's tables: recorded while it runs, looked for afterwards.
 
-Other sandboxes of the machine come and go meanwhile, and other clusters of the same agent stand: only what is this
-cluster's is compared. A cable has a name of its own in whatever network it lies, and a socket a number that is not
-given again.
+Other sandboxes of the machine come and go meanwhile, and other clusters of the same agent exist: only what belongs to
+this cluster is compared. A veth link has a unique name in every network namespace, and a socket's inode is not reused.
 """
 
 import contextlib
@@ -16,63 +15,62 @@ from mooring_agent.hosts.namespace import NamespaceHost, init_process, namespace
 from mooring_agent.hosts.namespace.project_network import BRIDGE, list_links, run_inside
 from mooring_agent.hosts.namespace.sandbox_records import UIDS
 from mooring_agent.kernel import proc
-from tests.e2e.cloud import Machine
-from tests.e2e.traces import traces_of
+from tests.e2e.agent_platform import AgentMachine
+from tests.e2e.leftovers import leftovers_of
 
 NAMED_NETWORKS = Path("/run/netns")
 NO_CABLE = {"lo", BRIDGE}
 
 
-def network_number(way: str) -> int:
-    """The kernel's number of a network."""
-    return os.stat(way).st_ino
+def network_number(path: str) -> int:
+    """The inode of a network namespace."""
+    return os.stat(path).st_ino
 
 
-def ways() -> Iterator[tuple[str, int]]:
-    """A way into every network of the machine, and since when it is there: by who is in it, has it open, or by a name.
+def network_paths() -> Iterator[tuple[str, int]]:
+    """A path to every network namespace of the machine, and its age: by a process in it, an open file, or a name.
 
-    A network that nobody has by any of these is gone.
+    A namespace without any of these is gone.
     """
     known: set[str] = set()
     for pid in proc.pids():
         if (process := namespace_processes.read(pid)) is None:
             continue
         opened = [(f"/proc/{pid}/fd/{number}", target) for number, target in proc.descriptors(pid)]
-        for way, target in ((f"/proc/{pid}/ns/net", f"net:[{process.namespaces.get('net')}]"), *opened):
+        for path, target in ((f"/proc/{pid}/ns/net", f"net:[{process.namespaces.get('net')}]"), *opened):
             if target.startswith("net:[") and target not in known:
                 known.add(target)
-                yield way, process.start
+                yield path, process.start
     if NAMED_NETWORKS.is_dir():
         yield from ((str(each), 0) for each in NAMED_NETWORKS.iterdir())
 
 
-def socket_numbers(way: str) -> frozenset[int]:
-    """The sockets of all kinds in a network."""
-    return run_inside(way, lambda: frozenset(each.inode for each in proc.sockets()))
+def socket_numbers(path: str) -> frozenset[int]:
+    """The inodes of all sockets in a network namespace."""
+    return run_inside(path, lambda: frozenset(each.inode for each in proc.sockets()))
 
 
 def own_paths() -> list[str]:
-    """The files of the machine itself that are unix sockets."""
+    """The paths of the unix sockets of the machine itself."""
     return [each.path for each in proc.sockets("/proc/self/net") if each.path.startswith("/")]
 
 
 @dataclass(frozen=True)
-class Footprint:
-    """The directories, ranges of users, groups, namespaces, cables and sockets of some sandboxes."""
+class SandboxFootprint:
+    """The directories, uid ranges, control groups, namespaces, links and sockets of some sandboxes."""
 
     directories: tuple[Path, ...]
-    users: Mapping[int, str]  # the first of each range, and the directory that held it
-    registry: Path  # of the ranges of all agents of the machine
+    users: Mapping[int, str]  # the first uid of each range, and the directory that held it
+    registry: Path  # of the uid ranges of all agents of the machine
     groups: tuple[Path, ...]
     namespaces: frozenset[tuple[str, int]]
     links: frozenset[str]
-    projects: frozenset[int]  # the networks where the other ends of the cables are
-    sockets: frozenset[int]  # that its processes had open
-    taken_at: int  # in the kernel's ticks: who came later may have been given a number that is free again
+    projects: frozenset[int]  # the network namespaces with the other ends of the links
+    sockets: frozenset[int]  # that the processes had open
+    taken_at: int  # in clock ticks: later processes may reuse a freed number
 
     @classmethod
-    def of(cls, machine: Machine, allocations: Collection[str]) -> "Footprint":
-        """As it is now."""
+    def of(cls, machine: AgentMachine, allocations: Collection[str]) -> "SandboxFootprint":
         host = NamespaceHost(machine.directory / "host", machine.node_id)
         records = [record for each in allocations if (record := host.store.load(each)) is not None]
         assert len(records) == len(allocations)
@@ -99,15 +97,15 @@ class Footprint:
         )
 
     def left(self) -> list[str]:
-        """What of it is still there: files, mounts and disks, processes, control groups, namespaces, links, sockets."""
+        """What is left: files, mounts and disks, processes, control groups, namespaces, links, sockets."""
         found = [f"directory {each}" for each in self.directories if each.exists()]
         found += [f"group {each}" for each in self.groups if each.exists()]
-        found += [trace for each in self.directories for trace in traces_of(each)]
-        # A range that is free again may be given to a sandbox of anybody, who came or went during the survey as well.
+        found += [trace for each in self.directories for trace in leftovers_of(each)]
+        # A freed uid range may be given to another sandbox, also during the survey.
         before, survey = uid_ranges.allocated(self.registry), namespace_processes.survey()
         after = uid_ranges.allocated(self.registry)
         own = [first for first, holder in self.users.items() if {before.get(first), after.get(first)} <= {holder, None}]
-        # So may the number of a namespace; somebody older may be inside of one for a moment.
+        # So may the number of a namespace; an older process may enter one for a moment.
         given = {
             item
             for each in survey
@@ -123,19 +121,19 @@ class Footprint:
         return [*found, *self._left_in_networks()]
 
     def _left_in_networks(self) -> Iterator[str]:
-        """Cables and sockets in whatever network of the machine, and a project's network that nobody is on any more."""
+        """Links and sockets in any network namespace, and project networks that are no longer used."""
         yield from (
             f"socket {path}" for path in own_paths() if any(path.startswith(f"{each}/") for each in self.directories)
         )
-        for way, begun in ways():
+        for path, begun in network_paths():
             with contextlib.suppress(OSError):  # it has ended meanwhile
-                number, there = network_number(way), list_links(way)
+                number, there = network_number(path), list_links(path)
                 yield from (f"link {each} in net:{number}" for each in self.links.intersection(there))
                 if number in self.projects and begun <= self.taken_at and set(there) <= NO_CABLE:
                     yield f"network net:{number} without a cable"
-                yield from (f"socket {each} in net:{number}" for each in self.sockets & socket_numbers(way))
+                yield from (f"socket {each} in net:{number}" for each in self.sockets & socket_numbers(path))
 
 
 def is_of(process: namespace_processes.NamespaceProcess, ranges_of_users: Sequence[int]) -> bool:
-    """Whether somebody of these ranges of users runs it."""
+    """Whether a user of these uid ranges runs it."""
     return any(first <= process.uid < first + UIDS for first in ranges_of_users)

@@ -1,7 +1,7 @@
-"""A developer's workshop for tests of the catalog: a whole Mooring, a real registry as its own, and the command.
+"""A platform with a registry for tests of the catalog: a Mooring process, a real registry, and the CLI.
 
 The registry is Debian's docker-registry, set up as an operator does it: Mooring says what the registry has to trust,
-the registry is started with that, and Mooring is told where it is. Everything that is asked of Mooring then goes
+the registry is started with that, and Mooring gets its address. Everything that is asked of Mooring then goes
 through `mooring …` as a process of its own; only pushing and signing are done here, as a developer's tools do them.
 """
 
@@ -30,20 +30,20 @@ from mooring_cli.main import mooring
 from server.tests.support.agents import Machine
 from server.tests.support.images import archive, image, layer, push
 from server.tests.support.registry_process import RunningRegistry, running_registry
-from tests.e2e.running import FIRST_ADMIN, PASSWORD, Mooring, running
+from tests.e2e.mooring_process import FIRST_ADMIN, PASSWORD, MooringProcess, running_mooring
 from tools.ports import free_port
 
 WHY = "the walk through the catalog asks for it"
 LOOPBACK = Reach(allowed=read_networks("127.0.0.0/8"))
 COMMAND_SECONDS_MAX = 240
-PLAYED = {"MOORING_NODE_UNREACHABLE_SECONDS": "86400"}
-"""A machine that is played reports once, and is to stay reachable however long a test takes."""
+LONG_REACHABLE = {"MOORING_NODE_UNREACHABLE_SECONDS": "86400"}
+"""A fake machine reports once, and has to stay reachable for as long as a test takes."""
 _numbers = count(1)
 
 
 @dataclass(frozen=True)
-class Given:
-    """The token that publishing gave, for whatever the registry asks."""
+class FixedToken:
+    """The token of a publish intent, for every scope that the registry asks for."""
 
     fixed: str
 
@@ -52,8 +52,8 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Ran:
-    """What came of one run of the command."""
+class CommandResult:
+    """Exit code and output of one CLI command."""
 
     words: tuple[str, ...]
     exit_code: int
@@ -62,24 +62,21 @@ class Ran:
 
     @property
     def data(self) -> Any:
-        """The output as JSON."""
         assert self.exit_code == 0, f"{' '.join(self.words)}: {self.err}"
         return json.loads(self.out)
 
     @property
     def error(self) -> Any:
-        """The error as JSON."""
         assert self.exit_code != 0, f"{' '.join(self.words)}: {self.out}"
         return json.loads(self.err.splitlines()[-1])["error"]
 
     @property
     def code(self) -> str:
-        """The error's code."""
         return str(self.error["code"])
 
 
 @dataclass(frozen=True)
-class Pushed:
+class PushedImage:
     """An image that was pushed and registered."""
 
     id: str
@@ -90,10 +87,10 @@ class Pushed:
 
 
 @dataclass
-class Workshop:
-    """Mooring, its registry, a tenant with a project, and the command in the hands of their admins."""
+class RegistryPlatform:
+    """Mooring, its registry, a tenant with a project, and the CLI signed in as their admins."""
 
-    mooring: Mooring
+    mooring: MooringProcess
     registry: RunningRegistry
     home: Path
     context: str = "platform"
@@ -101,10 +98,10 @@ class Workshop:
     project_id: str = ""
     user_id: str = ""
     environment: dict[str, str] = field(default_factory=dict)
-    is_quick: bool = False  # the command is run inside of the test: a process each time takes longer
+    is_quick: bool = False  # run the CLI inside the test process, which is faster
 
-    def run(self, *words: str, stdin: str = "", context: str | None = None) -> Ran:
-        """Run the command as a process, with an empty home of its own, and JSON as its form."""
+    def run(self, *words: str, stdin: str = "", context: str | None = None) -> CommandResult:
+        """Run the CLI as a process with its own empty home and JSON output."""
         done = subprocess.run(
             [sys.executable, "-m", "mooring_cli", *self._words(words, context)],
             input=stdin,
@@ -115,17 +112,17 @@ class Workshop:
             env={"HOME": str(self.home), "PATH": os.environ["PATH"], **self.environment},
             cwd=self.home,
         )
-        return Ran(words, done.returncode, done.stdout, done.stderr)
+        return CommandResult(words, done.returncode, done.stdout, done.stderr)
 
     def did(self, *words: str, context: str | None = None) -> Any:
-        """What a command says that must succeed."""
+        """Run a command that has to succeed; its output as data."""
         return self._ran(words, context).data
 
-    def ran(self, *words: str) -> Ran:
-        """Run the command: as a process, or inside of the test where that is enough."""
+    def ran(self, *words: str) -> CommandResult:
+        """Run a command: as a process, or inside the test process where that is enough."""
         return self._ran(words)
 
-    def _ran(self, words: tuple[str, ...], context: str | None = None) -> Ran:
+    def _ran(self, words: tuple[str, ...], context: str | None = None) -> CommandResult:
         if not self.is_quick:
             return self.run(*words, context=context)
         unset = {name: None for name in os.environ if name.startswith(("MOORING_", "XDG_"))}
@@ -133,7 +130,7 @@ class Workshop:
         result = CliRunner().invoke(mooring, self._words(words, context), env=here)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
-        return Ran(words, result.exit_code, result.stdout, result.stderr)
+        return CommandResult(words, result.exit_code, result.stdout, result.stderr)
 
     def _words(self, words: tuple[str, ...], context: str | None) -> list[str]:
         chosen = [] if "login" in words else ["--context", context or self.context]
@@ -161,7 +158,7 @@ class Workshop:
         assert ran.exit_code == 0, ran.err
 
     def settle(self, slug: str) -> None:
-        """A tenant with an admin and a project; from now on the command acts there."""
+        """Create a tenant with an admin and a project, and use it for all further commands."""
         made = self.did(
             "tenants",
             "create",
@@ -180,7 +177,7 @@ class Workshop:
         self.project_id = self.did("projects", "create", "--slug", "vision", "--display-name", "Vision")["id"]
 
     def equip(self) -> None:
-        """A machine that is played, and what is sold of it: without capacity no app may be launched."""
+        """Enrol a fake machine and create a SKU: without capacity no app can be launched."""
         token = self.did("nodes", "enrolment-tokens", "create", context="platform")["token"]
 
         async def join() -> None:
@@ -221,8 +218,8 @@ class Workshop:
 
     # The developer's own tools
 
-    def pushed(self, name: str = "") -> Pushed:
-        """A new image, made on the spot, pushed with the token that publishing gives, and registered."""
+    def pushed(self, name: str = "") -> PushedImage:
+        """Build a new image, push it with the token of a publish intent, and register it."""
         number = next(_numbers)
         intent = self.did("artifacts", "publish", "--name", name or f"image-{number}")
         content = [layer(archive({"bin/program": f"program {number}".encode()}))]
@@ -232,10 +229,10 @@ class Workshop:
 
         digest = asyncio.run(self._pushing(intent["registry_token"], send))
         made = self.did("artifacts", "register", "--kind", "oci", "--location", intent["location"], "--digest", digest)
-        return Pushed(made["id"], digest, intent["repository"], intent["location"], intent["registry_token"])
+        return PushedImage(made["id"], digest, intent["repository"], intent["location"], intent["registry_token"])
 
-    def signed(self, pushed: Pushed, key: SigningKey, name: str | None = None) -> None:
-        """Add a signature; with another name it is one that was made for elsewhere."""
+    def signed(self, pushed: PushedImage, key: SigningKey, name: str | None = None) -> None:
+        """Sign an image; with `name` the signature is for another location."""
 
         async def send(pusher: RegistryPusher) -> None:
             await sign_as_tag(pusher, pushed.repository, pushed.digest, key, name=name)
@@ -245,13 +242,15 @@ class Workshop:
     async def _pushing(self, token: str, send: Any) -> Any:
         dialer = EgressClient(LOOPBACK)
         try:
-            place = RegistryPlace(self.registry.url, credentials=Given(token), token_hosts=frozenset({"127.0.0.1"}))
+            place = RegistryPlace(
+                self.registry.url, credentials=FixedToken(token), token_hosts=frozenset({"127.0.0.1"})
+            )
             return await send(RegistryPusher(RegistryClient(place, dialer)))
         finally:
             await dialer.close()
 
     def trusted(self, key: SigningKey, name: str) -> str:
-        """Have a key trusted, from the file that a signing tool writes; its id."""
+        """Add a signer key from the file that a signing tool writes; its id."""
         file = self.home / f"{name}.pub"
         file.write_text(key.trusted("").pem)
         return str(self.did("signer-keys", "add", "--name", name, "--public-key-pem", f"@{file}")["id"])
@@ -281,27 +280,27 @@ class Workshop:
         """One move of a version's promotion that must succeed."""
         return self.did("apps", "versions", "promote", slug, number, "--move", move, "--reason", WHY, *further)
 
-    def move(self, artifact: str, move: str, *further: str) -> Ran:
+    def move(self, artifact: str, move: str, *further: str) -> CommandResult:
         """One move of an artifact's promotion."""
         return self.ran("artifacts", "promote", artifact, "--move", move, "--reason", WHY, *further)
 
-    def move_version(self, slug: str, number: str, move: str, *further: str) -> Ran:
+    def move_version(self, slug: str, number: str, move: str, *further: str) -> CommandResult:
         """One move of a version's promotion."""
         return self.ran("apps", "versions", "promote", slug, number, "--move", move, "--reason", WHY, *further)
 
 
 @contextmanager
-def workshop(tmp_path: Path, **settings: str) -> Iterator[Workshop]:
-    """A Mooring with a registry of its own, and the platform's admin signed in."""
+def running_registry_platform(tmp_path: Path, **settings: str) -> Iterator[RegistryPlatform]:
+    """Start Mooring with its own registry, and sign in the platform's admin."""
     home = tmp_path / "home"
     home.mkdir()
     directory = tmp_path / "registry"
     directory.mkdir()
     port = free_port()  # the platform has to know where its registry is before that knows whom to trust
-    with running(MOORING_REGISTRY_URL=f"http://127.0.0.1:{port}", **(PLAYED | settings)) as started:
-        shop = Workshop(started, RunningRegistry("", directory), home)
-        shop.sign_in("platform", FIRST_ADMIN, started.code)
-        about = shop.did("registry", "get")
+    with running_mooring(MOORING_REGISTRY_URL=f"http://127.0.0.1:{port}", **(LONG_REACHABLE | settings)) as started:
+        platform = RegistryPlatform(started, RunningRegistry("", directory), home)
+        platform.sign_in("platform", FIRST_ADMIN, started.code)
+        about = platform.did("registry", "get")
         bundle = directory / "bundle.pem"
         bundle.write_text(about["certificate"])
         auth = {
@@ -310,5 +309,5 @@ def workshop(tmp_path: Path, **settings: str) -> Iterator[Workshop]:
             "issuer": about["issuer"],
             "rootcertbundle": str(bundle),
         }
-        with running_registry(directory, {"token": auth}, port) as shop.registry:
-            yield shop
+        with running_registry(directory, {"token": auth}, port) as platform.registry:
+            yield platform

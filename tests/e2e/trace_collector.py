@@ -1,4 +1,4 @@
-"""A collector of traces for tests: the platform sends its spans there, and a test looks for its own among them."""
+"""An OTLP collector for tests: the platform sends its spans there, and a test looks for its own."""
 
 import threading
 from collections.abc import Iterator
@@ -11,21 +11,20 @@ PATIENCE_SECONDS = 120.0
 
 
 @dataclass
-class Collector:
-    """Where spans are sent: it keeps what came, as it came."""
+class TraceCollector:
+    """Keeps the received span batches as raw bytes."""
 
     url: str = ""
     came: list[bytes] = field(default_factory=list)
     news: threading.Condition = field(default_factory=threading.Condition)
 
     def take(self, spans: bytes) -> None:
-        """Some spans came."""
         with self.news:
             self.came.append(spans)
             self.news.notify_all()
 
     def has(self, trace_id: str) -> bool:
-        """Whether a span of this trace comes: they are sent in batches, every few seconds."""
+        """Whether a span of this trace arrives in time: spans are sent in batches, every few seconds."""
         with self.news:
             return self.news.wait_for(
                 lambda: any(bytes.fromhex(trace_id) in each for each in self.came), PATIENCE_SECONDS
@@ -33,9 +32,9 @@ class Collector:
 
 
 @contextmanager
-def collecting() -> Iterator[Collector]:
-    """A collector of traces on a port of loopback."""
-    collector = Collector()
+def running_trace_collector() -> Iterator[TraceCollector]:
+    """Run a collector on a port of the loopback."""
+    collector = TraceCollector()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:

@@ -1,4 +1,4 @@
-"""What of a test is still on the machine: every test that starts programs of its own asks this at its end."""
+"""Finds processes, mounts and loop devices that a test left on the machine."""
 
 import os
 from collections.abc import Callable
@@ -12,7 +12,7 @@ SECONDS_MAX = 240.0
 
 
 def eventually(look: Callable[[], Seen], is_so: Callable[[Seen], object], said: Callable[[], str] = str) -> Seen:
-    """What is looked at once it is so; a failure shows how it stands instead, and what was said meanwhile."""
+    """Poll until the condition holds; a timeout prints the last value and the logs."""
     seen: list[Seen] = []
 
     def holds() -> object:
@@ -23,14 +23,14 @@ def eventually(look: Callable[[], Seen], is_so: Callable[[Seen], object], said: 
     return seen[0]
 
 
-def leaves_no_trace(directory: Path) -> None:
-    """Wait until nothing of it is left: what lost its parent takes a moment to end by itself."""
-    eventually(lambda: traces_of(directory), lambda left: left == [])
+def wait_for_no_leftovers(directory: Path) -> None:
+    """Wait until nothing is left: orphaned processes take a moment to end by themselves."""
+    eventually(lambda: leftovers_of(directory), lambda left: left == [])
 
 
-def traces_of(directory: Path) -> list[str]:
+def leftovers_of(directory: Path) -> list[str]:
     """Processes that were started with, work in, or have mounted something below this directory."""
-    needles = [os.fsencode(directory), *disks_of(directory)]
+    needles = [os.fsencode(directory), *loop_devices_of(directory)]
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         if int(process.name) == os.getpid():
@@ -39,13 +39,13 @@ def traces_of(directory: Path) -> list[str]:
             seen = [(process / "cmdline").read_bytes(), (process / "mountinfo").read_bytes()]
             seen.append(os.fsencode(os.readlink(process / "cwd")))
         except OSError:
-            continue  # it has ended meanwhile, or is another account's
+            continue  # it has ended meanwhile, or belongs to another account
         if any(needle in each for needle in needles for each in seen):
             found.append(f"{process.name} {seen[0].decode(errors='replace')}")
     return found
 
 
-def disks_of(directory: Path) -> list[bytes]:
+def loop_devices_of(directory: Path) -> list[bytes]:
     """The devices, as mounts name them, whose content is a file below this directory."""
     found = []
     for backing in Path("/sys/block").glob("loop*/loop/backing_file"):
@@ -53,5 +53,5 @@ def disks_of(directory: Path) -> list[bytes]:
             if str(directory) in backing.read_text():
                 found.append(f" /dev/{backing.parent.parent.name} ".encode())
         except OSError:
-            continue  # it was taken away meanwhile
+            continue  # it was removed meanwhile
     return found

@@ -1,4 +1,4 @@
-"""The stand: one throwaway PostgreSQL, one server process on it, and what the measurements are taken on.
+"""The platform that is measured: one throwaway PostgreSQL, one server process on it, and tenants.
 
 PostgreSQL runs with the settings of the embedded default: it is durable, every commit reaches the disk. The server is
 the program itself in one process with its default settings, but for the limits on how much one caller may send, on how
@@ -37,7 +37,7 @@ UNLIMITED = {
 
 
 @dataclass(frozen=True)
-class Tenant:
+class BenchTenant:
     """A tenant with the token of its admin and its projects."""
 
     id: str
@@ -48,8 +48,8 @@ class Tenant:
 
 
 @dataclass(frozen=True)
-class Stand:
-    """Everything that runs."""
+class BenchPlatform:
+    """The running server and database, and their tenants."""
 
     host: str
     port: int
@@ -59,7 +59,7 @@ class Stand:
     directory: Path
     server_pid: int
     postmaster_pid: int
-    tenants: tuple[Tenant, ...]
+    tenants: tuple[BenchTenant, ...]
 
     @property
     def url(self) -> str:
@@ -67,13 +67,13 @@ class Stand:
         return f"http://{self.host}:{self.port}"
 
 
-class StandFailed(Exception):
-    """Something that is to be measured did not start."""
+class BenchPlatformFailed(Exception):
+    """The server or the database did not start."""
 
 
 @asynccontextmanager
-async def stand(connections: int, *, tenants: int | None = None) -> AsyncIterator[Stand]:
-    """Start everything, and leave nothing behind; by default there are twice as many tenants as connections."""
+async def running_platform(connections: int, *, tenants: int | None = None) -> AsyncIterator[BenchPlatform]:
+    """Start the platform and remove it at the end; by default it has twice as many tenants as connections."""
     # Not in memory: a commit that reaches no disk would flatter both sides, and unequally.
     with tempfile.TemporaryDirectory(prefix="mooring-bench-", dir="/var/tmp") as name:
         directory = Path(name)
@@ -84,7 +84,7 @@ async def stand(connections: int, *, tenants: int | None = None) -> AsyncIterato
             _server(directory, postgres.dsn, connections) as (process, host, port),
         ):
             code = await asyncio.to_thread((directory / "code").read_text)
-            yield Stand(
+            yield BenchPlatform(
                 host=host,
                 port=port,
                 dsn=postgres.dsn,
@@ -105,7 +105,7 @@ def _only_warnings() -> type[structlog.typing.BindableLogger]:
 async def _server(
     directory: Path, dsn: str, connections: int
 ) -> AsyncIterator[tuple[asyncio.subprocess.Process, str, int]]:
-    """The server as a process of its own; its log goes to a file, as it would to a collector."""
+    """Run the server as a process; its log goes to a file, as it would to a collector."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MOORING_", "OTEL_"))}
     environment |= UNLIMITED | {
         "MOORING_DATABASE_URL": dsn,
@@ -121,9 +121,9 @@ async def _server(
     try:
         host, port = await asyncio.wait_for(_address(process), START_SECONDS_MAX)
         yield process, host, port
-    except (TimeoutError, StandFailed) as error:
+    except (TimeoutError, BenchPlatformFailed) as error:
         said = (directory / "server.log").read_text(errors="replace")[-2000:]
-        raise StandFailed(f"the server did not start: {error}\n{said}") from error
+        raise BenchPlatformFailed(f"the server did not start: {error}\n{said}") from error
     finally:
         if process.returncode is None:
             process.terminate()
@@ -136,15 +136,15 @@ async def _server(
 
 async def _address(process: asyncio.subprocess.Process) -> tuple[str, int]:
     if process.stdout is None:
-        raise StandFailed("the server has no output")
+        raise BenchPlatformFailed("the server has no output")
     async for line in process.stdout:
         found = LISTENS.search(line.decode())
         if found:
             return found[1], int(found[2])
-    raise StandFailed(f"it ended with exit code {await process.wait()}")
+    raise BenchPlatformFailed(f"it ended with exit code {await process.wait()}")
 
 
-async def _seed(url: str, code: str, connections: int, tenants: int) -> tuple[Tenant, ...]:
+async def _seed(url: str, code: str, connections: int, tenants: int) -> tuple[BenchTenant, ...]:
     async with httpx.AsyncClient(base_url=url, timeout=60) as client:
         body = {"email": "admin@mooring.local", "one_time_code": code, "new_password": PASSWORD}
         client.headers["Authorization"] = f"Bearer {(await _post(client, '/sign-in', body))['token']}"
@@ -153,7 +153,7 @@ async def _seed(url: str, code: str, connections: int, tenants: int) -> tuple[Te
         return (first, *[await _tenant(client, f"tenant-{number}", 1) for number in range(1, tenants)])
 
 
-async def _tenant(platform: httpx.AsyncClient, slug: str, projects: int) -> Tenant:
+async def _tenant(platform: httpx.AsyncClient, slug: str, projects: int) -> BenchTenant:
     email = f"admin@{slug}.example"
     first_admin = {"email": email, "display_name": "Admin"}
     made = await _post(platform, "/tenants", {"slug": slug, "display_name": slug.title(), "first_admin": first_admin})
@@ -166,12 +166,12 @@ async def _tenant(platform: httpx.AsyncClient, slug: str, projects: int) -> Tena
             body = {"slug": f"project-{number}", "display_name": f"Project {number}"}
             ids.append(str((await _post(client, f"/tenants/{made['id']}/projects", body))["id"]))
     admin = msgspec.convert(made["first_admin"], dict[str, object])
-    return Tenant(str(made["id"]), str(admin["id"]), str(token["id"]), str(token["token"]), tuple(ids))
+    return BenchTenant(str(made["id"]), str(admin["id"]), str(token["id"]), str(token["token"]), tuple(ids))
 
 
 async def _post(client: httpx.AsyncClient, path: str, body: Mapping[str, object]) -> dict[str, object]:
     answer = await client.post(f"/api/v1{path}", json=body)
     if answer.status_code not in (200, 201):
-        raise StandFailed(f"POST {path} was answered {answer.status_code}: {answer.text[:500]}")
+        raise BenchPlatformFailed(f"POST {path} was answered {answer.status_code}: {answer.text[:500]}")
     found: dict[str, object] = answer.json()
     return found
