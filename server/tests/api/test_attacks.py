@@ -114,7 +114,7 @@ async def test_a_narrowed_token_enters_a_tenant_with_no_more_than_its_own_list(w
     assert me["tenant_actions"] == ["project.read"]
 
 
-async def test_a_narrowed_token_is_not_told_the_secret_of_a_wider_one_by_a_repeat(world: World) -> None:
+async def test_a_narrowed_token_does_not_get_the_secret_of_a_wider_one_by_a_repeat(world: World) -> None:
     acme = await world.tenant("acme")
     owner = world.client(acme.token)
     wide = await owner.post("/api/v1/tokens", json={"name": "wide"}, headers={"Idempotency-Key": "k"})

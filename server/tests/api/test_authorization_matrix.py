@@ -1,8 +1,8 @@
 """Every endpoint × every kind of caller × own and foreign: who gets through, and what the trail says of the others.
 
 What is expected is worked out here, from the table of roles and from a few sentences about places, and never by asking
-the code that decides. Each request is well formed and names things that exist, so that whoever is allowed gets past
-parsing and whoever is not is refused for that reason alone.
+the code that decides. Each request is well formed and names things that exist, so that allowed callers get past
+parsing and the others are refused for that reason alone.
 """
 
 import base64
@@ -182,7 +182,7 @@ class Cast:
         return str(answer.json()["id"])
 
     async def principal(self, token: str) -> str:
-        """The id of whoever has this token."""
+        """The id of the caller who has this token."""
         return str((await self._get("/api/v1/whoami", token)).json()["id"])
 
     async def _get(self, path: str, token: str) -> httpx.Response:

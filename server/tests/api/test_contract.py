@@ -92,14 +92,14 @@ async def _prepare(world: World) -> Served:
     return served
 
 
-def _serve(settings: Settings, ready: threading.Event, told: list[Any]) -> None:
+def _serve(settings: Settings, ready: threading.Event, started: list[Any]) -> None:
     async def serve() -> None:
         stop = asyncio.Event()
         async with running_platform(settings) as running:
             world = World(running, running.client())
             admin = await world.sign_in("admin@mooring.local", running.code)
             world.admin.headers["Authorization"] = f"Bearer {admin}"
-            told.extend((await _prepare(world), asyncio.get_running_loop(), stop))
+            started.extend((await _prepare(world), asyncio.get_running_loop(), stop))
             ready.set()
             await stop.wait()
             await world.close()
@@ -122,14 +122,14 @@ def served(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -
         webhook_allow_networks="127.0.0.0/8",
         database_connections=4,
     )
-    ready, told = threading.Event(), list[Any]()
-    thread = threading.Thread(target=_serve, args=(settings, ready, told), daemon=True)
+    ready, started = threading.Event(), list[Any]()
+    thread = threading.Thread(target=_serve, args=(settings, ready, started), daemon=True)
     thread.start()
     assert ready.wait(PATIENCE_SECONDS)
-    assert told, "the server did not come up"
-    yield told[0]
-    told[0].session.close()
-    told[1].call_soon_threadsafe(told[2].set)
+    assert started, "the server did not come up"
+    yield started[0]
+    started[0].session.close()
+    started[1].call_soon_threadsafe(started[2].set)
     thread.join(30)
 
 

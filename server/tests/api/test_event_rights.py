@@ -1,4 +1,4 @@
-"""When a reader of events may no longer read: its stream is closed, its list is refused, and nothing more is told."""
+"""When a reader of events may no longer read, its stream is closed, its list is refused, and it gets nothing more."""
 
 import asyncio
 import base64
@@ -15,11 +15,11 @@ from server.tests.api.records.test_events import (
     PATIENCE_SECONDS,
     admitted,
     ended,
+    events_until,
     follow,
     path_of,
     rename,
     shown,
-    until_told,
 )
 from server.tests.conftest import Tenant, World, running_platform
 from server.tests.support.service_accounts import assertion
@@ -143,7 +143,7 @@ async def test_an_open_stream_is_closed_when_its_reader_may_no_longer_read(
     place = await prepare(world)
     async with follow(world, place.reader_token, place.path, after="beginning") as opened:
         await rename(place.admin, place.project_id, "while-it-may")
-        await until_told(opened, "while-it-may")
+        await events_until(opened, "while-it-may")
         # An older transaction keeps the end back, so that it arrives together with what came after it.
         holding = connection.transaction()
         await holding.start()
@@ -153,9 +153,9 @@ async def test_an_open_stream_is_closed_when_its_reader_may_no_longer_read(
         for turn in range(20):
             await rename(place.admin, place.project_id, f"afterwards-{turn}")
         await holding.rollback()
-        told = await ended(opened)  # the event says so: nobody has the patience for the token cache
-    assert told[-1].type == CLOSED
-    assert [each.data["correlation_id"] for each in told if "afterwards" in str(each.data)] == []
+        events = await ended(opened)  # the event says so: nobody has the patience for the token cache
+    assert events[-1].type == CLOSED
+    assert [each.data["correlation_id"] for each in events if "afterwards" in str(each.data)] == []
     with pytest.raises(AssertionError, match=r"the stream was refused: 40[134]"):
         async with follow(world, place.reader_token, place.path):
             pass
@@ -182,8 +182,8 @@ async def test_a_stream_is_closed_within_the_token_cache_time_even_when_no_event
     async with follow(quick_world, place.reader_token, place.path, after="beginning") as opened:
         assert await opened.take(1)
         await connection.execute("UPDATE token SET revoked_at = now() WHERE name = 'follower'")
-        told = await ended(opened)
-    assert told[-1].type == CLOSED
+        events = await ended(opened)
+    assert events[-1].type == CLOSED
 
 
 async def test_a_list_that_waits_for_events_is_refused_when_its_reader_may_no_longer_read(world: World) -> None:

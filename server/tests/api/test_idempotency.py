@@ -174,7 +174,7 @@ async def test_another_body_under_the_same_key_is_refused_and_names_the_first(ho
 
 
 async def test_the_same_body_in_other_bytes_is_another_request(house: House) -> None:
-    """What is compared is what was sent: whoever repeats a request sends the same bytes."""
+    """The bytes of the requests are compared: a client that repeats a request sends the same bytes."""
     wanted, key = await _create(house), fresh_name("key")
     await send(house, wanted, key)
     spaced = json.dumps(wanted.body, indent=2).encode()
@@ -210,7 +210,7 @@ async def test_on_one_route_a_key_counts_for_one_address(house: House) -> None:
     assert await house.count(second.effect, second.of) == 0
 
 
-async def test_what_was_refused_is_evaluated_anew(house: House) -> None:
+async def test_a_refused_request_is_evaluated_again(house: House) -> None:
     taken = await _create(house)
     project = (await send(house, taken, fresh_name("key"))).json()["id"]
     key = fresh_name("key")
@@ -252,7 +252,7 @@ async def test_without_a_key_each_request_is_one_of_its_own(house: House) -> Non
     assert await house.count("SELECT count(*) FROM token WHERE name = $1", name) == 2
 
 
-async def told_once(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dict[str, Any], str]]:
+async def requests_with_secrets(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dict[str, Any], str]]:
     """Every request whose answer tells something once, and under which name it tells it."""
     slug, admin = fresh_name("tenant"), house.world.admin
     user = (await house.home.new_user(Scope.TENANT))["user_id"]
@@ -278,12 +278,12 @@ async def told_once(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dic
         "create_tenant_user": (house.client, f"{house.tenant}/users", person, "one_time_code"),
         "reset_tenant_user": (house.client, f"{house.tenant}/users/{user}/reset", {}, "one_time_code"),
         "create_enrolment_token": (admin, "/api/v1/platform/nodes/enrolment-tokens", {"region": "local"}, "token"),
-        "create_token": (house.client, "/api/v1/tokens", {"name": "told once"}, "token"),
+        "create_token": (house.client, "/api/v1/tokens", {"name": "shown once"}, "token"),
         "open_break_glass": (admin, "/api/v1/platform/break-glass", entry, "token"),
         "publish_project_artifact": (
             house.client,
             f"{house.project}/artifacts/publish",
-            {"name": "told-once"},
+            {"name": "shown-once"},
             "registry_token",
         ),
         "create_tenant_webhook": (house.client, f"{house.tenant}/webhooks", {"url": RECEIVER}, "signing_key"),
@@ -296,9 +296,9 @@ async def told_once(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dic
     }
 
 
-async def test_what_is_told_once_is_told_again_under_its_key_and_stands_nowhere_in_the_database(house: House) -> None:
+async def test_a_secret_is_shown_again_under_its_key_and_is_nowhere_in_the_database(house: House) -> None:
     secrets = {PASSWORD, house.home.tenant.token, house.world.admin.headers["Authorization"].removeprefix("Bearer ")}
-    requests = await told_once(house)
+    requests = await requests_with_secrets(house)
     asked = {each.handler for each in ROUTES if each.name in requests}
     assert asked == {each.handler for each in ROUTES if each.one_time_secret}, "another one tells something once"
     for client, path, body, field in requests.values():

@@ -22,7 +22,7 @@ RACES = 150
 
 @dataclass
 class Account:
-    """A service account, and whoever administers it."""
+    """A service account and its administrator."""
 
     admin: httpx.AsyncClient
     watcher: httpx.AsyncClient

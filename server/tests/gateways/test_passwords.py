@@ -1,4 +1,4 @@
-"""Passwords are hashed slowly, a bounded number at once; tokens are long and told once."""
+"""Passwords are hashed slowly, a bounded number at once; tokens are long and shown once."""
 
 import asyncio
 import hashlib
@@ -85,7 +85,7 @@ async def test_a_user_who_does_not_exist_takes_as_much_work() -> None:
         passwords.close()
 
 
-async def test_a_storm_of_sign_ins_is_bounded_and_the_rest_told_to_wait() -> None:
+async def test_a_storm_of_sign_ins_is_bounded_and_the_rest_must_wait() -> None:
     hasher = Counting()
     passwords = Passwords(threads=2, hasher=hasher)
     stored = await passwords.hash("correct horse battery")
@@ -106,7 +106,7 @@ async def test_a_storm_of_sign_ins_is_bounded_and_the_rest_told_to_wait() -> Non
     assert hasher.at_once == 0
 
 
-async def test_room_is_made_again_by_whoever_is_done_or_gone() -> None:
+async def test_room_is_made_again_by_callers_who_are_done_or_gone() -> None:
     hasher = Counting()
     passwords = Passwords(threads=1, hasher=hasher)
     hasher.go_on.clear()

@@ -99,7 +99,7 @@ async def ended(caller: Caller, path: str) -> Any:
 
 
 async def begun(caller: Caller, path: str) -> Any:
-    """The check, once bytes are told."""
+    """The check, once it reports bytes."""
     async with asyncio.timeout(60):
         check = await caller.get(path)
         while not check["bytes_done"]:

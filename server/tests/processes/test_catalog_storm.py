@@ -42,7 +42,7 @@ REFUSED = {
     "version": {"illegal_transition", "version_ahead_of_artifact", "hold_present", "grace_period"},
     "hold": {"version_not_offered", "name_taken"},
 }
-"""Every refusal that occurs, and no other does but those of whoever comes at the same moment as another."""
+"""Every refusal that occurs; apart from them only the refusals of simultaneous requests do."""
 LOSES = {
     ("version", "canary", "conflict"),  # gives a canary another share while it is moved
     ("artifact", "stage", "check_running"),  # somebody else had its check begun
@@ -116,7 +116,7 @@ async def test_no_storm_leaves_a_retired_digest_under_a_hold_or_a_version_ahead_
         assert faults[:SHOWN_MAX] == [], f"{len(faults)} in the log"
         assert catalog == await seen(observer), "the log does not lead to what there is"
         moves = {key: count for key, count in storm.tally.items() if key[0] != "hold" and key[2] == "done"}
-        assert moves == await moved(observer), "somebody was told of a move that is not in the log"
+        assert moves == await moved(observer), "a request reported a move that is not in the log"
     finally:
         await observer.close()
     assert watched.looks >= SNAPSHOTS_MIN
@@ -126,10 +126,10 @@ async def test_no_storm_leaves_a_retired_digest_under_a_hold_or_a_version_ahead_
 
 def assert_everything_occurred(tally: Counter[Key]) -> None:
     """Every kind of success and of refusal, and nothing that is neither."""
-    told = "\n".join(f"{count:6} {' '.join(key)}" for key, count in sorted(tally.items()))
-    print(told)
+    summary = "\n".join(f"{count:6} {' '.join(key)}" for key, count in sorted(tally.items()))
+    print(summary)
     assert tally.total() == ATTEMPTS
-    assert SUCCESSES - set(tally) == set(), told
+    assert SUCCESSES - set(tally) == set(), summary
     for noun, codes in REFUSED.items():
         refused = {end for what, how, end in set(tally) - SUCCESSES - UNCHANGED - LOSES if what == noun}
-        assert refused == codes, told
+        assert refused == codes, summary

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from mooring.embedded.cluster import ClusterLayout
-from server.tests.support.http_wire import BROKEN, Caller, Told, stream
+from server.tests.support.http_wire import BROKEN, Caller, StreamEvent, stream
 from server.tests.support.server_process import Fleet, Served, Tenant, make_tenant, persist, sign_in_first_admin
 from tests.support.waiting import linger
 from tools.ports import free_port
@@ -30,13 +30,13 @@ WRITES_BETWEEN_KILLS = 60
 
 @dataclass
 class Load:
-    """Writers and a follower, until they are told to stop."""
+    """Writers and a follower that run until they are stopped."""
 
     tenant: Tenant
     url: Callable[[], str]
     acknowledged: dict[str, str] = field(default_factory=dict)  # the slug of a project, and its id
     interruptions: list[int] = field(default_factory=list)  # the statuses of what had to be repeated
-    received: list[Told] = field(default_factory=list)
+    received: list[StreamEvent] = field(default_factory=list)
     _stopping: bool = False
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -113,8 +113,8 @@ async def check(load: Load, url: str) -> None:
                 break
             cursor = page["next_cursor"]
     await load.until(lambda: len(load.received) >= len(events))
-    assert [told.data["id"] for told in load.received] == events
-    created = [told.data["subject_id"] for told in load.received if told.type == "identity.project.created"]
+    assert [event.data["id"] for event in load.received] == events
+    created = [event.data["subject_id"] for event in load.received if event.type == "identity.project.created"]
     assert sorted(created) == sorted(load.acknowledged.values())
 
 

@@ -2,7 +2,7 @@
 
 All events are written through the API, by concurrent clients of both processes. A client of the stream is cut off
 again and again, wherever it stands, and goes on at the other process with `Last-Event-ID`. What it received is
-compared with the table's own order and with what the writers were told is done.
+compared with the table's own order and with what the answers to the writers say is done.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from server.tests.support.http_wire import Caller, Told, stream
+from server.tests.support.http_wire import Caller, StreamEvent, stream
 from server.tests.support.server_process import (
     Fleet,
     Served,
@@ -93,9 +93,9 @@ async def write(replicas: Replicas, number: int, project_id: str, count: int) ->
     return acknowledged
 
 
-async def follow_with_interruptions(replicas: Replicas, total: int) -> list[Told]:
+async def follow_with_interruptions(replicas: Replicas, total: int) -> list[StreamEvent]:
     """Everything from the beginning, over connections that are broken after each part of it."""
-    received: list[Told] = []
+    received: list[StreamEvent] = []
     path = f"{replicas.tenant.path}/events/stream"
     for leg in range(RECONNECTS + 1):
         wanted = total * (leg + 1) // (RECONNECTS + 1)
@@ -121,8 +121,8 @@ async def test_a_stream_that_is_cut_off_twenty_times_shows_ten_thousand_events_o
         received = await following
     print(f"{EVENTS / written_seconds:.0f} events/s written, followed in {time.monotonic() - begun:.1f} s")
     in_table = [row["id"] for row in await replicas.connection.fetch(ORDER, replicas.tenant.id)]
-    assert first_difference([told.data["id"] for told in received], in_table) is None
-    seen = [told.data["correlation_id"] for told in received if told.data["correlation_id"].startswith("writer-")]
+    assert first_difference([event.data["id"] for event in received], in_table) is None
+    seen = [event.data["correlation_id"] for event in received if event.data["correlation_id"].startswith("writer-")]
     assert first_difference(sorted(seen), sorted(acknowledged)) is None
     assert len(acknowledged) == EVENTS
 
@@ -155,9 +155,9 @@ async def test_writers_that_race_on_one_row_never_show_a_generation_before_the_o
         generations: list[int] = []
         url = replicas.url(number)
         async with stream(url, replicas.tenant.token, f"{place}/events/stream", after="beginning") as opened:
-            async for told in opened.events():
-                if told.data["subject_id"] == account_id:
-                    generations.append(told.data["generation"])
+            async for event in opened.events():
+                if event.data["subject_id"] == account_id:
+                    generations.append(event.data["generation"])
                 if generations and generations[-1] >= TRANSITIONS:
                     break
         return generations

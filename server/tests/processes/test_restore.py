@@ -1,4 +1,4 @@
-"""A dump, restored into a new cluster whose transaction ids begin anew: the stream goes on from old cursors.
+"""A dump, restored into a new cluster whose transaction ids start over: the stream goes on from old cursors.
 
 The place of an event is made of an epoch and the transaction that wrote it. In the new cluster transactions count
 from the beginning, far below those of the old events, so the first start there begins a new epoch. Without it the old
@@ -73,7 +73,7 @@ async def events_from(served: Served, tenant: Tenant, cursor: str, count: int) -
     """The ids of what a stream shows from a cursor on."""
     path = f"{tenant.path}/events/stream"
     async with stream(served.url, tenant.token, path, after=cursor) as opened:
-        return [told.data["id"] for told in await opened.take(count)]
+        return [event.data["id"] for event in await opened.take(count)]
 
 
 async def test_the_stream_goes_on_from_old_cursors_after_dump_and_restore_into_a_new_cluster(
@@ -86,9 +86,9 @@ async def test_the_stream_goes_on_from_old_cursors_after_dump_and_restore_into_a
     await rename(before.url, tenant, project_id, 20)
     old = await ids_in_order(database_url, tenant)
     async with stream(before.url, tenant.token, f"{tenant.path}/events/stream", after="beginning") as opened:
-        told = await opened.take(len(old))
-    assert [each.data["id"] for each in told] == old
-    early, late = told[9].cursor, told[-1].cursor
+        events = await opened.take(len(old))
+    assert [each.data["id"] for each in events] == old
+    early, late = events[9].cursor, events[-1].cursor
     before.send(signal.SIGTERM)
     assert await before.ended() == 0, before.log
 

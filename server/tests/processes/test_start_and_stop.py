@@ -32,7 +32,7 @@ BLOCKED = """
 SELECT count(*) FROM pg_stat_activity
  WHERE datname = current_database() AND application_name = 'mooring' AND wait_event_type = 'Lock'"""
 GIVEN_UP = {"MOORING_SHUTDOWN_SECONDS": "600"}
-"""A stop waits longer for requests than these tests do for a stop: whoever ends was ended, and not given up."""
+"""Longer than these tests wait for a stop: a request that ends was ended by the stop, not by this limit."""
 
 
 async def until_blocked(connection: asyncpg.Connection) -> None:
@@ -115,9 +115,9 @@ async def test_a_port_that_is_taken_is_said_in_one_line_with_the_setting_that_ch
             ):
                 refused = await fleet.begin("api", **{setting: str(port), other: str(free_port())})
                 assert await refused.ended() == 1
-                told = [line for line in refused.log.splitlines() if line.startswith("error: ")]
+                errors = [line for line in refused.log.splitlines() if line.startswith("error: ")]
                 what = f"{who} cannot listen on 127.0.0.1 port {port}: Address already in use"
-                assert told == [f"error: {what}; {setting} sets another"]
+                assert errors == [f"error: {what}; {setting} sets another"]
                 assert "Traceback" not in refused.log
     finally:
         await fleet.close()

@@ -1,4 +1,4 @@
-"""Carriers: only the node that was asked may dial, once and in time; one stream holds up no other; ends are told."""
+"""Carriers: only the node that was asked may dial, once and in time; one stream delays no other; ends are reported."""
 
 import asyncio
 import json
@@ -42,8 +42,8 @@ async def test_bytes_pass_both_ways_and_each_direction_ends_by_itself(harbour: H
     await inside.send(DATA, b"and back")
     await inside.send(END)
     await inside.send(CLOSE)
-    told = [await viewer.next() for _ in range(3)]
-    assert [(each.kind, each.data) for each in told if each] == [(DATA, b"and back"), (END, b""), (CLOSE, b"")]
+    frames = [await viewer.next() for _ in range(3)]
+    assert [(each.kind, each.data) for each in frames if each] == [(DATA, b"and back"), (END, b""), (CLOSE, b"")]
 
 
 async def test_a_second_viewer_shares_the_tunnel(harbour: Harbour) -> None:
@@ -69,7 +69,7 @@ async def test_only_the_node_that_was_asked_may_dial_and_once(harbour: Harbour) 
     await other.client.aclose()
 
 
-async def test_a_node_that_dials_too_late_finds_nobody_and_the_viewer_was_told(
+async def test_a_node_that_dials_too_late_finds_nobody_and_the_viewer_has_an_error(
     harbour: Harbour, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = harbour.world.running.platform.services.database
@@ -89,7 +89,7 @@ async def test_a_node_that_dials_too_late_finds_nobody_and_the_viewer_was_told(
     assert (await harbour.dial(task["task_id"], await harbour.node_token()))[0] == 404
 
 
-async def test_what_the_node_says_about_a_connection_is_what_the_viewer_is_told(harbour: Harbour) -> None:
+async def test_the_viewer_gets_what_the_node_says_about_a_connection(harbour: Harbour) -> None:
     _, _, tunnel = await harbour.connected()
     for frame, status in (
         ((FAILURE, b'{"code": "not_found", "detail": "nothing listens there"}'), 404),
@@ -127,7 +127,7 @@ async def test_what_the_node_says_about_a_connection_is_what_the_viewer_is_told(
         "errors-of-a-port",
     ],
 )
-async def test_a_node_that_speaks_otherwise_is_hung_up_on_and_its_viewer_is_told(
+async def test_a_node_that_breaks_the_protocol_is_hung_up_on_and_its_viewer_gets_an_error(
     harbour: Harbour, wrong: bytes
 ) -> None:
     viewer, inside, tunnel = await harbour.connected()
@@ -135,11 +135,11 @@ async def test_a_node_that_speaks_otherwise_is_hung_up_on_and_its_viewer_is_told
     inside.tunnel.frames.writer.write(wrong)
     if wrong == packed(b"d", 1, b"x")[:-1]:
         inside.tunnel.frames.writer.close()
-    told = []
+    frames = []
     while (frame := await viewer.next()) is not None:
-        told.append(frame)
-    assert told[-1].kind == FAILURE
-    assert json.loads(told[-1].data) == {"code": "tunnel_lost", "detail": "the node hung up"}
+        frames.append(frame)
+    assert frames[-1].kind == FAILURE
+    assert json.loads(frames[-1].data) == {"code": "tunnel_lost", "detail": "the node hung up"}
     await tunnel.ended.wait()
 
 
@@ -226,7 +226,7 @@ async def test_many_small_pieces_that_nobody_reads_are_put_together(harbour: Har
     assert heard == b"x" * 10_000
 
 
-async def test_a_carrier_that_dies_ends_its_viewers_with_the_reason_and_the_next_asks_anew(harbour: Harbour) -> None:
+async def test_a_carrier_that_dies_ends_its_viewers_with_the_reason_and_the_next_asks_again(harbour: Harbour) -> None:
     viewer, _, tunnel = await harbour.connected()
     tunnel.frames.writer.close()
     frame = await viewer.next()
@@ -234,10 +234,10 @@ async def test_a_carrier_that_dies_ends_its_viewers_with_the_reason_and_the_next
     assert (frame.kind, json.loads(frame.data)["code"]) == (FAILURE, "tunnel_lost")
     assert await viewer.next() is None
     again, inside, _ = await harbour.connected()
-    await inside.send(DATA, b"anew")
+    await inside.send(DATA, b"again")
     frame = await again.next()
     assert frame is not None
-    assert frame.data == b"anew"
+    assert frame.data == b"again"
 
 
 async def test_a_viewer_who_leaves_closes_his_stream_and_no_other(harbour: Harbour) -> None:
@@ -281,8 +281,8 @@ async def test_a_command_runs_once_takes_window_sizes_and_its_exit_code_comes_ba
     assert (resized.kind, json.loads(resized.data)) == (b"r", {"columns": 100, "rows": 30})
     await inside.send(DATA, b"1000\r\n")
     await inside.send(EXIT, b"7")
-    told = [await viewer.next() for _ in range(3)]
-    assert [(each.kind, each.data) for each in told if each] == [(DATA, b"1000\r\n"), (EXIT, b"7")]
+    frames = [await viewer.next() for _ in range(3)]
+    assert [(each.kind, each.data) for each in frames if each] == [(DATA, b"1000\r\n"), (EXIT, b"7")]
     await tunnel.ended.wait()  # its tunnel is for this command alone
     assert (await harbour.visit(ticket))[0] == 401
 
@@ -374,13 +374,13 @@ async def test_no_ticket_is_in_any_log_line_and_a_visit_has_its_beginning_and_en
     assert (await inside.next()).kind == CLOSE
     session = await harbour.session()
     await harbour.relay.close()  # every connection is at its end
-    told = [record for record in caplog.records if record.name == "mooring.relay" and record.levelname == "INFO"]
-    assert sorted(record.message for record in told) == [
+    records = [record for record in caplog.records if record.name == "mooring.relay" and record.levelname == "INFO"]
+    assert sorted(record.message for record in records) == [
         "a session at an endpoint begins",
         "a visit begins",
         "a visit ends",
     ]
-    for record in told:
+    for record in records:
         assert record.__dict__["correlation_id"].startswith("cor_")
         assert record.__dict__["visit_id"].startswith("vis_")
     assert ticket not in caplog.text

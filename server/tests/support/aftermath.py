@@ -107,7 +107,7 @@ async def repeated(
 
 
 async def check_secrets(url: str, connection: asyncpg.Connection, shown: dict[str, Any]) -> None:
-    """What an answer tells once counts, also when it is told again."""
+    """A secret that is shown once counts, also when a repeat shows it again."""
     if str(shown.get("token", "")).startswith("mrge_"):
         stored = await connection.fetchval("SELECT hash FROM enrolment_token WHERE id = $1", shown["id"])
         assert stored == hashlib.sha256(shown["token"].encode()).digest()

@@ -1,6 +1,6 @@
 """An agent as far as the platform sees it: it polls, believes or not, reports, and signs receipts in a chain.
 
-It does nothing on any machine. What it is told it verifies as the page about the node plane says, with code of its own,
+It does nothing on any machine. It verifies its tasks as the page about the node plane says, with code of its own,
 so that a change of the platform's side that an agent would not take is found here.
 """
 
@@ -174,7 +174,7 @@ def _result(task: dict[str, Any]) -> dict[str, Any]:
 
 
 async def joined_agent(client: httpx.AsyncClient, admin: httpx.AsyncClient, **other: Any) -> AgentDouble:
-    """A machine that has joined, told what it has, and whose agent may poll; `client` is nobody's."""
+    """A machine that has joined and reported its inventory, and whose agent may poll; `client` has no token."""
     machine = Machine()
     enrolled = await machine.enrol(client, admin, **other)
     await machine.report(client)

@@ -6,8 +6,8 @@ commands, as a launch would, over two pools of connections of a third process. A
 been allowed when somebody last looked, so that it often comes too late, and now and then for anything at all. What is
 retired is replaced, so that there is always something to fight over.
 
-Chance alone seldom lets two statements meet within the millisecond that counts. So whoever is about to take an artifact
-away often waits for rivals: others who come by then hold and drop its digest, or move its versions, while it goes.
+Chance alone seldom lets two statements meet within the millisecond that counts. So a client that is about to retire an
+artifact often waits for rivals: others then hold and drop its digest, or move its versions, at the same moment.
 """
 
 import asyncio
@@ -220,7 +220,7 @@ class Client:
                     await self._version(slot)
         finally:
             storm.running -= 1
-            for each in storm.duels:  # whoever waits for a rival waits no longer for this one
+            for each in storm.duels:  # clients that wait for a rival no longer wait for this one
                 each.begun.set()
             for caller in self._callers:
                 caller.hang_up()
@@ -276,12 +276,12 @@ class Client:
         if trigger is PromotionTrigger.CANARY and subject.noun == "version":
             further = {"canary_percentage": self._chance.choice((10, 25, 50))}
         answer = await self._ask(subject, {"move": trigger.value, "reason": WHY, **further})
-        told = answer.json
+        body = answer.json
         if answer.status != 200:
-            self._count(subject.noun, trigger.value, told["code"])
+            self._count(subject.noun, trigger.value, body["code"])
             return
-        after = told["promotion"] if subject.noun == "artifact" else told["status"]
-        generation = told.get("generation", subject.generation)
+        after = body["promotion"] if subject.noun == "artifact" else body["status"]
+        generation = body.get("generation", subject.generation)
         share = subject.noun == "version" and trigger is PromotionTrigger.CANARY and generation <= subject.generation
         self._count(subject.noun, trigger.value, "share" if share else "done")
         subject.state, subject.generation = after, max(generation, subject.generation)
@@ -339,12 +339,12 @@ class Client:
 
     async def _holding(self, command: Any) -> tuple[ArtifactHold, ...]:
         """Run a command on holds, and say which."""
-        told: list[tuple[ArtifactHold, ...]] = []
+        results: list[tuple[ArtifactHold, ...]] = []
 
         def present(holds: tuple[ArtifactHold, ...]) -> PresentedAnswer:
-            told.append(holds)
+            results.append(holds)
             return PresentedAnswer(200, b"")
 
         acting = Acting(self._storm.grounds.tenant.id)
         await command(Work(self._services, acting, context(), Authority(), present=present))
-        return told[-1]
+        return results[-1]

@@ -63,12 +63,12 @@ class DoomedServer:
         """A new life, which takes requests when this returns."""
         assert self._program.stdin is not None
         self._program.stdin.write(b"run\n")
-        self._child = int(await self._told("child "))
-        await self._told(LISTENS)
+        self._child = int(await self._line_after("child "))
+        await self._line_after(LISTENS)
 
     async def ended(self) -> int:
         """How this life ended, once it has."""
-        how = await self._told("ended ")
+        how = await self._line_after("ended ")
         self._child = None
         return int(how)
 
@@ -88,7 +88,7 @@ class DoomedServer:
         async with asyncio.timeout(END_SECONDS_MAX):
             await self._program.wait()
 
-    async def _told(self, words: str) -> str:
+    async def _line_after(self, words: str) -> str:
         """The rest of the next line that begins so; what else the product prints is for people."""
         assert self._program.stdout is not None
         async with asyncio.timeout(END_SECONDS_MAX):

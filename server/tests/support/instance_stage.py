@@ -64,7 +64,7 @@ class Stage:
         return self.site.world.running.platform.services
 
     def context(self) -> DecisionContext:
-        """Whoever acts, now by the platform's clock."""
+        """The acting caller, now by the platform's clock."""
         return replace(context(), now=self.services.clock.now())
 
     async def apply(self, decision: Decision[Any]) -> Any:
@@ -238,11 +238,11 @@ class Stage:
     async def begin(self, instance_id: str, operation: Operation) -> Operation:
         """The adapter begins with an operation; a deploy makes its instance start."""
         now, instance = self.context(), await self.instance(instance_id)
-        told: dict[str, Any] = {"started_at": now.now}
+        changes: dict[str, Any] = {"started_at": now.now}
         if operation.status == "accepted":
-            step = move_operation(now, "app", operation, OperationTrigger.START, ("test", told))
+            step = move_operation(now, "app", operation, OperationTrigger.START, ("test", changes))
         else:
-            step = change_operation("app", operation, "test", **told)
+            step = change_operation("app", operation, "test", **changes)
         starts = [] if instance.status != "created" else [move_instance(now, instance, InstanceTrigger.START, "test")]
         result: Operation = await self.apply(together(step.result, step, *starts))
         return result

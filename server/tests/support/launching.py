@@ -183,8 +183,8 @@ class Launching:
         if member_version:
             for each in (await instances.members_of(database, acting, [instance_id]))[instance_id]:
                 version = self.versions[member_version]
-                told = {"version_id": version["id"], "version": member_version}
-                await self.write(change_member("web-tool", each, "runtime.report", **told))
+                fields = {"version_id": version["id"], "version": member_version}
+                await self.write(change_member("web-tool", each, "runtime.report", **fields))
 
 
 async def make_launching(world: World, shop: Shop) -> Launching:

@@ -254,8 +254,8 @@ async def new_attached_operation(home: "Home", scope: Scope) -> dict[str, str]:
     ground, around = home.ground(), await shared_instance(home)
     made = await ground.birth("attachment", **around)
     owner = replace(ground, project_id=str(around["owning_project_id"]), instance_id=str(around["instance_id"]))
-    told = {"id": made, "project_id": ground.project_id, "account_name": "p-train"}
-    return {"attachment_id": made, "operation_id": await owner.birth("operation", request={"attachment": told})}
+    attachment = {"id": made, "project_id": ground.project_id, "account_name": "p-train"}
+    return {"attachment_id": made, "operation_id": await owner.birth("operation", request={"attachment": attachment})}
 
 
 async def new_attached_action(home: "Home", scope: Scope) -> dict[str, str]:

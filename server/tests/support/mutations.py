@@ -31,7 +31,7 @@ from server.tests.support.server_process import PASSWORD, Tenant, sign_in
 MUTATIONS = {route.name: route for route in ROUTES if route.mutates}
 PLACES = {Scope.PLATFORM: "/api/v1/platform", Scope.TENANT: "/api/v1/tenants/{}", Scope.PROJECT: "/api/v1/projects/{}"}
 RECEIVER = "https://127.0.0.1:9/hook"
-"""Nobody listens there, which is told at once; the tests' servers allow the network."""
+"""Nobody listens there, so a connection is refused at once; the tests' servers allow the network."""
 SELDOM = "identity.break_glass.opened"
 """What a webhook is made for: no preparation of another mutation happens to fill its outbox."""
 DIE = "UPDATE delivery SET status = 'dead', finished_at = now(), revision = revision + 1 WHERE id = $1"
@@ -96,7 +96,7 @@ ROLES = {Scope.PLATFORM: "platform_operator", Scope.TENANT: "tenant_admin", Scop
 
 @dataclass(frozen=True)
 class Prepared:
-    """A mutation that can be sent, and whoever sends it."""
+    """A mutation that can be sent, and its caller."""
 
     route: Route
     path: str

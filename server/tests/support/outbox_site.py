@@ -16,7 +16,7 @@ from tests.support.waiting import until
 
 
 class Outbox:
-    """A tenant with webhooks, and a relay that works when it is told to."""
+    """A tenant with webhooks, and an outbox relay that runs when the test calls it."""
 
     def __init__(self, world: World, tenant: Tenant) -> None:
         self.world = world
@@ -38,7 +38,7 @@ class Outbox:
     async def listed(self, **wanted: str) -> list[dict[str, Any]]:
         return list((await self.client.get(f"{self.place}/deliveries", params=wanted)).json()["items"])
 
-    async def told(self, correlation_id: str, type_: str) -> dict[str, Any]:
+    async def event(self, correlation_id: str, type_: str) -> dict[str, Any]:
         """The event of this type, as soon as the stream shows it."""
         wanted = {"correlation_id": correlation_id, "wait": "20"}
         async with asyncio.timeout(60):

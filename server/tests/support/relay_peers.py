@@ -61,7 +61,7 @@ class Line:
 
     async def answer(self) -> Answer:
         """The whole answer."""
-        told: Answer | None = None
+        received: Answer | None = None
         while True:
             event = self.state.next_event()
             if event is h11.NEED_DATA:
@@ -70,17 +70,17 @@ class Line:
                 isinstance(event, h11.InformationalResponse) and event.status_code == 101
             ):
                 headers = [(name.decode(), value.decode("latin-1")) for name, value in event.headers]
-                told = Answer(event.status_code, headers, b"")
+                received = Answer(event.status_code, headers, b"")
                 if event.status_code == 101:
-                    return told
+                    return received
             elif isinstance(event, h11.Data):
-                assert told is not None
-                told.body += bytes(event.data)
+                assert received is not None
+                received.body += bytes(event.data)
             elif isinstance(event, h11.EndOfMessage):
-                assert told is not None
+                assert received is not None
                 if self.state.our_state is h11.DONE and self.state.their_state is h11.DONE:
                     self.state.start_next_cycle()
-                return told
+                return received
             elif isinstance(event, h11.ConnectionClosed):
                 raise ConnectionResetError("the relay hung up")
 
@@ -185,7 +185,7 @@ class Tunnel:
 
 @dataclass
 class Harbour:
-    """A running platform with its relay, an endpoint on a joined machine, and whoever plays the machine."""
+    """A running platform with its relay, an endpoint on a joined machine, and a fake of the machine."""
 
     world: World
     relay: Relay
@@ -225,8 +225,8 @@ class Harbour:
         line = await self.line()
         head = {"Connection": "Upgrade", "Upgrade": protocol, "Authorization": f"Bearer {token}"}
         await line.ask("relay", path, **head)
-        told = await line.reader.readuntil(b"\r\n\r\n")  # and nothing of the frames that follow it
-        return int(told.split(b" ", 2)[1]), Frames(line.reader, line.writer)
+        response_head = await line.reader.readuntil(b"\r\n\r\n")  # and nothing of the frames that follow it
+        return int(response_head.split(b" ", 2)[1]), Frames(line.reader, line.writer)
 
     async def dial(self, task_id: str, token: str) -> tuple[int, Frames]:
         """Dial as a node does."""
@@ -255,8 +255,8 @@ class Harbour:
         """A ticket for the endpoint."""
         made = await self.people.post(f"{self.path}/endpoints/{(app or self.app).endpoint_id}/{kind}")
         assert made.status_code == 201, made.text
-        told = made.json()
-        return str(told["ticket"]) if kind == "connect" else str(told["url"]).rpartition("=")[2]
+        created = made.json()
+        return str(created["ticket"]) if kind == "connect" else str(created["url"]).rpartition("=")[2]
 
     async def command(self, *argv: str) -> str:
         """A ticket for a command."""

@@ -1,7 +1,7 @@
 """A well-formed request for every route: addresses that name things which exist, and the smallest valid bodies.
 
 What a route's address names is made through the public API by the admin of its place; once for requests that change
-nothing, and anew for each that does. A body has what its schema requires and no more. A route with a parameter or a
+nothing, and again for each that does. A body has what its schema requires and no more. A route with a parameter or a
 field that is not known here fails with the name of it: say once what a good one is, and every generic test uses it.
 """
 
@@ -54,7 +54,7 @@ def fresh_public_key() -> str:
 
 @dataclass
 class Home:
-    """A tenant with a project, or the platform itself, and whoever may make things there."""
+    """A tenant with a project, or the platform itself, and a caller who may make things there."""
 
     world: World
     client: httpx.AsyncClient  # anybody's: it says with each request for whom it speaks

@@ -36,7 +36,7 @@ GENEROUS = {
 
 
 def end_with_parent() -> None:
-    """Called in a new process: it is killed when whoever started it ends, however that happens."""
+    """Called in a new process: it is killed when its parent ends, however that happens."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 

@@ -78,8 +78,8 @@ async def test_a_stop_ends_each_member_with_the_receipt_of_its_node(world: World
     await stage.look(2)
     assert [each.status for each in await stage.members(instance_id)] == ["removing", "removing"]
     for each in members:
-        told = await stage.site.get(str(each.allocation_id))
-        assert (told["status"], told["blocker"]) == ("releasing", f"members {each.name} are removed first")
+        allocation = await stage.site.get(str(each.allocation_id))
+        assert (allocation["status"], allocation["blocker"]) == ("releasing", f"members {each.name} are removed first")
         task = await stage.site.fleet.do(str(each.allocation_id))
         assert (task["type"], task["step"]) == ("teardown.verify", f"teardown.verify/{each.id}/1")
         assert task["owner"] == f"{each.allocation_id}/{each.id}"
@@ -185,8 +185,8 @@ async def test_giving_back_an_allocation_first_removes_its_member(world: World) 
     removal = (await stage.operations(instance_id))[-1]
     assert (removal.kind, removal.requested_by, removal.member_ids) == ("remove", "system", [second.id])
     assert [each.status for each in await stage.members(instance_id)] == ["ready", "draining"]
-    told = await stage.site.get(str(second.allocation_id))
-    assert (told["status"], told["blocker"]) == ("releasing", "members main-1 are removed first")
+    allocation = await stage.site.get(str(second.allocation_id))
+    assert (allocation["status"], allocation["blocker"]) == ("releasing", "members main-1 are removed first")
     stage.site.later(timedelta(seconds=361))
     await stage.look(2)
     assert (await stage.site.fleet.do(str(second.allocation_id)))["type"] == "teardown.verify"
@@ -270,10 +270,10 @@ async def test_cancelling_is_bounded(world: World) -> None:
     await stage.site.fleet.node(1)
     instance_id = await stage.running(1)
     upgrade = await stage.begin(instance_id, await stage.ask(instance_id, OperationKind.RECONCILE, []))
-    told = ("test", {"cancel_reason": "not wanted"})
-    await stage.apply(move_operation(stage.context(), "app", upgrade, OperationTrigger.CANCEL, told))
+    cause = ("test", {"cancel_reason": "not wanted"})
+    await stage.apply(move_operation(stage.context(), "app", upgrade, OperationTrigger.CANCEL, cause))
     await stage.look()
-    assert (await stage.operations(instance_id))[-1].status == "cancelling"  # whoever holds it has his time
+    assert (await stage.operations(instance_id))[-1].status == "cancelling"  # its adapter has time to finish
     stage.site.later(timedelta(seconds=121))
     await stage.look()
     assert (await stage.operations(instance_id))[-1].status == "cancelled"

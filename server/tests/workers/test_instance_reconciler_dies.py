@@ -77,7 +77,7 @@ async def test_whenever_the_worker_dies_another_one_comes_to_the_same_end(
     stage = await make_stage(world)
     await stage.site.fleet.node(4)
     stays = (await stage.site.active(stage.sku, gpu_count=1))["id"]
-    deaths, told = 0, set()
+    deaths, stories = 0, set()
     for writes in range(1, WRITES_MAX):
         goes = (await stage.site.active(stage.sku, gpu_count=1))["id"]
         instance_id = await stage.running(owned=True, into=[goes] if kind == "decommission" else [goes, stays])
@@ -97,7 +97,7 @@ async def test_whenever_the_worker_dies_another_one_comes_to_the_same_end(
         await stage.look(2)
         assert (await stage.members(instance_id))[0].status == "removed"
         assert (await stage.operations(instance_id))[-1].status == "succeeded"
-        told.add(tuple(await story(stage, instance_id)))
+        stories.add(tuple(await story(stage, instance_id)))
         stage.site.later(timedelta(0))
         await stage.site.fleet.do(goes)
         await stage.look()
@@ -111,7 +111,7 @@ async def test_whenever_the_worker_dies_another_one_comes_to_the_same_end(
     else:
         pytest.fail(f"a look writes more than {WRITES_MAX} times")
     assert deaths > 4
-    assert len(told) == 1, told
+    assert len(stories) == 1, stories
 
 
 async def close(stage: Stage, instance_id: str, allocation_id: str) -> None:

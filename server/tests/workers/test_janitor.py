@@ -33,7 +33,7 @@ def settings(settings: Settings) -> Settings:
 
 
 class House:
-    """A platform with some rows in it, and a janitor that lives as many days later as it is told."""
+    """A platform with some rows in it, and a janitor whose clock is as many days ahead as the test wants."""
 
     def __init__(self, world: World, tenant: Tenant) -> None:
         self.world = world
@@ -87,14 +87,14 @@ async def test_answers_are_kept_for_the_retention_and_go_with_their_secrets(hous
     body = {"slug": "train", "display_name": "Train"}
     plain = await house.client.post(f"{house.place}/projects", json=body, headers={"Idempotency-Key": "plain"})
     secret = {"url": "http://127.0.0.2:9/"}
-    told = await house.client.post(f"{house.place}/webhooks", json=secret, headers={"Idempotency-Key": "secret"})
-    assert (plain.status_code, told.status_code) == (201, 201)
+    with_secret = await house.client.post(f"{house.place}/webhooks", json=secret, headers={"Idempotency-Key": "secret"})
+    assert (plain.status_code, with_secret.status_code) == (201, 201)
     assert await house.count("secret", "purpose = 'idempotent_answer'") == 1
 
     await house.janitor(timedelta(hours=47)).sweep()
     assert await house.count("idempotency") == 2
     again = await house.client.post(f"{house.place}/webhooks", json=secret, headers={"Idempotency-Key": "secret"})
-    assert again.json() == told.json()
+    assert again.json() == with_secret.json()
 
     await house.janitor(timedelta(hours=49)).sweep()
     assert await house.count("idempotency") == 0
@@ -111,7 +111,7 @@ async def test_a_replaced_key_goes_when_it_no_longer_signs(house: House) -> None
     assert await house.count("secret", "purpose = 'webhook_key'") == 1
 
 
-async def test_old_events_go_and_an_older_cursor_is_told_so(house: House) -> None:
+async def test_old_events_go_and_an_older_cursor_is_refused_as_expired(house: House) -> None:
     for number in range(5):
         await house.world.project(house.tenant, f"project-{number}")
     await house.settled()

@@ -113,7 +113,7 @@ class Counting:
 
 
 @pytest.mark.anyio
-async def test_a_worker_is_woken_by_what_it_heeds_alone() -> None:
+async def test_a_worker_is_woken_only_by_events_that_it_wants() -> None:
     worker = Counting()
     loop = WorkerLoop(worker, Telemetry().worker_tick)
     async with asyncio.timeout(60), asyncio.TaskGroup() as running:

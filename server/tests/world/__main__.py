@@ -13,7 +13,7 @@ async def _show(url: str, seeds: list[int]) -> None:
     async with harbour(url) as made:
         for seed in seeds:
             print(f"seed {seed}")
-            await run_seed(made, seed, told=print)
+            await run_seed(made, seed, listener=print)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The database of the simulated world: every write may be a process's last, or wait while the world goes on.
 
-A process dies before a statement (nothing was done), or after it (it was done, and nobody was told); a slow process
-waits before a statement while others act on what it has read. Which process a statement belongs to is known by the
-context in which it runs. What was written is told to the world, so that those are woken whom it concerns.
+A process dies before a statement (nothing was done), or after it (it was done, and nobody got the answer); a slow
+process waits before a statement while others act on what it has read. The context in which a statement runs says
+which process it belongs to. The world sees what was written and wakes those whom it concerns.
 """
 
 import asyncio
@@ -105,7 +105,7 @@ class _Guarded:
 class SimulatedDatabase(Database):
     """The real database, under processes that die.
 
-    There is never more than one statement under way, whoever acts: so the platform and each tenant have one connection
+    The whole world never has more than one statement under way: so the platform and each tenant have one connection
     of their pool for good, and a statement is prepared once. The database keeps all plans (`ground.Snapshots`), so that
     the platform needs no other connection for what it asks with plans that are kept.
     """
@@ -143,7 +143,7 @@ class SimulatedDatabase(Database):
         return found
 
     def connection(self, acting: Acting) -> Any:
-        """A connection for a write: whoever only reads asks `fetch` and its kin."""
+        """A connection for a write; reads use `fetch` and its kin."""
         return _Guarded(_Speaking(self, acting))
 
     async def in_snapshot(self, acting: Acting, read: Callable[[RowReader], Awaitable[Result]]) -> Result:

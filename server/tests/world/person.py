@@ -1,6 +1,6 @@
 """Who wants something: a person with a list of wishes, and an admin who gives up what is lost.
 
-A person whose answer was lost asks once more under the same key, and is told what came of the first time.
+A person whose answer was lost asks once more under the same key, and gets the result of the first time.
 """
 
 import json
@@ -39,17 +39,17 @@ NO: Final = frozenset(
         Code.VALIDATION_FAILED, Code.CIRCUIT_OPEN,
     }
 )  # fmt: skip
-"""What a person may be told instead of getting it; anything else is a fault of the platform's."""
+"""The refusals that a person may get; any other is a fault of the platform."""
 
 
 def plain(result: Any) -> PresentedAnswer:
-    """What is told: the id of what was made."""
+    """The answer's body: the id of what was made."""
     about = getattr(result, "operation", result)
     made = getattr(result, "instance", None)
-    told = {"id": about.id, "instance": None if made is None else made.id}
+    body = {"id": about.id, "instance": None if made is None else made.id}
     if isinstance(result, Attachment):
-        told |= {"id": result.operation_id, "attachment": result.id}
-    return PresentedAnswer(200, json.dumps(told).encode())
+        body |= {"id": result.operation_id, "attachment": result.id}
+    return PresentedAnswer(200, json.dumps(body).encode())
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Person:
     name: str = "app"
     number: int = 0
     pending: tuple[str, Any] | None = None  # asked for, and not answered: the key, and what exactly
-    told: list[str] = field(default_factory=list)  # the operations that were promised
+    promised: list[str] = field(default_factory=list)  # the operations that were promised
     released: list[str] = field(default_factory=list)
     attachment_id: str | None = None  # of the project beside
 
@@ -89,17 +89,17 @@ class Person:
                 raise
             outcome = f"refused {refusal.code.value}: {refusal.detail[:80]}"
         else:
-            told = json.loads(answered.body)
+            body = json.loads(answered.body)
             if chosen[0] == "create":
-                self.instance_id = told["instance"]
+                self.instance_id = body["instance"]
             if chosen[0] == "attach":
-                self.attachment_id = told["attachment"]
+                self.attachment_id = body["attachment"]
             if chosen[0] == "allocate":
-                self.kept.append(told["id"])
+                self.kept.append(body["id"])
             elif chosen[0] == "release":
-                self.released.append(told["id"])
+                self.released.append(body["id"])
             elif chosen[0] != "resume":
-                self.told.append(told["id"])
+                self.promised.append(body["id"])
             outcome = "again" if answered.replayed else "done"
         self.wishes.pop(0)
         self.pending = None

@@ -33,7 +33,7 @@ GROWING: Final[tuple[list[str], ...]] = (
     ["add", "remove"],
     ["add", "release"],
 )
-"""Only where new members may be told to stand beside the others."""
+"""Only where new members may be requested to run beside the others."""
 SHRINKING: Final[tuple[list[str], ...]] = (["remove"], ["force"], ["remove", "cancel"], ["remove", "add"])
 BEGINNINGS: Final = ("single", "single", "room", "room", "room", "running", "housed", "upgraded")
 
@@ -89,14 +89,14 @@ def faults_of(chance: Random) -> Faults:
     )
 
 
-async def run_seed(harbour: Harbour, seed: int, told: Callable[[str], None] | None = None) -> SimulatedWorld:
+async def run_seed(harbour: Harbour, seed: int, listener: Callable[[str], None] | None = None) -> SimulatedWorld:
     """The whole run of a seed; an AssertionError names it."""
     chance = Random(f"schedule {seed}")
     played = ECHO if seed % 10 == 0 else APP
     name, wishes = beginning(chance, shared=played is APP)
     world = await harbour.world(name, seed, played)
-    if told is not None:
-        world.told.append(told)
+    if listener is not None:
+        world.listeners.append(listener)
     world.person.wishes = wishes
     faults = faults_of(chance)
     world.say(f"begins {name}; wishes {world.person.wishes}; {faults}")

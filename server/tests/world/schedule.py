@@ -71,7 +71,7 @@ class Saved:
     now: datetime
     instance_id: str | None
     kept: list[str]
-    machines: dict[str, bytes]  # what is on each: pickled, which is the fastest way to have it anew many times
+    machines: dict[str, bytes]  # what is on each: pickled, which is the fastest way to copy it many times
 
 
 class Stuck(AssertionError):
@@ -107,7 +107,7 @@ class SimulatedWorld:
         self.waiting: dict[str, tuple[asyncio.Task[Any], Process]] = {}  # processes that stand before a write
         self.trace: list[str] = []
         self.now_stepping = self.last_stepping = ""
-        self.told: list[Callable[[str], None]] = []
+        self.listeners: list[Callable[[str], None]] = []
         self.checks: list[Callable[[str, Sequence[object]], Awaitable[None]]] = []
         self.written: list[tuple[str, Sequence[object]]] = []
         self.deaths = 0
@@ -204,7 +204,7 @@ class SimulatedWorld:
         moment = (self.clock.now() - self.begin.now).total_seconds()
         line = f"{len(self.trace):4d} {moment:10.3f} {words}"
         self.trace.append(line)
-        for each in self.told:
+        for each in self.listeners:
             each(line)
 
     async def step(self, name: str) -> None:

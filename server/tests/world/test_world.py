@@ -75,7 +75,7 @@ def test_a_seed_gives_the_same_run_every_time(sail: Sail) -> None:
 
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("case", CASES)
-def test_whoever_dies_after_whichever_step_the_end_is_the_same(sail: Sail, case: str, group: str) -> None:
+def test_a_death_after_any_step_does_not_change_the_end(sail: Sail, case: str, group: str) -> None:
     async def deaths(harbour: Harbour) -> None:
         whole, _ = await end_of(harbour, case, Death(group, 0))
         for kind in ("after", "middle") if group == "the agent" else ("after",):
@@ -106,7 +106,7 @@ def test_a_receipt_that_comes_after_its_lease_keeps_its_place_in_the_chain_of_it
         node.perform(task)
         world.leap(95)
         await expire_tasks(world.services)
-        assert await node.report(task) == ReportCode.LEASE_LOST  # the agent takes it for told, as agents do
+        assert await node.report(task) == ReportCode.LEASE_LOST  # the agent takes it for reported, as agents do
         (receipt,) = await world.database.fetch(PLATFORM, "SELECT clean, late FROM receipt WHERE task_id = $1", task.id)
         assert tuple(receipt) == (True, True)
         world.leap(3_700)  # and the task is never offered again

@@ -76,8 +76,8 @@ async def test_layers_are_stated_narrow_and_are_explained(shop: Shop) -> None:
     assert (await put(shop.client, project, apps={"allow": ["web-tool"]}, gpus_max=4)).status_code == 200
     explained = (await shop.client.get(f"{project}/policy/explain?app=bench&gpus=5")).json()
     assert (explained["allowed"], explained["decided_by"]) == (False, "project")
-    told = {(each["layer"], each["subject"]): each["allowed"] for each in explained["answers"]}
-    assert told == {
+    answers = {(each["layer"], each["subject"]): each["allowed"] for each in explained["answers"]}
+    assert answers == {
         ("global", "app"): True,
         ("global", "gpus"): True,
         ("tenant", "app"): True,

@@ -1,6 +1,6 @@
-"""A digest that something holds is not retired, and what is retired is not held, whoever comes at once.
+"""A digest that something holds is not retired, and what is retired is not held, also when both are asked for at once.
 
-The database keeps it: takers and retirers wait for one lock of the digest and then look anew.
+The database enforces it: takers and retirers wait for one lock of the digest and then read again.
 """
 
 import asyncio

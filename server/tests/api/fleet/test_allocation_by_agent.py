@@ -59,9 +59,15 @@ class Agent:
         payload = signed["payload"]
         return dict(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))))
 
-    async def report(self, task: dict[str, Any], **told: Any) -> None:
+    async def report(self, task: dict[str, Any], **fields: Any) -> None:
         """How a task ended."""
-        report = {"kind": "result", "task_id": task["task_id"], "fence": task["fence"], "outcome": "succeeded", **told}
+        report = {
+            "kind": "result",
+            "task_id": task["task_id"],
+            "fence": task["fence"],
+            "outcome": "succeeded",
+            **fields,
+        }
         answer = await self.client.post("/api/v1/agent/reports", json={"reports": [report]})
         assert answer.json()["results"][0]["accepted"], answer.text
 

@@ -16,7 +16,7 @@ async def site(world: World) -> Site:
     return await make_site(world)
 
 
-async def test_a_task_carries_the_correlation_of_whoever_asked(site: Site) -> None:
+async def test_a_task_carries_the_correlation_of_the_request(site: Site) -> None:
     await site.fleet.node()
     answer = await site.client.post(
         f"{site.path}/allocations",
@@ -184,7 +184,7 @@ async def test_explain_says_what_would_fit_and_changes_nothing(site: Site) -> No
     assert not (await site.client.get(f"{site.path}/allocations")).json()["items"]
 
 
-async def test_whoever_runs_a_node_sees_what_blocks_it_and_not_what_it_is(site: Site) -> None:
+async def test_the_operator_of_a_node_sees_what_blocks_it_and_not_what_it_is(site: Site) -> None:
     node_id, sku = await site.fleet.node(2), await site.fleet.sku()
     stands = await site.active(sku, gpu_count=1, name="top-secret", integration_metadata={"project": "top-secret"})
     listed = (await site.world.admin.get("/api/v1/platform/allocations", params={"node_id": node_id})).json()

@@ -23,17 +23,17 @@ async def count(world: World, statement: str, *arguments: object) -> int:
     return int(await world.running.platform.services.database.fetchval(PLATFORM, statement, *arguments))
 
 
-async def test_a_machine_joins_and_is_told_whom_to_believe(world: World) -> None:
+async def test_a_machine_joins_and_learns_which_keys_to_trust(world: World) -> None:
     client, machine = world.client(), Machine()
-    told = await machine.enrol(client, world.admin, labels={"rack": "a7"})
-    assert is_id(told["node_id"], Prefix.NODE)
-    assert told["audience"].startswith("mooring:key_")
-    (key,) = told["platform_keys"]
+    enrolled = await machine.enrol(client, world.admin, labels={"rack": "a7"})
+    assert is_id(enrolled["node_id"], Prefix.NODE)
+    assert enrolled["audience"].startswith("mooring:key_")
+    (key,) = enrolled["platform_keys"]
     assert key["signed_by"] is None
     assert len(key["public_key"]) == 43
     client.headers["Authorization"] = f"Bearer {await machine.token(client)}"
     again = await client.get(KEYS)
-    assert again.json() == {"audience": told["audience"], "platform_keys": told["platform_keys"]}
+    assert again.json() == {"audience": enrolled["audience"], "platform_keys": enrolled["platform_keys"]}
 
 
 async def test_a_token_is_good_for_one_node(world: World) -> None:
@@ -95,7 +95,7 @@ async def test_a_token_ends_with_its_time_and_when_it_is_revoked(world: World) -
     assert (gone.status_code, gone.json()["detail"]) == (401, "the token was revoked")
 
 
-async def test_the_secret_of_a_token_is_told_once_and_kept_nowhere(world: World) -> None:
+async def test_the_secret_of_a_token_is_shown_once_and_kept_nowhere(world: World) -> None:
     key = {"Idempotency-Key": fresh_name("key")}
     made = await world.admin.post(TOKENS, json={}, headers=key)
     again = await world.admin.post(TOKENS, json={}, headers=key)
@@ -159,14 +159,14 @@ async def test_nobody_but_a_node_reaches_the_routes_of_agents(world: World) -> N
 
 async def test_a_next_key_is_signed_by_the_one_before_and_announced(world: World) -> None:
     client, machine = world.client(), Machine()
-    told = await machine.enrol(client, world.admin)
+    enrolled = await machine.enrol(client, world.admin)
     for _ in range(2):
         made = await world.admin.post("/api/v1/platform/task-signing-keys/rotate")
         assert made.status_code == 201, made.text
     client.headers["Authorization"] = f"Bearer {await machine.token(client)}"
     keys = (await client.get(KEYS)).json()
-    assert keys["audience"] == told["audience"]
-    believed = {told["platform_keys"][0]["key_id"]: told["platform_keys"][0]["public_key"]}
+    assert keys["audience"] == enrolled["audience"]
+    believed = {enrolled["platform_keys"][0]["key_id"]: enrolled["platform_keys"][0]["public_key"]}
     for key in keys["platform_keys"][1:]:
         signer = Ed25519PublicKey.from_public_bytes(_decoded(believed[key["signed_by"]]))
         signer.verify(_decoded(key["signature"]), f"mooring-key-v1\n{key['key_id']}\n{key['public_key']}".encode())

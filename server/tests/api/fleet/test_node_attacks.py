@@ -143,13 +143,13 @@ async def test_a_node_says_nothing_of_another_nodes_tasks(site: Site) -> None:
     task = await site.agent.claim_one()
     evil = await site.another_agent()
     held = {"task_id": made.id, "fence": task["fence"]}
-    told = [
+    reports = [
         site.agent.result(task),
         site.agent.result(task) | {"receipt": evil.receipt(task, node_id=site.agent.node_id)},
         {"kind": "log", **held, "offset": 0, "text": "AAAA"},
         {"kind": "progress", **held, "progress": {"stage": "a", "done": 1}},
     ]
-    verdicts = await evil.report(*told)
+    verdicts = await evil.report(*reports)
     assert [each["code"] for each in verdicts] == ["not_found"] * 4
     await evil.report({"kind": "refused", "task_id": made.id, "reason": "bad_arguments", "detail": "x"})
     await evil.poll(wait_seconds=0, running=[held])

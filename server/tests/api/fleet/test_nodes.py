@@ -191,8 +191,8 @@ async def test_a_machine_that_comes_back_is_swept_before_it_takes_work(world: Wo
     machine = await ready(world)
     await move(world, machine, "write-off", {"reason": "the rack burnt down", "may_be_left": "everything"})
     again = Machine(signing=machine.signing, sealing=machine.sealing, name=machine.name)
-    told = await again.enrol(world.client(), world.admin)
-    assert (told["sweep_due"], told["node_id"] != machine.node_id) == (True, True)
+    enrolled = await again.enrol(world.client(), world.admin)
+    assert (enrolled["sweep_due"], enrolled["node_id"] != machine.node_id) == (True, True)
     assert (await again.report(world.client()))["sweep_due"] is True
     seen = await node(world, again)
     assert (seen["status"], seen["takes_work"], seen["previous_node_id"]) == ("ready", False, machine.node_id)
@@ -203,8 +203,8 @@ async def test_a_machine_that_comes_back_is_swept_before_it_takes_work(world: Wo
 async def test_a_machine_that_kept_its_state_and_not_its_keys_is_swept_as_well(world: World) -> None:
     machine, other = await ready(world), Machine()
     await move(world, machine, "retire", {"reason": WHY})
-    told = await other.enrol(world.client(), world.admin, previous_node_id=machine.node_id)
-    assert told["sweep_due"] is True
+    enrolled = await other.enrol(world.client(), world.admin, previous_node_id=machine.node_id)
+    assert enrolled["sweep_due"] is True
     assert (await node(world, other))["previous_node_id"] == machine.node_id
 
 

@@ -165,7 +165,7 @@ async def test_a_task_that_is_over_its_time_is_not_handed_out(site: Site) -> Non
     assert (await site.agent.poll(wait_seconds=0.2))["tasks"] == []
 
 
-async def test_a_cancelled_task_is_told_to_the_agent_that_holds_it_once(site: Site) -> None:
+async def test_a_cancelled_task_is_announced_once_to_the_agent_that_holds_it(site: Site) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
     waiting = asyncio.create_task(site.agent.poll(running=[held(task)]))
@@ -173,7 +173,9 @@ async def test_a_cancelled_task_is_told_to_the_agent_that_holds_it_once(site: Si
     answer = await site.people.post(f"{site.path}/tasks/{made.id}/cancel")
     assert (answer.status_code, answer.json()["status"]) == (200, "cancelling")
     assert (await waiting)["cancel"] == [held(task)]
-    assert (await site.agent.poll(wait_seconds=0.5, running=[held(task)]))["cancel"] == []  # it was told a moment ago
+    assert (await site.agent.poll(wait_seconds=0.5, running=[held(task)]))[
+        "cancel"
+    ] == []  # it was announced a moment ago
     verdict = await site.agent.finish(task, outcome="cancelled", failure={"code": "cancelled", "detail": "asked"})
     assert verdict["accepted"]
     assert (await site.stands(made)).status == "cancelled"
@@ -263,7 +265,7 @@ async def test_nothing_is_made_for_an_owner_once_a_task_that_ends_it_was_made(si
 
 
 async def test_the_database_itself_refuses_a_task_for_a_closed_owner(site: Site) -> None:
-    """Whoever writes past the core meets the same lock."""
+    """Statements that bypass the core meet the same lock."""
     await site.make("sandbox.destroy")
     made = make_task(context(), site.wish(label="late"))
     with pytest.raises(Refusal) as refused:
@@ -291,7 +293,7 @@ async def wait_for_polls(site: Site, count: int) -> None:
     await until(lambda: dispatcher.waiting == count)
 
 
-async def test_whoever_waits_for_the_claim_is_woken_by_it(site: Site) -> None:
+async def test_a_wait_for_the_claim_is_woken_by_it(site: Site) -> None:
     made = await site.make()
     waiting = asyncio.create_task(site.people.get(f"{site.path}/tasks/{made.id}?wait=60&until=claimed,failed"))
     await site.agent.claim_one()

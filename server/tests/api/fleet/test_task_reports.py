@@ -37,9 +37,9 @@ async def test_a_result_ends_the_task_and_stays_readable(site: Site) -> None:
 async def test_a_result_that_comes_again_is_accepted_and_has_no_second_effect(site: Site) -> None:
     made = await site.make("sandbox.destroy")
     task = await site.agent.claim_one()
-    told = site.agent.result(task)
-    first = await site.agent.report(told, told)
-    again = await site.agent.report(told)
+    report = site.agent.result(task)
+    first = await site.agent.report(report, report)
+    again = await site.agent.report(report)
     assert [each["accepted"] for each in (*first, *again)] == [True, True, True]
     assert await site.count("SELECT count(*) FROM receipt WHERE task_id = $1", made.id) == 1
     finished = "SELECT count(*) FROM event WHERE subject_id = $1 AND type = 'nodes.task.finished'"
@@ -60,11 +60,11 @@ async def test_an_output_that_was_asked_for_stands_beside_the_results_own_size(s
     made, failed = await site.make(arguments=asked), await site.make(arguments=asked)
     one, two = await site.agent.claim()
     output = "\n" * 65_536  # twice as long when it is written as JSON
-    told = {"exit_code": 0, "output": output, "output_truncated": True}
-    assert (await site.agent.finish(one, result=told))["accepted"]
-    assert (await site.agent.finish(two, result={**told, "exit_code": 3}, **FAILED))["accepted"]
-    assert (await site.stands(made)).result == told
-    assert (await site.stands(failed)).result == {**told, "exit_code": 3}
+    report = {"exit_code": 0, "output": output, "output_truncated": True}
+    assert (await site.agent.finish(one, result=report))["accepted"]
+    assert (await site.agent.finish(two, result={**report, "exit_code": 3}, **FAILED))["accepted"]
+    assert (await site.stands(made)).result == report
+    assert (await site.stands(failed)).result == {**report, "exit_code": 3}
 
 
 @pytest.mark.parametrize("outcome", [{}, FAILED])
@@ -81,8 +81,8 @@ async def test_an_output_that_nobody_asked_for_is_refused(site: Site, outcome: d
 async def test_a_task_that_its_agent_ended_without_being_asked_has_failed(site: Site) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
-    told = {"outcome": "cancelled", "failure": {"code": "cancelled", "detail": "the owner was closed"}}
-    assert (await site.agent.finish(task, result=None, **told))["accepted"]
+    report = {"outcome": "cancelled", "failure": {"code": "cancelled", "detail": "the owner was closed"}}
+    assert (await site.agent.finish(task, result=None, **report))["accepted"]
     assert (await site.stands(made)).failure_code == "cancelled"
 
 
@@ -119,13 +119,13 @@ async def test_progress_is_seen_and_renews_the_lease(site: Site) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
     await site.later(timedelta(seconds=80))
-    told = {"stage": "fetching", "done": 3, "total": 9, "unit": "bytes"}
-    report = {"kind": "progress", "task_id": task["task_id"], "fence": 1, "progress": told}
+    sent_progress = {"stage": "fetching", "done": 3, "total": 9, "unit": "bytes"}
+    report = {"kind": "progress", "task_id": task["task_id"], "fence": 1, "progress": sent_progress}
     stale = report | {"fence": 0}
     assert [each["code"] for each in await site.agent.report(report, stale)] == [None, "lease_lost"]
     await site.later(timedelta(seconds=80))
     stands = await site.stands(made)
-    assert (stands.status, stands.progress) == ("claimed", told)
+    assert (stands.status, stands.progress) == ("claimed", sent_progress)
 
 
 def logged(task: dict[str, Any], offset: int, text: bytes) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def logged(task: dict[str, Any], offset: int, text: bytes) -> dict[str, Any]:
     }
 
 
-async def test_the_whole_output_is_read_back_whatever_was_told_twice(site: Site) -> None:
+async def test_the_whole_output_is_read_back_whatever_was_sent_twice(site: Site) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
     verdicts = await site.agent.report(
@@ -260,8 +260,8 @@ async def test_a_teardown_succeeds_only_with_a_receipt(site: Site) -> None:
     task = await site.agent.claim_one()
     assert (await site.agent.finish(task, receipt=None))["code"] == "receipt_missing"
     assert (await site.stands(made)).status == "claimed"
-    told = {"outcome": "failed", "failure": {"code": "host_error", "detail": "no"}, "result": None, "receipt": None}
-    assert (await site.agent.finish(task, **told))["accepted"]
+    report = {"outcome": "failed", "failure": {"code": "host_error", "detail": "no"}, "result": None, "receipt": None}
+    assert (await site.agent.finish(task, **report))["accepted"]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +306,7 @@ async def test_a_receipt_that_another_key_signed_is_refused(site: Site) -> None:
     assert (await site.agent.finish(task, receipt=loose))["code"] == "receipt_invalid"  # not in its canonical form
 
 
-async def test_a_chain_goes_on_and_is_never_told_twice_differently(site: Site) -> None:
+async def test_a_chain_goes_on_and_no_receipt_is_replaced_by_another(site: Site) -> None:
     for label in ("one", "two", "three"):
         await site.make("teardown.verify", {"close": True}, label=label)
     one, two, three = await site.agent.claim()
@@ -325,13 +325,13 @@ async def test_a_chain_goes_on_and_is_never_told_twice_differently(site: Site) -
     assert (await site.agent.finish(one, receipt=other))["code"] == "receipt_fork"
 
 
-async def test_receipts_that_are_told_side_by_side_stay_a_chain(site: Site) -> None:
+async def test_receipts_that_are_sent_side_by_side_stay_a_chain(site: Site) -> None:
     for number in range(6):
         await site.make("teardown.verify", {"close": True}, label=f"owner-{number}")
     tasks = await site.agent.claim()
-    told = [site.agent.result(task) for task in tasks]
+    report = [site.agent.result(task) for task in tasks]
     while True:
-        verdicts = await asyncio.gather(*(site.agent.report(each) for each in told))
+        verdicts = await asyncio.gather(*(site.agent.report(each) for each in report))
         if all(verdict["accepted"] for (verdict,) in verdicts):
             break
         assert {verdict["code"] for (verdict,) in verdicts} <= {None, "receipt_gap", "conflict"}
@@ -385,8 +385,8 @@ async def refusals(site: Site) -> list[str]:
 
 
 async def test_refusals_of_one_node_are_bounded_in_the_audit_trail(site: Site) -> None:
-    told = {"kind": "refused", "task_id": None, "reason": "bad_signature", "detail": "somebody tries"}
+    report = {"kind": "refused", "task_id": None, "reason": "bad_signature", "detail": "somebody tries"}
     for _ in range(4):
-        assert all(each["accepted"] for each in await site.agent.report(*[told] * 50))
+        assert all(each["accepted"] for each in await site.agent.report(*[report] * 50))
     rows = await site.count("SELECT count(*) FROM audit WHERE outcome = 'refused' AND action = $1", "agent.report")
     assert rows == BURST

@@ -88,11 +88,11 @@ async def test_what_an_adapter_tells_has_a_depth_and_no_nul(floor: Floor) -> Non
     instance = await floor.instance(instance_id)
     action = await floor.ask(instance, OperationKind.RECONCILE)
     head = (await adapter.read(instance_id, fence))["members"][0]["id"]
-    for told in (deep(900), deep(30), {"a": "\0"}, {"\0": 1}, {"a": "x" * 20_000}):
+    for detail in (deep(900), deep(30), {"a": "\0"}, {"\0": 1}, {"a": "x" * 20_000}):
         reports: list[tuple[str, dict[str, Any]]] = [
-            ("reports", {"members": [{"id": head, "detail": told}]}),
-            ("reports", {"instance": {"detail": told}}),
-            (f"operations/{action.id}/finish", {"outcome": "succeeded", "evidence": told}),
+            ("reports", {"members": [{"id": head, "detail": detail}]}),
+            ("reports", {"instance": {"detail": detail}}),
+            (f"operations/{action.id}/finish", {"outcome": "succeeded", "evidence": detail}),
         ]
         await adapter.report(instance_id, fence, operation_id=action.id, begin=True)
         for path, body in reports:

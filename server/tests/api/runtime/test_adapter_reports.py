@@ -29,7 +29,7 @@ SELECT json_agg(each ORDER BY each::text)::text FROM (
 WRITTEN = "SELECT (SELECT count(*) FROM event) + (SELECT count(*) FROM audit) + (SELECT count(*) FROM transition)"
 
 
-async def test_a_launch_is_told_step_by_step_and_ends_in_a_running_instance(floor: Floor) -> None:
+async def test_a_launch_is_reported_step_by_step_and_ends_in_a_running_instance(floor: Floor) -> None:
     adapter = floor.adapter()
     instance, members, operation = await floor.launch(1)
     fence = await adapter.claim(instance.id)
@@ -101,7 +101,7 @@ async def test_what_is_so_already_writes_nothing_at_all(floor: Floor) -> None:
     assert (await floor.fetch(WRITTEN), await floor.fetch(CONTENTS)) == (written, stands)
 
 
-async def test_an_end_that_is_told_again_is_accepted_and_another_end_is_not(floor: Floor) -> None:
+async def test_a_repeated_end_is_accepted_and_another_end_is_not(floor: Floor) -> None:
     adapter = floor.adapter()
     instance, _, operation = await floor.launch(0)
     fence = await adapter.claim(instance.id)
@@ -251,15 +251,15 @@ async def test_drained_is_what_was_observed_and_never_what_cannot_be(floor: Floo
         "UPDATE node SET unreachable_since = now(), revision = revision + 1 WHERE id = $1",
         floor.ground.node_id,
     )
-    told = {"members": [{"id": worker, "status": "drained"}]}
-    unseen = await adapter.send(instance_id, "reports", fence, **told)
+    report = {"members": [{"id": worker, "status": "drained"}]}
+    unseen = await adapter.send(instance_id, "reports", fence, **report)
     assert (unseen.status_code, unseen.json()["code"]) == (409, "conflict")
     await floor.services.database.fetch(
         PLATFORM,
         "UPDATE node SET unreachable_since = NULL, revision = revision + 1 WHERE id = $1",
         floor.ground.node_id,
     )
-    await adapter.report(instance_id, fence, **told)
+    await adapter.report(instance_id, fence, **report)
     assert (await adapter.finish(instance_id, fence, drain["id"]))["status"] == "succeeded"
 
 
@@ -300,8 +300,8 @@ async def test_two_hundred_members_are_reported_in_one_request(floor: Floor) -> 
     fence = await adapter.claim(instance.id)
     await adapter.report(instance.id, fence, operation_id=operation.id, begin=True)
     for status in ("joining", "ready"):
-        told = [{"id": each.id, "status": status, "health": "healthy"} for each in members]
-        await adapter.report(instance.id, fence, operation_id=operation.id, members=told)
+        reports = [{"id": each.id, "status": status, "health": "healthy"} for each in members]
+        await adapter.report(instance.id, fence, operation_id=operation.id, members=reports)
     await adapter.finish(instance.id, fence, operation.id)
     ready = await floor.fetch("SELECT count(*) FROM member WHERE instance_id = $1 AND status = 'ready'", instance.id)
     assert ready == 200

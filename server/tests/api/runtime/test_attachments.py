@@ -117,46 +117,46 @@ async def test_a_project_is_attached_acts_under_its_own_keys_and_is_detached(flo
     attachment_id = await shared.attach(outcome=None)
     asked = await shared.read(attachment_id)
     assert (asked["status"], asked["account_name"]) == ("requested", "p-research")
-    told = {"id": attachment_id, "project_id": shared.project_id, "account_name": "p-research"}
+    attachment = {"id": attachment_id, "project_id": shared.project_id, "account_name": "p-research"}
     seen = await shared.adapter.read(shared.instance_id, shared.fence)
-    assert [(each["kind"], each["request"]) for each in seen["operations"]] == [("attach", {"attachment": told})]
-    assert seen["attachments"] == [told | {"status": "requested"}]
+    assert [(each["kind"], each["request"]) for each in seen["operations"]] == [("attach", {"attachment": attachment})]
+    assert seen["attachments"] == [attachment | {"status": "requested"}]
     await shared.end(asked["operation_id"], "succeeded")
     active = await shared.people.get(f"{shared.path}/{attachment_id}", params={"wait": 5, "until": "active"})
     assert (active.json()["status"], active.json()["allowed_verbs"]) == ("active", ["act", "detach"])
     owner = f"/api/v1/projects/{floor.project_id}/app-instances/{shared.instance_id}"
     listed = (await shared.people.get(f"{owner}/attachments")).json()["items"]
-    assert listed == [told | {"status": "active"}]
+    assert listed == [attachment | {"status": "active"}]
 
     robot = await shared.account(shared.project_id, ["attachment.read", SUBMIT])
     started = await robot.post(f"{shared.path}/{attachment_id}/actions/queue.submit", json={"input": {}})
     assert started.status_code == 202, started.text
     operation_id = started.json()["id"]
     (action,) = (await shared.adapter.read(shared.instance_id, shared.fence))["operations"]
-    assert (action["kind"], action["request"]["attachment"]) == ("action", told)
+    assert (action["kind"], action["request"]["attachment"]) == ("action", attachment)
     await shared.adapter.report(shared.instance_id, shared.fence, operation_id=operation_id, begin=True)
     await shared.adapter.finish(shared.instance_id, shared.fence, operation_id, output={"id": 7})
     over = await robot.get(f"{shared.path}/{attachment_id}/operations/{operation_id}")
     assert (over.json()["status"], over.json()["output"]) == ("succeeded", {"id": 7})
     of_owner = (await shared.people.get(f"{owner}/operations/{operation_id}")).json()
     assert (of_owner["output"], of_owner["request"].get("input")) == (None, None)
-    assert of_owner["request"]["attachment"] == told
+    assert of_owner["request"]["attachment"] == attachment
 
     gone = await shared.people.post(f"{shared.path}/{attachment_id}/detach", json={"timeout_seconds": 60})
     assert (gone.status_code, gone.json()["status"]) == (202, "detaching")
     late = await robot.post(f"{shared.path}/{attachment_id}/actions/queue.submit", json={"input": {}})
     assert said(late) == (409, "illegal_transition")
     (detach,) = (await shared.adapter.read(shared.instance_id, shared.fence))["operations"]
-    assert detach["request"] == {"attachment": told, "cancel_work": False, "timeout_seconds": 60}
+    assert detach["request"] == {"attachment": attachment, "cancel_work": False, "timeout_seconds": 60}
     await shared.end(detach["id"], "succeeded")
     assert (await shared.read(attachment_id))["status"] == "detached"
     done = (await robot.get(f"{shared.path}/{attachment_id}/operations")).json()["items"]
     assert [each["id"] for each in done] == [detach["id"], operation_id, asked["operation_id"]]
     assert (await shared.adapter.read(shared.instance_id, shared.fence))["attachments"] == []
-    await _told_to_both(shared, attachment_id)
+    await _both_projects_see_its_events(shared, attachment_id)
 
 
-async def _told_to_both(shared: Shared, attachment_id: str) -> None:
+async def _both_projects_see_its_events(shared: Shared, attachment_id: str) -> None:
     """Audit rows and events of both projects name both."""
     database, both = shared.floor.services.database, {shared.project_id, shared.floor.project_id}
     acting = await database.fetch(PLATFORM, "SELECT project_id, action, after FROM audit WHERE action = $1", SUBMIT)
@@ -167,8 +167,8 @@ async def _told_to_both(shared: Shared, attachment_id: str) -> None:
         PLATFORM, "SELECT project_id, data ->> 'status' AS s FROM event WHERE subject_id = $1", attachment_id
     )
     for project_id in both:
-        told = [row["s"] for row in moved if row["project_id"] == project_id]
-        assert {"requested", "active", "detaching", "detached"} <= set(told)
+        statuses = [row["s"] for row in moved if row["project_id"] == project_id]
+        assert {"requested", "active", "detaching", "detached"} <= set(statuses)
 
 
 async def test_what_is_not_shared_or_not_the_tenants_is_not_attached(floor: Floor) -> None:
@@ -303,8 +303,8 @@ async def test_usage_is_of_attached_projects_alone_and_each_reads_its_own(floor:
     floor.clock.by += timedelta(seconds=1)
 
     async def tell(record_id: str, project_id: str | None) -> httpx.Response:
-        told = record | {"record_id": record_id, "attached_project_id": project_id}
-        return await shared.adapter.send(shared.instance_id, "usage", shared.fence, records=[told])
+        sent = record | {"record_id": record_id, "attached_project_id": project_id}
+        return await shared.adapter.send(shared.instance_id, "usage", shared.fence, records=[sent])
 
     assert said(await tell("job/1", third)) == (404, "not_found")
     assert (await tell("job/2", shared.project_id)).json() == {"stored": 1, "repeated": 0}
@@ -312,4 +312,6 @@ async def test_usage_is_of_attached_projects_alone_and_each_reads_its_own(floor:
     own = (await shared.people.get(f"{shared.path}/{attachment_id}/usage")).json()["items"]
     assert [(each["record_id"], each["covered_by_allocation"]) for each in own] == [("job/2", True)]
     await shared.end((await shared.people.delete(f"{shared.path}/{attachment_id}")).json()["operation_id"], "succeeded")
-    assert (await tell("job/4", shared.project_id)).json()["stored"] == 1, "what it had is told after its end too"
+    assert (await tell("job/4", shared.project_id)).json()["stored"] == 1, (
+        "usage from before the end is accepted after it"
+    )

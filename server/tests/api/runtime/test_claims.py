@@ -52,12 +52,12 @@ async def test_holders_that_ask_at_once_never_get_one_instance_and_none_is_left(
     assert all(len(answer["claims"]) <= 5 for answer in answers)
     got = [each["instance_id"] for answer in answers for each in answer["claims"]]
     assert len(got) == len(set(got))
-    # What was skipped while it was locked comes now, and what this one was told already, again.
+    # What was skipped while it was locked comes now, and what this one already got is repeated.
     got += [each["instance_id"] for each in (await one.poll(free=12))["claims"]]
     assert set(got) == made
 
 
-async def test_a_lost_answer_is_told_again_under_the_same_fence(floor: Floor) -> None:
+async def test_a_lost_answer_is_repeated_under_the_same_fence(floor: Floor) -> None:
     instance, *_ = await floor.launch()
     adapter, other = floor.adapter(), floor.adapter()
     first, again = await adapter.poll(), await adapter.poll()
@@ -107,7 +107,7 @@ async def test_what_is_given_back_is_offered_at_once_and_the_old_fence_is_stale(
     assert await two.claim(instance.id) > fence
 
 
-async def test_whoever_gives_back_is_not_given_it_again_by_a_poll_that_still_waits(floor: Floor) -> None:
+async def test_a_released_claim_is_not_given_back_by_a_poll_that_still_waits(floor: Floor) -> None:
     instance, *_ = await floor.launch()
     one, two = floor.adapter(), floor.adapter()
     fence = await one.claim(instance.id)
@@ -168,7 +168,7 @@ async def test_a_poll_in_another_process_is_woken_too(floor: Floor) -> None:
         await client.aclose()
 
 
-async def test_news_of_a_held_instance_end_the_wait_and_are_told_from_the_cursor_on(floor: Floor) -> None:
+async def test_events_of_a_held_instance_end_the_wait_and_are_sent_from_the_cursor_on(floor: Floor) -> None:
     adapter = floor.adapter()
     instance_id, fence = await deployed(floor, adapter)
     held = [{"instance_id": instance_id, "fence": fence}]
@@ -269,7 +269,7 @@ async def waiting_poll(
 ) -> tuple["asyncio.Task[dict[str, Any]]", str]:
     """A poll that waits, behind all that happened before it, and the cursor that it goes on from.
 
-    What happened is told as soon as it is behind the horizon, which anybody's transaction holds back.
+    An event is sent as soon as it is behind the horizon, which any open transaction holds back.
     """
     async with asyncio.timeout(120):
         while True:

@@ -29,8 +29,8 @@ async def test_a_launch_is_offered_by_the_worker_and_a_stop_is_ended_by_it(floor
     fence = await adapter.claim(instance.id)
     await adapter.report(instance.id, fence, operation_id=deploy.id, begin=True)
     for member_status in ("joining", "ready"):
-        told = [{"id": each.id, "status": member_status} for each in members]
-        await adapter.report(instance.id, fence, operation_id=deploy.id, members=told)
+        reports = [{"id": each.id, "status": member_status} for each in members]
+        await adapter.report(instance.id, fence, operation_id=deploy.id, members=reports)
     await adapter.finish(instance.id, fence, deploy.id)
     assert await status(floor, "instance", instance.id) == "running"
 

@@ -64,7 +64,7 @@ class Reader:
         """The node reads; the task that it was given."""
         (task,) = await self.claimed()
         place = int(task["arguments"].get("offset", 0))
-        told = {
+        result = {
             "content_base64": base64.b64encode(content).decode(),
             "offset": place,
             "next_offset": place + len(content),
@@ -72,7 +72,7 @@ class Reader:
             "truncated_before": False,
             **other,
         }
-        assert await self.end(task, TaskEnd(TaskOutcome.SUCCEEDED, result=told))
+        assert await self.end(task, TaskEnd(TaskOutcome.SUCCEEDED, result=result))
         return task
 
 
@@ -134,8 +134,8 @@ async def test_following_waits_on_the_node_and_goes_on_from_the_last_byte(reader
         7,
         "0b",
     )
-    told = {"offset": 4, "wait_seconds": 20, "log": "0a", "max_bytes": 262_144}
-    assert task["arguments"] == {"name": "web", "kind": "service", **told}
+    window = {"offset": 4, "wait_seconds": 20, "log": "0a", "max_bytes": 262_144}
+    assert task["arguments"] == {"name": "web", "kind": "service", **window}
 
 
 async def test_what_was_read_is_forgotten_within_the_hour_and_nothing_else_is(reader: Reader) -> None:
@@ -148,7 +148,7 @@ async def test_what_was_read_is_forgotten_within_the_hour_and_nothing_else_is(re
     assert await floor.fetch("SELECT count(*) FROM task WHERE type = 'service.start'") == 1
 
 
-async def test_a_node_that_does_not_answer_is_not_waited_for_and_the_last_lines_are_told(reader: Reader) -> None:
+async def test_a_node_that_does_not_answer_is_not_waited_for_and_the_last_lines_are_shown(reader: Reader) -> None:
     floor, node = reader.floor, reader.floor.ground.node_id
     await floor.fetch("UPDATE member SET last_lines = '{bye}' WHERE id = $1 RETURNING id", reader.member_id)
     await floor.fetch(UNREACHABLE, node)

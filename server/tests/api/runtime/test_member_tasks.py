@@ -220,8 +220,8 @@ async def test_a_task_that_was_made_is_answered_again_whatever_became_of_its_art
     assert (await people.post(path, json={"reason": "it was found to be bad"})).status_code == 200
     again = await adapter.send(instance_id, "tasks", fence, **body)
     assert (again.status_code, again.json()["id"]) == (200, first.json()["id"])
-    anew = await adapter.send(instance_id, "tasks", fence, **{**body, "step": "launch/2"})
-    assert (anew.status_code, anew.json()["code"]) == (409, "artifact_revoked")
+    repeated = await adapter.send(instance_id, "tasks", fence, **{**body, "step": "launch/2"})
+    assert (repeated.status_code, repeated.json()["code"]) == (409, "artifact_revoked")
 
 
 async def test_people_launch_no_digest_that_nobody_registered(floor: Floor) -> None:
@@ -238,7 +238,7 @@ async def test_people_launch_no_digest_that_nobody_registered(floor: Floor) -> N
     assert (await asked(DIGEST))[0] == 201
 
 
-async def test_a_secret_is_made_once_by_the_platform_and_never_told(floor: Floor) -> None:
+async def test_a_secret_is_made_once_by_the_platform_and_never_shown(floor: Floor) -> None:
     adapter = floor.adapter()
     instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
     wanted = {"name": "token", "purpose": "app_access", "generate_bytes": 32}

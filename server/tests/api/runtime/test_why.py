@@ -56,7 +56,7 @@ def commands() -> set[str]:
 
 
 @pytest.mark.parametrize("text", sorted(commands()))
-def test_a_command_that_is_told_is_there_and_takes_what_it_is_given(text: str) -> None:
+def test_a_suggested_command_exists_and_takes_its_arguments(text: str) -> None:
     words = shlex.split(text)
     assert words[0] == "mooring"
     command: click.Command = mooring

@@ -112,7 +112,7 @@ def test_an_error_of_any_length_is_kept_bounded() -> None:
     assert len(str(bury(context(), CLAIMED, DeliveryOutcome(0.1, None, "x" * 9999)).result.last_error)) == 500
 
 
-def test_a_replay_begins_anew_and_is_due_now() -> None:
+def test_a_replay_starts_over_and_is_due_now() -> None:
     decision = replay(context(), DEAD, event_is_kept=True)
     after = decision.result
     assert (after.status, after.attempts, after.due_at, after.finished_at) == ("queued", 0, NOW, None)

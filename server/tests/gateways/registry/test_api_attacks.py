@@ -148,31 +148,31 @@ class Siege:
         async with Caller(url, self.tenant.token) as caller, asyncio.timeout(60):
             while True:
                 answer = await caller.call(method, path, body)
-                told = answer.json
-                check = told.get("check") if answer.status < 300 else None
+                content = answer.json
+                check = content.get("check") if answer.status < 300 else None
                 under_way = check is not None and check["status"] in ("accepted", "running")
-                if not under_way and told.get("code") != "check_running":
-                    return answer.status, told
+                if not under_way and content.get("code") != "check_running":
+                    return answer.status, content
 
     async def refused(self, path: str, body: object, *, hasty: bool = False) -> Any:
-        code, told = await self.ask("POST", path, body, hasty=hasty)
-        assert code >= 400, told
-        return told
+        code, content = await self.ask("POST", path, body, hasty=hasty)
+        assert code >= 400, content
+        return content
 
     async def registered(self, kind: str, digest: str) -> Any:
         body = {"kind": kind, "location": f"oci://{self.name}", "digest": digest}
-        code, told = await self.ask("POST", self.path, body)
-        assert code == 201, told
-        return told
+        code, content = await self.ask("POST", self.path, body)
+        assert code == 201, content
+        return content
 
     async def not_registered(self, kind: str, digest: str, location: str = "", *, hasty: bool = False) -> str:
         body = {"kind": kind, "location": location or f"oci://{self.name}", "digest": digest}
         return str((await self.refused(self.path, body, hasty=hasty))["code"])
 
     async def verified(self, artifact: Any) -> tuple[str, list[str]]:
-        code, told = await self.ask("POST", f"{self.path}/{artifact['id']}/verify")
-        assert code == 200, told
-        return told["trust"], [each["code"] for each in told["doubts"]]
+        code, content = await self.ask("POST", f"{self.path}/{artifact['id']}/verify")
+        assert code == 200, content
+        return content["trust"], [each["code"] for each in content["doubts"]]
 
     async def not_staged(self, artifact: Any) -> str:
         move = {"move": "stage", "reason": WHY}
@@ -369,9 +369,9 @@ async def test_a_tenants_source_reaches_no_private_address(siege: Siege, host: s
     assert await siege.stored() == []
 
 
-def peak(pid: int, *, anew: bool = False) -> int:
-    """The most memory that a process had resident, in bytes; counted from now on when asked for anew."""
-    if anew:
+def peak(pid: int, *, reset: bool = False) -> int:
+    """The most memory that a process had resident, in bytes; `reset` starts the count from now."""
+    if reset:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
@@ -380,7 +380,7 @@ def peak(pid: int, *, anew: bool = False) -> int:
 async def flooded(siege: Siege, flood: Flood, attack: Awaitable[str]) -> str:
     """How an attack ends, during which the server takes little memory and most of the flood is never sent."""
     pid = siege.ground.patient.process.pid
-    before = peak(pid, anew=True)
+    before = peak(pid, reset=True)
     code = await attack
     assert peak(pid) - before < MEMORY_BYTES_MAX
     assert flood.sent < SENT_BYTES_MAX

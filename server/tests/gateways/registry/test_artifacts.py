@@ -140,9 +140,9 @@ async def test_the_whole_way_from_publishing_to_retirement(harbour: Harbour) -> 
     assert deprecated["promotion"] == "deprecated"
     assert (await harbour.do(*harbour.move(artifact, "retire")))["promotion"] == "retired"
     history = (await harbour.do("GET", f"{harbour.place}/artifacts/{artifact['id']}/history"))["items"]
-    told = [(each["before"], each["after"], each["reason"]) for each in history if each["machine"] == "promotion"]
-    assert told[0][:2] == ("", "draft")
-    assert told[1:] == [
+    moves = [(each["before"], each["after"], each["reason"]) for each in history if each["machine"] == "promotion"]
+    assert moves[0][:2] == ("", "draft")
+    assert moves[1:] == [
         ("draft", "staged", WHY),
         ("staged", "canary", WHY),
         ("canary", "active", WHY),

@@ -54,17 +54,17 @@ async def test_an_image_in_a_real_registry_passes_and_every_layer_was_read(
 ) -> None:
     made = image([layer(archive({"bin/program": PROGRAM})), layer(archive({"data": b"d" * 500_000}))])
     digest = await push(pusher, repository, made)
-    told: list[int] = []
+    sizes: list[int] = []
 
     async def progress(size: int) -> None:
-        told.append(size)
+        sizes.append(size)
 
     result = await smoke(pusher.client, repository, digest, progress=progress)
 
     assert result.passed
     assert result.refusal() is None
     assert (result.platforms, result.layers) == (("linux/amd64",), 2)
-    assert result.size_bytes == sum(each.size for each in made.manifest.layers) == told[-1]
+    assert result.size_bytes == sum(each.size for each in made.manifest.layers) == sizes[-1]
     assert [each.name for each in result.checks] == ["manifest", "config", "platform", "layers", "entry_point"]
 
 

@@ -21,7 +21,7 @@ Gap = tuple[float, int]  # so long nothing comes, and then so many bytes
 
 
 class Jumps(selectors.DefaultSelector):
-    """Whoever would wait for a time has waited for it."""
+    """Sleeping moves the clock and returns at once."""
 
     def __init__(self) -> None:
         super().__init__()

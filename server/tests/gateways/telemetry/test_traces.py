@@ -144,7 +144,7 @@ def test_spans_within_a_request_hang_below_it(receiver: Receiver) -> None:
     assert attributes(list(found["decide"].attributes)) == {"note": MASK, "password": MASK}
 
 
-def test_a_failure_is_named_by_its_kind_and_told_to_the_log_only(receiver: Receiver) -> None:
+def test_a_failure_is_named_by_its_kind_and_only_the_log_has_its_text(receiver: Receiver) -> None:
     telemetry = telemetry_to(receiver.address)
     with telemetry.request("GET", RequestTrace("cor_1", TRACE, SPAN, None)) as observed:
         with pytest.raises(ConnectionError), span("apply"):

@@ -212,8 +212,8 @@ class Heap:
             if open_ and each in self.busy:
                 continue  # one is open at a time
             self.busy |= {each} if open_ else set()
-            told = {"operation_id": made.id, "member_id": each, "project_id": ground.project_id, "open": open_}
-            self.add("operation_member", told)
+            row = {"operation_id": made.id, "member_id": each, "project_id": ground.project_id, "open": open_}
+            self.add("operation_member", row)
 
     async def store(self, database: Database) -> None:
         """Put all of it into the database, past its triggers."""
@@ -276,15 +276,15 @@ async def test_whatever_has_a_next_step_is_due_and_nothing_else(database: Databa
         step = reconcile(acting, LIMITS, seen)
         steps += step is not None
         if step is not None and seen.instance.id not in due:
-            missed.append(told(seen))
+            missed.append(describe(seen))
         if step is None and seen.instance.id in due and not seen.open_of(OperationKind.ADD):  # its end is waited for
-            idle.append(told(seen))
+            idle.append(describe(seen))
     assert COUNT // 4 < steps < COUNT
     assert missed == []
     assert idle == []
 
 
-def told(snapshot: InstanceSnapshot) -> str:
+def describe(snapshot: InstanceSnapshot) -> str:
     """What decides about an instance, in a line."""
     members = [
         (
