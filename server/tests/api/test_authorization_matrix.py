@@ -257,11 +257,19 @@ QUERY: Final = {"timeline": "?correlation_id=anything"}
 """What an address has to say beside its path."""
 
 
+@dataclass(frozen=True)
+class RequestParts:
+    """The ids of a path, and the body."""
+
+    ids: dict[str, str]
+    body: bytes | None
+
+
 async def call(
-    cast: Cast, each: Route, token: str | None, correlation_id: str, asked: tuple[dict[str, str], bytes | None]
+    cast: Cast, each: Route, token: str | None, correlation_id: str, asked: RequestParts
 ) -> tuple[int, str, httpx.Headers]:
     """Send the request; of a stream only the beginning is read."""
-    ids, body = asked
+    ids, body = asked.ids, asked.body
     headers = {"X-Correlation-ID": correlation_id}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
@@ -284,9 +292,9 @@ def code_of(text: str) -> str:
     return str(json.loads(text).get("code", "")) if text.startswith("{") else ""
 
 
-async def prepared(cast: Cast, each: Route, who: tuple[str, str]) -> tuple[dict[str, str], bytes | None]:
-    """Address and body of a request that may succeed; what it changes is made for it."""
-    home, (name, token) = cast.home, who
+async def prepared(cast: Cast, each: Route, *, name: str, token: str) -> RequestParts:
+    """A request that may succeed; what it changes is made for it."""
+    home = cast.home
     if each.scope is Scope.RUNTIME:
         await adapter_requests.operate(home, await cast.principal(token))
     ids = await home.ids(each, fresh=each.mutates)
@@ -298,7 +306,7 @@ async def prepared(cast: Cast, each: Route, who: tuple[str, str]) -> tuple[dict[
     if each.verb == "enable":
         path, body = each.path.format(**ids).removesuffix("/enable") + "/disable", await body_of(each, home)
         await home.post(each.scope, path, None if body is None else json.loads(body))
-    return ids, await body_of(each, home)
+    return RequestParts(ids, await body_of(each, home))
 
 
 async def _another(cast: Cast, each: Route, name: str) -> str:
@@ -319,7 +327,7 @@ async def test_who_gets_through(cast: Cast, each: Route) -> None:
     run = fresh_name("run")
     callers = await cast.callers(each)
     strangers = {"anonymous": None, "invalid_token": "mrgs_" + "x" * 43, "disabled_user": cast.tokens["disabled_user"]}
-    kept = (await cast.home.ids(each, fresh=False), await body_of(each, cast.home))
+    kept = RequestParts(await cast.home.ids(each, fresh=False), await body_of(each, cast.home))
     for name, token in strangers.items():
         status, text, headers = await call(cast, each, token, f"{run}.{name}", kept)
         seen[name] = (Access.REFUSED, status, code_of(text))
@@ -328,22 +336,21 @@ async def test_who_gets_through(cast: Cast, each: Route) -> None:
         wanted = expected(each, standing)
         if wanted is Access.ALLOWED and each.action == "self.update":
             token = await cast.person(name)  # a new password ends every token of its holder
-        asked = await prepared(cast, each, (name, str(token))) if wanted is Access.ALLOWED else kept
+        asked = await prepared(cast, each, name=name, token=str(token)) if wanted is Access.ALLOWED else kept
         status, text, _ = await call(cast, each, token, f"{run}.{name}", asked)
         seen[name] = (wanted, status, code_of(text))
     trail = await cast.trail(f"{run}.")
     for name, (wanted, status, code) in seen.items():
         rows = trail.get(f"{run}.{name}", [])
         if wanted is Access.ALLOWED:
-            _assert_allowed(each, name, (status, code), rows)
+            _assert_allowed(each, name, rows, status=status, code=code)
         else:
             assert (name, status) == (name, STATUS[wanted])
             assert rows == [(wanted.value, each.action, each.key)], name
     assert {"tenant_admin", "account_without", "node", *NOBODY} <= set(seen)
 
 
-def _assert_allowed(each: Route, name: str, got: tuple[int, str], rows: list[Any]) -> None:
-    status, code = got
+def _assert_allowed(each: Route, name: str, rows: list[Any], *, status: int, code: str) -> None:
     beyond = name.startswith("account_") and code == "grant_exceeds_ceiling"
     assert status in (each.status, 409) or beyond, (name, status, code)
     assert [row for row in rows if row[0] != "done"] == [], name
@@ -359,7 +366,7 @@ def _assert_allowed(each: Route, name: str, got: tuple[int, str], rows: list[Any
 )
 async def test_nobody_gets_through_to_another_tenants_place(cast: Cast, each: Route) -> None:
     run = fresh_name("foreign")
-    kept = (await cast.foreign.ids(each, fresh=False), await body_of(each, cast.foreign))
+    kept = RequestParts(await cast.foreign.ids(each, fresh=False), await body_of(each, cast.foreign))
     callers = await cast.callers(each)
     for name in AT_HOME:
         if name in callers:
@@ -382,7 +389,7 @@ async def test_a_foreign_id_below_ones_own_place_is_not_found(cast: Cast, each: 
     own = await cast.home.ids(each, fresh=False)
     foreign = await cast.foreign.ids(replace(each, scope=_elsewhere(each)), fresh=False)
     mixed = {name: own[name] if name in ("tenant_id", "project_id") else foreign[name] for name in each.path_parameters}
-    asked = (mixed, await body_of(each, cast.home))
+    asked = RequestParts(mixed, await body_of(each, cast.home))
     status, text, _ = await call(cast, each, cast.home.token(each.scope), fresh_name("mixed"), asked)
     assert (status, code_of(text)) == (404, "not_found")
 

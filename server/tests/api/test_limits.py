@@ -294,7 +294,7 @@ async def test_what_there_is_not_is_answered_in_the_same_envelope(
     host, port = world.running.url.removeprefix("http://").split(":")
     token = world.admin.headers["Authorization"]
     raw = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {token}\r\nConnection: close\r\n\r\n"
-    head, body = await _exchange((host, int(port)), raw.encode())
+    head, body = await _exchange(host, int(port), raw.encode())
     assert head.startswith(f"HTTP/1.1 {status} ")
     problem = json.loads(body)
     assert (set(problem), problem["code"]) == (ENVELOPE, code)
@@ -303,9 +303,9 @@ async def test_what_there_is_not_is_answered_in_the_same_envelope(
         assert "allow: GET, POST" in head
 
 
-async def _exchange(address: tuple[str, int], raw: bytes) -> tuple[str, str]:
+async def _exchange(host: str, port: int, raw: bytes) -> tuple[str, str]:
     """Send bytes, and read the answer to its end."""
-    reader, writer = await asyncio.open_connection(*address)
+    reader, writer = await asyncio.open_connection(host, port)
     writer.write(raw)
     answer = (await asyncio.wait_for(reader.read(), 60)).decode()
     writer.close()
@@ -326,7 +326,7 @@ async def _exchange(address: tuple[str, int], raw: bytes) -> tuple[str, str]:
 )
 async def test_what_is_not_http_as_it_should_be_is_refused_and_the_connection_ends(world: World, raw: bytes) -> None:
     host, port = world.running.url.removeprefix("http://").split(":")
-    head, body = await _exchange((host, int(port)), raw)
+    head, body = await _exchange(host, int(port), raw)
     assert head.startswith(("HTTP/1.1 400 ", "HTTP/1.1 413 "))
     assert json.loads(body)["code"] in (Code.MALFORMED_REQUEST, Code.BODY_TOO_LARGE)
     assert "x-correlation-id: cor_" in head

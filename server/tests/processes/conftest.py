@@ -95,7 +95,8 @@ async def killing(module_database_url: str, tmp_path_factory: pytest.TempPathFac
     server = await DoomedServer.open(directory, module_database_url)
     connection = await asyncpg.connect(module_database_url)
     try:
-        stage = Stage(server.url, connection, await first_people(server, directory))
+        admin_token, tenant = await first_people(server, directory)
+        stage = Stage(server.url, connection, admin_token=admin_token, tenant=tenant)
         await stage.open(directory / FILES)
         await stage.instances.open(module_database_url, directory / "keys" / "master.key")
         yield Killing(server, stage, connection, {})

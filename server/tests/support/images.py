@@ -67,19 +67,25 @@ def describe(content: bytes, media_type: str) -> BlobDescriptor:
     return BlobDescriptor(media_type=media_type, digest=digest_of(content), size=len(content))
 
 
+@dataclass(frozen=True)
+class ArchivedFile:
+    content: bytes
+    mode: int = 0o755
+
+
 def archive(
-    files: Mapping[str, bytes | tuple[bytes, int]],
+    files: Mapping[str, bytes | ArchivedFile],
     links: Mapping[str, str] | None = None,
     form: int = tarfile.PAX_FORMAT,
 ) -> bytes:
-    """A tar archive: content, or content and mode, by name; links by name."""
+    """A tar archive of files and links by name; bytes stand for a file that may be executed."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=form) as tar:
         for name, given in files.items():
-            content, mode = given if isinstance(given, tuple) else (given, 0o755)
+            file = given if isinstance(given, ArchivedFile) else ArchivedFile(given)
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(content), mode
-            tar.addfile(entry, io.BytesIO(content))
+            entry.size, entry.mode = len(file.content), file.mode
+            tar.addfile(entry, io.BytesIO(file.content))
         for name, target in (links or {}).items():
             entry = tarfile.TarInfo(name)
             entry.type, entry.linkname = tarfile.SYMTYPE, target

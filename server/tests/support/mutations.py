@@ -107,10 +107,10 @@ class Prepared:
 class Stage:
     """Where subjects are made: one platform, one tenant, one project."""
 
-    def __init__(self, url: str, connection: asyncpg.Connection, people: tuple[str, Tenant]) -> None:
+    def __init__(self, url: str, connection: asyncpg.Connection, *, admin_token: str, tenant: Tenant) -> None:
         self._url = url
         self._connection = connection
-        self.admin_token, self.tenant = people
+        self.admin_token, self.tenant = admin_token, tenant
         self._numbers = itertools.count(1)
         self.project_id = ""
         self._files = Path()

@@ -113,14 +113,19 @@ async def replayed(connection: asyncpg.Connection, through: Mapping[str, str | N
         wrong.append("not every entry of the log has its place")
     for place, entries in groupby(log, key=itemgetter("place")):
         for entry in entries:
-            _apply(catalog, entry, (digest_of, digests_of, through))
+            _apply(catalog, entry, digest_of=digest_of, digests_of=digests_of, through=through)
         wrong += [f"after change {place}: {fault}" for fault in catalog.faults()]
     return catalog, wrong
 
 
-def _apply(catalog: Catalog, entry: Any, known: tuple[dict[str, str], dict[str, list[str]], Any]) -> None:
-    """One entry of the log."""
-    digest_of, digests_of, through = known
+def _apply(
+    catalog: Catalog,
+    entry: Any,
+    *,
+    digest_of: Mapping[str, str],
+    digests_of: Mapping[str, list[str]],
+    through: Mapping[str, str | None],
+) -> None:
     _, kind, subject_id, value = entry
     if kind == "artifact_hold.take":
         catalog.holds[subject_id] = (value, through[subject_id])

@@ -184,12 +184,22 @@ async def test_versions_that_come_and_go_at_once_leave_the_shelf_as_it_should_be
         assert (await ground.database.fetchval(PLATFORM, SHELVED, app.id) > 0) == bool(coming)
 
 
-def by_hand(versions: Sequence[tuple[str, str, PromotionState, int]]) -> list[Candidate]:
+@dataclass(frozen=True)
+class StoredVersion:
+    id: str
+    number: str
+    state: PromotionState
+    percentage: int
+
+
+def by_hand(versions: Sequence[StoredVersion]) -> list[Candidate]:
     """Every version that is offered, as the channel sees it."""
     return [
-        Candidate(id_, read_version(number), state, Decimal(percentage) if state is S.CANARY else None)
-        for id_, number, state, percentage in versions
-        if state in OFFERED
+        Candidate(
+            each.id, read_version(each.number), each.state, Decimal(each.percentage) if each.state is S.CANARY else None
+        )
+        for each in versions
+        if each.state in OFFERED
     ]
 
 
@@ -202,7 +212,8 @@ async def test_of_the_few_versions_that_are_looked_at_the_same_one_is_chosen_as_
         for minor in range(chance.randint(0, 7)):
             state, percentage = chance.choice((S.DRAFT, *OFFERED)), chance.choice((1, 50, 100))
             version = f"1.{minor}.0" if chance.random() < 0.8 else f"1.{minor}.0-rc.1"
-            made.append((await new_version(ground, app, version, state, percentage), version, state, percentage))
+            version_id = await new_version(ground, app, version, state, percentage)
+            made.append(StoredVersion(version_id, version, state, percentage))
         all_of[app.id] = by_hand(made)
     few = await catalog.candidates(ground.database, ground.acting, list(all_of))
     for app_id, candidates in all_of.items():

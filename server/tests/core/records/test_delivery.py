@@ -34,9 +34,24 @@ from tests.support.rows import every_row
 MINT = minter()
 EVENT, WEBHOOK = MINT(Prefix.EVENT), MINT(Prefix.WEBHOOK)
 CLAIMED = Delivery(
-    f"{EVENT}.{WEBHOOK}", EVENT, WEBHOOK, TENANT, PROJECT, "identity.project.created", "cor_1", "claimed", 12, NOW, 7,
-    NOW, None, None, 9, NOW, None,
-)  # fmt: skip
+    id=f"{EVENT}.{WEBHOOK}",
+    event_id=EVENT,
+    webhook_id=WEBHOOK,
+    tenant_id=TENANT,
+    project_id=PROJECT,
+    event_type="identity.project.created",
+    correlation_id="cor_1",
+    status="claimed",
+    attempts=12,
+    due_at=NOW,
+    lease_token=7,
+    leased_until=NOW,
+    last_error=None,
+    last_status=None,
+    revision=9,
+    created_at=NOW,
+    finished_at=None,
+)
 DEAD = replace(CLAIMED, status="dead", leased_until=None, finished_at=NOW)
 
 

@@ -23,7 +23,19 @@ from mooring.gateways.registry.image_smoke import SmokeLimits, SmokeOutcome, Smo
 from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring.gateways.registry.simulated_registry import SimulatedRegistry
 from mooring.gateways.registry.source_stream import ReceivedBody, Sink
-from server.tests.support.images import PROGRAM, About, Artifact, Layer, archive, image, index, layer, payload, push
+from server.tests.support.images import (
+    PROGRAM,
+    About,
+    ArchivedFile,
+    Artifact,
+    Layer,
+    archive,
+    image,
+    index,
+    layer,
+    payload,
+    push,
+)
 from tests.support.rows import every_row
 
 pytestmark = pytest.mark.anyio
@@ -180,7 +192,7 @@ async def test_the_program_is_found_where_it_would_be_started(
         (("",), {"bin/program": PROGRAM}, {}),
         (("/bin/other",), {"bin/program": PROGRAM}, {}),
         (("program",), {"opt/program": PROGRAM}, {}),
-        (("/bin/program",), {"bin/program": (PROGRAM, 0o644)}, {}),
+        (("/bin/program",), {"bin/program": ArchivedFile(PROGRAM, 0o644)}, {}),
         (("/loop",), {"bin/program": PROGRAM}, {"loop": "round", "round": "loop"}),
         (("/up",), {"bin/program": PROGRAM}, {"up": "../../missing"}),
     ],

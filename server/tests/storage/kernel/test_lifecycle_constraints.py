@@ -6,6 +6,7 @@ that no transition backs. What a state requires (columns, closing records) is re
 """
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import asyncpg
 import pytest
@@ -103,7 +104,7 @@ async def test_no_row_is_born_outside_of_the_first_state(ground: Ground, noun: s
     for state in machine.states:
         for trigger in (BIRTH, *machine.triggers.__members__.values()):
             if (state, trigger) != (machine.initial, BIRTH):
-                step = step_of(ground, noun, machine, (0, "", trigger, state))
+                step = step_of(ground, noun, machine, TransitionStep(0, "", trigger, state))
                 name = await refused_by(ground.write(Insert("transition", step), acting=ground.home(noun)))
                 assert name == "transition_edge_is_legal", (state, trigger)
 
@@ -199,7 +200,9 @@ async def test_a_generation_has_one_transition(ground: Ground) -> None:
     for noun, machine in HOMES:
         edge = machine.edges[0]
         subject = await ground.move(await ground.subject(noun, machine, edge.source), edge)
-        step = step_of(ground, noun, machine, (subject.generation, edge.source, edge.trigger, edge.target))
+        step = step_of(
+            ground, noun, machine, TransitionStep(subject.generation, edge.source, edge.trigger, edge.target)
+        )
         again = Insert("transition", step | {"subject_id": subject.id})
         assert await refused_by(ground.write(again, acting=ground.home(noun))) == "transition_pkey"
 
@@ -229,7 +232,9 @@ async def test_a_tenant_writes_no_transition_of_another_tenants_row(ground: Grou
             continue
         edge = machine.edges[0]
         theirs = await other.subject(noun, machine, edge.source)
-        step = step_of(ground, noun, machine, (theirs.generation + 1, edge.source, edge.trigger, edge.target))
+        step = step_of(
+            ground, noun, machine, TransitionStep(theirs.generation + 1, edge.source, edge.trigger, edge.target)
+        )
         as_own = Insert("transition", step | {"subject_id": theirs.id})
         assert await refused_by(ground.write(as_own)) == "transition_follows_previous"
         as_theirs = Insert("transition", step | {"subject_id": theirs.id, "tenant_id": other.tenant_id})
@@ -260,17 +265,24 @@ def test_every_refusal_of_a_lifecycle_is_an_error_of_the_catalogue() -> None:
         assert REFUSALS[name][0] is Code.ILLEGAL_TRANSITION
 
 
-def step_of(ground: Ground, noun: str, machine: AnyLifecycle, step: tuple[int, str, str, str]) -> dict[str, object]:
-    """A row of the table of transitions, of a subject that there is not unless its id is put in."""
-    generation, source, trigger, target = step
+@dataclass(frozen=True)
+class TransitionStep:
+    generation: int
+    source: str
+    trigger: str
+    target: str
+
+
+def step_of(ground: Ground, noun: str, machine: AnyLifecycle, step: TransitionStep) -> dict[str, object]:
+    """A row of the table of transitions; its subject does not exist unless the caller puts an id in."""
     return {
         "machine": machine.name,
         "subject_id": CLOCK.mint(prefix_of(noun)),
-        "generation": generation,
+        "generation": step.generation,
         "tenant_id": ground.home(noun).tenant_id or PLATFORM_OWNER,
-        "source": str(source),
-        "trigger": str(trigger),
-        "target": str(target),
+        "source": str(step.source),
+        "trigger": str(step.trigger),
+        "target": str(step.target),
         "occurred_at": CLOCK.now(),
         "correlation_id": context().correlation_id,
     }

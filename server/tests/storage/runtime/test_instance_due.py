@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mooring.core.fleet.allocation import Allocation
 from mooring.core.kernel.decision import DecisionContext
 from mooring.core.runtime.instance_reconcile import reconcile
 from mooring.core.runtime.instance_snapshot import InstanceSnapshot
@@ -152,18 +153,19 @@ class Heap:
         self.add("member", asdict(made))
         if task is not None:
             claimed = task in ("claimed", "succeeded", "failed") or pick([True, False])
-            self.add("task", self._task(made.id, str(task_id), str(held.id), (str(held.node_id), task, claimed)))
+            self.add("task", self._task(made.id, str(task_id), held, status=task, claimed=claimed))
         return made.id
 
-    def _task(self, member_id: str, task_id: str, allocation_id: str, how: tuple[str, str, bool]) -> dict[str, Any]:
-        node_id, status, claimed = how
+    def _task(
+        self, member_id: str, task_id: str, allocation: Allocation, *, status: str, claimed: bool
+    ) -> dict[str, Any]:
         over = status in ("succeeded", "failed", "expired")
         return {
             "id": task_id,
             "project_id": self.ground.project_id,
-            "allocation_id": allocation_id,
-            "node_id": node_id,
-            "owner": f"{allocation_id}/{member_id}",
+            "allocation_id": allocation.id,
+            "node_id": allocation.node_id,
+            "owner": f"{allocation.id}/{member_id}",
             "member_id": member_id,
             "step": f"teardown.verify/{member_id}/1",
             "type": "teardown.verify",
