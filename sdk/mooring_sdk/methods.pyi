@@ -18,7 +18,7 @@ class SyncMethods:
     """The methods of the client that blocks."""
 
     def add_members(self, project_id: str, instance_id: str, *, component: str, count: int | None = None, placement: models.Placement | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Add members of a component; each is bound to a place before the adapter sees it.
+        """Add members to a component; each gets an allocation before the adapter sees it.
 
         Needs the action `member.add`."""
 
@@ -33,7 +33,7 @@ class SyncMethods:
         Needs the action `signer_key.update`."""
 
     def cancel_operation(self, project_id: str, instance_id: str, operation_id: str, *, reason: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Ask an operation to end early; what is past stopping may still succeed or fail.
+        """Ask an operation to end early; past the point of no return it may still succeed or fail.
 
         Needs the action `operation.cancel`."""
 
@@ -48,9 +48,9 @@ class SyncMethods:
         Needs the action `artifact.verify`."""
 
     def cancel_task(self, project_id: str, task_id: str, *, options: CallOptions = UNCHANGED) -> models.Task:
-        """End a task early: at once where nobody has begun it, else its agent is asked.
+        """Cancel a task: at once if no agent has claimed it, otherwise its agent is asked to stop.
 
-        What the platform does for an allocation itself is not cancelled: release the allocation instead.
+        The platform's own tasks of an allocation cannot be cancelled: release the allocation instead.
 
         Needs the action `task.cancel`."""
 
@@ -65,10 +65,10 @@ class SyncMethods:
         Needs the action `self.update`."""
 
     def claim_instances(self, *, holder: str, free: int | None = None, wait_seconds: float | None = None, held: list[models.HeldInstance] | None = None, after: str | None = None, options: CallOptions = UNCHANGED) -> models.ClaimedInstances:
-        """Wait for instances: heartbeat of all that is held, claim of what is offered, and news, in one request.
+        """Wait for instances: one request renews all held claims, claims what is offered, and returns changes.
 
-        An instance is offered when it has an open operation that is the adapter's turn, or when it runs and nobody watches
-        it. The answer comes early with a claim, a change or a loss. Without `after` every held instance counts as changed.
+        An instance is offered when it has an open operation in the adapter's phase, or when it runs and nobody watches it.
+        The response comes early with a claim, a change or a loss. Without `after` every held instance counts as changed.
 
         Needs the action `runtime.claim`."""
 
@@ -80,45 +80,46 @@ class SyncMethods:
         Needs the action `agent.claim`."""
 
     def connect_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Ticket:
-        """Get a ticket by which connections to this endpoint are opened through the relay.
+        """Get a ticket that opens connections to this endpoint through the relay.
 
         Needs the action `instance.connect`.
 
         The answer contains a secret that is shown only once."""
 
     def create_allocation(self, project_id: str, *, shape: str, sku: str, gpu_count: int | None = None, region: str | None = None, name: str | None = None, group_id: str | None = None, place_within_seconds: int | None = None, scheduler_type: str | None = None, integration_metadata: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Ask for capacity.
+        """Request capacity.
 
-        It is placed as soon as there is room, and is charged from the moment its sandbox stands. While there is no room,
-        `blocker` says why and what would help; when its time is over it fails with `no_capacity`.
+        It is placed as soon as there is room, and charged from the moment its sandbox is ready. While there is no room,
+        `blocker` says why and what would help; at its deadline it fails with `no_capacity`.
 
         Needs the action `allocation.create`."""
 
     def create_allocation_group(self, project_id: str, *, name: str, shape: str, sku: str, count: int | None = None, same_node: bool | None = None, gpu_count: int | None = None, region: str | None = None, place_within_seconds: int | None = None, scheduler_type: str | None = None, integration_metadata: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.AllocationGroup:
-        """Ask for several equal allocations at once.
+        """Request several equal allocations at once.
 
         With `same_node` they share one machine and its network: they are placed there together, or not at all.
 
         Needs the action `allocation.create`."""
 
     def create_allocation_task(self, project_id: str, allocation_id: str, *, type: str, arguments: dict[str, Any] | None = None, label: str | None = None, step: str | None = None, lifetime_seconds: float | None = None, options: CallOptions = UNCHANGED) -> models.Task:
-        """Have something done in an active allocation: write files, run a program, start a service or a container.
+        """Run a task in an active allocation: write files, run a program, start a service or a container.
 
-        What it fetches is a digest of an artifact that is registered in sight of the project and proven now. A task is
-        named by its step; making it again under the same step answers with the first one.
+        It may fetch only the digest of an artifact that the project can see and that is trusted now. A task is named by its
+        step; creating it again under the same step returns the first one.
 
         Needs the action `task.create`."""
 
     def create_attachment(self, project_id: str, *, instance_id: str, options: CallOptions = UNCHANGED) -> models.Attachment:
         """Let the project use an instance of another project of the tenant.
 
-        The instance runs with `control_plane_scope` tenant, and its app lets projects attach. The attachment is `requested`
-        until the app's adapter has made what the project needs there; it is then `active`, or `refused` with the reason.
+        The instance must run with `control_plane_scope` tenant, and its app must support attachments. The attachment is
+        `requested` until the app's adapter has set up the project's account; then it is `active`, or `refused` with the
+        reason.
 
         Needs the action `attachment.create`."""
 
     def create_enrolment_token(self, *, region: str | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenCreated:
-        """Make a token by which one machine may join within fifteen minutes; it is told once.
+        """Create a token with which one machine may enrol within fifteen minutes; it is shown only once.
 
         Needs the action `node.enrol`.
 
@@ -133,7 +134,7 @@ class SyncMethods:
         Needs the action `entitlement.update`."""
 
     def create_instance(self, project_id: str, *, app: str, name: str, placement: models.Placement, version: str | None = None, channel: str | None = None, config: dict[str, Any] | None = None, topology: dict[str, int] | None = None, service_account_id: str | None = None, operating_mode: str | None = None, control_plane_scope: str | None = None, topology_mode: str | None = None, options: CallOptions = UNCHANGED) -> models.Instance:
-        """Launch an app into allocations that are there, or into capacity that is asked for with it.
+        """Launch an app into existing allocations, or into new capacity that is requested with it.
 
         Needs the action `instance.create`."""
 
@@ -169,10 +170,10 @@ class SyncMethods:
         Needs the action `app_version.create`."""
 
     def create_platform_webhook(self, *, url: str, event_types: list[str] | None = None, description: str | None = None, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 
@@ -189,10 +190,10 @@ class SyncMethods:
         Needs the action `membership.create`."""
 
     def create_project_webhook(self, project_id: str, *, url: str, event_types: list[str] | None = None, description: str | None = None, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 
@@ -255,10 +256,10 @@ class SyncMethods:
         Needs the action `app_version.create`."""
 
     def create_tenant_webhook(self, tenant_id: str, *, url: str, event_types: list[str] | None = None, description: str | None = None, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 
@@ -274,7 +275,7 @@ class SyncMethods:
         The answer contains a secret that is shown only once."""
 
     def delete_attachment(self, project_id: str, attachment_id: str, *, options: CallOptions = UNCHANGED) -> models.Attachment:
-        """End the project's use of the instance: the same as `detach`, with its defaults.
+        """End the project's use of the instance: the same as `detach` with its defaults.
 
         Needs the action `attachment.delete`."""
 
@@ -284,7 +285,7 @@ class SyncMethods:
         Needs the action `entitlement.update`."""
 
     def delete_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Stop an instance for ever: the same as `stop`.
+        """Stop an instance for good: the same as `stop`.
 
         Needs the action `instance.delete`."""
 
@@ -299,7 +300,7 @@ class SyncMethods:
         Needs the action `membership.delete`."""
 
     def delete_platform_webhook(self, webhook_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`."""
 
@@ -314,7 +315,7 @@ class SyncMethods:
         Needs the action `membership.delete`."""
 
     def delete_project_webhook(self, project_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`."""
 
@@ -334,16 +335,16 @@ class SyncMethods:
         Needs the action `membership.delete`."""
 
     def delete_tenant_webhook(self, tenant_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`."""
 
     def detach_attachment(self, project_id: str, attachment_id: str, *, cancel_work: bool | None = None, timeout_seconds: int | None = None, options: CallOptions = UNCHANGED) -> models.Attachment:
-        """End the project's use of the instance; it takes no new work from now on.
+        """End the project's use of the instance; it accepts no new work from now on.
 
-        What the project has there may finish within `timeout_seconds`, or is cancelled; then its account is removed and the
-        attachment is `detached`. Where that fails, `blocker` says why, and it is done again after a pause. Asked again with
-        `cancel_work`, one that waits stops waiting.
+        The project's work may finish within `timeout_seconds`, or is cancelled; then the account is removed and the
+        attachment is `detached`. If that fails, `blocker` says why, and it is retried after a pause. A repeated request
+        with `cancel_work` ends the waiting.
 
         Needs the action `attachment.delete`."""
 
@@ -368,7 +369,7 @@ class SyncMethods:
         Needs the action `user.update`."""
 
     def drain_member(self, project_id: str, instance_id: str, member_id: str, *, timeout_seconds: int | None = None, reason: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Ask a member to finish its work and take no more; drained is what is observed to be quiet.
+        """Ask a member to finish its work and accept no more; it is drained once it is observed idle.
 
         Needs the action `member.drain`."""
 
@@ -401,8 +402,8 @@ class SyncMethods:
         """Join as a node, with a one-time token and the proof of a key.
 
         `proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,
-        `signing_key` and `sealing_key` as they are sent, each on a line of its own. The answer may be asked for again with
-        the same keys, so that an agent that crashed meanwhile goes on.
+        `signing_key` and `sealing_key` as they are sent, each on a line of its own. The request may be repeated with the
+        same keys, so that an agent that crashed before it got the answer can continue.
 
         Needs no token."""
 
@@ -423,7 +424,7 @@ class SyncMethods:
         The answer contains a secret that is shown only once."""
 
     def exec_instance(self, project_id: str, instance_id: str, *, argv: list[str] | None = None, endpoint: str | None = None, columns: int | None = None, rows: int | None = None, terminal: bool | None = None, options: CallOptions = UNCHANGED) -> models.Ticket:
-        """Get a ticket for one command at the app's terminal, as the user whom the app names there, who is never root.
+        """Get a ticket for one command at the app's terminal, as the user that the app sets there, who is never root.
 
         Without a command it is a login shell. The command's arguments are in the audit trail.
 
@@ -437,22 +438,22 @@ class SyncMethods:
         Needs the action `allocation.read`."""
 
     def explain_anything(self, project_id: str, subject: str, *, options: CallOptions = UNCHANGED) -> models.Causes:
-        """Say why an instance, a member or an operation is as it is, by its id, the beginning of its id, or its name.
+        """Explain an instance, a member or an operation by its id, the beginning of its id, or its name.
 
         Needs the action `instance.read`."""
 
     def explain_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Causes:
-        """Say why an instance is as it is: the chain of causes, and the one next step.
+        """Explain why an instance is in its state: the chain of causes, and the one next step.
 
         Needs the action `instance.read`."""
 
     def explain_member(self, project_id: str, instance_id: str, member_id: str, *, options: CallOptions = UNCHANGED) -> models.Causes:
-        """Say why a member is as it is: the chain of causes, and the one next step.
+        """Explain why a member is in its state: the chain of causes, and the one next step.
 
         Needs the action `member.read`."""
 
     def explain_operation(self, project_id: str, instance_id: str, operation_id: str, *, options: CallOptions = UNCHANGED) -> models.Causes:
-        """Say why an operation is as it is: the chain of causes, and the one next step.
+        """Explain why an operation is in its state: the chain of causes, and the one next step.
 
         Needs the action `operation.read`."""
 
@@ -472,40 +473,40 @@ class SyncMethods:
         Needs the action `policy.read`."""
 
     def export_receipt(self, project_id: str, receipt_id: str, *, options: CallOptions = UNCHANGED) -> models.ReceiptBundle:
-        """Export a receipt with its node's public key and chain, to be verified offline.
+        """Export a receipt with its node's public key and chain, for offline verification.
 
-        Other receipts of this project in the same part of the chain come with it; of everybody else's only the hash.
+        It includes the project's other receipts in the same part of the chain, and only the hashes of everybody else's.
 
         Needs the action `receipt.read`."""
 
     def find_runtime_accounts(self, *, assertion: str, after: str | None = None, options: CallOptions = UNCHANGED) -> models.AdapterAccounts:
-        """Find the service accounts that a key opens: how an adapter of many projects learns of its accounts.
+        """Find the service accounts that a key opens, so that an adapter of many projects learns its accounts.
 
         The assertion is a JWT as for a token, with `iss` and `sub` both `key:<the public key in base64url>`, any `kid`, and
-        `aud` this endpoint's address. It is signed with that key.
+        `aud` the URL of this endpoint. It is signed with that key.
 
         Needs no token."""
 
     def finish_runtime_operation(self, instance_id: str, operation_id: str, *, fence: int, outcome: str, evidence: dict[str, Any] | None = None, output: dict[str, Any] | None = None, failure: models.Failure | None = None, options: CallOptions = UNCHANGED) -> models.FinishedOperation:
-        """End an operation with evidence, or with a failure that has a code and the last lines.
+        """End an operation with evidence, or with a failure that has a code and the last log lines.
 
-        A launch succeeds when every component has the members that it needs, a drain when they were observed quiet. What
-        tears down goes over to the platform, which closes and verifies. The same end once more is accepted.
+        A launch succeeds when every component has its minimum of members, a drain when the members were observed idle. A
+        teardown passes to the platform, which completes and verifies it. Repeating the same end is accepted.
 
         Needs the action `runtime.report`."""
 
     def get_allocation(self, project_id: str, allocation_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Read an allocation: where it is, what it waits for, and by what its end is known.
+        """Read an allocation: where it is, what it waits for, and what proves its end.
 
         Needs the action `allocation.read`."""
 
     def get_allocation_group(self, project_id: str, group_id: str, *, options: CallOptions = UNCHANGED) -> models.AllocationGroup:
-        """Read a group, its allocations, and the state that follows from theirs.
+        """Read a group, its allocations, and the state derived from theirs.
 
         Needs the action `allocation.read`."""
 
     def get_attachment(self, project_id: str, attachment_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Attachment:
-        """Read an attachment: its account's name, how far it is, and what its end waits for.
+        """Read an attachment: its account name, its state, and what its end waits for.
 
         Needs the action `attachment.read`."""
 
@@ -530,7 +531,7 @@ class SyncMethods:
         Needs no token."""
 
     def get_instance(self, project_id: str, instance_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Instance:
-        """Read an instance: its state, its health, its members in sum, what is under way, and where it listens.
+        """Read an instance: its state, its health, a summary of its members, its open operation, and its endpoints.
 
         Needs the action `instance.read`."""
 
@@ -540,15 +541,15 @@ class SyncMethods:
         Needs no token."""
 
     def get_member(self, project_id: str, instance_id: str, member_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Member:
-        """Read a member: where it is, which version it runs, who holds it, and how it does.
+        """Read a member: its node, its version, its holds, and its health.
 
         Needs the action `member.read`."""
 
     def get_member_log(self, project_id: str, instance_id: str, member_id: str, *, service: str | None = None, offset: int | None = None, tail: int | None = None, limit: int | None = None, wait: float | None = None, log: str | None = None, options: CallOptions = UNCHANGED) -> models.MemberLog:
-        """Read what a service or a container of a member wrote: its last lines, or what follows on an offset.
+        """Read the log of a service or a container of a member: its last lines, or what follows an offset.
 
-        The node is asked, which takes a moment; with `wait` the answer comes as soon as there is more. When the node cannot
-        be asked, `details.last_lines` of the error are the last lines that are known.
+        The node is asked, which takes a moment; with `wait` the response comes as soon as there is more. If the node cannot
+        be asked, `details.last_lines` of the error has the last known lines.
 
         Needs the action `task.read`."""
 
@@ -558,7 +559,7 @@ class SyncMethods:
         Needs the action `task.create`."""
 
     def get_node(self, node_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.NodeDetail:
-        """Read a node with its slots, its inventory and its health, and why it takes no work if it takes none.
+        """Read a node with its slots, its inventory and its health, and why it takes no new allocations, if so.
 
         Needs the action `node.read`."""
 
@@ -715,10 +716,12 @@ class SyncMethods:
         Needs no token."""
 
     def get_runtime_instance(self, instance_id: str, *, fence: int, options: CallOptions = UNCHANGED) -> models.RuntimeWhole:
-        """Read a held instance with all that its adapter goes on from: manifest, members, open operations, their tasks.
+        """Read a held instance with everything that its adapter needs to continue: manifest, members, open operations,.
 
-        All but what is told of nodes is as it was at one moment: an operation is never shown without what was written with
-        it.
+        their tasks.
+
+        All of it except the nodes is read at one moment, so an operation never appears without what was written together
+        with it.
 
         Needs the action `runtime.claim`."""
 
@@ -738,12 +741,12 @@ class SyncMethods:
         Needs the action `task.read`."""
 
     def get_task_log(self, project_id: str, task_id: str, *, offset: int | None = None, limit: int | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Log:
-        """Read a task's output from an offset; with `wait` it is followed: the answer comes as soon as there is more.
+        """Read a task's output from an offset; with `wait` the answer comes as soon as there is more.
 
         Needs the action `task.read`."""
 
     def get_task_schemas(self, *, options: CallOptions = UNCHANGED) -> dict[str, Any]:
-        """What a node can be asked to do: the JSON Schemas of every task family's arguments and result.
+        """Read what nodes can do: the JSON Schemas of every task family's arguments and result.
 
         Needs no token."""
 
@@ -828,9 +831,9 @@ class SyncMethods:
         Needs the action `self.read`."""
 
     def keep_instance_secret(self, instance_id: str, *, fence: int, name: str, purpose: str, value: str | None = None, generate_bytes: int | None = None, options: CallOptions = UNCHANGED) -> models.KeptSecret:
-        """Keep a secret for the instance, given or made by the platform; its value is never told here.
+        """Store a secret for the instance, with a given value or a generated one; the value is never returned here.
 
-        Under a name that is there the first one is answered, and nothing changes.
+        If the name is already used, that secret is returned and nothing changes.
 
         Needs the action `secret.create`."""
 
@@ -840,12 +843,12 @@ class SyncMethods:
         Needs the action `self.read`."""
 
     def list_agent_allocations(self, *, options: CallOptions = UNCHANGED) -> models.NodeAllocations:
-        """List the allocations that the platform has on the calling node: what else stands there is a stray.
+        """List the platform's allocations on the calling node; every other sandbox there is a stray.
 
         Needs the action `agent.claim`."""
 
     def list_agent_platform_keys(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKeys:
-        """Read the keys that sign tasks, each with the signature of the one before it.
+        """Read the keys that sign tasks, each signed by the one before it.
 
         Needs the action `agent.claim`."""
 
@@ -858,36 +861,36 @@ class SyncMethods:
         """List a project's allocation groups with their allocations; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_allocations(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, group_id: str | None = None, options: CallOptions = UNCHANGED) -> models.AllocationPage:
-        """List a project's allocations, the oldest first; those that are over stay readable.
+        """List a project's allocations, the oldest first, with the released ones.
 
         Needs the action `allocation.read`."""
 
     def iter_allocations(self, project_id: str, *, limit: int | None = None, status: str | None = None, group_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Allocation, None, None]:
-        """List a project's allocations, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
+        """List a project's allocations, the oldest first, with the released ones; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_attachment_operations(self, project_id: str, attachment_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.AttachedOperationPage:
-        """List what was done for the attachment, the newest first; actions that only read are not among it.
+        """List the operations for the attachment, newest first, without read-only actions.
 
         Needs the action `attachment.read`."""
 
     def iter_attachment_operations(self, project_id: str, attachment_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.AttachedOperation, None, None]:
-        """List what was done for the attachment, the newest first; actions that only read are not among it; iterates over all pages, and stops after `most` items if that is given."""
+        """List the operations for the attachment, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_attachment_usage(self, project_id: str, attachment_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UsageRecordPage:
-        """List what the project used of the instance, as its app reported it.
+        """List the project's usage of the instance, as its app reported it.
 
         Needs the action `usage.read`."""
 
     def iter_attachment_usage(self, project_id: str, attachment_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.UsageRecord, None, None]:
-        """List what the project used of the instance, as its app reported it; iterates over all pages, and stops after `most` items if that is given."""
+        """List the project's usage of the instance, as its app reported it; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_attachments(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.AttachmentPage:
-        """List what the project is attached to, the oldest first; those that are over stay readable.
+        """List what the project is attached to, oldest first; ended attachments stay readable.
 
         Needs the action `attachment.read`."""
 
     def iter_attachments(self, project_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Attachment, None, None]:
-        """List what the project is attached to, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
+        """List what the project is attached to, oldest first; ended attachments stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_catalog(self, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogAppPage:
         """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version.
@@ -898,12 +901,12 @@ class SyncMethods:
         """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_closing_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ClosingRecordPage:
-        """List by what the end of each member is known: a receipt, that nothing was started, or a write-off.
+        """List the proof that each member is gone: a receipt, that nothing was started, or a write-off.
 
         Needs the action `instance.read`."""
 
     def iter_closing_records(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ClosingRecord, None, None]:
-        """List by what the end of each member is known: a receipt, that nothing was started, or a write-off; iterates over all pages, and stops after `most` items if that is given."""
+        """List the proof that each member is gone: a receipt, that nothing was started, or a write-off; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_endpoints(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EndpointPage:
         """List the endpoints of a project's apps that can be reached now.
@@ -914,12 +917,12 @@ class SyncMethods:
         """List the endpoints of a project's apps that can be reached now; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_enrolment_tokens(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenPage:
-        """List the tokens by which machines join or joined, never their secrets.
+        """List enrolment tokens, without their secrets.
 
         Needs the action `node.enrol`."""
 
     def iter_enrolment_tokens(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.EnrolmentToken, None, None]:
-        """List the tokens by which machines join or joined, never their secrets; iterates over all pages, and stops after `most` items if that is given."""
+        """List enrolment tokens, without their secrets; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_entitlements(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EntitlementPage:
         """List the entitlements of a project; its catalog shows what it may actually launch.
@@ -930,65 +933,65 @@ class SyncMethods:
         """List the entitlements of a project; its catalog shows what it may actually launch; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_instance_attachments(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.InstanceAttachmentPage:
-        """List which projects are attached to an instance of this one, each with its account's name and its state.
+        """List the projects that are attached to an instance of this project, each with its account name and state.
 
         Needs the action `attachment.read`."""
 
     def iter_instance_attachments(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.InstanceAttachment, None, None]:
-        """List which projects are attached to an instance of this one, each with its account's name and its state; iterates over all pages, and stops after `most` items if that is given."""
+        """List the projects that are attached to an instance of this project, each with its account name and state; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_instance_timeline(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
-        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for.
+        """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested.
 
         Needs the action `event.read`."""
 
     def iter_instance_timeline(self, project_id: str, instance_id: str, *, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.TimelineEntry, None, None]:
-        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for; iterates over all pages, and stops after `most` items if that is given."""
+        """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
-        """List a project's instances, the oldest first; those that are over stay readable.
+        """List a project's instances, oldest first; stopped ones stay readable.
 
         Needs the action `instance.read`."""
 
     def iter_instances(self, project_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Instance, None, None]:
-        """List a project's instances, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
+        """List a project's instances, oldest first; stopped ones stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_members(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, component: str | None = None, options: CallOptions = UNCHANGED) -> models.MemberPage:
-        """List the members of an instance, those that were removed among them.
+        """List the members of an instance, including removed ones.
 
         Needs the action `member.read`."""
 
     def iter_members(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, component: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Member, None, None]:
-        """List the members of an instance, those that were removed among them; iterates over all pages, and stops after `most` items if that is given."""
+        """List the members of an instance, including removed ones; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_node_tasks(self, node_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.NodeTaskPage:
-        """List the tasks of a node, newest first: that they are there and how they stand, not what is in them.
+        """List the tasks of a node, newest first, without their content.
 
         Needs the action `node.read`."""
 
     def list_nodes(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, region: str | None = None, reachable: bool | None = None, options: CallOptions = UNCHANGED) -> models.NodePage:
-        """List nodes, by status, region or whether they are heard of.
+        """List nodes, by status, region or reachability.
 
         Needs the action `node.read`."""
 
     def iter_nodes(self, *, limit: int | None = None, status: str | None = None, region: str | None = None, reachable: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Node, None, None]:
-        """List nodes, by status, region or whether they are heard of; iterates over all pages, and stops after `most` items if that is given."""
+        """List nodes, by status, region or reachability; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_operations(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.OperationPage:
-        """List the operations of an instance, the newest first; actions that only read are not among them.
+        """List the operations of an instance, newest first, without read-only actions.
 
         Needs the action `operation.read`."""
 
     def iter_operations(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Operation, None, None]:
-        """List the operations of an instance, the newest first; actions that only read are not among them; iterates over all pages, and stops after `most` items if that is given."""
+        """List the operations of an instance, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_allocations(self, *, cursor: str | None = None, limit: int | None = None, node_id: str | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.OccupancyPage:
-        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it.
+        """List the allocations on nodes, their owners, and what blocks their release; nothing of their content.
 
         Needs the action `node.read`."""
 
     def iter_platform_allocations(self, *, limit: int | None = None, node_id: str | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Occupancy, None, None]:
-        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it; iterates over all pages, and stops after `most` items if that is given."""
+        """List the allocations on nodes, their owners, and what blocks their release; nothing of their content; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_apps(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AppPage:
         """List the apps of exactly this place; a project's catalog lists what the project may launch.
@@ -1039,20 +1042,20 @@ class SyncMethods:
         """List who entered which tenant, when and why; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_deliveries(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`."""
 
     def iter_platform_deliveries(self, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Delivery, None, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
+        """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_events(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`."""
 
     def iter_platform_events(self, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_memberships(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -1087,12 +1090,12 @@ class SyncMethods:
         """List the versions of an app in the order in which they were published; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_webhooks(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`."""
 
     def iter_platform_webhooks(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Webhook, None, None]:
-        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_artifact_checks(self, project_id: str, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
         """List the checks of an artifact, newest first, both unfinished and ended ones.
@@ -1135,20 +1138,20 @@ class SyncMethods:
         """Browse the apps as a project sees them: which it may launch and, for the others, every reason why not; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_deliveries(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`."""
 
     def iter_project_deliveries(self, project_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Delivery, None, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
+        """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_events(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`."""
 
     def iter_project_events(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_memberships(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -1167,12 +1170,12 @@ class SyncMethods:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_webhooks(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`."""
 
     def iter_project_webhooks(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Webhook, None, None]:
-        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_projects(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ProjectPage:
         """List the projects that the caller may read: a tenant's admins see all, others see those they belong to.
@@ -1204,23 +1207,23 @@ class SyncMethods:
         """List a project's service accounts; deleted ones can only be read by id; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_sku_prices(self, sku_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SkuPricePage:
-        """List what a SKU cost and costs, the newest price last.
+        """List the price history of a SKU, the newest price last.
 
         Needs the action `self.read`."""
 
     def iter_sku_prices(self, sku_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.SkuPrice, None, None]:
-        """List what a SKU cost and costs, the newest price last; iterates over all pages, and stops after `most` items if that is given."""
+        """List the price history of a SKU, the newest price last; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_skus(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, region: str | None = None, shape: str | None = None, options: CallOptions = UNCHANGED) -> models.SkuPage:
-        """List what is offered, and what it costs.
+        """List the SKUs with their present prices.
 
         Needs the action `self.read`."""
 
     def iter_skus(self, *, limit: int | None = None, status: str | None = None, region: str | None = None, shape: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Sku, None, None]:
-        """List what is offered, and what it costs; iterates over all pages, and stops after `most` items if that is given."""
+        """List the SKUs with their present prices; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_task_signing_keys(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKeyPage:
-        """List the keys that sign, or signed, tasks, the newest one last.
+        """List the present and former task signing keys, the newest one last.
 
         Needs the action `platform_key.read`."""
 
@@ -1281,20 +1284,20 @@ class SyncMethods:
         """List who entered which tenant, when and why; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_deliveries(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`."""
 
     def iter_tenant_deliveries(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Delivery, None, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
+        """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_events(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`."""
 
     def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_memberships(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -1329,12 +1332,12 @@ class SyncMethods:
         """List the versions of an app in the order in which they were published; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_webhooks(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`."""
 
     def iter_tenant_webhooks(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Webhook, None, None]:
-        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenants(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TenantPage:
         """List the platform's tenants.
@@ -1345,14 +1348,14 @@ class SyncMethods:
         """List the platform's tenants; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_timeline(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
-        """Read what happened under a correlation id, or around an instance: events and audit rows in one order.
+        """Read the timeline of a correlation id or an instance: events and audit rows in one order.
 
-        Audit rows are shown to whoever may read the audit trail. `wait` holds on for the first entry.
+        Callers who may read the audit trail also get audit rows. `wait` waits for the first entry.
 
         Needs the action `event.read`."""
 
     def iter_timeline(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.TimelineEntry, None, None]:
-        """Read what happened under a correlation id, or around an instance: events and audit rows in one order; iterates over all pages, and stops after `most` items if that is given."""
+        """Read the timeline of a correlation id or an instance: events and audit rows in one order; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tokens(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TokenPage:
         """List the caller's own tokens that are neither revoked nor expired.
@@ -1363,26 +1366,26 @@ class SyncMethods:
         """List the caller's own tokens that are neither revoked nor expired; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_usage_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UsageRecordPage:
-        """List what the app reported that it used.
+        """List the usage that the app reported.
 
         Needs the action `usage.read`."""
 
     def iter_usage_records(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.UsageRecord, None, None]:
-        """List what the app reported that it used; iterates over all pages, and stops after `most` items if that is given."""
+        """List the usage that the app reported; iterates over all pages, and stops after `most` items if that is given."""
 
     def make_member_task(self, instance_id: str, *, fence: int, member_id: str, type: str, step: str, operation_id: str | None = None, arguments: dict[str, Any] | None = None, grants: list[models.Granted] | None = None, lifetime_seconds: float | None = None, options: CallOptions = UNCHANGED) -> models.RuntimeTask:
-        """Have something done on the node of a member; the task is named by operation and step, and made once.
+        """Create a task on the node of a member; operation and step name it, and it is created only once.
 
-        An image is named by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; registry, repository and the secret that
-        opens it are filled in. Every digest is judged again at each making.
+        Name an image by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; the platform fills in registry, repository
+        and credentials. Every digest is evaluated again each time.
 
         Needs the action `task.create`."""
 
     def make_member_tasks(self, instance_id: str, *, fence: int, tasks: list[models.MemberTaskWanted], operation_id: str | None = None, options: CallOptions = UNCHANGED) -> models.MadeTasks:
-        """Have several things done at once, each as `make_member_task` would; one that is refused keeps no other back.
+        """Create several tasks at once, each as `make_member_task` would; a refused one does not affect the others.
 
-        The answer has the outcome of each: its task, or the code and detail of its refusal. A node does those of one member
-        in the order in which they stand.
+        The response has the outcome of each: its task, or the code and detail of its refusal. A node runs the tasks of one
+        member in their order.
 
         Needs the action `task.create`."""
 
@@ -1396,17 +1399,18 @@ class SyncMethods:
     def open_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Link:
         """Get a link that opens this endpoint in a browser.
 
-        The link counts once and for two minutes. It starts a session at this endpoint's own origin, and at no other.
+        The link works once, within two minutes. It starts a session that is valid only at this endpoint's own origin.
 
         Needs the action `instance.connect`.
 
         The answer contains a secret that is shown only once."""
 
     def plan_instance(self, project_id: str, *, app: str, name: str | None = None, version: str | None = None, channel: str | None = None, config: dict[str, Any] | None = None, topology: dict[str, int] | None = None, placement: models.Placement | None = None, service_account_id: str | None = None, operating_mode: str | None = None, control_plane_scope: str | None = None, topology_mode: str | None = None, options: CallOptions = UNCHANGED) -> models.Plan:
-        """Say what a launch would be, without launching.
+        """Evaluate a launch without launching.
 
-        Which version is meant, which shapes fit or the smallest change that would, what it costs, which layer of the policy
-        decides, how long it took before, and everything that stands in the way: a create is refused with the first of it.
+        The plan says which version would run, which shapes fit or the smallest change that would help, the price, the
+        policy layer that decides, how long earlier launches took, and every refusal; a create would raise the first of
+        them.
 
         Needs the action `instance.create`."""
 
@@ -1481,7 +1485,7 @@ class SyncMethods:
         The answer contains a secret that is shown only once."""
 
     def reconcile_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Let the adapter compare what is with what is wanted, and put it right.
+        """Let the adapter compare actual with desired state and correct the difference.
 
         Needs the action `instance.update`."""
 
@@ -1513,22 +1517,22 @@ class SyncMethods:
         Needs the action `artifact.create`."""
 
     def release_allocation(self, project_id: str, allocation_id: str, *, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Give an allocation back; it is not charged from now on, and is over when its node has looked.
+        """Release an allocation: charging stops now, and it ends when its node has checked that nothing is left.
 
         Needs the action `allocation.release`."""
 
     def release_allocation_group(self, project_id: str, group_id: str, *, options: CallOptions = UNCHANGED) -> models.AllocationGroup:
-        """Give back every allocation of a group that was not given back yet.
+        """Release every allocation of a group that is not released yet.
 
         Needs the action `allocation.release`."""
 
     def release_instances(self, *, holder: str, held: list[models.HeldInstance], options: CallOptions = UNCHANGED) -> models.ReleasedInstances:
-        """Give claims back at a clean end, so that another holder need not wait for the leases to run out.
+        """Release claims at a clean shutdown, so that another holder need not wait for the leases to expire.
 
         Needs the action `runtime.claim`."""
 
     def remove_member(self, project_id: str, instance_id: str, member_id: str, *, timeout_seconds: int | None = None, force: bool | None = None, keep_allocation: bool | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Take a member out: its work finishes within a bound, then it is torn down, and looked for.
+        """Remove a member: its work may finish within a time limit, then it is torn down and verified.
 
         Needs the action `member.remove`."""
 
@@ -1543,12 +1547,12 @@ class SyncMethods:
         Needs the action `signer_key.update`."""
 
     def repair_instance(self, project_id: str, instance_id: str, *, scope: str | None = None, member_id: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Let the adapter build again what is broken: all of it, what steers it, or one member.
+        """Let the adapter rebuild what is broken: everything, the control plane, or one member.
 
         Needs the action `instance.update`."""
 
     def replace_member(self, project_id: str, instance_id: str, member_id: str, *, surge: bool | None = None, timeout_seconds: int | None = None, placement: models.Placement | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Put a new member in place of one; with `surge` it joins before the old one goes.
+        """Replace a member by a new one; with `surge` the new one joins before the old one leaves.
 
         Needs the action `member.replace`."""
 
@@ -1563,52 +1567,52 @@ class SyncMethods:
         Needs the action `app_version.create`."""
 
     def replay_platform_dead_deliveries(self, *, options: CallOptions = UNCHANGED) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`."""
 
     def replay_platform_delivery(self, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`."""
 
     def replay_project_dead_deliveries(self, project_id: str, *, options: CallOptions = UNCHANGED) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`."""
 
     def replay_project_delivery(self, project_id: str, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`."""
 
     def replay_tenant_dead_deliveries(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`."""
 
     def replay_tenant_delivery(self, tenant_id: str, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`."""
 
     def report_instance(self, instance_id: str, *, fence: int, operation_id: str | None = None, begin: bool | None = None, blocked: models.Blocked | UnsetType | None = UNSET, steps: list[models.ReportedStep] | None = None, members: list[models.ReportedMember] | None = None, instance: models.ReportedInstance | None = None, options: CallOptions = UNCHANGED) -> models.Reported:
         """Report what was observed: steps of an operation, members, endpoints, health; all of it or nothing.
 
-        What is so already is accepted and writes nothing.
+        What is already stored is accepted and writes nothing.
 
         Needs the action `runtime.report`."""
 
     def report_inventory(self, *, agent_version: str, host: str, cpus: int, memory_bytes: int, numa: list[models.ReportedNuma] | None = None, gpus: list[models.ReportedGpu] | None = None, facts: dict[str, Any] | None = None, addresses: list[str] | None = None, limits: dict[str, Any] | None = None, options: CallOptions = UNCHANGED) -> models.InventoryTaken:
         """Report what the calling node has; the first report makes it ready.
 
-        A report that is like the last one changes nothing. One that differs never frees a slot that somebody has: what does
-        not fit is answered as a finding, and operators read it.
+        A report that equals the last one changes nothing. A different one never frees a slot that an allocation has: such a
+        difference is returned as a finding, for operators.
 
         Needs the action `agent.report`."""
 
     def report_tasks(self, *, reports: list[dict[str, Any]], options: CallOptions = UNCHANGED) -> models.ReportedTasks:
-        """Tell what came of tasks; each report is answered on its own, in order.
+        """Report progress, output and results of tasks; each report is answered on its own, in order.
 
         Needs the action `agent.report`."""
 
@@ -1632,39 +1636,39 @@ class SyncMethods:
         The answer contains a secret that is shown only once."""
 
     def restart_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Begin anew with the same version, where the manifest allows it; otherwise `details.instead` says what does.
+        """Restart with the same version, if the manifest allows it; otherwise `details.instead` names the alternative.
 
         Needs the action `instance.update`."""
 
     def resume_member(self, project_id: str, instance_id: str, member_id: str, *, options: CallOptions = UNCHANGED) -> models.Member:
-        """Put a member back to work; a hold of its adapter's stays until the adapter lets go.
+        """Put a member back to work; a hold of its adapter stays until the adapter drops it.
 
         Needs the action `member.drain`."""
 
     def resume_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
-        """Put a node that drains, or is drained, back to work.
+        """Put a draining or drained node back to work.
 
         Needs the action `node.drain`."""
 
     def retire_node(self, node_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Node:
-        """Retire a node on which nothing is left, for ever: its key counts no more.
+        """Retire an empty node for good and revoke its key.
 
         Needs the action `node.retire`."""
 
     def retry_allocation(self, project_id: str, allocation_id: str, *, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Try a teardown again at once that left something; the platform does so by itself after a pause.
+        """Retry at once a teardown that left something; the platform retries by itself after a pause.
 
         Needs the action `allocation.release`."""
 
     def reveal_instance_secret(self, project_id: str, instance_id: str, secret_name: str, *, options: CallOptions = UNCHANGED) -> models.RevealedSecret:
-        """Show the secret that opens the app, such as its token; that it was shown stands in the audit trail.
+        """Show the secret that gives access to the app, such as its token; the audit trail records it.
 
         Needs the action `instance.connect`.
 
         The answer contains a secret that is shown only once."""
 
     def revoke_enrolment_token(self, enrolment_token_id: str, *, options: CallOptions = UNCHANGED) -> models.EnrolmentToken:
-        """Revoke a token that nobody joined with.
+        """Revoke a token that was not used.
 
         Needs the action `node.enrol`."""
 
@@ -1694,12 +1698,12 @@ class SyncMethods:
         Needs the action `token.revoke`."""
 
     def rollback_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Go back to the version before, by the same digests.
+        """Change back to the previous version, by the same digests.
 
         Needs the action `instance.update`."""
 
     def rotate_platform_webhook_key(self, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -1708,7 +1712,7 @@ class SyncMethods:
         The answer contains a secret that is shown only once."""
 
     def rotate_project_webhook_key(self, project_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -1717,12 +1721,12 @@ class SyncMethods:
         The answer contains a secret that is shown only once."""
 
     def rotate_task_signing_key(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKey:
-        """Sign tasks with a new key from now on; nodes believe it by the signature of the last one.
+        """Sign tasks with a new key from now on; nodes trust it because the last key signed it.
 
         Needs the action `platform_key.rotate`."""
 
     def rotate_tenant_webhook_key(self, tenant_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -1757,67 +1761,67 @@ class SyncMethods:
     def start_attachment_action(self, project_id: str, attachment_id: str, action_name: str, *, wait: float | None = None, input: dict[str, Any] | None = None, options: CallOptions = UNCHANGED) -> models.AttachedOperation:
         """Ask the instance that the project is attached to for an action of its app.
 
-        Who may is said by the action's own key, which counts in this project. With `wait` the answer is 200 and has the
-        outcome if it is there in time; otherwise it is 202, and the operation is read until it is over.
+        The caller needs the action's own key in this project. With `wait` the response is 200 with the outcome if it is
+        available in time; otherwise it is 202, and the caller reads the operation until it has ended.
 
         Needs the action `attachment.read`."""
 
     def start_instance_action(self, project_id: str, instance_id: str, action_name: str, *, wait: float | None = None, input: dict[str, Any] | None = None, member_id: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
         """Ask the app's adapter for an action of its manifest.
 
-        Who may is said by the action's own key. With `wait` the answer is 200 and has the outcome if it is there in time;
-        otherwise it is 202, and the operation is read until it is over.
+        The caller needs the action's own key. With `wait` the response is 200 with the outcome if it is available in time;
+        otherwise it is 202, and the caller reads the operation until it has ended.
 
         Needs the action `instance.read`."""
 
     def stop_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Stop an instance for ever; asked again, the same operation is the answer.
+        """Stop an instance for good; repeating it returns the same operation.
 
-        Everything else that is open is cancelled. It is `stopped` when each of its members has a closing record.
+        All other open operations are cancelled. The instance is `stopped` when each of its members has a closing record.
 
         Needs the action `instance.delete`."""
 
     def follow_platform_events(self, *, correlation_id: str | None = None, app_instance_id: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`."""
 
     def follow_project_events(self, project_id: str, *, correlation_id: str | None = None, app_instance_id: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`."""
 
     def follow_tenant_events(self, tenant_id: str, *, correlation_id: str | None = None, app_instance_id: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`."""
 
     def follow_timeline(self, project_id: str, *, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> Generator[models.TimelineEntry, None, None]:
         """Follow a timeline as it is written (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that entry and misses none. The
-        same is there as a WebSocket, at `/timeline/ws`.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that entry without gaps.
+        The same is available as a WebSocket at `/timeline/ws`.
 
         Needs the action `event.read`."""
 
     def test_platform_webhook(self, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`."""
 
     def test_project_webhook(self, project_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`."""
 
     def test_tenant_webhook(self, tenant_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`."""
 
@@ -1839,9 +1843,9 @@ class SyncMethods:
         Needs the action `policy.update`."""
 
     def update_platform_webhook(self, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`."""
 
@@ -1858,9 +1862,9 @@ class SyncMethods:
         Needs the action `policy.update`."""
 
     def update_project_webhook(self, project_id: str, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`."""
 
@@ -1870,9 +1874,9 @@ class SyncMethods:
         Needs the action `service_account.update`."""
 
     def update_sku(self, sku_id: str, *, display_name: str | None = None, regions: list[str] | None = None, allowed_gpu_counts: list[int] | None = None, price_minor_per_gpu_hour: int | None = None, currency: str | None = None, status: str | None = None, reason: str | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Sku:
-        """Change a SKU, withdraw it, or offer it again; another price is a further line of its history.
+        """Change a SKU, withdraw it, or offer it again; a new price adds a line to its history.
 
-        What was promised to an allocation before stays what it was.
+        Existing allocations keep their price.
 
         Needs the action `sku.update`."""
 
@@ -1894,16 +1898,16 @@ class SyncMethods:
         Needs the action `policy.update`."""
 
     def update_tenant_webhook(self, tenant_id: str, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`."""
 
     def upgrade_instance(self, project_id: str, instance_id: str, *, version: str | None = None, channel: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Go to another version, by its number or by a channel.
+        """Change to another version, by its number or by a channel.
 
-        The pin moves when the upgrade succeeds. One that fails leaves it, and each member shows the version that it runs:
+        The pin moves when the upgrade succeeds. If it fails, the pin stays, and each member shows the version that it runs:
         upgrade again, or roll back.
 
         Needs the action `instance.update`."""
@@ -1933,10 +1937,11 @@ class SyncMethods:
         Needs the action `artifact.verify`."""
 
     def write_off_node(self, node_id: str, *, reason: str, may_be_left: str, options: CallOptions = UNCHANGED) -> models.Node:
-        """Give up a machine that is lost for ever, with all that it holds.
+        """Give up a machine that is lost for good, with everything on it.
 
-        The node is retired, its key counts no more, and its slots are never used again. What was on it ends without a
-        receipt, as written off, and says so to its tenants. When the machine comes back it joins anew, and is swept first.
+        The node is retired, its key is revoked, and its slots are never used again. Its allocations end without a receipt,
+        as written off, which their tenants can see. If the machine comes back it enrols as a new node, and its agent sweeps
+        it first.
 
         Needs the action `teardown.write_off`."""
 
@@ -1944,7 +1949,7 @@ class AsyncMethods:
     """The methods of the client for asyncio."""
 
     async def add_members(self, project_id: str, instance_id: str, *, component: str, count: int | None = None, placement: models.Placement | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Add members of a component; each is bound to a place before the adapter sees it.
+        """Add members to a component; each gets an allocation before the adapter sees it.
 
         Needs the action `member.add`."""
 
@@ -1959,7 +1964,7 @@ class AsyncMethods:
         Needs the action `signer_key.update`."""
 
     async def cancel_operation(self, project_id: str, instance_id: str, operation_id: str, *, reason: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Ask an operation to end early; what is past stopping may still succeed or fail.
+        """Ask an operation to end early; past the point of no return it may still succeed or fail.
 
         Needs the action `operation.cancel`."""
 
@@ -1974,9 +1979,9 @@ class AsyncMethods:
         Needs the action `artifact.verify`."""
 
     async def cancel_task(self, project_id: str, task_id: str, *, options: CallOptions = UNCHANGED) -> models.Task:
-        """End a task early: at once where nobody has begun it, else its agent is asked.
+        """Cancel a task: at once if no agent has claimed it, otherwise its agent is asked to stop.
 
-        What the platform does for an allocation itself is not cancelled: release the allocation instead.
+        The platform's own tasks of an allocation cannot be cancelled: release the allocation instead.
 
         Needs the action `task.cancel`."""
 
@@ -1991,10 +1996,10 @@ class AsyncMethods:
         Needs the action `self.update`."""
 
     async def claim_instances(self, *, holder: str, free: int | None = None, wait_seconds: float | None = None, held: list[models.HeldInstance] | None = None, after: str | None = None, options: CallOptions = UNCHANGED) -> models.ClaimedInstances:
-        """Wait for instances: heartbeat of all that is held, claim of what is offered, and news, in one request.
+        """Wait for instances: one request renews all held claims, claims what is offered, and returns changes.
 
-        An instance is offered when it has an open operation that is the adapter's turn, or when it runs and nobody watches
-        it. The answer comes early with a claim, a change or a loss. Without `after` every held instance counts as changed.
+        An instance is offered when it has an open operation in the adapter's phase, or when it runs and nobody watches it.
+        The response comes early with a claim, a change or a loss. Without `after` every held instance counts as changed.
 
         Needs the action `runtime.claim`."""
 
@@ -2006,45 +2011,46 @@ class AsyncMethods:
         Needs the action `agent.claim`."""
 
     async def connect_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Ticket:
-        """Get a ticket by which connections to this endpoint are opened through the relay.
+        """Get a ticket that opens connections to this endpoint through the relay.
 
         Needs the action `instance.connect`.
 
         The answer contains a secret that is shown only once."""
 
     async def create_allocation(self, project_id: str, *, shape: str, sku: str, gpu_count: int | None = None, region: str | None = None, name: str | None = None, group_id: str | None = None, place_within_seconds: int | None = None, scheduler_type: str | None = None, integration_metadata: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Ask for capacity.
+        """Request capacity.
 
-        It is placed as soon as there is room, and is charged from the moment its sandbox stands. While there is no room,
-        `blocker` says why and what would help; when its time is over it fails with `no_capacity`.
+        It is placed as soon as there is room, and charged from the moment its sandbox is ready. While there is no room,
+        `blocker` says why and what would help; at its deadline it fails with `no_capacity`.
 
         Needs the action `allocation.create`."""
 
     async def create_allocation_group(self, project_id: str, *, name: str, shape: str, sku: str, count: int | None = None, same_node: bool | None = None, gpu_count: int | None = None, region: str | None = None, place_within_seconds: int | None = None, scheduler_type: str | None = None, integration_metadata: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.AllocationGroup:
-        """Ask for several equal allocations at once.
+        """Request several equal allocations at once.
 
         With `same_node` they share one machine and its network: they are placed there together, or not at all.
 
         Needs the action `allocation.create`."""
 
     async def create_allocation_task(self, project_id: str, allocation_id: str, *, type: str, arguments: dict[str, Any] | None = None, label: str | None = None, step: str | None = None, lifetime_seconds: float | None = None, options: CallOptions = UNCHANGED) -> models.Task:
-        """Have something done in an active allocation: write files, run a program, start a service or a container.
+        """Run a task in an active allocation: write files, run a program, start a service or a container.
 
-        What it fetches is a digest of an artifact that is registered in sight of the project and proven now. A task is
-        named by its step; making it again under the same step answers with the first one.
+        It may fetch only the digest of an artifact that the project can see and that is trusted now. A task is named by its
+        step; creating it again under the same step returns the first one.
 
         Needs the action `task.create`."""
 
     async def create_attachment(self, project_id: str, *, instance_id: str, options: CallOptions = UNCHANGED) -> models.Attachment:
         """Let the project use an instance of another project of the tenant.
 
-        The instance runs with `control_plane_scope` tenant, and its app lets projects attach. The attachment is `requested`
-        until the app's adapter has made what the project needs there; it is then `active`, or `refused` with the reason.
+        The instance must run with `control_plane_scope` tenant, and its app must support attachments. The attachment is
+        `requested` until the app's adapter has set up the project's account; then it is `active`, or `refused` with the
+        reason.
 
         Needs the action `attachment.create`."""
 
     async def create_enrolment_token(self, *, region: str | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenCreated:
-        """Make a token by which one machine may join within fifteen minutes; it is told once.
+        """Create a token with which one machine may enrol within fifteen minutes; it is shown only once.
 
         Needs the action `node.enrol`.
 
@@ -2059,7 +2065,7 @@ class AsyncMethods:
         Needs the action `entitlement.update`."""
 
     async def create_instance(self, project_id: str, *, app: str, name: str, placement: models.Placement, version: str | None = None, channel: str | None = None, config: dict[str, Any] | None = None, topology: dict[str, int] | None = None, service_account_id: str | None = None, operating_mode: str | None = None, control_plane_scope: str | None = None, topology_mode: str | None = None, options: CallOptions = UNCHANGED) -> models.Instance:
-        """Launch an app into allocations that are there, or into capacity that is asked for with it.
+        """Launch an app into existing allocations, or into new capacity that is requested with it.
 
         Needs the action `instance.create`."""
 
@@ -2095,10 +2101,10 @@ class AsyncMethods:
         Needs the action `app_version.create`."""
 
     async def create_platform_webhook(self, *, url: str, event_types: list[str] | None = None, description: str | None = None, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 
@@ -2115,10 +2121,10 @@ class AsyncMethods:
         Needs the action `membership.create`."""
 
     async def create_project_webhook(self, project_id: str, *, url: str, event_types: list[str] | None = None, description: str | None = None, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 
@@ -2181,10 +2187,10 @@ class AsyncMethods:
         Needs the action `app_version.create`."""
 
     async def create_tenant_webhook(self, tenant_id: str, *, url: str, event_types: list[str] | None = None, description: str | None = None, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Send the events of this place to an address.
+        """Send the events of this scope to a URL.
 
-        The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-        Idempotency-Key tells it again.
+        The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+        with the same Idempotency-Key shows it again.
 
         Needs the action `webhook.create`.
 
@@ -2200,7 +2206,7 @@ class AsyncMethods:
         The answer contains a secret that is shown only once."""
 
     async def delete_attachment(self, project_id: str, attachment_id: str, *, options: CallOptions = UNCHANGED) -> models.Attachment:
-        """End the project's use of the instance: the same as `detach`, with its defaults.
+        """End the project's use of the instance: the same as `detach` with its defaults.
 
         Needs the action `attachment.delete`."""
 
@@ -2210,7 +2216,7 @@ class AsyncMethods:
         Needs the action `entitlement.update`."""
 
     async def delete_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Stop an instance for ever: the same as `stop`.
+        """Stop an instance for good: the same as `stop`.
 
         Needs the action `instance.delete`."""
 
@@ -2225,7 +2231,7 @@ class AsyncMethods:
         Needs the action `membership.delete`."""
 
     async def delete_platform_webhook(self, webhook_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`."""
 
@@ -2240,7 +2246,7 @@ class AsyncMethods:
         Needs the action `membership.delete`."""
 
     async def delete_project_webhook(self, project_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`."""
 
@@ -2260,16 +2266,16 @@ class AsyncMethods:
         Needs the action `membership.delete`."""
 
     async def delete_tenant_webhook(self, tenant_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> None:
-        """Delete a webhook; what it had not delivered is dropped.
+        """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`."""
 
     async def detach_attachment(self, project_id: str, attachment_id: str, *, cancel_work: bool | None = None, timeout_seconds: int | None = None, options: CallOptions = UNCHANGED) -> models.Attachment:
-        """End the project's use of the instance; it takes no new work from now on.
+        """End the project's use of the instance; it accepts no new work from now on.
 
-        What the project has there may finish within `timeout_seconds`, or is cancelled; then its account is removed and the
-        attachment is `detached`. Where that fails, `blocker` says why, and it is done again after a pause. Asked again with
-        `cancel_work`, one that waits stops waiting.
+        The project's work may finish within `timeout_seconds`, or is cancelled; then the account is removed and the
+        attachment is `detached`. If that fails, `blocker` says why, and it is retried after a pause. A repeated request
+        with `cancel_work` ends the waiting.
 
         Needs the action `attachment.delete`."""
 
@@ -2294,7 +2300,7 @@ class AsyncMethods:
         Needs the action `user.update`."""
 
     async def drain_member(self, project_id: str, instance_id: str, member_id: str, *, timeout_seconds: int | None = None, reason: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Ask a member to finish its work and take no more; drained is what is observed to be quiet.
+        """Ask a member to finish its work and accept no more; it is drained once it is observed idle.
 
         Needs the action `member.drain`."""
 
@@ -2327,8 +2333,8 @@ class AsyncMethods:
         """Join as a node, with a one-time token and the proof of a key.
 
         `proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,
-        `signing_key` and `sealing_key` as they are sent, each on a line of its own. The answer may be asked for again with
-        the same keys, so that an agent that crashed meanwhile goes on.
+        `signing_key` and `sealing_key` as they are sent, each on a line of its own. The request may be repeated with the
+        same keys, so that an agent that crashed before it got the answer can continue.
 
         Needs no token."""
 
@@ -2349,7 +2355,7 @@ class AsyncMethods:
         The answer contains a secret that is shown only once."""
 
     async def exec_instance(self, project_id: str, instance_id: str, *, argv: list[str] | None = None, endpoint: str | None = None, columns: int | None = None, rows: int | None = None, terminal: bool | None = None, options: CallOptions = UNCHANGED) -> models.Ticket:
-        """Get a ticket for one command at the app's terminal, as the user whom the app names there, who is never root.
+        """Get a ticket for one command at the app's terminal, as the user that the app sets there, who is never root.
 
         Without a command it is a login shell. The command's arguments are in the audit trail.
 
@@ -2363,22 +2369,22 @@ class AsyncMethods:
         Needs the action `allocation.read`."""
 
     async def explain_anything(self, project_id: str, subject: str, *, options: CallOptions = UNCHANGED) -> models.Causes:
-        """Say why an instance, a member or an operation is as it is, by its id, the beginning of its id, or its name.
+        """Explain an instance, a member or an operation by its id, the beginning of its id, or its name.
 
         Needs the action `instance.read`."""
 
     async def explain_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Causes:
-        """Say why an instance is as it is: the chain of causes, and the one next step.
+        """Explain why an instance is in its state: the chain of causes, and the one next step.
 
         Needs the action `instance.read`."""
 
     async def explain_member(self, project_id: str, instance_id: str, member_id: str, *, options: CallOptions = UNCHANGED) -> models.Causes:
-        """Say why a member is as it is: the chain of causes, and the one next step.
+        """Explain why a member is in its state: the chain of causes, and the one next step.
 
         Needs the action `member.read`."""
 
     async def explain_operation(self, project_id: str, instance_id: str, operation_id: str, *, options: CallOptions = UNCHANGED) -> models.Causes:
-        """Say why an operation is as it is: the chain of causes, and the one next step.
+        """Explain why an operation is in its state: the chain of causes, and the one next step.
 
         Needs the action `operation.read`."""
 
@@ -2398,40 +2404,40 @@ class AsyncMethods:
         Needs the action `policy.read`."""
 
     async def export_receipt(self, project_id: str, receipt_id: str, *, options: CallOptions = UNCHANGED) -> models.ReceiptBundle:
-        """Export a receipt with its node's public key and chain, to be verified offline.
+        """Export a receipt with its node's public key and chain, for offline verification.
 
-        Other receipts of this project in the same part of the chain come with it; of everybody else's only the hash.
+        It includes the project's other receipts in the same part of the chain, and only the hashes of everybody else's.
 
         Needs the action `receipt.read`."""
 
     async def find_runtime_accounts(self, *, assertion: str, after: str | None = None, options: CallOptions = UNCHANGED) -> models.AdapterAccounts:
-        """Find the service accounts that a key opens: how an adapter of many projects learns of its accounts.
+        """Find the service accounts that a key opens, so that an adapter of many projects learns its accounts.
 
         The assertion is a JWT as for a token, with `iss` and `sub` both `key:<the public key in base64url>`, any `kid`, and
-        `aud` this endpoint's address. It is signed with that key.
+        `aud` the URL of this endpoint. It is signed with that key.
 
         Needs no token."""
 
     async def finish_runtime_operation(self, instance_id: str, operation_id: str, *, fence: int, outcome: str, evidence: dict[str, Any] | None = None, output: dict[str, Any] | None = None, failure: models.Failure | None = None, options: CallOptions = UNCHANGED) -> models.FinishedOperation:
-        """End an operation with evidence, or with a failure that has a code and the last lines.
+        """End an operation with evidence, or with a failure that has a code and the last log lines.
 
-        A launch succeeds when every component has the members that it needs, a drain when they were observed quiet. What
-        tears down goes over to the platform, which closes and verifies. The same end once more is accepted.
+        A launch succeeds when every component has its minimum of members, a drain when the members were observed idle. A
+        teardown passes to the platform, which completes and verifies it. Repeating the same end is accepted.
 
         Needs the action `runtime.report`."""
 
     async def get_allocation(self, project_id: str, allocation_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Read an allocation: where it is, what it waits for, and by what its end is known.
+        """Read an allocation: where it is, what it waits for, and what proves its end.
 
         Needs the action `allocation.read`."""
 
     async def get_allocation_group(self, project_id: str, group_id: str, *, options: CallOptions = UNCHANGED) -> models.AllocationGroup:
-        """Read a group, its allocations, and the state that follows from theirs.
+        """Read a group, its allocations, and the state derived from theirs.
 
         Needs the action `allocation.read`."""
 
     async def get_attachment(self, project_id: str, attachment_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Attachment:
-        """Read an attachment: its account's name, how far it is, and what its end waits for.
+        """Read an attachment: its account name, its state, and what its end waits for.
 
         Needs the action `attachment.read`."""
 
@@ -2456,7 +2462,7 @@ class AsyncMethods:
         Needs no token."""
 
     async def get_instance(self, project_id: str, instance_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Instance:
-        """Read an instance: its state, its health, its members in sum, what is under way, and where it listens.
+        """Read an instance: its state, its health, a summary of its members, its open operation, and its endpoints.
 
         Needs the action `instance.read`."""
 
@@ -2466,15 +2472,15 @@ class AsyncMethods:
         Needs no token."""
 
     async def get_member(self, project_id: str, instance_id: str, member_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Member:
-        """Read a member: where it is, which version it runs, who holds it, and how it does.
+        """Read a member: its node, its version, its holds, and its health.
 
         Needs the action `member.read`."""
 
     async def get_member_log(self, project_id: str, instance_id: str, member_id: str, *, service: str | None = None, offset: int | None = None, tail: int | None = None, limit: int | None = None, wait: float | None = None, log: str | None = None, options: CallOptions = UNCHANGED) -> models.MemberLog:
-        """Read what a service or a container of a member wrote: its last lines, or what follows on an offset.
+        """Read the log of a service or a container of a member: its last lines, or what follows an offset.
 
-        The node is asked, which takes a moment; with `wait` the answer comes as soon as there is more. When the node cannot
-        be asked, `details.last_lines` of the error are the last lines that are known.
+        The node is asked, which takes a moment; with `wait` the response comes as soon as there is more. If the node cannot
+        be asked, `details.last_lines` of the error has the last known lines.
 
         Needs the action `task.read`."""
 
@@ -2484,7 +2490,7 @@ class AsyncMethods:
         Needs the action `task.create`."""
 
     async def get_node(self, node_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.NodeDetail:
-        """Read a node with its slots, its inventory and its health, and why it takes no work if it takes none.
+        """Read a node with its slots, its inventory and its health, and why it takes no new allocations, if so.
 
         Needs the action `node.read`."""
 
@@ -2641,10 +2647,12 @@ class AsyncMethods:
         Needs no token."""
 
     async def get_runtime_instance(self, instance_id: str, *, fence: int, options: CallOptions = UNCHANGED) -> models.RuntimeWhole:
-        """Read a held instance with all that its adapter goes on from: manifest, members, open operations, their tasks.
+        """Read a held instance with everything that its adapter needs to continue: manifest, members, open operations,.
 
-        All but what is told of nodes is as it was at one moment: an operation is never shown without what was written with
-        it.
+        their tasks.
+
+        All of it except the nodes is read at one moment, so an operation never appears without what was written together
+        with it.
 
         Needs the action `runtime.claim`."""
 
@@ -2664,12 +2672,12 @@ class AsyncMethods:
         Needs the action `task.read`."""
 
     async def get_task_log(self, project_id: str, task_id: str, *, offset: int | None = None, limit: int | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Log:
-        """Read a task's output from an offset; with `wait` it is followed: the answer comes as soon as there is more.
+        """Read a task's output from an offset; with `wait` the answer comes as soon as there is more.
 
         Needs the action `task.read`."""
 
     async def get_task_schemas(self, *, options: CallOptions = UNCHANGED) -> dict[str, Any]:
-        """What a node can be asked to do: the JSON Schemas of every task family's arguments and result.
+        """Read what nodes can do: the JSON Schemas of every task family's arguments and result.
 
         Needs no token."""
 
@@ -2754,9 +2762,9 @@ class AsyncMethods:
         Needs the action `self.read`."""
 
     async def keep_instance_secret(self, instance_id: str, *, fence: int, name: str, purpose: str, value: str | None = None, generate_bytes: int | None = None, options: CallOptions = UNCHANGED) -> models.KeptSecret:
-        """Keep a secret for the instance, given or made by the platform; its value is never told here.
+        """Store a secret for the instance, with a given value or a generated one; the value is never returned here.
 
-        Under a name that is there the first one is answered, and nothing changes.
+        If the name is already used, that secret is returned and nothing changes.
 
         Needs the action `secret.create`."""
 
@@ -2766,12 +2774,12 @@ class AsyncMethods:
         Needs the action `self.read`."""
 
     async def list_agent_allocations(self, *, options: CallOptions = UNCHANGED) -> models.NodeAllocations:
-        """List the allocations that the platform has on the calling node: what else stands there is a stray.
+        """List the platform's allocations on the calling node; every other sandbox there is a stray.
 
         Needs the action `agent.claim`."""
 
     async def list_agent_platform_keys(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKeys:
-        """Read the keys that sign tasks, each with the signature of the one before it.
+        """Read the keys that sign tasks, each signed by the one before it.
 
         Needs the action `agent.claim`."""
 
@@ -2784,36 +2792,36 @@ class AsyncMethods:
         """List a project's allocation groups with their allocations; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_allocations(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, group_id: str | None = None, options: CallOptions = UNCHANGED) -> models.AllocationPage:
-        """List a project's allocations, the oldest first; those that are over stay readable.
+        """List a project's allocations, the oldest first, with the released ones.
 
         Needs the action `allocation.read`."""
 
     def iter_allocations(self, project_id: str, *, limit: int | None = None, status: str | None = None, group_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Allocation, None]:
-        """List a project's allocations, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
+        """List a project's allocations, the oldest first, with the released ones; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_attachment_operations(self, project_id: str, attachment_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.AttachedOperationPage:
-        """List what was done for the attachment, the newest first; actions that only read are not among it.
+        """List the operations for the attachment, newest first, without read-only actions.
 
         Needs the action `attachment.read`."""
 
     def iter_attachment_operations(self, project_id: str, attachment_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.AttachedOperation, None]:
-        """List what was done for the attachment, the newest first; actions that only read are not among it; iterates over all pages, and stops after `most` items if that is given."""
+        """List the operations for the attachment, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_attachment_usage(self, project_id: str, attachment_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UsageRecordPage:
-        """List what the project used of the instance, as its app reported it.
+        """List the project's usage of the instance, as its app reported it.
 
         Needs the action `usage.read`."""
 
     def iter_attachment_usage(self, project_id: str, attachment_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.UsageRecord, None]:
-        """List what the project used of the instance, as its app reported it; iterates over all pages, and stops after `most` items if that is given."""
+        """List the project's usage of the instance, as its app reported it; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_attachments(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.AttachmentPage:
-        """List what the project is attached to, the oldest first; those that are over stay readable.
+        """List what the project is attached to, oldest first; ended attachments stay readable.
 
         Needs the action `attachment.read`."""
 
     def iter_attachments(self, project_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Attachment, None]:
-        """List what the project is attached to, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
+        """List what the project is attached to, oldest first; ended attachments stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_catalog(self, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogAppPage:
         """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version.
@@ -2824,12 +2832,12 @@ class AsyncMethods:
         """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_closing_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ClosingRecordPage:
-        """List by what the end of each member is known: a receipt, that nothing was started, or a write-off.
+        """List the proof that each member is gone: a receipt, that nothing was started, or a write-off.
 
         Needs the action `instance.read`."""
 
     def iter_closing_records(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ClosingRecord, None]:
-        """List by what the end of each member is known: a receipt, that nothing was started, or a write-off; iterates over all pages, and stops after `most` items if that is given."""
+        """List the proof that each member is gone: a receipt, that nothing was started, or a write-off; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_endpoints(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EndpointPage:
         """List the endpoints of a project's apps that can be reached now.
@@ -2840,12 +2848,12 @@ class AsyncMethods:
         """List the endpoints of a project's apps that can be reached now; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_enrolment_tokens(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenPage:
-        """List the tokens by which machines join or joined, never their secrets.
+        """List enrolment tokens, without their secrets.
 
         Needs the action `node.enrol`."""
 
     def iter_enrolment_tokens(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.EnrolmentToken, None]:
-        """List the tokens by which machines join or joined, never their secrets; iterates over all pages, and stops after `most` items if that is given."""
+        """List enrolment tokens, without their secrets; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_entitlements(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.EntitlementPage:
         """List the entitlements of a project; its catalog shows what it may actually launch.
@@ -2856,65 +2864,65 @@ class AsyncMethods:
         """List the entitlements of a project; its catalog shows what it may actually launch; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_instance_attachments(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.InstanceAttachmentPage:
-        """List which projects are attached to an instance of this one, each with its account's name and its state.
+        """List the projects that are attached to an instance of this project, each with its account name and state.
 
         Needs the action `attachment.read`."""
 
     def iter_instance_attachments(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.InstanceAttachment, None]:
-        """List which projects are attached to an instance of this one, each with its account's name and its state; iterates over all pages, and stops after `most` items if that is given."""
+        """List the projects that are attached to an instance of this project, each with its account name and state; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_instance_timeline(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
-        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for.
+        """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested.
 
         Needs the action `event.read`."""
 
     def iter_instance_timeline(self, project_id: str, instance_id: str, *, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.TimelineEntry, None]:
-        """Read what happened around an instance: its members, operations, tasks and the capacity it asked for; iterates over all pages, and stops after `most` items if that is given."""
+        """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
-        """List a project's instances, the oldest first; those that are over stay readable.
+        """List a project's instances, oldest first; stopped ones stay readable.
 
         Needs the action `instance.read`."""
 
     def iter_instances(self, project_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Instance, None]:
-        """List a project's instances, the oldest first; those that are over stay readable; iterates over all pages, and stops after `most` items if that is given."""
+        """List a project's instances, oldest first; stopped ones stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_members(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, component: str | None = None, options: CallOptions = UNCHANGED) -> models.MemberPage:
-        """List the members of an instance, those that were removed among them.
+        """List the members of an instance, including removed ones.
 
         Needs the action `member.read`."""
 
     def iter_members(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, component: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Member, None]:
-        """List the members of an instance, those that were removed among them; iterates over all pages, and stops after `most` items if that is given."""
+        """List the members of an instance, including removed ones; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_node_tasks(self, node_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.NodeTaskPage:
-        """List the tasks of a node, newest first: that they are there and how they stand, not what is in them.
+        """List the tasks of a node, newest first, without their content.
 
         Needs the action `node.read`."""
 
     async def list_nodes(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, region: str | None = None, reachable: bool | None = None, options: CallOptions = UNCHANGED) -> models.NodePage:
-        """List nodes, by status, region or whether they are heard of.
+        """List nodes, by status, region or reachability.
 
         Needs the action `node.read`."""
 
     def iter_nodes(self, *, limit: int | None = None, status: str | None = None, region: str | None = None, reachable: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Node, None]:
-        """List nodes, by status, region or whether they are heard of; iterates over all pages, and stops after `most` items if that is given."""
+        """List nodes, by status, region or reachability; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_operations(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, kind: str | None = None, options: CallOptions = UNCHANGED) -> models.OperationPage:
-        """List the operations of an instance, the newest first; actions that only read are not among them.
+        """List the operations of an instance, newest first, without read-only actions.
 
         Needs the action `operation.read`."""
 
     def iter_operations(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Operation, None]:
-        """List the operations of an instance, the newest first; actions that only read are not among them; iterates over all pages, and stops after `most` items if that is given."""
+        """List the operations of an instance, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_allocations(self, *, cursor: str | None = None, limit: int | None = None, node_id: str | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.OccupancyPage:
-        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it.
+        """List the allocations on nodes, their owners, and what blocks their release; nothing of their content.
 
         Needs the action `node.read`."""
 
     def iter_platform_allocations(self, *, limit: int | None = None, node_id: str | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Occupancy, None]:
-        """List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it; iterates over all pages, and stops after `most` items if that is given."""
+        """List the allocations on nodes, their owners, and what blocks their release; nothing of their content; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_apps(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AppPage:
         """List the apps of exactly this place; a project's catalog lists what the project may launch.
@@ -2965,20 +2973,20 @@ class AsyncMethods:
         """List who entered which tenant, when and why; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_deliveries(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`."""
 
     def iter_platform_deliveries(self, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Delivery, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
+        """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_events(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`."""
 
     def iter_platform_events(self, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_memberships(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -3013,12 +3021,12 @@ class AsyncMethods:
         """List the versions of an app in the order in which they were published; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_webhooks(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`."""
 
     def iter_platform_webhooks(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Webhook, None]:
-        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_artifact_checks(self, project_id: str, artifact_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactCheckPage:
         """List the checks of an artifact, newest first, both unfinished and ended ones.
@@ -3061,20 +3069,20 @@ class AsyncMethods:
         """Browse the apps as a project sees them: which it may launch and, for the others, every reason why not; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_deliveries(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`."""
 
     def iter_project_deliveries(self, project_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Delivery, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
+        """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_events(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`."""
 
     def iter_project_events(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_memberships(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -3093,12 +3101,12 @@ class AsyncMethods:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_webhooks(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`."""
 
     def iter_project_webhooks(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Webhook, None]:
-        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_projects(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ProjectPage:
         """List the projects that the caller may read: a tenant's admins see all, others see those they belong to.
@@ -3130,23 +3138,23 @@ class AsyncMethods:
         """List a project's service accounts; deleted ones can only be read by id; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_sku_prices(self, sku_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SkuPricePage:
-        """List what a SKU cost and costs, the newest price last.
+        """List the price history of a SKU, the newest price last.
 
         Needs the action `self.read`."""
 
     def iter_sku_prices(self, sku_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.SkuPrice, None]:
-        """List what a SKU cost and costs, the newest price last; iterates over all pages, and stops after `most` items if that is given."""
+        """List the price history of a SKU, the newest price last; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_skus(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, region: str | None = None, shape: str | None = None, options: CallOptions = UNCHANGED) -> models.SkuPage:
-        """List what is offered, and what it costs.
+        """List the SKUs with their present prices.
 
         Needs the action `self.read`."""
 
     def iter_skus(self, *, limit: int | None = None, status: str | None = None, region: str | None = None, shape: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Sku, None]:
-        """List what is offered, and what it costs; iterates over all pages, and stops after `most` items if that is given."""
+        """List the SKUs with their present prices; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_task_signing_keys(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKeyPage:
-        """List the keys that sign, or signed, tasks, the newest one last.
+        """List the present and former task signing keys, the newest one last.
 
         Needs the action `platform_key.read`."""
 
@@ -3207,20 +3215,20 @@ class AsyncMethods:
         """List who entered which tenant, when and why; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_deliveries(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, options: CallOptions = UNCHANGED) -> models.DeliveryPage:
-        """List the deliveries of exactly this place's webhooks, newest first.
+        """List the deliveries of this scope's webhooks, newest first.
 
         Needs the action `outbox.read`."""
 
     def iter_tenant_deliveries(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Delivery, None]:
-        """List the deliveries of exactly this place's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
+        """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_events(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first.
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
 
         Needs the action `event.read`."""
 
     def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
-        """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first; iterates over all pages, and stops after `most` items if that is given."""
+        """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_memberships(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -3255,12 +3263,12 @@ class AsyncMethods:
         """List the versions of an app in the order in which they were published; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_webhooks(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.WebhookPage:
-        """List the webhooks of exactly this place.
+        """List the webhooks of exactly this scope.
 
         Needs the action `webhook.read`."""
 
     def iter_tenant_webhooks(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Webhook, None]:
-        """List the webhooks of exactly this place; iterates over all pages, and stops after `most` items if that is given."""
+        """List the webhooks of exactly this scope; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenants(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TenantPage:
         """List the platform's tenants.
@@ -3271,14 +3279,14 @@ class AsyncMethods:
         """List the platform's tenants; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_timeline(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
-        """Read what happened under a correlation id, or around an instance: events and audit rows in one order.
+        """Read the timeline of a correlation id or an instance: events and audit rows in one order.
 
-        Audit rows are shown to whoever may read the audit trail. `wait` holds on for the first entry.
+        Callers who may read the audit trail also get audit rows. `wait` waits for the first entry.
 
         Needs the action `event.read`."""
 
     def iter_timeline(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.TimelineEntry, None]:
-        """Read what happened under a correlation id, or around an instance: events and audit rows in one order; iterates over all pages, and stops after `most` items if that is given."""
+        """Read the timeline of a correlation id or an instance: events and audit rows in one order; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tokens(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TokenPage:
         """List the caller's own tokens that are neither revoked nor expired.
@@ -3289,26 +3297,26 @@ class AsyncMethods:
         """List the caller's own tokens that are neither revoked nor expired; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_usage_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UsageRecordPage:
-        """List what the app reported that it used.
+        """List the usage that the app reported.
 
         Needs the action `usage.read`."""
 
     def iter_usage_records(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.UsageRecord, None]:
-        """List what the app reported that it used; iterates over all pages, and stops after `most` items if that is given."""
+        """List the usage that the app reported; iterates over all pages, and stops after `most` items if that is given."""
 
     async def make_member_task(self, instance_id: str, *, fence: int, member_id: str, type: str, step: str, operation_id: str | None = None, arguments: dict[str, Any] | None = None, grants: list[models.Granted] | None = None, lifetime_seconds: float | None = None, options: CallOptions = UNCHANGED) -> models.RuntimeTask:
-        """Have something done on the node of a member; the task is named by operation and step, and made once.
+        """Create a task on the node of a member; operation and step name it, and it is created only once.
 
-        An image is named by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; registry, repository and the secret that
-        opens it are filled in. Every digest is judged again at each making.
+        Name an image by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; the platform fills in registry, repository
+        and credentials. Every digest is evaluated again each time.
 
         Needs the action `task.create`."""
 
     async def make_member_tasks(self, instance_id: str, *, fence: int, tasks: list[models.MemberTaskWanted], operation_id: str | None = None, options: CallOptions = UNCHANGED) -> models.MadeTasks:
-        """Have several things done at once, each as `make_member_task` would; one that is refused keeps no other back.
+        """Create several tasks at once, each as `make_member_task` would; a refused one does not affect the others.
 
-        The answer has the outcome of each: its task, or the code and detail of its refusal. A node does those of one member
-        in the order in which they stand.
+        The response has the outcome of each: its task, or the code and detail of its refusal. A node runs the tasks of one
+        member in their order.
 
         Needs the action `task.create`."""
 
@@ -3322,17 +3330,18 @@ class AsyncMethods:
     async def open_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Link:
         """Get a link that opens this endpoint in a browser.
 
-        The link counts once and for two minutes. It starts a session at this endpoint's own origin, and at no other.
+        The link works once, within two minutes. It starts a session that is valid only at this endpoint's own origin.
 
         Needs the action `instance.connect`.
 
         The answer contains a secret that is shown only once."""
 
     async def plan_instance(self, project_id: str, *, app: str, name: str | None = None, version: str | None = None, channel: str | None = None, config: dict[str, Any] | None = None, topology: dict[str, int] | None = None, placement: models.Placement | None = None, service_account_id: str | None = None, operating_mode: str | None = None, control_plane_scope: str | None = None, topology_mode: str | None = None, options: CallOptions = UNCHANGED) -> models.Plan:
-        """Say what a launch would be, without launching.
+        """Evaluate a launch without launching.
 
-        Which version is meant, which shapes fit or the smallest change that would, what it costs, which layer of the policy
-        decides, how long it took before, and everything that stands in the way: a create is refused with the first of it.
+        The plan says which version would run, which shapes fit or the smallest change that would help, the price, the
+        policy layer that decides, how long earlier launches took, and every refusal; a create would raise the first of
+        them.
 
         Needs the action `instance.create`."""
 
@@ -3407,7 +3416,7 @@ class AsyncMethods:
         The answer contains a secret that is shown only once."""
 
     async def reconcile_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Let the adapter compare what is with what is wanted, and put it right.
+        """Let the adapter compare actual with desired state and correct the difference.
 
         Needs the action `instance.update`."""
 
@@ -3439,22 +3448,22 @@ class AsyncMethods:
         Needs the action `artifact.create`."""
 
     async def release_allocation(self, project_id: str, allocation_id: str, *, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Give an allocation back; it is not charged from now on, and is over when its node has looked.
+        """Release an allocation: charging stops now, and it ends when its node has checked that nothing is left.
 
         Needs the action `allocation.release`."""
 
     async def release_allocation_group(self, project_id: str, group_id: str, *, options: CallOptions = UNCHANGED) -> models.AllocationGroup:
-        """Give back every allocation of a group that was not given back yet.
+        """Release every allocation of a group that is not released yet.
 
         Needs the action `allocation.release`."""
 
     async def release_instances(self, *, holder: str, held: list[models.HeldInstance], options: CallOptions = UNCHANGED) -> models.ReleasedInstances:
-        """Give claims back at a clean end, so that another holder need not wait for the leases to run out.
+        """Release claims at a clean shutdown, so that another holder need not wait for the leases to expire.
 
         Needs the action `runtime.claim`."""
 
     async def remove_member(self, project_id: str, instance_id: str, member_id: str, *, timeout_seconds: int | None = None, force: bool | None = None, keep_allocation: bool | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Take a member out: its work finishes within a bound, then it is torn down, and looked for.
+        """Remove a member: its work may finish within a time limit, then it is torn down and verified.
 
         Needs the action `member.remove`."""
 
@@ -3469,12 +3478,12 @@ class AsyncMethods:
         Needs the action `signer_key.update`."""
 
     async def repair_instance(self, project_id: str, instance_id: str, *, scope: str | None = None, member_id: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Let the adapter build again what is broken: all of it, what steers it, or one member.
+        """Let the adapter rebuild what is broken: everything, the control plane, or one member.
 
         Needs the action `instance.update`."""
 
     async def replace_member(self, project_id: str, instance_id: str, member_id: str, *, surge: bool | None = None, timeout_seconds: int | None = None, placement: models.Placement | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Put a new member in place of one; with `surge` it joins before the old one goes.
+        """Replace a member by a new one; with `surge` the new one joins before the old one leaves.
 
         Needs the action `member.replace`."""
 
@@ -3489,52 +3498,52 @@ class AsyncMethods:
         Needs the action `app_version.create`."""
 
     async def replay_platform_dead_deliveries(self, *, options: CallOptions = UNCHANGED) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`."""
 
     async def replay_platform_delivery(self, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`."""
 
     async def replay_project_dead_deliveries(self, project_id: str, *, options: CallOptions = UNCHANGED) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`."""
 
     async def replay_project_delivery(self, project_id: str, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`."""
 
     async def replay_tenant_dead_deliveries(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.Replayed:
-        """Send the oldest dead letters of this place again; `more` says whether to ask once more.
+        """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
 
         Needs the action `outbox.replay`."""
 
     async def replay_tenant_delivery(self, tenant_id: str, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
-        """Send a delivery again now, under the same id and with all attempts before it.
+        """Send a delivery again now, under the same id and with the full number of attempts.
 
         Needs the action `outbox.replay`."""
 
     async def report_instance(self, instance_id: str, *, fence: int, operation_id: str | None = None, begin: bool | None = None, blocked: models.Blocked | UnsetType | None = UNSET, steps: list[models.ReportedStep] | None = None, members: list[models.ReportedMember] | None = None, instance: models.ReportedInstance | None = None, options: CallOptions = UNCHANGED) -> models.Reported:
         """Report what was observed: steps of an operation, members, endpoints, health; all of it or nothing.
 
-        What is so already is accepted and writes nothing.
+        What is already stored is accepted and writes nothing.
 
         Needs the action `runtime.report`."""
 
     async def report_inventory(self, *, agent_version: str, host: str, cpus: int, memory_bytes: int, numa: list[models.ReportedNuma] | None = None, gpus: list[models.ReportedGpu] | None = None, facts: dict[str, Any] | None = None, addresses: list[str] | None = None, limits: dict[str, Any] | None = None, options: CallOptions = UNCHANGED) -> models.InventoryTaken:
         """Report what the calling node has; the first report makes it ready.
 
-        A report that is like the last one changes nothing. One that differs never frees a slot that somebody has: what does
-        not fit is answered as a finding, and operators read it.
+        A report that equals the last one changes nothing. A different one never frees a slot that an allocation has: such a
+        difference is returned as a finding, for operators.
 
         Needs the action `agent.report`."""
 
     async def report_tasks(self, *, reports: list[dict[str, Any]], options: CallOptions = UNCHANGED) -> models.ReportedTasks:
-        """Tell what came of tasks; each report is answered on its own, in order.
+        """Report progress, output and results of tasks; each report is answered on its own, in order.
 
         Needs the action `agent.report`."""
 
@@ -3558,39 +3567,39 @@ class AsyncMethods:
         The answer contains a secret that is shown only once."""
 
     async def restart_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Begin anew with the same version, where the manifest allows it; otherwise `details.instead` says what does.
+        """Restart with the same version, if the manifest allows it; otherwise `details.instead` names the alternative.
 
         Needs the action `instance.update`."""
 
     async def resume_member(self, project_id: str, instance_id: str, member_id: str, *, options: CallOptions = UNCHANGED) -> models.Member:
-        """Put a member back to work; a hold of its adapter's stays until the adapter lets go.
+        """Put a member back to work; a hold of its adapter stays until the adapter drops it.
 
         Needs the action `member.drain`."""
 
     async def resume_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
-        """Put a node that drains, or is drained, back to work.
+        """Put a draining or drained node back to work.
 
         Needs the action `node.drain`."""
 
     async def retire_node(self, node_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Node:
-        """Retire a node on which nothing is left, for ever: its key counts no more.
+        """Retire an empty node for good and revoke its key.
 
         Needs the action `node.retire`."""
 
     async def retry_allocation(self, project_id: str, allocation_id: str, *, options: CallOptions = UNCHANGED) -> models.Allocation:
-        """Try a teardown again at once that left something; the platform does so by itself after a pause.
+        """Retry at once a teardown that left something; the platform retries by itself after a pause.
 
         Needs the action `allocation.release`."""
 
     async def reveal_instance_secret(self, project_id: str, instance_id: str, secret_name: str, *, options: CallOptions = UNCHANGED) -> models.RevealedSecret:
-        """Show the secret that opens the app, such as its token; that it was shown stands in the audit trail.
+        """Show the secret that gives access to the app, such as its token; the audit trail records it.
 
         Needs the action `instance.connect`.
 
         The answer contains a secret that is shown only once."""
 
     async def revoke_enrolment_token(self, enrolment_token_id: str, *, options: CallOptions = UNCHANGED) -> models.EnrolmentToken:
-        """Revoke a token that nobody joined with.
+        """Revoke a token that was not used.
 
         Needs the action `node.enrol`."""
 
@@ -3620,12 +3629,12 @@ class AsyncMethods:
         Needs the action `token.revoke`."""
 
     async def rollback_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Go back to the version before, by the same digests.
+        """Change back to the previous version, by the same digests.
 
         Needs the action `instance.update`."""
 
     async def rotate_platform_webhook_key(self, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -3634,7 +3643,7 @@ class AsyncMethods:
         The answer contains a secret that is shown only once."""
 
     async def rotate_project_webhook_key(self, project_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -3643,12 +3652,12 @@ class AsyncMethods:
         The answer contains a secret that is shown only once."""
 
     async def rotate_task_signing_key(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKey:
-        """Sign tasks with a new key from now on; nodes believe it by the signature of the last one.
+        """Sign tasks with a new key from now on; nodes trust it because the last key signed it.
 
         Needs the action `platform_key.rotate`."""
 
     async def rotate_tenant_webhook_key(self, tenant_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
-        """Give a webhook a new signing key, which is told once.
+        """Give a webhook a new signing key, which is shown only once.
 
         For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
 
@@ -3683,67 +3692,67 @@ class AsyncMethods:
     async def start_attachment_action(self, project_id: str, attachment_id: str, action_name: str, *, wait: float | None = None, input: dict[str, Any] | None = None, options: CallOptions = UNCHANGED) -> models.AttachedOperation:
         """Ask the instance that the project is attached to for an action of its app.
 
-        Who may is said by the action's own key, which counts in this project. With `wait` the answer is 200 and has the
-        outcome if it is there in time; otherwise it is 202, and the operation is read until it is over.
+        The caller needs the action's own key in this project. With `wait` the response is 200 with the outcome if it is
+        available in time; otherwise it is 202, and the caller reads the operation until it has ended.
 
         Needs the action `attachment.read`."""
 
     async def start_instance_action(self, project_id: str, instance_id: str, action_name: str, *, wait: float | None = None, input: dict[str, Any] | None = None, member_id: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
         """Ask the app's adapter for an action of its manifest.
 
-        Who may is said by the action's own key. With `wait` the answer is 200 and has the outcome if it is there in time;
-        otherwise it is 202, and the operation is read until it is over.
+        The caller needs the action's own key. With `wait` the response is 200 with the outcome if it is available in time;
+        otherwise it is 202, and the caller reads the operation until it has ended.
 
         Needs the action `instance.read`."""
 
     async def stop_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Stop an instance for ever; asked again, the same operation is the answer.
+        """Stop an instance for good; repeating it returns the same operation.
 
-        Everything else that is open is cancelled. It is `stopped` when each of its members has a closing record.
+        All other open operations are cancelled. The instance is `stopped` when each of its members has a closing record.
 
         Needs the action `instance.delete`."""
 
     def follow_platform_events(self, *, correlation_id: str | None = None, app_instance_id: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`."""
 
     def follow_project_events(self, project_id: str, *, correlation_id: str | None = None, app_instance_id: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`."""
 
     def follow_tenant_events(self, tenant_id: str, *, correlation_id: str | None = None, app_instance_id: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
         """Follow events as they happen (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
 
         Needs the action `event.read`."""
 
     def follow_timeline(self, project_id: str, *, correlation_id: str | None = None, app_instance_id: str | None = None, audit: bool | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.TimelineEntry, None]:
         """Follow a timeline as it is written (server-sent events).
 
-        Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that entry and misses none. The
-        same is there as a WebSocket, at `/timeline/ws`.
+        Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that entry without gaps.
+        The same is available as a WebSocket at `/timeline/ws`.
 
         Needs the action `event.read`."""
 
     async def test_platform_webhook(self, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`."""
 
     async def test_project_webhook(self, project_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`."""
 
     async def test_tenant_webhook(self, tenant_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookTested:
-        """Send a signed `ping` to the receiver, once and now, and tell how it went.
+        """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`."""
 
@@ -3765,9 +3774,9 @@ class AsyncMethods:
         Needs the action `policy.update`."""
 
     async def update_platform_webhook(self, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`."""
 
@@ -3784,9 +3793,9 @@ class AsyncMethods:
         Needs the action `policy.update`."""
 
     async def update_project_webhook(self, project_id: str, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`."""
 
@@ -3796,9 +3805,9 @@ class AsyncMethods:
         Needs the action `service_account.update`."""
 
     async def update_sku(self, sku_id: str, *, display_name: str | None = None, regions: list[str] | None = None, allowed_gpu_counts: list[int] | None = None, price_minor_per_gpu_hour: int | None = None, currency: str | None = None, status: str | None = None, reason: str | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Sku:
-        """Change a SKU, withdraw it, or offer it again; another price is a further line of its history.
+        """Change a SKU, withdraw it, or offer it again; a new price adds a line to its history.
 
-        What was promised to an allocation before stays what it was.
+        Existing allocations keep their price.
 
         Needs the action `sku.update`."""
 
@@ -3820,16 +3829,16 @@ class AsyncMethods:
         Needs the action `policy.update`."""
 
     async def update_tenant_webhook(self, tenant_id: str, webhook_id: str, *, url: str | None = None, event_types: list[str] | None = None, description: str | None = None, enabled: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Webhook:
-        """Change a webhook's address, list or description, pause it, or resume it.
+        """Change a webhook's URL, event types or description, pause it, or resume it.
 
-        While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+        While it is paused nothing is sent, and events from that time are never delivered to it.
 
         Needs the action `webhook.update`."""
 
     async def upgrade_instance(self, project_id: str, instance_id: str, *, version: str | None = None, channel: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
-        """Go to another version, by its number or by a channel.
+        """Change to another version, by its number or by a channel.
 
-        The pin moves when the upgrade succeeds. One that fails leaves it, and each member shows the version that it runs:
+        The pin moves when the upgrade succeeds. If it fails, the pin stays, and each member shows the version that it runs:
         upgrade again, or roll back.
 
         Needs the action `instance.update`."""
@@ -3859,9 +3868,10 @@ class AsyncMethods:
         Needs the action `artifact.verify`."""
 
     async def write_off_node(self, node_id: str, *, reason: str, may_be_left: str, options: CallOptions = UNCHANGED) -> models.Node:
-        """Give up a machine that is lost for ever, with all that it holds.
+        """Give up a machine that is lost for good, with everything on it.
 
-        The node is retired, its key counts no more, and its slots are never used again. What was on it ends without a
-        receipt, as written off, and says so to its tenants. When the machine comes back it joins anew, and is swept first.
+        The node is retired, its key is revoked, and its slots are never used again. Its allocations end without a receipt,
+        as written off, which their tenants can see. If the machine comes back it enrols as a new node, and its agent sweeps
+        it first.
 
         Needs the action `teardown.write_off`."""

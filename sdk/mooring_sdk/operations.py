@@ -28,29 +28,29 @@ OBJECTS = {
         ("new_password", "str", "required is_secret", "At least 12 characters."),
     ),
     "ClaimInstances": (
-        ("holder", "str", "required", "A name of this process, new at each of its starts."),
-        ("free", "int", "", "How many more instances it has room for."),
-        ("wait_seconds", "float", "", "How long to wait for news."),
-        ("held", "list[models.HeldInstance]", "", "All that it holds: their leases are renewed."),
-        ("after", "str | None", "", "`cursor` of the answer before."),
+        ("holder", "str", "required", "A name of this process, new at each start."),
+        ("free", "int", "", "How many more instances it can take."),
+        ("wait_seconds", "float", "", "How long to wait for a change."),
+        ("held", "list[models.HeldInstance]", "", "Everything that it holds; the leases are renewed."),
+        ("after", "str | None", "", "`cursor` of the previous response."),
     ),
     "ClaimTasks": (
         ("free", "int", "required", "How many tasks it has room for."),
         ("wait_seconds", "float", "", "How long to wait for one."),
         ("running", "list[models.HeldTask]", "", "Every task that it holds; their leases are renewed."),
-        ("session", "str", "", "New at each start of the agent: it then holds what `running` says, and nothing else."),
-        ("health", "dict[str, Any]", "", "How the agent itself is."),
+        ("session", "str", "", "New at each start of the agent; it then holds only the tasks in `running`."),
+        ("health", "dict[str, Any]", "", "The health of the agent itself."),
     ),
     "CreateAllocation": (
         ("shape", "str", "required", "", ("baremetal", "gpu_slice")),
         ("sku", "str", "required", "Slug or id of a SKU."),
         ("gpu_count", "int | None", "", "One of the counts that the SKU is sold with."),
-        ("region", "str | None", "", "Where it has to be; none: where there is room."),
+        ("region", "str | None", "", "Where it must be; without it: where there is room."),
         ("name", "str | None", "", "A name for URLs and the command line."),
         ("group_id", "str | None", ""),
         ("place_within_seconds", "int | None", "", "Seconds in which a place must be found, or it fails."),
-        ("scheduler_type", "str | None", "", "A label; kept and not looked at."),
-        ("integration_metadata", "dict[str, str] | None", "", "Kept and shown, and not looked at."),
+        ("scheduler_type", "str | None", "", "A label; the platform does not interpret it."),
+        ("integration_metadata", "dict[str, str] | None", "", "Stored and shown; the platform does not interpret it."),
     ),
     "CreateAllocationGroup": (
         ("name", "str", "required", "A name for URLs and the command line."),
@@ -59,10 +59,10 @@ OBJECTS = {
         ("count", "int", "", "How many."),
         ("same_node", "bool", ""),
         ("gpu_count", "int | None", "", "One of the counts that the SKU is sold with."),
-        ("region", "str | None", "", "Where it has to be; none: where there is room."),
+        ("region", "str | None", "", "Where it must be; without it: where there is room."),
         ("place_within_seconds", "int | None", "", "Seconds in which a place must be found, or it fails."),
-        ("scheduler_type", "str | None", "", "A label; kept and not looked at."),
-        ("integration_metadata", "dict[str, str] | None", "", "Kept and shown, and not looked at."),
+        ("scheduler_type", "str | None", "", "A label; the platform does not interpret it."),
+        ("integration_metadata", "dict[str, str] | None", "", "Stored and shown; the platform does not interpret it."),
     ),
     "CreateApp": (
         ("slug", "str", "required", "A name for URLs and the command line."),
@@ -81,7 +81,7 @@ OBJECTS = {
     ),
     "CreateEnrolmentToken": (
         ("region", "str", "", "A name for URLs and the command line."),
-        ("labels", "dict[str, str]", "", "Names and values for people and for reports; nothing depends on them."),
+        ("labels", "dict[str, str]", "", "Names and values for people and for reports."),
     ),
     "CreateEntitlement": (
         ("app_id", "str", "required"),
@@ -102,7 +102,7 @@ OBJECTS = {
         ("service_account_id", "str | None", ""),
         ("operating_mode", "str", "", "", ("platform_managed", "tenant_dedicated")),
         ("control_plane_scope", "str", "", "", ("platform", "project", "tenant")),
-        ("topology_mode", "str | None", "", "A label of the adapter's."),
+        ("topology_mode", "str | None", "", "A label that the adapter defines."),
     ),
     "CreateKey": (
         ("public_key", "str", "required", "The 32 bytes of an Ed25519 public key, in base64."),
@@ -129,7 +129,7 @@ OBJECTS = {
         ("gpu_model", "str", "required"),
         ("regions", "list[str]", "required"),
         ("allowed_gpu_counts", "list[int]", "required", "How many GPUs one allocation may have."),
-        ("price_minor_per_gpu_hour", "int", "required", "What a GPU costs for an hour, in minor units."),
+        ("price_minor_per_gpu_hour", "int", "required", "The price of a GPU per hour, in minor units."),
         ("currency", "str", "required"),
     ),
     "CreateTenant": (
@@ -151,15 +151,15 @@ OBJECTS = {
     ),
     "CreateWebhook": (
         ("url", "str", "required", "Where messages are sent: https, without user, password and fragment."),
-        ("event_types", "list[str]", "", "Event types, or families such as `identity.*`; none: all."),
+        ("event_types", "list[str]", "", "Event types, or families such as `identity.*`; an empty list means all."),
         ("description", "str", ""),
     ),
     "DetachProject": (
-        ("cancel_work", "bool", "", "Cancel what the project has there, and do not wait for it."),
-        ("timeout_seconds", "int", "", "Seconds in which its work may finish."),
+        ("cancel_work", "bool", "", "Cancel the project's work instead of waiting for it."),
+        ("timeout_seconds", "int", "", "Seconds that its work has to finish."),
     ),
     "DrainMember": (
-        ("timeout_seconds", "int | None", "", "Seconds in which its work must be finished; without it, as its manifest or configuration says."),
+        ("timeout_seconds", "int | None", "", "Seconds that its work has to finish; the default is the manifest's or the configuration's."),
         ("reason", "str", ""),
     ),
     "EnrolNode": (
@@ -169,14 +169,14 @@ OBJECTS = {
         ("signing_key", "str", "required", "32 bytes in base64url."),
         ("sealing_key", "str", "required", "32 bytes in base64url."),
         ("proof", "str", "required", "64 bytes in base64url."),
-        ("labels", "dict[str, str]", "", "Names and values for people and for reports; nothing depends on them."),
-        ("previous_node_id", "str | None", "", "The node that the agent's state is of, if any."),
+        ("labels", "dict[str, str]", "", "Names and values for people and for reports."),
+        ("previous_node_id", "str | None", "", "The node that the agent's earlier state belongs to, if any."),
     ),
     "ExplainAllocation": (
         ("shape", "str", "required", "", ("baremetal", "gpu_slice")),
         ("sku", "str", "required", "Slug or id of a SKU."),
         ("gpu_count", "int | None", "", "One of the counts that the SKU is sold with."),
-        ("region", "str | None", "", "Where it has to be; none: where there is room."),
+        ("region", "str | None", "", "Where it must be; without it: where there is room."),
         ("count", "int", "", "How many."),
         ("same_node", "bool", ""),
     ),
@@ -190,10 +190,10 @@ OBJECTS = {
         ("after", "str | None", ""),
     ),
     "FinishOperation": (
-        ("fence", "int", "required", "The fence of the claim: a stale one changes nothing."),
+        ("fence", "int", "required", "The fence of the claim; a stale one is refused."),
         ("outcome", "str", "required", "", ("cancelled", "failed", "succeeded")),
-        ("evidence", "dict[str, Any] | None", "", "The adapter's own words, at most 16 KiB of JSON."),
-        ("output", "dict[str, Any] | None", "", "Of an action: by the manifest's `output_schema`."),
+        ("evidence", "dict[str, Any] | None", "", "The adapter's own data, at most 16 KiB of JSON."),
+        ("output", "dict[str, Any] | None", "", "Of an action, by the manifest's `output_schema`."),
         ("failure", "models.Failure | None", ""),
     ),
     "FirstAdminBody": (
@@ -206,22 +206,22 @@ OBJECTS = {
         ("category", "str | None", "", "What kind of app it is."),
     ),
     "MakeMemberTask": (
-        ("fence", "int", "required", "The fence of the claim: a stale one changes nothing."),
+        ("fence", "int", "required", "The fence of the claim; a stale one is refused."),
         ("member_id", "str", "required"),
         ("type", "str", "required", "A task family, such as `process.run`."),
-        ("step", "str", "required", "With the operation the task's name: made once."),
-        ("operation_id", "str | None", "", "None: only to look, between operations."),
+        ("step", "str", "required", "Together with the operation the task's name: created only once."),
+        ("operation_id", "str | None", "", "Without an operation the task may only inspect."),
         ("arguments", "dict[str, Any]", ""),
         ("grants", "list[models.Granted]", ""),
         ("lifetime_seconds", "float", ""),
     ),
     "MakeMemberTasks": (
-        ("fence", "int", "required", "The fence of the claim: a stale one changes nothing."),
+        ("fence", "int", "required", "The fence of the claim; a stale one is refused."),
         ("tasks", "list[models.MemberTaskWanted]", "required"),
-        ("operation_id", "str | None", "", "None: only to look, between operations."),
+        ("operation_id", "str | None", "", "Without an operation the task may only inspect."),
     ),
     "MakeReport": (
-        ("fence", "int", "required", "The fence of the claim: a stale one changes nothing."),
+        ("fence", "int", "required", "The fence of the claim; a stale one is refused."),
         ("operation_id", "str | None", ""),
         ("begin", "bool", ""),
         ("blocked", "models.Blocked | None", "null_is_a_value"),
@@ -230,17 +230,17 @@ OBJECTS = {
         ("instance", "models.ReportedInstance | None", ""),
     ),
     "MakeSecret": (
-        ("fence", "int", "required", "The fence of the claim: a stale one changes nothing."),
+        ("fence", "int", "required", "The fence of the claim; a stale one is refused."),
         ("name", "str", "required"),
         ("purpose", "str", "required", "app_access, member_secret or cluster_key."),
         ("value", "str | None", ""),
-        ("generate_bytes", "int | None", "", "How many bytes of chance."),
+        ("generate_bytes", "int | None", "", "How many random bytes."),
     ),
     "MakeTask": (
         ("type", "str", "required", "A task family, such as `process.run`."),
-        ("arguments", "dict[str, Any]", "", "By the schema of the family."),
-        ("label", "str", "", "The owner within the allocation; none: itself."),
-        ("step", "str", "", "What this task is called; none: a new name."),
+        ("arguments", "dict[str, Any]", "", "As the schema of the family says."),
+        ("label", "str", "", "The owner within the allocation; empty: the allocation itself."),
+        ("step", "str", "", "The name of this task; empty: a new name."),
         ("lifetime_seconds", "float", ""),
     ),
     "NamesRule": (
@@ -257,8 +257,8 @@ OBJECTS = {
         ("sku", "str | None", "", "Slug or id of a SKU."),
         ("shape", "str | None", "", "", ("baremetal", "gpu_slice")),
         ("gpu_count", "int | None", "", "One of the counts that the SKU is sold with."),
-        ("region", "str | None", "", "Where it has to be; none: where there is room."),
-        ("keep_allocations", "bool", "", "Keep what was asked for when its member goes."),
+        ("region", "str | None", "", "Where it must be; without it: where there is room."),
+        ("keep_allocations", "bool", "", "Keep the new allocations when their members are removed."),
     ),
     "PlanInstance": (
         ("app", "str", "required", "Slug or id of an app."),
@@ -271,7 +271,7 @@ OBJECTS = {
         ("service_account_id", "str | None", ""),
         ("operating_mode", "str", "", "", ("platform_managed", "tenant_dedicated")),
         ("control_plane_scope", "str", "", "", ("platform", "project", "tenant")),
-        ("topology_mode", "str | None", "", "A label of the adapter's."),
+        ("topology_mode", "str | None", "", "A label that the adapter defines."),
     ),
     "PromoteArtifact": (
         ("move", "str", "required", "", ("activate", "canary", "deprecate", "retire", "rollback", "stage", "withdraw")),
@@ -301,13 +301,13 @@ OBJECTS = {
         ("labels", "dict[str, str]", ""),
     ),
     "ReleaseInstances": (
-        ("holder", "str", "required", "A name of this process, new at each of its starts."),
+        ("holder", "str", "required", "A name of this process, new at each start."),
         ("held", "list[models.HeldInstance]", "required"),
     ),
     "RemoveMember": (
-        ("timeout_seconds", "int | None", "", "Seconds in which its work must be finished; without it, as its manifest or configuration says."),
-        ("force", "bool", "", "Do not ask the app: tear it down at once."),
-        ("keep_allocation", "bool | None", "", "Keep the allocation that was asked for with it."),
+        ("timeout_seconds", "int | None", "", "Seconds that its work has to finish; the default is the manifest's or the configuration's."),
+        ("force", "bool", "", "Tear it down at once, without the adapter."),
+        ("keep_allocation", "bool | None", "", "Keep the allocation that was requested for it."),
     ),
     "Rename": (
         ("display_name", "str", "required", "A name that people read."),
@@ -322,8 +322,8 @@ OBJECTS = {
         ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
     "ReplaceMember": (
-        ("surge", "bool | None", "", "The new one joins before the old one goes; without it, where there may be one more."),
-        ("timeout_seconds", "int | None", "", "Seconds in which its work must be finished; without it, as its manifest or configuration says."),
+        ("surge", "bool | None", "", "The new one joins before the old one leaves; the default is yes if the maximum allows it."),
+        ("timeout_seconds", "int | None", "", "Seconds that its work has to finish; the default is the manifest's or the configuration's."),
         ("placement", "models.Placement | None", ""),
     ),
     "ReportInventory": (
@@ -335,20 +335,20 @@ OBJECTS = {
         ("gpus", "list[models.ReportedGpu]", ""),
         ("facts", "dict[str, Any]", "", "What was found on the machine; a manifest's needs compare these."),
         ("addresses", "list[str]", ""),
-        ("limits", "dict[str, Any]", "", "What the agent bounds itself to."),
+        ("limits", "dict[str, Any]", "", "The limits that the agent sets for itself."),
     ),
     "ReportTasks": (
         ("reports", "list[dict[str, Any]]", "required"),
     ),
     "ReportUsage": (
-        ("fence", "int", "required", "The fence of the claim: a stale one changes nothing."),
+        ("fence", "int", "required", "The fence of the claim; a stale one is refused."),
         ("records", "list[models.ReportedUsage]", "required"),
     ),
     "ReportedInstance": (
         ("health", "Any", "", "", ("degraded", "healthy", "unknown")),
         ("health_detail", "str | None", "null_is_a_value"),
         ("endpoints", "list[models.ReportedEndpoint] | None", ""),
-        ("detail", "dict[str, Any] | None", "", "The adapter's own words, at most 16 KiB of JSON."),
+        ("detail", "dict[str, Any] | None", "", "The adapter's own data, at most 16 KiB of JSON."),
         ("topology_mode", "str | None", ""),
     ),
     "RetireNode": (
@@ -366,19 +366,19 @@ OBJECTS = {
         ("gpus_max", "int | None", "", "How many GPUs a project may have at once."),
     ),
     "RunAtTerminal": (
-        ("argv", "list[str]", "", "The command; none: a login shell."),
-        ("endpoint", "str | None", "", "Which terminal, where the app has several."),
+        ("argv", "list[str]", "", "The command; without one it is a login shell."),
+        ("endpoint", "str | None", "", "Which terminal; required if the app has several."),
         ("columns", "int", ""),
         ("rows", "int", ""),
-        ("terminal", "bool", "", "Whether it has a terminal; else pipes, its errors apart."),
+        ("terminal", "bool", "", "Whether it has a terminal; otherwise it has pipes, with a separate one for errors."),
     ),
     "RunCommand": (
         ("argv", "list[str]", "required"),
-        ("user", "str", "", "A user of the sandbox who is not root."),
+        ("user", "str", "", "A non-root user of the sandbox."),
         ("label", "str", "", "The owner within the allocation."),
         ("columns", "int", ""),
         ("rows", "int", ""),
-        ("terminal", "bool", "", "Whether it has a terminal; else pipes, its errors apart."),
+        ("terminal", "bool", "", "Whether it has a terminal; otherwise it has pipes, with a separate one for errors."),
     ),
     "SetAdapterKey": (
         ("public_key", "str | None", "required", "The 32 bytes of an Ed25519 public key, in base64."),
@@ -428,15 +428,15 @@ OBJECTS = {
         ("display_name", "str | None", "", "A name that people read."),
         ("regions", "list[str] | None", ""),
         ("allowed_gpu_counts", "list[int] | None", "", "How many GPUs one allocation may have."),
-        ("price_minor_per_gpu_hour", "int | None", "", "What a GPU costs for an hour, in minor units."),
+        ("price_minor_per_gpu_hour", "int | None", "", "The price of a GPU per hour, in minor units."),
         ("currency", "str | None", ""),
         ("status", "str | None", "", "", ("offered", "withdrawn")),
-        ("reason", "str", "", "Why; needed where the price changes."),
+        ("reason", "str", "", "Why; required when the price changes."),
         ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
     "UpdateWebhook": (
         ("url", "str | None", "", "Where messages are sent: https, without user, password and fragment."),
-        ("event_types", "list[str] | None", "", "Event types, or families such as `identity.*`; none: all."),
+        ("event_types", "list[str] | None", "", "Event types, or families such as `identity.*`; an empty list means all."),
         ("description", "str | None", ""),
         ("enabled", "bool | None", ""),
         ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
@@ -455,7 +455,7 @@ ROWS = {
     "add_members": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members", "project", "takes_key", "models.Operation", None, "AddMembers",
         (),
-        "Add members of a component; each is bound to a place before the adapter sees it", "Needs the action `member.add`.",
+        "Add members to a component; each gets an allocation before the adapter sees it", "Needs the action `member.add`.",
     ),
     "add_platform_signer_key": (
         "POST", "/api/v1/platform/signer-keys", "platform", "takes_key", "models.SignerKey", None, "AddSignerKey",
@@ -470,7 +470,7 @@ ROWS = {
     "cancel_operation": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/operations/{operation_id}/cancel", "project", "takes_key", "models.Operation", None, "CancelOperation",
         (),
-        "Ask an operation to end early; what is past stopping may still succeed or fail", "Needs the action `operation.cancel`.",
+        "Ask an operation to end early; past the point of no return it may still succeed or fail", "Needs the action `operation.cancel`.",
     ),
     "cancel_platform_artifact_check": (
         "POST", "/api/v1/platform/artifacts/{artifact_id}/checks/{check_id}/cancel", "platform", "takes_key", "models.ArtifactCheck", None, None,
@@ -485,7 +485,7 @@ ROWS = {
     "cancel_task": (
         "POST", "/api/v1/projects/{project_id}/tasks/{task_id}/cancel", "project", "takes_key", "models.Task", None, None,
         (),
-        "End a task early: at once where nobody has begun it, else its agent is asked", "What the platform does for an allocation itself is not cancelled: release the allocation instead.\n\nNeeds the action `task.cancel`.",
+        "Cancel a task: at once if no agent has claimed it, otherwise its agent is asked to stop", "The platform's own tasks of an allocation cannot be cancelled: release the allocation instead.\n\nNeeds the action `task.cancel`.",
     ),
     "cancel_tenant_artifact_check": (
         "POST", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/checks/{check_id}/cancel", "tenant", "takes_key", "models.ArtifactCheck", None, None,
@@ -500,7 +500,7 @@ ROWS = {
     "claim_instances": (
         "POST", "/api/v1/runtime/claims", "runtime", "", "models.ClaimedInstances", None, "ClaimInstances",
         (),
-        "Wait for instances: heartbeat of all that is held, claim of what is offered, and news, in one request", "An instance is offered when it has an open operation that is the adapter's turn, or when it runs and nobody watches\nit. The answer comes early with a claim, a change or a loss. Without `after` every held instance counts as changed.\n\nNeeds the action `runtime.claim`.",
+        "Wait for instances: one request renews all held claims, claims what is offered, and returns changes", "An instance is offered when it has an open operation in the adapter's phase, or when it runs and nobody watches it.\nThe response comes early with a claim, a change or a loss. Without `after` every held instance counts as changed.\n\nNeeds the action `runtime.claim`.",
     ),
     "claim_tasks": (
         "POST", "/api/v1/agent/claims", "node", "", "models.ClaimedTasks", None, "ClaimTasks",
@@ -510,32 +510,32 @@ ROWS = {
     "connect_endpoint": (
         "POST", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}/connect", "project", "takes_key shows_secret_once", "models.Ticket", None, None,
         (),
-        "Get a ticket by which connections to this endpoint are opened through the relay", "Needs the action `instance.connect`.",
+        "Get a ticket that opens connections to this endpoint through the relay", "Needs the action `instance.connect`.",
     ),
     "create_allocation": (
         "POST", "/api/v1/projects/{project_id}/allocations", "project", "takes_key", "models.Allocation", None, "CreateAllocation",
         (),
-        "Ask for capacity", "It is placed as soon as there is room, and is charged from the moment its sandbox stands. While there is no room,\n`blocker` says why and what would help; when its time is over it fails with `no_capacity`.\n\nNeeds the action `allocation.create`.",
+        "Request capacity", "It is placed as soon as there is room, and charged from the moment its sandbox is ready. While there is no room,\n`blocker` says why and what would help; at its deadline it fails with `no_capacity`.\n\nNeeds the action `allocation.create`.",
     ),
     "create_allocation_group": (
         "POST", "/api/v1/projects/{project_id}/allocation-groups", "project", "takes_key", "models.AllocationGroup", None, "CreateAllocationGroup",
         (),
-        "Ask for several equal allocations at once", "With `same_node` they share one machine and its network: they are placed there together, or not at all.\n\nNeeds the action `allocation.create`.",
+        "Request several equal allocations at once", "With `same_node` they share one machine and its network: they are placed there together, or not at all.\n\nNeeds the action `allocation.create`.",
     ),
     "create_allocation_task": (
         "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/tasks", "project", "takes_key", "models.Task", None, "MakeTask",
         (),
-        "Have something done in an active allocation: write files, run a program, start a service or a container", "What it fetches is a digest of an artifact that is registered in sight of the project and proven now. A task is\nnamed by its step; making it again under the same step answers with the first one.\n\nNeeds the action `task.create`.",
+        "Run a task in an active allocation: write files, run a program, start a service or a container", "It may fetch only the digest of an artifact that the project can see and that is trusted now. A task is named by its\nstep; creating it again under the same step returns the first one.\n\nNeeds the action `task.create`.",
     ),
     "create_attachment": (
         "POST", "/api/v1/projects/{project_id}/attachments", "project", "takes_key", "models.Attachment", None, "CreateAttachment",
         (),
-        "Let the project use an instance of another project of the tenant", "The instance runs with `control_plane_scope` tenant, and its app lets projects attach. The attachment is `requested`\nuntil the app's adapter has made what the project needs there; it is then `active`, or `refused` with the reason.\n\nNeeds the action `attachment.create`.",
+        "Let the project use an instance of another project of the tenant", "The instance must run with `control_plane_scope` tenant, and its app must support attachments. The attachment is\n`requested` until the app's adapter has set up the project's account; then it is `active`, or `refused` with the\nreason.\n\nNeeds the action `attachment.create`.",
     ),
     "create_enrolment_token": (
         "POST", "/api/v1/platform/nodes/enrolment-tokens", "platform", "takes_key shows_secret_once", "models.EnrolmentTokenCreated", None, "CreateEnrolmentToken",
         (),
-        "Make a token by which one machine may join within fifteen minutes; it is told once", "Needs the action `node.enrol`.",
+        "Create a token with which one machine may enrol within fifteen minutes; it is shown only once", "Needs the action `node.enrol`.",
     ),
     "create_entitlement": (
         "POST", "/api/v1/projects/{project_id}/entitlements", "project", "takes_key", "models.Entitlement", None, "CreateEntitlement",
@@ -545,7 +545,7 @@ ROWS = {
     "create_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances", "project", "takes_key", "models.Instance", None, "CreateInstance",
         (),
-        "Launch an app into allocations that are there, or into capacity that is asked for with it", "Needs the action `instance.create`.",
+        "Launch an app into existing allocations, or into new capacity that is requested with it", "Needs the action `instance.create`.",
     ),
     "create_platform_app": (
         "POST", "/api/v1/platform/apps", "platform", "takes_key", "models.App", None, "CreateApp",
@@ -575,7 +575,7 @@ ROWS = {
     "create_platform_webhook": (
         "POST", "/api/v1/platform/webhooks", "platform", "takes_key shows_secret_once", "models.WebhookKeyed", None, "CreateWebhook",
         (),
-        "Send the events of this place to an address", "The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same\nIdempotency-Key tells it again.\n\nNeeds the action `webhook.create`.",
+        "Send the events of this scope to a URL", "The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat\nwith the same Idempotency-Key shows it again.\n\nNeeds the action `webhook.create`.",
     ),
     "create_project": (
         "POST", "/api/v1/tenants/{tenant_id}/projects", "tenant", "takes_key", "models.Project", None, "CreateProject",
@@ -590,7 +590,7 @@ ROWS = {
     "create_project_webhook": (
         "POST", "/api/v1/projects/{project_id}/webhooks", "project", "takes_key shows_secret_once", "models.WebhookKeyed", None, "CreateWebhook",
         (),
-        "Send the events of this place to an address", "The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same\nIdempotency-Key tells it again.\n\nNeeds the action `webhook.create`.",
+        "Send the events of this scope to a URL", "The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat\nwith the same Idempotency-Key shows it again.\n\nNeeds the action `webhook.create`.",
     ),
     "create_service_account": (
         "POST", "/api/v1/projects/{project_id}/service-accounts", "project", "takes_key", "models.ServiceAccount", None, "CreateServiceAccount",
@@ -640,7 +640,7 @@ ROWS = {
     "create_tenant_webhook": (
         "POST", "/api/v1/tenants/{tenant_id}/webhooks", "tenant", "takes_key shows_secret_once", "models.WebhookKeyed", None, "CreateWebhook",
         (),
-        "Send the events of this place to an address", "The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same\nIdempotency-Key tells it again.\n\nNeeds the action `webhook.create`.",
+        "Send the events of this scope to a URL", "The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat\nwith the same Idempotency-Key shows it again.\n\nNeeds the action `webhook.create`.",
     ),
     "create_token": (
         "POST", "/api/v1/tokens", "self", "takes_key shows_secret_once", "models.TokenCreated", None, "CreateToken",
@@ -650,7 +650,7 @@ ROWS = {
     "delete_attachment": (
         "DELETE", "/api/v1/projects/{project_id}/attachments/{attachment_id}", "project", "takes_key", "models.Attachment", None, None,
         (),
-        "End the project's use of the instance: the same as `detach`, with its defaults", "Needs the action `attachment.delete`.",
+        "End the project's use of the instance: the same as `detach` with its defaults", "Needs the action `attachment.delete`.",
     ),
     "delete_entitlement": (
         "DELETE", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}", "project", "takes_key", None, None, None,
@@ -660,7 +660,7 @@ ROWS = {
     "delete_instance": (
         "DELETE", "/api/v1/projects/{project_id}/app-instances/{instance_id}", "project", "takes_key", "models.Operation", None, None,
         (),
-        "Stop an instance for ever: the same as `stop`", "Needs the action `instance.delete`.",
+        "Stop an instance for good: the same as `stop`", "Needs the action `instance.delete`.",
     ),
     "delete_platform_artifact_source": (
         "DELETE", "/api/v1/platform/artifact-sources/{source_id}", "platform", "takes_key", None, None, None,
@@ -675,7 +675,7 @@ ROWS = {
     "delete_platform_webhook": (
         "DELETE", "/api/v1/platform/webhooks/{webhook_id}", "platform", "takes_key", None, None, None,
         (),
-        "Delete a webhook; what it had not delivered is dropped", "Needs the action `webhook.delete`.",
+        "Delete a webhook and its undelivered messages", "Needs the action `webhook.delete`.",
     ),
     "delete_project": (
         "DELETE", "/api/v1/projects/{project_id}", "project", "takes_key", None, None, None,
@@ -690,7 +690,7 @@ ROWS = {
     "delete_project_webhook": (
         "DELETE", "/api/v1/projects/{project_id}/webhooks/{webhook_id}", "project", "takes_key", None, None, None,
         (),
-        "Delete a webhook; what it had not delivered is dropped", "Needs the action `webhook.delete`.",
+        "Delete a webhook and its undelivered messages", "Needs the action `webhook.delete`.",
     ),
     "delete_service_account": (
         "DELETE", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}", "project", "takes_key", "models.ServiceAccount", None, None,
@@ -710,12 +710,12 @@ ROWS = {
     "delete_tenant_webhook": (
         "DELETE", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", "tenant", "takes_key", None, None, None,
         (),
-        "Delete a webhook; what it had not delivered is dropped", "Needs the action `webhook.delete`.",
+        "Delete a webhook and its undelivered messages", "Needs the action `webhook.delete`.",
     ),
     "detach_attachment": (
         "POST", "/api/v1/projects/{project_id}/attachments/{attachment_id}/detach", "project", "takes_key", "models.Attachment", None, "DetachProject",
         (),
-        "End the project's use of the instance; it takes no new work from now on", "What the project has there may finish within `timeout_seconds`, or is cancelled; then its account is removed and the\nattachment is `detached`. Where that fails, `blocker` says why, and it is done again after a pause. Asked again with\n`cancel_work`, one that waits stops waiting.\n\nNeeds the action `attachment.delete`.",
+        "End the project's use of the instance; it accepts no new work from now on", "The project's work may finish within `timeout_seconds`, or is cancelled; then the account is removed and the\nattachment is `detached`. If that fails, `blocker` says why, and it is retried after a pause. A repeated request\nwith `cancel_work` ends the waiting.\n\nNeeds the action `attachment.delete`.",
     ),
     "disable_entitlement": (
         "POST", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}/disable", "project", "takes_key", "models.Entitlement", None, "SwitchEntitlement",
@@ -740,7 +740,7 @@ ROWS = {
     "drain_member": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}/drain", "project", "takes_key", "models.Operation", None, "DrainMember",
         (),
-        "Ask a member to finish its work and take no more; drained is what is observed to be quiet", "Needs the action `member.drain`.",
+        "Ask a member to finish its work and accept no more; it is drained once it is observed idle", "Needs the action `member.drain`.",
     ),
     "drain_node": (
         "POST", "/api/v1/platform/nodes/{node_id}/drain", "platform", "takes_key", "models.Node", None, None,
@@ -770,7 +770,7 @@ ROWS = {
     "enrol_node": (
         "POST", "/api/v1/agent/enrolments", "public", "", "models.Enrolled", None, "EnrolNode",
         (),
-        "Join as a node, with a one-time token and the proof of a key", "`proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,\n`signing_key` and `sealing_key` as they are sent, each on a line of its own. The answer may be asked for again with\nthe same keys, so that an agent that crashed meanwhile goes on.\n\nNeeds no token.",
+        "Join as a node, with a one-time token and the proof of a key", "`proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,\n`signing_key` and `sealing_key` as they are sent, each on a line of its own. The request may be repeated with the\nsame keys, so that an agent that crashed before it got the answer can continue.\n\nNeeds no token.",
     ),
     "exchange_assertion": (
         "POST", "/api/v1/oauth/token", "public", "takes_form", "models.AccessToken", None, "TokenGrant",
@@ -785,7 +785,7 @@ ROWS = {
     "exec_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/exec", "project", "takes_key shows_secret_once", "models.Ticket", None, "RunAtTerminal",
         (),
-        "Get a ticket for one command at the app's terminal, as the user whom the app names there, who is never root", "Without a command it is a login shell. The command's arguments are in the audit trail.\n\nNeeds the action `instance.exec`.",
+        "Get a ticket for one command at the app's terminal, as the user that the app sets there, who is never root", "Without a command it is a login shell. The command's arguments are in the audit trail.\n\nNeeds the action `instance.exec`.",
     ),
     "explain_allocation": (
         "POST", "/api/v1/projects/{project_id}/allocations/explain", "project", "", "models.Explanation", None, "ExplainAllocation",
@@ -795,22 +795,22 @@ ROWS = {
     "explain_anything": (
         "GET", "/api/v1/projects/{project_id}/why/{subject}", "project", "", "models.Causes", None, None,
         (),
-        "Say why an instance, a member or an operation is as it is, by its id, the beginning of its id, or its name", "Needs the action `instance.read`.",
+        "Explain an instance, a member or an operation by its id, the beginning of its id, or its name", "Needs the action `instance.read`.",
     ),
     "explain_instance": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/why", "project", "", "models.Causes", None, None,
         (),
-        "Say why an instance is as it is: the chain of causes, and the one next step", "Needs the action `instance.read`.",
+        "Explain why an instance is in its state: the chain of causes, and the one next step", "Needs the action `instance.read`.",
     ),
     "explain_member": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}/why", "project", "", "models.Causes", None, None,
         (),
-        "Say why a member is as it is: the chain of causes, and the one next step", "Needs the action `member.read`.",
+        "Explain why a member is in its state: the chain of causes, and the one next step", "Needs the action `member.read`.",
     ),
     "explain_operation": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/operations/{operation_id}/why", "project", "", "models.Causes", None, None,
         (),
-        "Say why an operation is as it is: the chain of causes, and the one next step", "Needs the action `operation.read`.",
+        "Explain why an operation is in its state: the chain of causes, and the one next step", "Needs the action `operation.read`.",
     ),
     "explain_platform_policy": (
         "GET", "/api/v1/platform/policy/explain", "platform", "", "models.Explained", None, None,
@@ -854,47 +854,47 @@ ROWS = {
     "export_receipt": (
         "GET", "/api/v1/projects/{project_id}/receipts/{receipt_id}/export", "project", "", "models.ReceiptBundle", None, None,
         (),
-        "Export a receipt with its node's public key and chain, to be verified offline", "Other receipts of this project in the same part of the chain come with it; of everybody else's only the hash.\n\nNeeds the action `receipt.read`.",
+        "Export a receipt with its node's public key and chain, for offline verification", "It includes the project's other receipts in the same part of the chain, and only the hashes of everybody else's.\n\nNeeds the action `receipt.read`.",
     ),
     "find_runtime_accounts": (
         "POST", "/api/v1/runtime/accounts", "public", "", "models.AdapterAccounts", None, "FindAccounts",
         (),
-        "Find the service accounts that a key opens: how an adapter of many projects learns of its accounts", "The assertion is a JWT as for a token, with `iss` and `sub` both `key:<the public key in base64url>`, any `kid`, and\n`aud` this endpoint's address. It is signed with that key.\n\nNeeds no token.",
+        "Find the service accounts that a key opens, so that an adapter of many projects learns its accounts", "The assertion is a JWT as for a token, with `iss` and `sub` both `key:<the public key in base64url>`, any `kid`, and\n`aud` the URL of this endpoint. It is signed with that key.\n\nNeeds no token.",
     ),
     "finish_runtime_operation": (
         "POST", "/api/v1/runtime/instances/{instance_id}/operations/{operation_id}/finish", "runtime", "", "models.FinishedOperation", None, "FinishOperation",
         (),
-        "End an operation with evidence, or with a failure that has a code and the last lines", "A launch succeeds when every component has the members that it needs, a drain when they were observed quiet. What\ntears down goes over to the platform, which closes and verifies. The same end once more is accepted.\n\nNeeds the action `runtime.report`.",
+        "End an operation with evidence, or with a failure that has a code and the last log lines", "A launch succeeds when every component has its minimum of members, a drain when the members were observed idle. A\nteardown passes to the platform, which completes and verifies it. Repeating the same end is accepted.\n\nNeeds the action `runtime.report`.",
     ),
     "get_allocation": (
         "GET", "/api/v1/projects/{project_id}/allocations/{allocation_id}", "project", "", "models.Allocation", None, None,
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
-        "Read an allocation: where it is, what it waits for, and by what its end is known", "Needs the action `allocation.read`.",
+        "Read an allocation: where it is, what it waits for, and what proves its end", "Needs the action `allocation.read`.",
     ),
     "get_allocation_group": (
         "GET", "/api/v1/projects/{project_id}/allocation-groups/{group_id}", "project", "", "models.AllocationGroup", None, None,
         (),
-        "Read a group, its allocations, and the state that follows from theirs", "Needs the action `allocation.read`.",
+        "Read a group, its allocations, and the state derived from theirs", "Needs the action `allocation.read`.",
     ),
     "get_attachment": (
         "GET", "/api/v1/projects/{project_id}/attachments/{attachment_id}", "project", "", "models.Attachment", None, None,
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
-        "Read an attachment: its account's name, how far it is, and what its end waits for", "Needs the action `attachment.read`.",
+        "Read an attachment: its account name, its state, and what its end waits for", "Needs the action `attachment.read`.",
     ),
     "get_attachment_operation": (
         "GET", "/api/v1/projects/{project_id}/attachments/{attachment_id}/operations/{operation_id}", "project", "", "models.AttachedOperation", None, None,
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read an operation of the attachment: an action that the project asked for, or its attach or detach", "Needs the action `attachment.read`.",
     ),
@@ -908,7 +908,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read an entitlement", "Needs the action `entitlement.read`.",
     ),
@@ -922,9 +922,9 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
-        "Read an instance: its state, its health, its members in sum, what is under way, and where it listens", "Needs the action `instance.read`.",
+        "Read an instance: its state, its health, a summary of its members, its open operation, and its endpoints", "Needs the action `instance.read`.",
     ),
     "get_manifest_schema": (
         "GET", "/api/v1/schemas/manifest", "public", "", "dict[str, Any]", None, None,
@@ -936,29 +936,29 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
-        "Read a member: where it is, which version it runs, who holds it, and how it does", "Needs the action `member.read`.",
+        "Read a member: its node, its version, its holds, and its health", "Needs the action `member.read`.",
     ),
     "get_member_log": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}/log", "project", "", "models.MemberLog", None, None,
         (
-            ("service", "str", "", "The service or container, where there are several."),
-            ("offset", "int", "", "Where to begin; else the last lines."),
+            ("service", "str", "", "The service or container; required if there are several."),
+            ("offset", "int", "", "Where to start; without it, the last lines are read."),
             ("tail", "int", "", "How many of the last lines."),
             ("limit", "int", "", "Most bytes."),
-            ("wait", "float", "", "Seconds to wait for more, where nothing follows yet."),
-            ("log", "str", "", "The `log` that the offset was told with."),
+            ("wait", "float", "", "Seconds to wait for more if nothing follows yet."),
+            ("log", "str", "", "The `log` that was returned together with the offset."),
         ),
-        "Read what a service or a container of a member wrote: its last lines, or what follows on an offset", "The node is asked, which takes a moment; with `wait` the answer comes as soon as there is more. When the node cannot\nbe asked, `details.last_lines` of the error are the last lines that are known.\n\nNeeds the action `task.read`.",
+        "Read the log of a service or a container of a member: its last lines, or what follows an offset", "The node is asked, which takes a moment; with `wait` the response comes as soon as there is more. If the node cannot\nbe asked, `details.last_lines` of the error has the last known lines.\n\nNeeds the action `task.read`.",
     ),
     "get_member_task": (
         "GET", "/api/v1/runtime/instances/{instance_id}/tasks/{task_id}", "runtime", "", "models.RuntimeTask", None, None,
         (
-            ("fence", "int", "required", "The fence of the claim: a stale one changes nothing."),
+            ("fence", "int", "required", "The fence of the claim; a stale one is refused."),
             ("wait", "float", "", "Seconds to wait for a change or a state."),
-            ("until", "str", "", "States to wait for, with commas."),
-            ("changed_from", "str", "", "The `etag` that was seen."),
+            ("until", "str", "", "States to wait for, separated by commas."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a task of a held instance; `?until=succeeded,failed,cancelled,expired` waits for its end", "Needs the action `task.create`.",
     ),
@@ -972,9 +972,9 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
-        "Read a node with its slots, its inventory and its health, and why it takes no work if it takes none", "Needs the action `node.read`.",
+        "Read a node with its slots, its inventory and its health, and why it takes no new allocations, if so", "Needs the action `node.read`.",
     ),
     "get_openapi": (
         "GET", "/api/v1/openapi.json", "public", "", "dict[str, Any]", None, None,
@@ -986,7 +986,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read an operation: its steps, its blocker, its deadline, its outcome and the evidence", "Needs the action `operation.read`.",
     ),
@@ -995,7 +995,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read an app", "Needs the action `catalog.read`.",
     ),
@@ -1004,7 +1004,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read an artifact; its trust is derived when it is read", "Needs the action `artifact.read`.",
     ),
@@ -1013,7 +1013,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end", "Needs the action `artifact.read`.",
     ),
@@ -1052,7 +1052,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a user", "Needs the action `user.read`.",
     ),
@@ -1061,7 +1061,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a version with its manifest", "Needs the action `app_version.read`.",
     ),
@@ -1075,7 +1075,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a webhook", "Needs the action `webhook.read`.",
     ),
@@ -1084,7 +1084,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a project", "Needs the action `project.read`.",
     ),
@@ -1093,7 +1093,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read an artifact; its trust is derived when it is read", "Needs the action `artifact.read`.",
     ),
@@ -1102,7 +1102,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end", "Needs the action `artifact.read`.",
     ),
@@ -1141,7 +1141,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a webhook", "Needs the action `webhook.read`.",
     ),
@@ -1179,16 +1179,16 @@ ROWS = {
     "get_runtime_instance": (
         "GET", "/api/v1/runtime/instances/{instance_id}", "runtime", "", "models.RuntimeWhole", None, None,
         (
-            ("fence", "int", "required", "The fence of the claim: a stale one changes nothing."),
+            ("fence", "int", "required", "The fence of the claim; a stale one is refused."),
         ),
-        "Read a held instance with all that its adapter goes on from: manifest, members, open operations, their tasks", "All but what is told of nodes is as it was at one moment: an operation is never shown without what was written with\nit.\n\nNeeds the action `runtime.claim`.",
+        "Read a held instance with everything that its adapter needs to continue: manifest, members, open operations,", "their tasks.\n\nAll of it except the nodes is read at one moment, so an operation never appears without what was written together\nwith it.\n\nNeeds the action `runtime.claim`.",
     ),
     "get_service_account": (
         "GET", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}", "project", "", "models.ServiceAccount", None, None,
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a service account", "Needs the action `service_account.read`.",
     ),
@@ -1202,30 +1202,30 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a task; `?until=succeeded,failed,cancelled,expired` waits for its end", "Needs the action `task.read`.",
     ),
     "get_task_log": (
         "GET", "/api/v1/projects/{project_id}/tasks/{task_id}/log", "project", "", "models.Log", None, None,
         (
-            ("offset", "int", "", "The byte to begin with."),
-            ("limit", "int", "", "Most bytes."),
+            ("offset", "int", "", "The byte to start with."),
+            ("limit", "int", "", "The maximum number of bytes."),
             ("wait", "float", "", "Seconds to wait for more output."),
         ),
-        "Read a task's output from an offset; with `wait` it is followed: the answer comes as soon as there is more", "Needs the action `task.read`.",
+        "Read a task's output from an offset; with `wait` the answer comes as soon as there is more", "Needs the action `task.read`.",
     ),
     "get_task_schemas": (
         "GET", "/api/v1/schemas/tasks", "public", "", "dict[str, Any]", None, None,
         (),
-        "What a node can be asked to do: the JSON Schemas of every task family's arguments and result", "Needs no token.",
+        "Read what nodes can do: the JSON Schemas of every task family's arguments and result", "Needs no token.",
     ),
     "get_tenant": (
         "GET", "/api/v1/tenants/{tenant_id}", "tenant", "", "models.Tenant", None, None,
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a tenant", "Needs the action `tenant.read`.",
     ),
@@ -1234,7 +1234,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read an app", "Needs the action `catalog.read`.",
     ),
@@ -1243,7 +1243,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read an artifact; its trust is derived when it is read", "Needs the action `artifact.read`.",
     ),
@@ -1252,7 +1252,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a check; use `wait` with `changed_from` to follow its progress, or with `until` to wait for its end", "Needs the action `artifact.read`.",
     ),
@@ -1291,7 +1291,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a user", "Needs the action `user.read`.",
     ),
@@ -1300,7 +1300,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a version with its manifest", "Needs the action `app_version.read`.",
     ),
@@ -1314,7 +1314,7 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for a change or a state."),
             ("until", "str", "", "States to wait for, separated by commas."),
-            ("changed_from", "str", "", "The `etag` that was seen: wait until it is another."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a webhook", "Needs the action `webhook.read`.",
     ),
@@ -1331,7 +1331,7 @@ ROWS = {
     "keep_instance_secret": (
         "POST", "/api/v1/runtime/instances/{instance_id}/secrets", "runtime", "", "models.KeptSecret", None, "MakeSecret",
         (),
-        "Keep a secret for the instance, given or made by the platform; its value is never told here", "Under a name that is there the first one is answered, and nothing changes.\n\nNeeds the action `secret.create`.",
+        "Store a secret for the instance, with a given value or a generated one; the value is never returned here", "If the name is already used, that secret is returned and nothing changes.\n\nNeeds the action `secret.create`.",
     ),
     "lint_manifest": (
         "POST", "/api/v1/manifests/lint", "self", "", "models.Linted", None, "LintManifest",
@@ -1341,62 +1341,62 @@ ROWS = {
     "list_agent_allocations": (
         "GET", "/api/v1/agent/allocations", "node", "", "models.NodeAllocations", None, None,
         (),
-        "List the allocations that the platform has on the calling node: what else stands there is a stray", "Needs the action `agent.claim`.",
+        "List the platform's allocations on the calling node; every other sandbox there is a stray", "Needs the action `agent.claim`.",
     ),
     "list_agent_platform_keys": (
         "GET", "/api/v1/agent/platform-keys", "node", "", "models.PlatformKeys", None, None,
         (),
-        "Read the keys that sign tasks, each with the signature of the one before it", "Needs the action `agent.claim`.",
+        "Read the keys that sign tasks, each signed by the one before it", "Needs the action `agent.claim`.",
     ),
     "list_allocation_groups": (
         "GET", "/api/v1/projects/{project_id}/allocation-groups", "project", "has_pages is_list", "models.AllocationGroupPage", "models.AllocationGroup", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List a project's allocation groups with their allocations", "Needs the action `allocation.read`.",
     ),
     "list_allocations": (
         "GET", "/api/v1/projects/{project_id}/allocations", "project", "has_pages is_list", "models.AllocationPage", "models.Allocation", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("active", "failed", "provisioning", "release_failed", "released", "releasing", "requested")),
             ("group_id", "str", ""),
         ),
-        "List a project's allocations, the oldest first; those that are over stay readable", "Needs the action `allocation.read`.",
+        "List a project's allocations, the oldest first, with the released ones", "Needs the action `allocation.read`.",
     ),
     "list_attachment_operations": (
         "GET", "/api/v1/projects/{project_id}/attachments/{attachment_id}/operations", "project", "has_pages is_list", "models.AttachedOperationPage", "models.AttachedOperation", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("accepted", "blocked", "cancelled", "cancelling", "failed", "running", "succeeded")),
         ),
-        "List what was done for the attachment, the newest first; actions that only read are not among it", "Needs the action `attachment.read`.",
+        "List the operations for the attachment, newest first, without read-only actions", "Needs the action `attachment.read`.",
     ),
     "list_attachment_usage": (
         "GET", "/api/v1/projects/{project_id}/attachments/{attachment_id}/usage", "project", "has_pages is_list", "models.UsageRecordPage", "models.UsageRecord", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List what the project used of the instance, as its app reported it", "Needs the action `usage.read`.",
+        "List the project's usage of the instance, as its app reported it", "Needs the action `usage.read`.",
     ),
     "list_attachments": (
         "GET", "/api/v1/projects/{project_id}/attachments", "project", "has_pages is_list", "models.AttachmentPage", "models.Attachment", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("active", "detached", "detaching", "refused", "requested")),
         ),
-        "List what the project is attached to, the oldest first; those that are over stay readable", "Needs the action `attachment.read`.",
+        "List what the project is attached to, oldest first; ended attachments stay readable", "Needs the action `attachment.read`.",
     ),
     "list_catalog": (
         "GET", "/api/v1/apps/catalog", "self", "has_pages is_list", "models.CatalogAppPage", "models.CatalogApp", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("search", "str", "", "Prefixes of words; an app must match all of them."),
             ("category", "str", "", "What kind of app it is."),
         ),
@@ -1405,144 +1405,144 @@ ROWS = {
     "list_closing_records": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/closing-records", "project", "has_pages is_list", "models.ClosingRecordPage", "models.ClosingRecord", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List by what the end of each member is known: a receipt, that nothing was started, or a write-off", "Needs the action `instance.read`.",
+        "List the proof that each member is gone: a receipt, that nothing was started, or a write-off", "Needs the action `instance.read`.",
     ),
     "list_endpoints": (
         "GET", "/api/v1/projects/{project_id}/endpoints", "project", "has_pages is_list", "models.EndpointPage", "models.Endpoint", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the endpoints of a project's apps that can be reached now", "Needs the action `instance.read`.",
     ),
     "list_enrolment_tokens": (
         "GET", "/api/v1/platform/nodes/enrolment-tokens", "platform", "has_pages is_list", "models.EnrolmentTokenPage", "models.EnrolmentToken", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List the tokens by which machines join or joined, never their secrets", "Needs the action `node.enrol`.",
+        "List enrolment tokens, without their secrets", "Needs the action `node.enrol`.",
     ),
     "list_entitlements": (
         "GET", "/api/v1/projects/{project_id}/entitlements", "project", "has_pages is_list", "models.EntitlementPage", "models.Entitlement", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the entitlements of a project; its catalog shows what it may actually launch", "Needs the action `entitlement.read`.",
     ),
     "list_instance_attachments": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/attachments", "project", "has_pages is_list", "models.InstanceAttachmentPage", "models.InstanceAttachment", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("active", "detached", "detaching", "refused", "requested")),
         ),
-        "List which projects are attached to an instance of this one, each with its account's name and its state", "Needs the action `attachment.read`.",
+        "List the projects that are attached to an instance of this project, each with its account name and state", "Needs the action `attachment.read`.",
     ),
     "list_instance_timeline": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/timeline", "project", "has_pages is_list", "models.TimelinePage", "models.TimelineEntry", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("audit", "bool", "", "With audit rows too, where the caller may read them."),
+            ("audit", "bool", "", "Include audit rows, if the caller may read them."),
             ("wait", "float", "", "Seconds to wait for the first entry."),
         ),
-        "Read what happened around an instance: its members, operations, tasks and the capacity it asked for", "Needs the action `event.read`.",
+        "Read the timeline of an instance: its members, operations, tasks and the capacity that it requested", "Needs the action `event.read`.",
     ),
     "list_instances": (
         "GET", "/api/v1/projects/{project_id}/app-instances", "project", "has_pages is_list", "models.InstancePage", "models.Instance", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("created", "failed", "running", "starting", "stopped", "stopping")),
             ("app", "str", "", "Slug or id of an app."),
         ),
-        "List a project's instances, the oldest first; those that are over stay readable", "Needs the action `instance.read`.",
+        "List a project's instances, oldest first; stopped ones stay readable", "Needs the action `instance.read`.",
     ),
     "list_members": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members", "project", "has_pages is_list", "models.MemberPage", "models.Member", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("degraded", "drained", "draining", "failed", "joining", "ready", "removed", "removing", "requested")),
             ("component", "str", ""),
         ),
-        "List the members of an instance, those that were removed among them", "Needs the action `member.read`.",
+        "List the members of an instance, including removed ones", "Needs the action `member.read`.",
     ),
     "list_node_tasks": (
         "GET", "/api/v1/platform/nodes/{node_id}/tasks", "platform", "is_list", "models.NodeTaskPage", None, None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("cancelled", "cancelling", "claimed", "expired", "failed", "queued", "succeeded")),
         ),
-        "List the tasks of a node, newest first: that they are there and how they stand, not what is in them", "Needs the action `node.read`.",
+        "List the tasks of a node, newest first, without their content", "Needs the action `node.read`.",
     ),
     "list_nodes": (
         "GET", "/api/v1/platform/nodes", "platform", "has_pages is_list", "models.NodePage", "models.Node", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("drained", "draining", "enrolled", "ready", "retired")),
             ("region", "str", "", "A name for URLs and the command line."),
             ("reachable", "bool", ""),
         ),
-        "List nodes, by status, region or whether they are heard of", "Needs the action `node.read`.",
+        "List nodes, by status, region or reachability", "Needs the action `node.read`.",
     ),
     "list_operations": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/operations", "project", "has_pages is_list", "models.OperationPage", "models.Operation", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("accepted", "blocked", "cancelled", "cancelling", "failed", "running", "succeeded")),
             ("kind", "str", "", "", ("action", "add", "attach", "decommission", "deploy", "detach", "drain", "reconcile", "remove", "repair", "replace", "restart", "rollback", "upgrade")),
         ),
-        "List the operations of an instance, the newest first; actions that only read are not among them", "Needs the action `operation.read`.",
+        "List the operations of an instance, newest first, without read-only actions", "Needs the action `operation.read`.",
     ),
     "list_platform_allocations": (
         "GET", "/api/v1/platform/allocations", "platform", "has_pages is_list", "models.OccupancyPage", "models.Occupancy", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("node_id", "str", ""),
             ("status", "str", "", "", ("active", "failed", "provisioning", "release_failed", "released", "releasing", "requested")),
         ),
-        "List what stands on nodes, and what keeps it there: whose it is, and nothing of what is in it", "Needs the action `node.read`.",
+        "List the allocations on nodes, their owners, and what blocks their release; nothing of their content", "Needs the action `node.read`.",
     ),
     "list_platform_apps": (
         "GET", "/api/v1/platform/apps", "platform", "has_pages is_list", "models.AppPage", "models.App", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the apps of exactly this place; a project's catalog lists what the project may launch", "Needs the action `catalog.read`.",
     ),
     "list_platform_artifact_checks": (
         "GET", "/api/v1/platform/artifacts/{artifact_id}/checks", "platform", "has_pages is_list", "models.ArtifactCheckPage", "models.ArtifactCheck", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the checks of an artifact, newest first, both unfinished and ended ones", "Needs the action `artifact.read`.",
     ),
     "list_platform_artifact_sources": (
         "GET", "/api/v1/platform/artifact-sources", "platform", "has_pages is_list", "models.ArtifactSourcePage", "models.ArtifactSource", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the sources that apply in this place: the platform's and the tenant's own", "Needs the action `artifact_source.read`.",
     ),
     "list_platform_artifacts": (
         "GET", "/api/v1/platform/artifacts", "platform", "has_pages is_list", "models.ArtifactPage", "models.Artifact", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("digest", "str", "", "`sha256:` and 64 hexadecimal digits; never a tag."),
             ("promotion", "str", "", "", ("active", "canary", "deprecated", "draft", "retired", "staged")),
             ("kind", "str", "", "", ("blob", "oci")),
@@ -1552,8 +1552,8 @@ ROWS = {
     "list_platform_audit": (
         "GET", "/api/v1/platform/audit", "platform", "has_pages is_list", "models.AuditPage", "models.Audit", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("correlation_id", "str", "", "A correlation id."),
             ("actor_id", "str", ""),
             ("action", "str", ""),
@@ -1564,93 +1564,93 @@ ROWS = {
     "list_platform_break_glass": (
         "GET", "/api/v1/platform/break-glass", "platform", "has_pages is_list", "models.BreakGlassPage", "models.BreakGlass", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List who entered which tenant, when and why", "Needs the action `break_glass.read`.",
     ),
     "list_platform_deliveries": (
         "GET", "/api/v1/platform/deliveries", "platform", "has_pages is_list", "models.DeliveryPage", "models.Delivery", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("claimed", "dead", "delivered", "queued")),
             ("webhook_id", "str", ""),
         ),
-        "List the deliveries of exactly this place's webhooks, newest first", "Needs the action `outbox.read`.",
+        "List the deliveries of this scope's webhooks, newest first", "Needs the action `outbox.read`.",
     ),
     "list_platform_events": (
         "GET", "/api/v1/platform/events", "platform", "has_pages is_list", "models.EventPage", "models.Event", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
             ("wait", "float", "", "Seconds to wait for the first event."),
         ),
-        "Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first", "Needs the action `event.read`.",
+        "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "Needs the action `event.read`.",
     ),
     "list_platform_memberships": (
         "GET", "/api/v1/platform/memberships", "platform", "has_pages is_list", "models.MembershipPage", "models.Membership", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List who has which role in exactly this place, without the places above and below", "Needs the action `membership.read`.",
     ),
     "list_platform_signer_keys": (
         "GET", "/api/v1/platform/signer-keys", "platform", "has_pages is_list", "models.SignerKeyPage", "models.SignerKey", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the keys that are or were trusted in this place: the platform's and the tenant's own", "Needs the action `signer_key.read`.",
     ),
     "list_platform_users": (
         "GET", "/api/v1/platform/users", "platform", "has_pages is_list", "models.UserPage", "models.User", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List users", "Needs the action `user.read`.",
     ),
     "list_platform_versions": (
         "GET", "/api/v1/platform/apps/{app_id}/versions", "platform", "has_pages is_list", "models.VersionPage", "models.Version", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the versions of an app in the order in which they were published", "Needs the action `app_version.read`.",
     ),
     "list_platform_webhooks": (
         "GET", "/api/v1/platform/webhooks", "platform", "has_pages is_list", "models.WebhookPage", "models.Webhook", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List the webhooks of exactly this place", "Needs the action `webhook.read`.",
+        "List the webhooks of exactly this scope", "Needs the action `webhook.read`.",
     ),
     "list_project_artifact_checks": (
         "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/checks", "project", "has_pages is_list", "models.ArtifactCheckPage", "models.ArtifactCheck", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the checks of an artifact, newest first, both unfinished and ended ones", "Needs the action `artifact.read`.",
     ),
     "list_project_artifact_sources": (
         "GET", "/api/v1/projects/{project_id}/artifact-sources", "project", "has_pages is_list", "models.ArtifactSourcePage", "models.ArtifactSource", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the sources that apply in this place: the platform's and the tenant's own", "Needs the action `artifact_source.read`.",
     ),
     "list_project_artifacts": (
         "GET", "/api/v1/projects/{project_id}/artifacts", "project", "has_pages is_list", "models.ArtifactPage", "models.Artifact", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("digest", "str", "", "`sha256:` and 64 hexadecimal digits; never a tag."),
             ("promotion", "str", "", "", ("active", "canary", "deprecated", "draft", "retired", "staged")),
             ("kind", "str", "", "", ("blob", "oci")),
@@ -1660,8 +1660,8 @@ ROWS = {
     "list_project_audit": (
         "GET", "/api/v1/projects/{project_id}/audit", "project", "has_pages is_list", "models.AuditPage", "models.Audit", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("correlation_id", "str", "", "A correlation id."),
             ("actor_id", "str", ""),
             ("action", "str", ""),
@@ -1672,8 +1672,8 @@ ROWS = {
     "list_project_catalog": (
         "GET", "/api/v1/projects/{project_id}/catalog", "project", "has_pages is_list", "models.CatalogEntryPage", "models.CatalogEntry", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("search", "str", "", "Prefixes of words; an app must match all of them."),
             ("category", "str", "", "What kind of app it is."),
         ),
@@ -1682,61 +1682,61 @@ ROWS = {
     "list_project_deliveries": (
         "GET", "/api/v1/projects/{project_id}/deliveries", "project", "has_pages is_list", "models.DeliveryPage", "models.Delivery", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("claimed", "dead", "delivered", "queued")),
             ("webhook_id", "str", ""),
         ),
-        "List the deliveries of exactly this place's webhooks, newest first", "Needs the action `outbox.read`.",
+        "List the deliveries of this scope's webhooks, newest first", "Needs the action `outbox.read`.",
     ),
     "list_project_events": (
         "GET", "/api/v1/projects/{project_id}/events", "project", "has_pages is_list", "models.EventPage", "models.Event", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
             ("wait", "float", "", "Seconds to wait for the first event."),
         ),
-        "Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first", "Needs the action `event.read`.",
+        "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "Needs the action `event.read`.",
     ),
     "list_project_memberships": (
         "GET", "/api/v1/projects/{project_id}/memberships", "project", "has_pages is_list", "models.MembershipPage", "models.Membership", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List who has which role in exactly this place, without the places above and below", "Needs the action `membership.read`.",
     ),
     "list_project_signer_keys": (
         "GET", "/api/v1/projects/{project_id}/signer-keys", "project", "has_pages is_list", "models.SignerKeyPage", "models.SignerKey", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the keys that are or were trusted in this place: the platform's and the tenant's own", "Needs the action `signer_key.read`.",
     ),
     "list_project_webhooks": (
         "GET", "/api/v1/projects/{project_id}/webhooks", "project", "has_pages is_list", "models.WebhookPage", "models.Webhook", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List the webhooks of exactly this place", "Needs the action `webhook.read`.",
+        "List the webhooks of exactly this scope", "Needs the action `webhook.read`.",
     ),
     "list_projects": (
         "GET", "/api/v1/projects", "self", "has_pages is_list", "models.ProjectPage", "models.Project", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the projects that the caller may read: a tenant's admins see all, others see those they belong to", "Needs the action `self.read`.",
     ),
     "list_receipts": (
         "GET", "/api/v1/projects/{project_id}/receipts", "project", "has_pages is_list", "models.ReceiptPage", "models.Receipt", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("allocation_id", "str", ""),
         ),
         "List the receipts of the project's teardowns, newest first", "Needs the action `receipt.read`.",
@@ -1749,40 +1749,40 @@ ROWS = {
     "list_service_accounts": (
         "GET", "/api/v1/projects/{project_id}/service-accounts", "project", "has_pages is_list", "models.ServiceAccountPage", "models.ServiceAccount", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List a project's service accounts; deleted ones can only be read by id", "Needs the action `service_account.read`.",
     ),
     "list_sku_prices": (
         "GET", "/api/v1/skus/{sku_id}/prices", "self", "has_pages is_list", "models.SkuPricePage", "models.SkuPrice", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List what a SKU cost and costs, the newest price last", "Needs the action `self.read`.",
+        "List the price history of a SKU, the newest price last", "Needs the action `self.read`.",
     ),
     "list_skus": (
         "GET", "/api/v1/skus", "self", "has_pages is_list", "models.SkuPage", "models.Sku", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("offered", "withdrawn")),
             ("region", "str", "", "A name for URLs and the command line."),
             ("shape", "str", "", "", ("baremetal", "gpu_slice")),
         ),
-        "List what is offered, and what it costs", "Needs the action `self.read`.",
+        "List the SKUs with their present prices", "Needs the action `self.read`.",
     ),
     "list_task_signing_keys": (
         "GET", "/api/v1/platform/task-signing-keys", "platform", "is_list", "models.PlatformKeyPage", None, None,
         (),
-        "List the keys that sign, or signed, tasks, the newest one last", "Needs the action `platform_key.read`.",
+        "List the present and former task signing keys, the newest one last", "Needs the action `platform_key.read`.",
     ),
     "list_tasks": (
         "GET", "/api/v1/projects/{project_id}/tasks", "project", "has_pages is_list", "models.TaskPage", "models.Task", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("cancelled", "cancelling", "claimed", "expired", "failed", "queued", "succeeded")),
             ("allocation_id", "str", ""),
             ("instance_id", "str", ""),
@@ -1792,32 +1792,32 @@ ROWS = {
     "list_tenant_apps": (
         "GET", "/api/v1/tenants/{tenant_id}/apps", "tenant", "has_pages is_list", "models.AppPage", "models.App", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the apps of exactly this place; a project's catalog lists what the project may launch", "Needs the action `catalog.read`.",
     ),
     "list_tenant_artifact_checks": (
         "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/checks", "tenant", "has_pages is_list", "models.ArtifactCheckPage", "models.ArtifactCheck", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the checks of an artifact, newest first, both unfinished and ended ones", "Needs the action `artifact.read`.",
     ),
     "list_tenant_artifact_sources": (
         "GET", "/api/v1/tenants/{tenant_id}/artifact-sources", "tenant", "has_pages is_list", "models.ArtifactSourcePage", "models.ArtifactSource", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the sources that apply in this place: the platform's and the tenant's own", "Needs the action `artifact_source.read`.",
     ),
     "list_tenant_artifacts": (
         "GET", "/api/v1/tenants/{tenant_id}/artifacts", "tenant", "has_pages is_list", "models.ArtifactPage", "models.Artifact", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("digest", "str", "", "`sha256:` and 64 hexadecimal digits; never a tag."),
             ("promotion", "str", "", "", ("active", "canary", "deprecated", "draft", "retired", "staged")),
             ("kind", "str", "", "", ("blob", "oci")),
@@ -1827,8 +1827,8 @@ ROWS = {
     "list_tenant_audit": (
         "GET", "/api/v1/tenants/{tenant_id}/audit", "tenant", "has_pages is_list", "models.AuditPage", "models.Audit", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("correlation_id", "str", "", "A correlation id."),
             ("actor_id", "str", ""),
             ("action", "str", ""),
@@ -1839,117 +1839,117 @@ ROWS = {
     "list_tenant_break_glass": (
         "GET", "/api/v1/tenants/{tenant_id}/break-glass", "tenant", "has_pages is_list", "models.BreakGlassPage", "models.BreakGlass", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List who entered which tenant, when and why", "Needs the action `break_glass.read`.",
     ),
     "list_tenant_deliveries": (
         "GET", "/api/v1/tenants/{tenant_id}/deliveries", "tenant", "has_pages is_list", "models.DeliveryPage", "models.Delivery", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("claimed", "dead", "delivered", "queued")),
             ("webhook_id", "str", ""),
         ),
-        "List the deliveries of exactly this place's webhooks, newest first", "Needs the action `outbox.read`.",
+        "List the deliveries of this scope's webhooks, newest first", "Needs the action `outbox.read`.",
     ),
     "list_tenant_events": (
         "GET", "/api/v1/tenants/{tenant_id}/events", "tenant", "has_pages is_list", "models.EventPage", "models.Event", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
             ("wait", "float", "", "Seconds to wait for the first event."),
         ),
-        "Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first", "Needs the action `event.read`.",
+        "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "Needs the action `event.read`.",
     ),
     "list_tenant_memberships": (
         "GET", "/api/v1/tenants/{tenant_id}/memberships", "tenant", "has_pages is_list", "models.MembershipPage", "models.Membership", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List who has which role in exactly this place, without the places above and below", "Needs the action `membership.read`.",
     ),
     "list_tenant_signer_keys": (
         "GET", "/api/v1/tenants/{tenant_id}/signer-keys", "tenant", "has_pages is_list", "models.SignerKeyPage", "models.SignerKey", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the keys that are or were trusted in this place: the platform's and the tenant's own", "Needs the action `signer_key.read`.",
     ),
     "list_tenant_users": (
         "GET", "/api/v1/tenants/{tenant_id}/users", "tenant", "has_pages is_list", "models.UserPage", "models.User", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List users", "Needs the action `user.read`.",
     ),
     "list_tenant_versions": (
         "GET", "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions", "tenant", "has_pages is_list", "models.VersionPage", "models.Version", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the versions of an app in the order in which they were published", "Needs the action `app_version.read`.",
     ),
     "list_tenant_webhooks": (
         "GET", "/api/v1/tenants/{tenant_id}/webhooks", "tenant", "has_pages is_list", "models.WebhookPage", "models.Webhook", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List the webhooks of exactly this place", "Needs the action `webhook.read`.",
+        "List the webhooks of exactly this scope", "Needs the action `webhook.read`.",
     ),
     "list_tenants": (
         "GET", "/api/v1/tenants", "platform", "has_pages is_list", "models.TenantPage", "models.Tenant", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the platform's tenants", "Needs the action `tenant.read`.",
     ),
     "list_timeline": (
         "GET", "/api/v1/projects/{project_id}/timeline", "project", "has_pages is_list", "models.TimelinePage", "models.TimelineEntry", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
-            ("audit", "bool", "", "With audit rows too, where the caller may read them."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
+            ("audit", "bool", "", "Include audit rows, if the caller may read them."),
             ("wait", "float", "", "Seconds to wait for the first entry."),
         ),
-        "Read what happened under a correlation id, or around an instance: events and audit rows in one order", "Audit rows are shown to whoever may read the audit trail. `wait` holds on for the first entry.\n\nNeeds the action `event.read`.",
+        "Read the timeline of a correlation id or an instance: events and audit rows in one order", "Callers who may read the audit trail also get audit rows. `wait` waits for the first entry.\n\nNeeds the action `event.read`.",
     ),
     "list_tokens": (
         "GET", "/api/v1/tokens", "self", "has_pages is_list", "models.TokenPage", "models.Token", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the caller's own tokens that are neither revoked nor expired", "Needs the action `token.read`.",
     ),
     "list_usage_records": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/usage", "project", "has_pages is_list", "models.UsageRecordPage", "models.UsageRecord", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
-            ("limit", "int", "", "Most items on the page."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
         ),
-        "List what the app reported that it used", "Needs the action `usage.read`.",
+        "List the usage that the app reported", "Needs the action `usage.read`.",
     ),
     "make_member_task": (
         "POST", "/api/v1/runtime/instances/{instance_id}/tasks", "runtime", "", "models.RuntimeTask", None, "MakeMemberTask",
         (),
-        "Have something done on the node of a member; the task is named by operation and step, and made once", 'An image is named by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; registry, repository and the secret that\nopens it are filled in. Every digest is judged again at each making.\n\nNeeds the action `task.create`.',
+        "Create a task on the node of a member; operation and step name it, and it is created only once", 'Name an image by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; the platform fills in registry, repository\nand credentials. Every digest is evaluated again each time.\n\nNeeds the action `task.create`.',
     ),
     "make_member_tasks": (
         "POST", "/api/v1/runtime/instances/{instance_id}/tasks:batch", "runtime", "", "models.MadeTasks", None, "MakeMemberTasks",
         (),
-        "Have several things done at once, each as `make_member_task` would; one that is refused keeps no other back", "The answer has the outcome of each: its task, or the code and detail of its refusal. A node does those of one member\nin the order in which they stand.\n\nNeeds the action `task.create`.",
+        "Create several tasks at once, each as `make_member_task` would; a refused one does not affect the others", "The response has the outcome of each: its task, or the code and detail of its refusal. A node runs the tasks of one\nmember in their order.\n\nNeeds the action `task.create`.",
     ),
     "open_break_glass": (
         "POST", "/api/v1/platform/break-glass", "platform", "takes_key shows_secret_once", "models.BreakGlassOpened", None, "OpenBreakGlass",
@@ -1959,12 +1959,12 @@ ROWS = {
     "open_endpoint": (
         "POST", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}/open", "project", "takes_key shows_secret_once", "models.Link", None, None,
         (),
-        "Get a link that opens this endpoint in a browser", "The link counts once and for two minutes. It starts a session at this endpoint's own origin, and at no other.\n\nNeeds the action `instance.connect`.",
+        "Get a link that opens this endpoint in a browser", "The link works once, within two minutes. It starts a session that is valid only at this endpoint's own origin.\n\nNeeds the action `instance.connect`.",
     ),
     "plan_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances:plan", "project", "", "models.Plan", None, "PlanInstance",
         (),
-        "Say what a launch would be, without launching", "Which version is meant, which shapes fit or the smallest change that would, what it costs, which layer of the policy\ndecides, how long it took before, and everything that stands in the way: a create is refused with the first of it.\n\nNeeds the action `instance.create`.",
+        "Evaluate a launch without launching", "The plan says which version would run, which shapes fit or the smallest change that would help, the price, the\npolicy layer that decides, how long earlier launches took, and every refusal; a create would raise the first of\nthem.\n\nNeeds the action `instance.create`.",
     ),
     "promote_platform_artifact": (
         "POST", "/api/v1/platform/artifacts/{artifact_id}/promote", "platform", "takes_key", "models.Artifact", None, "PromoteArtifact",
@@ -2015,7 +2015,7 @@ ROWS = {
     "reconcile_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/reconcile", "project", "takes_key", "models.Operation", None, None,
         (),
-        "Let the adapter compare what is with what is wanted, and put it right", "Needs the action `instance.update`.",
+        "Let the adapter compare actual with desired state and correct the difference", "Needs the action `instance.update`.",
     ),
     "register_platform_artifact": (
         "POST", "/api/v1/platform/artifacts", "platform", "takes_key", "models.Artifact", None, "RegisterArtifact",
@@ -2041,22 +2041,22 @@ ROWS = {
     "release_allocation": (
         "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/release", "project", "takes_key", "models.Allocation", None, None,
         (),
-        "Give an allocation back; it is not charged from now on, and is over when its node has looked", "Needs the action `allocation.release`.",
+        "Release an allocation: charging stops now, and it ends when its node has checked that nothing is left", "Needs the action `allocation.release`.",
     ),
     "release_allocation_group": (
         "POST", "/api/v1/projects/{project_id}/allocation-groups/{group_id}/release", "project", "takes_key", "models.AllocationGroup", None, None,
         (),
-        "Give back every allocation of a group that was not given back yet", "Needs the action `allocation.release`.",
+        "Release every allocation of a group that is not released yet", "Needs the action `allocation.release`.",
     ),
     "release_instances": (
         "POST", "/api/v1/runtime/releases", "runtime", "", "models.ReleasedInstances", None, "ReleaseInstances",
         (),
-        "Give claims back at a clean end, so that another holder need not wait for the leases to run out", "Needs the action `runtime.claim`.",
+        "Release claims at a clean shutdown, so that another holder need not wait for the leases to expire", "Needs the action `runtime.claim`.",
     ),
     "remove_member": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}/remove", "project", "takes_key", "models.Operation", None, "RemoveMember",
         (),
-        "Take a member out: its work finishes within a bound, then it is torn down, and looked for", "Needs the action `member.remove`.",
+        "Remove a member: its work may finish within a time limit, then it is torn down and verified", "Needs the action `member.remove`.",
     ),
     "remove_platform_signer_key": (
         "DELETE", "/api/v1/platform/signer-keys/{signer_key_id}", "platform", "takes_key", "models.SignerKey", None, None,
@@ -2071,12 +2071,12 @@ ROWS = {
     "repair_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/repair", "project", "takes_key", "models.Operation", None, "RepairInstance",
         (),
-        "Let the adapter build again what is broken: all of it, what steers it, or one member", "Needs the action `instance.update`.",
+        "Let the adapter rebuild what is broken: everything, the control plane, or one member", "Needs the action `instance.update`.",
     ),
     "replace_member": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}/replace", "project", "takes_key", "models.Operation", None, "ReplaceMember",
         (),
-        "Put a new member in place of one; with `surge` it joins before the old one goes", "Needs the action `member.replace`.",
+        "Replace a member by a new one; with `surge` the new one joins before the old one leaves", "Needs the action `member.replace`.",
     ),
     "replace_platform_version_manifest": (
         "PUT", "/api/v1/platform/apps/{app_id}/versions/{version_id}/manifest", "platform", "takes_key", "models.Version", None, "ReplaceManifest",
@@ -2091,47 +2091,47 @@ ROWS = {
     "replay_platform_dead_deliveries": (
         "POST", "/api/v1/platform/deliveries/replay-dead", "platform", "takes_key", "models.Replayed", None, None,
         (),
-        "Send the oldest dead letters of this place again; `more` says whether to ask once more", "Needs the action `outbox.replay`.",
+        "Send the oldest dead letters of this scope again; `more` says whether to repeat the request", "Needs the action `outbox.replay`.",
     ),
     "replay_platform_delivery": (
         "POST", "/api/v1/platform/deliveries/{delivery_id}/replay", "platform", "takes_key", "models.Delivery", None, None,
         (),
-        "Send a delivery again now, under the same id and with all attempts before it", "Needs the action `outbox.replay`.",
+        "Send a delivery again now, under the same id and with the full number of attempts", "Needs the action `outbox.replay`.",
     ),
     "replay_project_dead_deliveries": (
         "POST", "/api/v1/projects/{project_id}/deliveries/replay-dead", "project", "takes_key", "models.Replayed", None, None,
         (),
-        "Send the oldest dead letters of this place again; `more` says whether to ask once more", "Needs the action `outbox.replay`.",
+        "Send the oldest dead letters of this scope again; `more` says whether to repeat the request", "Needs the action `outbox.replay`.",
     ),
     "replay_project_delivery": (
         "POST", "/api/v1/projects/{project_id}/deliveries/{delivery_id}/replay", "project", "takes_key", "models.Delivery", None, None,
         (),
-        "Send a delivery again now, under the same id and with all attempts before it", "Needs the action `outbox.replay`.",
+        "Send a delivery again now, under the same id and with the full number of attempts", "Needs the action `outbox.replay`.",
     ),
     "replay_tenant_dead_deliveries": (
         "POST", "/api/v1/tenants/{tenant_id}/deliveries/replay-dead", "tenant", "takes_key", "models.Replayed", None, None,
         (),
-        "Send the oldest dead letters of this place again; `more` says whether to ask once more", "Needs the action `outbox.replay`.",
+        "Send the oldest dead letters of this scope again; `more` says whether to repeat the request", "Needs the action `outbox.replay`.",
     ),
     "replay_tenant_delivery": (
         "POST", "/api/v1/tenants/{tenant_id}/deliveries/{delivery_id}/replay", "tenant", "takes_key", "models.Delivery", None, None,
         (),
-        "Send a delivery again now, under the same id and with all attempts before it", "Needs the action `outbox.replay`.",
+        "Send a delivery again now, under the same id and with the full number of attempts", "Needs the action `outbox.replay`.",
     ),
     "report_instance": (
         "POST", "/api/v1/runtime/instances/{instance_id}/reports", "runtime", "", "models.Reported", None, "MakeReport",
         (),
-        "Report what was observed: steps of an operation, members, endpoints, health; all of it or nothing", "What is so already is accepted and writes nothing.\n\nNeeds the action `runtime.report`.",
+        "Report what was observed: steps of an operation, members, endpoints, health; all of it or nothing", "What is already stored is accepted and writes nothing.\n\nNeeds the action `runtime.report`.",
     ),
     "report_inventory": (
         "POST", "/api/v1/agent/inventory", "node", "", "models.InventoryTaken", None, "ReportInventory",
         (),
-        "Report what the calling node has; the first report makes it ready", "A report that is like the last one changes nothing. One that differs never frees a slot that somebody has: what does\nnot fit is answered as a finding, and operators read it.\n\nNeeds the action `agent.report`.",
+        "Report what the calling node has; the first report makes it ready", "A report that equals the last one changes nothing. A different one never frees a slot that an allocation has: such a\ndifference is returned as a finding, for operators.\n\nNeeds the action `agent.report`.",
     ),
     "report_tasks": (
         "POST", "/api/v1/agent/reports", "node", "", "models.ReportedTasks", None, "ReportTasks",
         (),
-        "Tell what came of tasks; each report is answered on its own, in order", "Needs the action `agent.report`.",
+        "Report progress, output and results of tasks; each report is answered on its own, in order", "Needs the action `agent.report`.",
     ),
     "report_usage": (
         "POST", "/api/v1/runtime/instances/{instance_id}/usage", "runtime", "", "models.StoredUsage", None, "ReportUsage",
@@ -2151,37 +2151,37 @@ ROWS = {
     "restart_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/restart", "project", "takes_key", "models.Operation", None, None,
         (),
-        "Begin anew with the same version, where the manifest allows it; otherwise `details.instead` says what does", "Needs the action `instance.update`.",
+        "Restart with the same version, if the manifest allows it; otherwise `details.instead` names the alternative", "Needs the action `instance.update`.",
     ),
     "resume_member": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members/{member_id}/resume", "project", "takes_key", "models.Member", None, None,
         (),
-        "Put a member back to work; a hold of its adapter's stays until the adapter lets go", "Needs the action `member.drain`.",
+        "Put a member back to work; a hold of its adapter stays until the adapter drops it", "Needs the action `member.drain`.",
     ),
     "resume_node": (
         "POST", "/api/v1/platform/nodes/{node_id}/resume", "platform", "takes_key", "models.Node", None, None,
         (),
-        "Put a node that drains, or is drained, back to work", "Needs the action `node.drain`.",
+        "Put a draining or drained node back to work", "Needs the action `node.drain`.",
     ),
     "retire_node": (
         "POST", "/api/v1/platform/nodes/{node_id}/retire", "platform", "takes_key", "models.Node", None, "RetireNode",
         (),
-        "Retire a node on which nothing is left, for ever: its key counts no more", "Needs the action `node.retire`.",
+        "Retire an empty node for good and revoke its key", "Needs the action `node.retire`.",
     ),
     "retry_allocation": (
         "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/retry", "project", "takes_key", "models.Allocation", None, None,
         (),
-        "Try a teardown again at once that left something; the platform does so by itself after a pause", "Needs the action `allocation.release`.",
+        "Retry at once a teardown that left something; the platform retries by itself after a pause", "Needs the action `allocation.release`.",
     ),
     "reveal_instance_secret": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/secrets/{secret_name}/reveal", "project", "takes_key shows_secret_once", "models.RevealedSecret", None, None,
         (),
-        "Show the secret that opens the app, such as its token; that it was shown stands in the audit trail", "Needs the action `instance.connect`.",
+        "Show the secret that gives access to the app, such as its token; the audit trail records it", "Needs the action `instance.connect`.",
     ),
     "revoke_enrolment_token": (
         "DELETE", "/api/v1/platform/nodes/enrolment-tokens/{enrolment_token_id}", "platform", "takes_key", "models.EnrolmentToken", None, None,
         (),
-        "Revoke a token that nobody joined with", "Needs the action `node.enrol`.",
+        "Revoke a token that was not used", "Needs the action `node.enrol`.",
     ),
     "revoke_platform_artifact": (
         "POST", "/api/v1/platform/artifacts/{artifact_id}/revoke", "platform", "takes_key", "models.Artifact", None, "RevokeArtifact",
@@ -2211,27 +2211,27 @@ ROWS = {
     "rollback_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/rollback", "project", "takes_key", "models.Operation", None, None,
         (),
-        "Go back to the version before, by the same digests", "Needs the action `instance.update`.",
+        "Change back to the previous version, by the same digests", "Needs the action `instance.update`.",
     ),
     "rotate_platform_webhook_key": (
         "POST", "/api/v1/platform/webhooks/{webhook_id}/rotate-key", "platform", "takes_key shows_secret_once", "models.WebhookKeyed", None, None,
         (),
-        "Give a webhook a new signing key, which is told once", "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
+        "Give a webhook a new signing key, which is shown only once", "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
     ),
     "rotate_project_webhook_key": (
         "POST", "/api/v1/projects/{project_id}/webhooks/{webhook_id}/rotate-key", "project", "takes_key shows_secret_once", "models.WebhookKeyed", None, None,
         (),
-        "Give a webhook a new signing key, which is told once", "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
+        "Give a webhook a new signing key, which is shown only once", "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
     ),
     "rotate_task_signing_key": (
         "POST", "/api/v1/platform/task-signing-keys/rotate", "platform", "takes_key", "models.PlatformKey", None, None,
         (),
-        "Sign tasks with a new key from now on; nodes believe it by the signature of the last one", "Needs the action `platform_key.rotate`.",
+        "Sign tasks with a new key from now on; nodes trust it because the last key signed it", "Needs the action `platform_key.rotate`.",
     ),
     "rotate_tenant_webhook_key": (
         "POST", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}/rotate-key", "tenant", "takes_key shows_secret_once", "models.WebhookKeyed", None, None,
         (),
-        "Give a webhook a new signing key, which is told once", "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
+        "Give a webhook a new signing key, which is shown only once", "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
     ),
     "set_platform_app_adapter_key": (
         "PUT", "/api/v1/platform/apps/{app_id}/adapter-key", "platform", "takes_key", "models.App", None, "SetAdapterKey",
@@ -2251,73 +2251,73 @@ ROWS = {
     "start_attachment_action": (
         "POST", "/api/v1/projects/{project_id}/attachments/{attachment_id}/actions/{action_name}", "project", "takes_key", "models.AttachedOperation", None, "StartAttachedAction",
         (
-            ("wait", "float", "", "Seconds to wait until it is over."),
+            ("wait", "float", "", "Seconds to wait for its end."),
         ),
-        "Ask the instance that the project is attached to for an action of its app", "Who may is said by the action's own key, which counts in this project. With `wait` the answer is 200 and has the\noutcome if it is there in time; otherwise it is 202, and the operation is read until it is over.\n\nNeeds the action `attachment.read`.",
+        "Ask the instance that the project is attached to for an action of its app", "The caller needs the action's own key in this project. With `wait` the response is 200 with the outcome if it is\navailable in time; otherwise it is 202, and the caller reads the operation until it has ended.\n\nNeeds the action `attachment.read`.",
     ),
     "start_instance_action": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/actions/{action_name}", "project", "takes_key", "models.Operation", None, "StartAction",
         (
-            ("wait", "float", "", "Seconds to wait until it is over."),
+            ("wait", "float", "", "Seconds to wait for its end."),
         ),
-        "Ask the app's adapter for an action of its manifest", "Who may is said by the action's own key. With `wait` the answer is 200 and has the outcome if it is there in time;\notherwise it is 202, and the operation is read until it is over.\n\nNeeds the action `instance.read`.",
+        "Ask the app's adapter for an action of its manifest", "The caller needs the action's own key. With `wait` the response is 200 with the outcome if it is available in time;\notherwise it is 202, and the caller reads the operation until it has ended.\n\nNeeds the action `instance.read`.",
     ),
     "stop_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/stop", "project", "takes_key", "models.Operation", None, None,
         (),
-        "Stop an instance for ever; asked again, the same operation is the answer", "Everything else that is open is cancelled. It is `stopped` when each of its members has a closing record.\n\nNeeds the action `instance.delete`.",
+        "Stop an instance for good; repeating it returns the same operation", "All other open operations are cancelled. The instance is `stopped` when each of its members has a closing record.\n\nNeeds the action `instance.delete`.",
     ),
     "stream_platform_events": (
         "GET", "/api/v1/platform/events/stream", "platform", "is_stream", None, "models.Event", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
         ),
-        "Follow events as they happen (server-sent events)", "Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.\n\nNeeds the action `event.read`.",
+        "Follow events as they happen (server-sent events)", "Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.\n\nNeeds the action `event.read`.",
     ),
     "stream_project_events": (
         "GET", "/api/v1/projects/{project_id}/events/stream", "project", "is_stream", None, "models.Event", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
         ),
-        "Follow events as they happen (server-sent events)", "Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.\n\nNeeds the action `event.read`.",
+        "Follow events as they happen (server-sent events)", "Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.\n\nNeeds the action `event.read`.",
     ),
     "stream_tenant_events": (
         "GET", "/api/v1/tenants/{tenant_id}/events/stream", "tenant", "is_stream", None, "models.Event", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
         ),
-        "Follow events as they happen (server-sent events)", "Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.\n\nNeeds the action `event.read`.",
+        "Follow events as they happen (server-sent events)", "Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.\n\nNeeds the action `event.read`.",
     ),
     "stream_timeline": (
         "GET", "/api/v1/projects/{project_id}/timeline/stream", "project", "is_stream", None, "models.TimelineEntry", None,
         (
-            ("cursor", "str", "", "`next_cursor` of the page before."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("correlation_id", "str", "", "A correlation id."),
-            ("app_instance_id", "str", "", "Only what concerns this instance."),
-            ("audit", "bool", "", "With audit rows too, where the caller may read them."),
+            ("app_instance_id", "str", "", "Only entries of this instance."),
+            ("audit", "bool", "", "Include audit rows, if the caller may read them."),
         ),
-        "Follow a timeline as it is written (server-sent events)", "Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that entry and misses none. The\nsame is there as a WebSocket, at `/timeline/ws`.\n\nNeeds the action `event.read`.",
+        "Follow a timeline as it is written (server-sent events)", "Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that entry without gaps.\nThe same is available as a WebSocket at `/timeline/ws`.\n\nNeeds the action `event.read`.",
     ),
     "test_platform_webhook": (
         "POST", "/api/v1/platform/webhooks/{webhook_id}/test", "platform", "takes_key", "models.WebhookTested", None, None,
         (),
-        "Send a signed `ping` to the receiver, once and now, and tell how it went", "Needs the action `webhook.update`.",
+        "Send a signed `ping` to the receiver now, once, and return the outcome", "Needs the action `webhook.update`.",
     ),
     "test_project_webhook": (
         "POST", "/api/v1/projects/{project_id}/webhooks/{webhook_id}/test", "project", "takes_key", "models.WebhookTested", None, None,
         (),
-        "Send a signed `ping` to the receiver, once and now, and tell how it went", "Needs the action `webhook.update`.",
+        "Send a signed `ping` to the receiver now, once, and return the outcome", "Needs the action `webhook.update`.",
     ),
     "test_tenant_webhook": (
         "POST", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}/test", "tenant", "takes_key", "models.WebhookTested", None, None,
         (),
-        "Send a signed `ping` to the receiver, once and now, and tell how it went", "Needs the action `webhook.update`.",
+        "Send a signed `ping` to the receiver now, once, and return the outcome", "Needs the action `webhook.update`.",
     ),
     "update_entitlement": (
         "PUT", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}", "project", "takes_key", "models.Entitlement", None, "UpdateEntitlement",
@@ -2337,7 +2337,7 @@ ROWS = {
     "update_platform_webhook": (
         "PATCH", "/api/v1/platform/webhooks/{webhook_id}", "platform", "takes_key", "models.Webhook", None, "UpdateWebhook",
         (),
-        "Change a webhook's address, list or description, pause it, or resume it", "While it is paused nothing is sent, and events that happen meanwhile are not kept for it.\n\nNeeds the action `webhook.update`.",
+        "Change a webhook's URL, event types or description, pause it, or resume it", "While it is paused nothing is sent, and events from that time are never delivered to it.\n\nNeeds the action `webhook.update`.",
     ),
     "update_project": (
         "PATCH", "/api/v1/projects/{project_id}", "project", "takes_key", "models.Project", None, "Rename",
@@ -2352,7 +2352,7 @@ ROWS = {
     "update_project_webhook": (
         "PATCH", "/api/v1/projects/{project_id}/webhooks/{webhook_id}", "project", "takes_key", "models.Webhook", None, "UpdateWebhook",
         (),
-        "Change a webhook's address, list or description, pause it, or resume it", "While it is paused nothing is sent, and events that happen meanwhile are not kept for it.\n\nNeeds the action `webhook.update`.",
+        "Change a webhook's URL, event types or description, pause it, or resume it", "While it is paused nothing is sent, and events from that time are never delivered to it.\n\nNeeds the action `webhook.update`.",
     ),
     "update_service_account": (
         "PATCH", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}", "project", "takes_key", "models.ServiceAccount", None, "UpdateServiceAccount",
@@ -2362,7 +2362,7 @@ ROWS = {
     "update_sku": (
         "PATCH", "/api/v1/platform/skus/{sku_id}", "platform", "takes_key", "models.Sku", None, "UpdateSku",
         (),
-        "Change a SKU, withdraw it, or offer it again; another price is a further line of its history", "What was promised to an allocation before stays what it was.\n\nNeeds the action `sku.update`.",
+        "Change a SKU, withdraw it, or offer it again; a new price adds a line to its history", "Existing allocations keep their price.\n\nNeeds the action `sku.update`.",
     ),
     "update_tenant": (
         "PATCH", "/api/v1/tenants/{tenant_id}", "tenant", "takes_key", "models.Tenant", None, "Rename",
@@ -2382,12 +2382,12 @@ ROWS = {
     "update_tenant_webhook": (
         "PATCH", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}", "tenant", "takes_key", "models.Webhook", None, "UpdateWebhook",
         (),
-        "Change a webhook's address, list or description, pause it, or resume it", "While it is paused nothing is sent, and events that happen meanwhile are not kept for it.\n\nNeeds the action `webhook.update`.",
+        "Change a webhook's URL, event types or description, pause it, or resume it", "While it is paused nothing is sent, and events from that time are never delivered to it.\n\nNeeds the action `webhook.update`.",
     ),
     "upgrade_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/upgrade", "project", "takes_key", "models.Operation", None, "UpgradeInstance",
         (),
-        "Go to another version, by its number or by a channel", "The pin moves when the upgrade succeeds. One that fails leaves it, and each member shows the version that it runs:\nupgrade again, or roll back.\n\nNeeds the action `instance.update`.",
+        "Change to another version, by its number or by a channel", "The pin moves when the upgrade succeeds. If it fails, the pin stays, and each member shows the version that it runs:\nupgrade again, or roll back.\n\nNeeds the action `instance.update`.",
     ),
     "verify_platform_artifact": (
         "POST", "/api/v1/platform/artifacts/{artifact_id}/verify", "platform", "takes_key", "models.Artifact", None, None,
@@ -2413,7 +2413,7 @@ ROWS = {
     "write_off_node": (
         "POST", "/api/v1/platform/nodes/{node_id}/write-off", "platform", "takes_key", "models.Node", None, "WriteOffNode",
         (),
-        "Give up a machine that is lost for ever, with all that it holds", "The node is retired, its key counts no more, and its slots are never used again. What was on it ends without a\nreceipt, as written off, and says so to its tenants. When the machine comes back it joins anew, and is swept first.\n\nNeeds the action `teardown.write_off`.",
+        "Give up a machine that is lost for good, with everything on it", "The node is retired, its key is revoked, and its slots are never used again. Its allocations end without a receipt,\nas written off, which their tenants can see. If the machine comes back it enrols as a new node, and its agent sweeps\nit first.\n\nNeeds the action `teardown.write_off`.",
     ),
 }
 # fmt: on

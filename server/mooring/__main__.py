@@ -12,7 +12,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +39,16 @@ from mooring.wiring import Platform, cannot_listen, platform, relay, workers
 
 CODE_FILE = "MOORING_FIRST_ADMIN_CODE_FILE"
 LOCAL_NODE_PIPE = "MOORING_LOCAL_NODE_PIPE"
-"""Where `mooring up` wants to find the address and a one-time token for the node of this machine."""
-ALONE = ("up", "migrate", "rotate-master-key", "recover-admin")
-"""What also works with the embedded database."""
+"""The pipe from which `mooring up` reads the URL and a one-time token for the node of this machine."""
+WITH_EMBEDDED = ("up", "migrate", "rotate-master-key", "recover-admin")
+"""The commands that also work with the embedded database."""
 
 UNREAD_SECONDS_MAX = 1.0
-"""How long a stop waits for a caller that reads nothing of its answer."""
+"""How long a stop waits for a client that does not read its answer."""
 
 
 class Server(uvicorn.Server):
-    """A server that ends its event streams before it waits for the requests that are left."""
+    """A uvicorn server that ends its event streams before it waits for the other requests."""
 
     def __init__(self, config: uvicorn.Config, hub: EventHub, welcome: Callable[[], None]) -> None:
         super().__init__(config)
@@ -56,13 +56,13 @@ class Server(uvicorn.Server):
         self._welcome = welcome
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Say so once requests are served and signals are heeded, not earlier."""
+        """Print the welcome only when requests are served and signals are handled."""
         await super().startup(sockets)
         self._welcome()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take the signals without raising them again: what was opened around the server is closed after it."""
+        """Handle the signals without raising them again, so that the surrounding contexts are closed normally."""
         earlier = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
@@ -71,22 +71,22 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Take no more, end the streams, finish the rest."""
+        """Accept no more requests, end the streams, finish the rest."""
         await self._hub.close()
-        cutting_off = asyncio.create_task(self._cut_off())
+        cutter = asyncio.create_task(self._cut_off_unread())
         try:
             await super().shutdown(sockets)
         finally:
-            cutting_off.cancel()
+            cutter.cancel()
 
-    async def _cut_off(self) -> None:
-        """Do not wait for callers that read nothing of their answer: a stream is resumed, a request repeated."""
+    async def _cut_off_unread(self) -> None:
+        """Cut off clients that do not read their answer: they can resume a stream or repeat a request."""
         unread: dict[HttpConnection, int] = {}
         while True:
-            ours: list[HttpConnection] = [
+            connections: list[HttpConnection] = [
                 each for each in self.server_state.connections if isinstance(each, HttpConnection)
             ]
-            sizes = {each: each.unread_bytes for each in ours}
+            sizes = {each: each.unread_bytes for each in connections}
             for connection, size in sizes.items():
                 if 0 < unread.get(connection, 0) <= size:
                     connection.cut_off()
@@ -94,8 +94,16 @@ class Server(uvicorn.Server):
             await asyncio.sleep(UNREAD_SECONDS_MAX)
 
 
+@dataclass(frozen=True, slots=True)
+class AdminToRecover:
+    """Whom `recover-admin` gives a new one-time code; without a tenant, an admin of the platform."""
+
+    tenant_slug: str | None
+    email: str
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
+    """Run a command and return its exit code."""
     parser = argparse.ArgumentParser(prog="mooring-server", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="command")
     for name, text in (
@@ -104,8 +112,8 @@ def main(arguments: list[str] | None = None) -> int:
         ("api", "the API"),
         ("worker", "the workers"),
         ("migrate", "bring the database to this version"),
-        ("rotate-master-key", "make a new master key and wrap every secret with it"),
-        ("recover-admin", "give an admin who cannot sign in any more a new one-time sign-in"),
+        ("rotate-master-key", "create a new master key and wrap every secret with it"),
+        ("recover-admin", "give an admin who can no longer sign in a new one-time code"),
         ("openapi", "print the OpenAPI document"),
     ):
         command = commands.add_parser(name, help=text, description=text)
@@ -113,7 +121,7 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument("--host", default=None, help="address to listen on")
         command.add_argument("--port", type=int, default=None, help="port to listen on; 0 takes a free one")
         if name == "recover-admin":
-            command.add_argument("--tenant", default=None, help="slug of the admin's tenant; none: the platform")
+            command.add_argument("--tenant", default=None, help="slug of the admin's tenant; default: the platform")
             command.add_argument("--email", default=FIRST_ADMIN_EMAIL, help="the admin's e-mail address")
     options = parser.parse_args(arguments)
     if options.command == "openapi":
@@ -123,8 +131,8 @@ def main(arguments: list[str] | None = None) -> int:
         settings = _settings(options)
         configure_logging(settings.log_level, settings.log_format, sys.stderr)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            whom = (getattr(options, "tenant", None), getattr(options, "email", FIRST_ADMIN_EMAIL))
-            return runner.run(_run(options.command, settings, whom))
+            admin = AdminToRecover(getattr(options, "tenant", None), getattr(options, "email", FIRST_ADMIN_EMAIL))
+            return runner.run(_run(options.command, settings, admin))
     except (SettingRefused, MasterKeyRefused, MigrationRefused, EmbeddedPostgresError) as error:
         sys.stderr.write(f"error: {error}\n")
         return 1
@@ -147,8 +155,8 @@ def _settings(options: Any) -> Settings:
     return settings
 
 
-async def _run(command: str, settings: Settings, whom: tuple[str | None, str]) -> int:
-    if command not in ALONE and not settings.database_url:
+async def _run(command: str, settings: Settings, admin: AdminToRecover) -> int:
+    if command not in WITH_EMBEDDED and not settings.database_url:
         raise SettingRefused(
             f"`{command}` needs a PostgreSQL of your own: set {PREFIX}DATABASE_URL, or run `up` for the embedded one"
         )
@@ -161,18 +169,18 @@ async def _run(command: str, settings: Settings, whom: tuple[str | None, str]) -
             return 0
         if command == "rotate-master-key":
             count = await rotate_master_key(url, settings.master_key_path)
-            sys.stdout.write(f"{count} secrets are sealed with a new master key\n")
+            sys.stdout.write(f"sealed {count} secrets with a new master key\n")
             return 0
         if command == "recover-admin":
             async with platform(settings, url, telemetry) as opened:
-                code = opened.first_admin_code or await recover_user(opened.services, *whom)
-            sys.stdout.write(f"One-time sign-in code of {whom[1]}, shown only now: {code}\n")
+                code = opened.first_admin_code or await recover_user(opened.services, admin.tenant_slug, admin.email)
+            sys.stdout.write(f"One-time sign-in code of {admin.email}, shown only now: {code}\n")
             return 0
         running = await stack.enter_async_context(platform(settings, url, telemetry))
         if command in ("up", "serve", "worker"):
             await stack.enter_async_context(workers(running, telemetry))
         if command == "worker":
-            await _until_told_to_stop()
+            await _until_signalled()
             return 0
         await stack.enter_async_context(relay(running))
         await stack.enter_async_context(collecting())
@@ -181,7 +189,7 @@ async def _run(command: str, settings: Settings, whom: tuple[str | None, str]) -
 
 @asynccontextmanager
 async def _embedded(settings: Settings, *, joins: bool) -> AsyncIterator[str]:
-    """The embedded database: one of our own, or (for a short command) the one that `up` runs already."""
+    """The embedded database: a new server, or (for a short command) the one that `up` runs already."""
     database = EmbeddedPostgres(settings.data_path, log=structlog.get_logger("mooring.embedded"))
     if joins and await _answers(database.dsn):
         yield database.dsn
@@ -208,8 +216,10 @@ async def _listen(settings: Settings, running: Platform) -> int:
             family=socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET,
         )
     except OSError as error:
-        raise cannot_listen("the API", (settings.listen_host, settings.listen_port), "LISTEN_PORT", error) from error
-    # What goes out in pieces would else wait for the receipt of the piece before: some 40 ms each.
+        raise cannot_listen(
+            "the API", settings.listen_host, settings.listen_port, error, setting="LISTEN_PORT"
+        ) from error
+    # With Nagle's algorithm each small piece would wait for the acknowledgement of the last one: some 40 ms.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -238,15 +248,15 @@ async def _listen(settings: Settings, running: Platform) -> int:
 
 
 def _welcome(address: str, code: str | None) -> None:
-    """Tell where it listens and, on the first start only, the one-time sign-in; neither goes to the log."""
+    """Print the URL and, on the first start only, the one-time sign-in code; neither goes to the log."""
     lines = [f"Mooring listens on {address}", f"API reference: {address}/docs"]
     if code is not None:
-        place = os.environ.get(CODE_FILE)
-        if place:
-            descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        path = os.environ.get(CODE_FILE)
+        if path:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
             with os.fdopen(descriptor, "w") as file:
                 file.write(code + "\n")
-            lines.append(f"First admin: {FIRST_ADMIN_EMAIL}; the one-time sign-in code is in {Path(place)}")
+            lines.append(f"First admin: {FIRST_ADMIN_EMAIL}; the one-time sign-in code is in {Path(path)}")
         else:
             lines += [
                 f"First admin: {FIRST_ADMIN_EMAIL}",
@@ -257,11 +267,11 @@ def _welcome(address: str, code: str | None) -> None:
     sys.stdout.flush()
 
 
-async def _until_told_to_stop() -> None:
-    told = asyncio.Event()
+async def _until_signalled() -> None:
+    signalled = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
-    await told.wait()
+        asyncio.get_running_loop().add_signal_handler(number, signalled.set)
+    await signalled.wait()
 
 
 if __name__ == "__main__":

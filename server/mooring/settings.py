@@ -1,7 +1,7 @@
-"""Settings: read once from the environment, checked, and handed down.
+"""Settings: read once from the environment, checked, and passed on.
 
-Every setting has a default that is right for a laptop, and one line of explanation, from which `docs/settings.md` is
-made. A value that is not taken stops the start with its name, the value's form, and what is taken.
+Every setting has a default for a laptop and one line of explanation, from which `docs/settings.md` is generated. An
+invalid value stops the start with an error that names the setting, its value and what it accepts.
 """
 
 import math
@@ -17,7 +17,7 @@ PREFIX: Final = "MOORING_"
 
 
 class SettingRefused(Exception):
-    """A setting has a value that is not taken."""
+    """A setting has an invalid value."""
 
 
 def _setting(default: Any, help: str) -> Any:
@@ -25,7 +25,7 @@ def _setting(default: Any, help: str) -> Any:
 
 
 def default_data_dir() -> Path:
-    """Where the embedded database and the master key live when nobody says otherwise."""
+    """The default directory of the embedded database; the master key is next to it."""
     if os.geteuid() == 0:
         return Path("/var/lib/mooring")
     home = os.environ.get("XDG_DATA_HOME") or os.path.join(os.path.expanduser("~"), ".local", "share")
@@ -34,8 +34,6 @@ def default_data_dir() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """All that can be set."""
-
     database_url: str = _setting(
         "", "A PostgreSQL server (15 or newer) of your own. Empty: the embedded one is started."
     )
@@ -51,7 +49,7 @@ class Settings:
     listen_port: int = _setting(7420, "Port that the API listens on; 0 takes a free one.")
     public_url: str = _setting(
         "",
-        "Address under which callers reach the API: the audience of assertions. Empty: the listening address.",
+        "URL under which callers reach the API: the audience of assertions. Empty: the listening address.",
     )
     trusted_proxies: str = _setting(
         "", "Addresses of proxies (comma-separated) whose X-Forwarded-For names the caller's address. Empty: none."
@@ -60,100 +58,106 @@ class Settings:
         0, "Port of the relay, through which apps are reached. 0: the one after the API's; a free one if the API's is."
     )
     relay_url: str = _setting(
-        "", "Address under which nodes and the command line reach this process's relay. Empty: the listening address."
+        "", "URL under which nodes and the command line reach this process's relay. Empty: the listening address."
     )
     relay_endpoints_url: str = _setting(
         "",
-        "Address of endpoints for browsers, a star for the endpoint's own name, such as https://*.apps.example.org. "
+        "URL of endpoints for browsers, with a star for the endpoint's own name, such as https://*.apps.example.org. "
         "Empty: http://*.localhost with the relay's port.",
     )
     database_connections: int = _setting(8, "Connections in each of the two pools of one process.")
     database_connect_timeout_seconds: float = _setting(
-        5.0, "Longest time that making a connection to the database may take; at least 1."
+        5.0, "Longest time that connecting to the database may take; at least 1."
     )
     statement_timeout_seconds: float = _setting(30.0, "Longest time that one database statement may take.")
-    token_cache_seconds: float = _setting(5.0, "How long a process may go on using a token that another one revoked.")
+    token_cache_seconds: float = _setting(
+        5.0, "How long a process may still accept a token that another process revoked."
+    )
     keep_alive_seconds: int = _setting(
         75,
-        "How long a connection may be silent before its first request and between two before it is closed; at least 1.",
+        "How long a connection may be idle, before its first request or between two, until it is closed; at least 1.",
     )
     body_limit_bytes: int = _setting(1_048_576, "Largest request body.")
     body_timeout_seconds: float = _setting(30.0, "Longest time that a request's body may take to arrive.")
     header_limit_bytes: int = _setting(32_768, "Largest sum of request headers.")
     page_size_max: int = _setting(500, "Most items on one page of a list.")
     wait_seconds_max: float = _setting(60.0, "Longest time that a read waits for a change.")
-    rate_limit_per_second: float = _setting(100.0, "Requests per second that one caller may keep up.")
+    rate_limit_per_second: float = _setting(100.0, "Sustained requests per second of one caller.")
     rate_limit_burst: int = _setting(400, "Requests that one caller may send at once.")
     sign_in_limit_per_minute: float = _setting(10.0, "Failed sign-ins and unknown tokens per minute from one address.")
     streams_per_principal: int = _setting(32, "Event streams that one caller may hold open in one process.")
     idempotency_retention_hours: float = _setting(
-        48.0, "How long an answer is kept under its Idempotency-Key; at least 24."
+        48.0, "How long an answer is stored under its Idempotency-Key; at least 24."
     )
     event_retention_days: float = _setting(90.0, "How long events are kept.")
-    audit_retention_days: float = _setting(0.0, "How long audit rows are kept; 0 keeps them for ever.")
+    audit_retention_days: float = _setting(0.0, "How long audit rows are kept; 0 keeps them forever.")
     outbox_retention_days: float = _setting(30.0, "How long ended deliveries are kept.")
     task_retention_days: float = _setting(
-        90.0, "How long ended tasks are kept; those that made, unmade or looked after a sandbox stay, with receipts."
+        90.0, "How long ended tasks are kept; those that created, destroyed or verified a sandbox stay, with receipts."
     )
     task_log_retention_days: float = _setting(30.0, "How long the output of an ended task is kept.")
     check_retention_days: float = _setting(
         90.0, "How long ended checks of artifacts are kept; the last of each kind, and the last that passed, stay."
     )
     token_retention_days: float = _setting(30.0, "How long expired and revoked tokens are kept, for the audit trail.")
-    webhook_attempts_max: int = _setting(12, "How often a delivery is tried before it is a dead letter.")
-    webhook_timeout_seconds: float = _setting(10.0, "How long a webhook's receiver may take.")
+    webhook_attempts_max: int = _setting(12, "How many attempts a delivery gets before it is a dead letter.")
+    webhook_timeout_seconds: float = _setting(10.0, "How long a webhook's receiver may take to answer.")
     webhook_allow_networks: str = _setting(
-        "", "Networks (CIDR, comma-separated) that tenants' addresses may reach although they are private."
+        "", "Private networks (CIDR, comma-separated) that the URLs of tenants may reach anyway."
     )
     registry_url: str = _setting(
-        "", "The platform's own registry (https://host:port), which takes the tokens of this platform. Empty: none."
+        "", "The platform's own registry (https://host:port), which accepts the tokens of this platform. Empty: none."
     )
     registry_service: str = _setting("mooring-registry", "`auth.token.service` of that registry: its name in tokens.")
     registry_issuer: str = _setting("mooring", "`auth.token.issuer` of that registry: this platform's name in tokens.")
-    registry_token_seconds: int = _setting(300, "How long a token for that registry counts; at most 3600.")
+    registry_token_seconds: int = _setting(300, "How long a token for that registry is valid; at most 3600.")
     promotion_grace_days: float = _setting(30.0, "How long something stays deprecated before it may be retired.")
     source_timeout_seconds: float = _setting(
-        120.0, "Longest time that a question to a source may take, and that a check of bytes goes on without any."
+        120.0, "Longest time that a request to a source may take, and that a check waits for the next bytes."
     )
     check_wait_seconds: float = _setting(
-        20.0, "How long registering, verifying and staging wait for their check before they answer that it goes on."
+        20.0, "How long registering, verifying and staging wait for their check before they answer that it is running."
     )
     check_lease_seconds: float = _setting(
-        30.0, "After so long without a word from its holder a check is given to another; at least 3."
+        30.0, "After so long without a heartbeat of its process a check is given to another one; at least 3."
     )
     check_hours_max: float = _setting(72.0, "Longest time that reading one part of an artifact may take in a check.")
-    checks_at_once: int = _setting(4, "Checks of artifacts that one process reads side by side.")
+    checks_at_once: int = _setting(4, "Checks of artifacts that one process runs side by side.")
     source_limit_bytes: int = _setting(1_099_511_627_776, "Largest blob that is read from a source.")
     source_redirect_hosts: str = _setting(
         "", "Hosts (comma-separated, `*.domain` too) that sources of blobs may redirect to besides their own."
     )
-    source_bucket_endpoint: str = _setting("", "Address of the S3 service that `s3://` names. Empty: none is offered.")
-    source_huggingface_endpoint: str = _setting(
-        "", "Address of the hub that `huggingface://` names. Empty: none is offered."
+    source_bucket_endpoint: str = _setting(
+        "", "URL of the S3 service that `s3://` means. Empty: `s3://` is not available."
     )
-    source_file_directory: str = _setting("", "Directory below which `file:` names files. Empty: none is offered.")
-    node_heartbeat_seconds: float = _setting(30.0, "How often agents are asked to poll; each poll is a sign of life.")
+    source_huggingface_endpoint: str = _setting(
+        "", "URL of the hub that `huggingface://` means. Empty: `huggingface://` is not available."
+    )
+    source_file_directory: str = _setting(
+        "", "Directory of the files that `file:` means. Empty: `file:` is not available."
+    )
+    node_heartbeat_seconds: float = _setting(30.0, "How often agents are asked to poll; each poll is a heartbeat.")
     task_lease_seconds: float = _setting(
         90.0, "How long an agent holds a task after its last poll or report; then it is offered again."
     )
-    task_log_limit_bytes: int = _setting(8_388_608, "How much of a task's output is kept.")
+    task_log_limit_bytes: int = _setting(8_388_608, "How much of a task's output is stored.")
     allocation_place_seconds: int = _setting(
-        3_600, "How long a place is looked for before an allocation fails, unless the request says otherwise."
+        3_600, "How long an allocation waits for a place before it fails, unless the request says otherwise."
     )
     node_unreachable_seconds: float = _setting(
-        90.0, "How long a node may be silent before it is called unreachable; at least 5."
+        90.0, "How long a node may send no heartbeat before it is marked as unreachable; at least 5."
     )
-    deploy_seconds: int = _setting(1_800, "How long a launch may take from the moment on that its capacity stands.")
-    operation_seconds: int = _setting(3_600, "How long any other operation may take; a teardown takes what it takes.")
+    deploy_seconds: int = _setting(1_800, "How long a launch may take once its capacity is ready.")
+    operation_seconds: int = _setting(3_600, "How long any other operation may take; a teardown has no limit.")
     step_seconds: int = _setting(1_800, "How long one step of an operation may take.")
     claim_seconds: int = _setting(
-        300, "How long an operation waits for an adapter to take it before it fails with `adapter_unavailable`."
+        300, "How long an operation waits for an adapter to claim it before it fails with `adapter_unavailable`."
     )
-    cancel_seconds: int = _setting(120, "How long an adapter has to end an operation that was cancelled.")
+    cancel_seconds: int = _setting(120, "How long an adapter has to stop an operation that was cancelled.")
     adapter_lease_seconds: float = _setting(
         45.0, "How long an adapter holds an instance after its last heartbeat; then it is offered again; at least 3."
     )
-    shutdown_seconds: float = _setting(20.0, "How long a stop waits for requests that are under way.")
+    shutdown_seconds: float = _setting(20.0, "How long a stop waits for running requests.")
     log_level: str = _setting("info", "debug, info, warning or error.")
     log_format: str = _setting("json", "json, or console for people.")
     otlp_endpoint: str = _setting(
@@ -162,7 +166,6 @@ class Settings:
 
     @property
     def data_path(self) -> Path:
-        """The directory of the embedded database."""
         return Path(self.data_dir) if self.data_dir else default_data_dir()
 
     @property
@@ -177,7 +180,7 @@ _ENDPOINTS = re.compile(r"https?://\*\.[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> Settings:
-    """The settings that the environment names."""
+    """Read the settings from the environment; raises SettingRefused."""
     source = os.environ if environment is None else environment
     given: dict[str, Any] = {}
     for each in fields(Settings):
@@ -214,7 +217,7 @@ def _check(settings: Settings) -> None:
     if settings.relay_listen_port > 65_535:
         raise SettingRefused(f"{PREFIX}RELAY_LISTEN_PORT must be at most 65535; it is {settings.relay_listen_port}")
     if settings.relay_endpoints_url and not _ENDPOINTS.fullmatch(settings.relay_endpoints_url):
-        raise SettingRefused(f"{PREFIX}RELAY_ENDPOINTS_URL must be an address such as https://*.apps.example.org")
+        raise SettingRefused(f"{PREFIX}RELAY_ENDPOINTS_URL must be a URL such as https://*.apps.example.org")
     if settings.keep_alive_seconds < 1:
         raise SettingRefused(f"{PREFIX}KEEP_ALIVE_SECONDS must be at least 1")
     if settings.database_connections < 1:
@@ -243,7 +246,7 @@ def _check(settings: Settings) -> None:
         raise SettingRefused(f"{PREFIX}LOG_FORMAT must be json or console; it is {settings.log_format!r}")
     if not settings.database_url and _below(settings.master_key_path, settings.data_path):
         raise SettingRefused(
-            f"{PREFIX}MASTER_KEY_FILE must lie outside of the database's directory {settings.data_path}, "
+            f"{PREFIX}MASTER_KEY_FILE must be outside of the database's directory {settings.data_path}, "
             "so that a copy of one is not a copy of both"
         )
 

@@ -1,7 +1,7 @@
-"""Puts the parts together: the one place that knows all of them.
+"""Builds the platform from its parts: the one place that knows all of them.
 
-A platform is opened from settings and a database address, and closed again, in that order: requests first, then
-workers, then the hub, then the database. What it needs from outside, it is given; what it starts, it stops.
+A platform is opened from settings and the URL of a database, and closed in this order: requests, workers, hub,
+database. Whatever it starts, it stops.
 """
 
 import asyncio
@@ -44,10 +44,10 @@ from mooring.storage.kernel.hub import EventHub
 from mooring.storage.kernel.migrate import missing
 from mooring.storage.records import delivery as deliveries
 from mooring.workers.loop import WorkerLoop
-from mooring.workers.registry import roster
+from mooring.workers.registry import all_workers
 
-KEEP_SECONDS = 30.0
-HEARD_SECONDS = 5.0
+BOOKKEEPING_SECONDS = 30.0
+HEARTBEAT_FLUSH_SECONDS = 5.0
 
 log = logging.getLogger("mooring")
 
@@ -83,7 +83,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
         await hub.open()
         if ready_key_file(settings.master_key_path, await stored.master_keys(database)):
             log.warning(
-                "a master key was made in %s: keep a copy of it apart from the database's", settings.master_key_path
+                "created a master key in %s; store a copy of it apart from the database", settings.master_key_path
             )
         clock = SystemClock()
         secrets = SecretBox(settings.master_key_path)
@@ -93,12 +93,12 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
         await make_signing_key(services)
         reader.own = await _own_registry(services)
         authenticator = Authenticator(database, clock, settings.token_cache_seconds)
-        homes = ProjectTenantCache(database)
+        project_tenants = ProjectTenantCache(database)
         dispatcher = TaskDispatcher(services)
         hub.on_event(authenticator.forget)
         hub.on_commit(authenticator.forget_after)
-        hub.on_event(homes.forget)
-        hub.on_commit(homes.forget_after)
+        hub.on_event(project_tenants.forget)
+        hub.on_commit(project_tenants.forget_after)
         hub.on_event(services.fleet.forget)
         hub.on_commit(services.fleet.forget_after)
         tools = AppState(
@@ -106,13 +106,13 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
             authenticator=authenticator,
             failures=RateLimit(settings.sign_in_limit_per_minute / 60, max(5.0, settings.sign_in_limit_per_minute)),
             telemetry=telemetry,
-            projects=homes,
+            projects=project_tenants,
             dispatcher=dispatcher,
             claims=ClaimBroker(services),
             addresses=[settings.public_url.rstrip("/")] if settings.public_url else [],
             readiness=lambda: _readiness(database, hub),
         )
-        async with _kept(tools), _heard(services), _read(services), dispatcher:
+        async with _bookkeeping(tools), _heartbeats(services), _artifact_checks(services), dispatcher:
             yield Platform(services, tools, Application(tools), code)
     finally:
         await hub.close()
@@ -124,8 +124,8 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
 
 
 @asynccontextmanager
-async def _read(services: Services) -> AsyncIterator[None]:
-    """Read checks of artifacts while the platform is open, then let others go on with them."""
+async def _artifact_checks(services: Services) -> AsyncIterator[None]:
+    """Let checks of artifacts run while the platform is open, then hand them back to other processes."""
     try:
         yield
     finally:
@@ -133,14 +133,14 @@ async def _read(services: Services) -> AsyncIterator[None]:
         try:
             count = await hand_back(services, held)
         except (Refusal, asyncpg.PostgresError, TimeoutError) as error:
-            log.warning("checks that are read here are left to their leases: %s", error)
+            log.warning("cannot hand back running checks; other processes take them when the leases expire: %s", error)
         else:
             if count:
-                log.info("%d checks are handed back", count)
+                log.info("handed back %d running checks", count)
 
 
 async def _own_registry(services: Services) -> OwnRegistry | None:
-    """The platform's own registry, when there is one; its signing pair is made in any case, to set it up with."""
+    """The platform's own registry, if it has one; its signing key is created in any case, to set up a registry with."""
     settings, pair = services.settings, await registry_pair(services)
     if not settings.registry_url:
         return None
@@ -168,22 +168,22 @@ async def _readiness(database: Database, hub: EventHub) -> list[str]:
 
 
 @asynccontextmanager
-async def _kept(tools: AppState) -> AsyncIterator[None]:
-    """Write down now and then which tokens were used, and count what waits in the outbox."""
+async def _bookkeeping(tools: AppState) -> AsyncIterator[None]:
+    """Persist from time to time which tokens were used, and count what waits in the outbox."""
     waiting: dict[tuple[str, ...], float] = {}
     tools.telemetry.watch("mooring_outbox_deliveries", lambda: waiting)
 
-    async def keep() -> None:
+    async def run() -> None:
         while True:
             try:
                 waiting.update(await deliveries.counts(tools.services.database))
                 await tools.authenticator.flush_last_used()
             except (Refusal, asyncpg.PostgresError, TimeoutError) as error:
-                waiting.clear()  # no number is better than an old one
-                log.warning("the use of tokens and the outbox could not be looked after: %s", error)
-            await asyncio.sleep(KEEP_SECONDS)
+                waiting.clear()  # no number is better than a stale one
+                log.warning("cannot persist the use of tokens or count the outbox; retrying: %s", error)
+            await asyncio.sleep(BOOKKEEPING_SECONDS)
 
-    task = asyncio.create_task(keep())
+    task = asyncio.create_task(run())
     try:
         yield
     finally:
@@ -192,21 +192,21 @@ async def _kept(tools: AppState) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _heard(services: Services) -> AsyncIterator[None]:
-    """Write down every few seconds which nodes were heard of, and once more at the end."""
+async def _heartbeats(services: Services) -> AsyncIterator[None]:
+    """Persist the heartbeats of nodes every few seconds, and once more at the end."""
 
     async def flush() -> None:
         try:
             await services.presence.flush(services.database, services.clock.now())
         except (Refusal, asyncpg.PostgresError, TimeoutError) as error:
-            log.warning("who was heard of could not be written down; it is tried again: %s", error)
+            log.warning("cannot persist node heartbeats; retrying: %s", error)
 
-    async def keep() -> None:
+    async def run() -> None:
         while True:
-            await asyncio.sleep(HEARD_SECONDS)
+            await asyncio.sleep(HEARTBEAT_FLUSH_SECONDS)
             await flush()
 
-    task = asyncio.create_task(keep())
+    task = asyncio.create_task(run())
     try:
         yield
     finally:
@@ -215,15 +215,15 @@ async def _heard(services: Services) -> AsyncIterator[None]:
         await flush()
 
 
-def cannot_listen(who: str, where: tuple[str, int], setting: str, error: OSError) -> SettingRefused:
-    """One line that says which port is taken, and by what it is changed."""
+def cannot_listen(who: str, host: str, port: int, error: OSError, *, setting: str) -> SettingRefused:
+    """An error that names the port, and the setting that changes it."""
     why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-    return SettingRefused(f"{who} cannot listen on {where[0]} port {where[1]}: {why}; {PREFIX}{setting} sets another")
+    return SettingRefused(f"{who} cannot listen on {host} port {port}: {why}; {PREFIX}{setting} sets another")
 
 
 @asynccontextmanager
 async def relay(running: Platform) -> AsyncIterator[Relay]:
-    """Listen for nodes, viewers and browsers; who listens where is told to the API."""
+    """Listen for nodes, viewers and browsers, and tell the API the URLs of the relay."""
     settings, tools = running.services.settings, running.tools
     port_wanted = settings.relay_listen_port or (settings.listen_port + 1 if settings.listen_port else 0)
     try:
@@ -233,15 +233,17 @@ async def relay(running: Platform) -> AsyncIterator[Relay]:
             family=socket.AF_INET6 if ":" in settings.listen_host else socket.AF_INET,
         )
     except OSError as error:
-        raise cannot_listen("the relay", (settings.listen_host, port_wanted), "RELAY_LISTEN_PORT", error) from error
+        raise cannot_listen(
+            "the relay", settings.listen_host, port_wanted, error, setting="RELAY_LISTEN_PORT"
+        ) from error
     host, port = listening.getsockname()[:2]
     address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     tools.relay.url = settings.relay_url.rstrip("/") or address
     tools.relay.endpoints_url = settings.relay_endpoints_url or f"http://*.localhost:{port}"
-    desk = TunnelRegistry(running.services, tools.relay.url)
+    tunnels = TunnelRegistry(running.services, tools.relay.url)
     domain = tools.relay.endpoints_url.partition("*.")[2].partition(":")[0]
-    proxy = Proxy(running.services, desk, domain, secure=tools.relay.endpoints_url.startswith("https:"))
-    serving = Relay(running.services, tools.authenticator.caller, desk, proxy)
+    proxy = Proxy(running.services, tunnels, domain, secure=tools.relay.endpoints_url.startswith("https:"))
+    serving = Relay(running.services, tools.authenticator.caller, tunnels, proxy)
     server = await asyncio.start_server(serving.accept, sock=listening, limit=2 * HEAD_MAX)
     try:
         yield serving
@@ -252,8 +254,8 @@ async def relay(running: Platform) -> AsyncIterator[Relay]:
 
 @asynccontextmanager
 async def workers(running: Platform, telemetry: Telemetry) -> AsyncIterator[None]:
-    """Run every worker; on the way out each finishes its tick and hands its leases back."""
-    loops = [WorkerLoop(worker, telemetry.worker_tick) for worker in roster(running.services)]
+    """Run every worker; at the end each finishes its tick and hands back its leases."""
+    loops = [WorkerLoop(worker, telemetry.worker_tick) for worker in all_workers(running.services)]
 
     def wake(event: Event) -> None:
         for loop in loops:

@@ -100,7 +100,7 @@ def test_a_master_key_within_the_data_is_refused_however_it_is_written(place: st
     (tmp_path / "link").symlink_to(tmp_path / "data")
     environment = {"MOORING_DATA_DIR": str(tmp_path / "data"), "MOORING_MASTER_KEY_FILE": str(tmp_path / place)}
 
-    with pytest.raises(SettingRefused, match="MOORING_MASTER_KEY_FILE must lie outside"):
+    with pytest.raises(SettingRefused, match="MOORING_MASTER_KEY_FILE must be outside"):
         read_settings(environment)
     # With a database of one's own there is no directory of ours to keep it out of.
     own = read_settings(environment | {"MOORING_DATABASE_URL": "postgresql://db/mooring"})

@@ -18,7 +18,7 @@ from typing import Final
 NAMESPACE_KINDS: Final = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 ENVIRONMENT_MAX_BYTES: Final = 2_097_152
 _ABSENT: Final = {errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM, errno.EINVAL}
-"""What a process that ends, or is not ours to see, answers with; EINVAL is the answer for the mounts of an ending one."""
+"""How a process that ends, or is not ours to see, answers; EINVAL comes from the mounts of an ending one."""
 _KERNEL_THREAD: Final = 0x0020_0000  # a flag in /proc/<pid>/stat
 _LISTENING: Final = "0A"
 _LINGERING: Final = {"06", "03", "0C"}  # owned by no process: the kernel finishes the last packets of a connection
@@ -212,7 +212,8 @@ def namespace_numbers(directory: str) -> dict[str, int]:
     for kind in NAMESPACE_KINDS:
         try:
             namespace = parse_namespace(os.readlink(f"{directory}/ns/{kind}"))
-        except OSError:
+        except OSError as error:
+            _check_absent(error)
             continue
         if namespace is not None:
             found[kind] = namespace[1]
@@ -230,7 +231,8 @@ def threads(pid: int) -> list[int]:
     """The threads of a process, itself among them."""
     try:
         return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
-    except OSError:
+    except OSError as error:
+        _check_absent(error)
         return []
 
 

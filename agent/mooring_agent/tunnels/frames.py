@@ -1,10 +1,10 @@
 """The frames of a tunnel: one letter, the number of a stream, a length, bytes.
 
 One tunnel carries many streams: connections to ports of one sandbox, or one command with a terminal or with pipes. The
-end of a direction, a new window size and an exit code are told as what they are. `o` open, `d` data, `w` data of a
-command's standard error where that is apart from its output, `a` room for so many bytes more, `e` end of this
-direction, `r` window size, `s` signal, `x` exit code, `f` failure, `c` close. Each direction of a stream may have
-`WINDOW` bytes on the way that were not acknowledged by `a`: a slow reader holds up its own stream and no other.
+letters: `o` open, `d` data, `w` data of a command's standard error where that is separate from its output, `a` credit
+for so many more bytes, `e` end of this direction, `r` window size, `s` signal, `x` exit code, `f` failure, `c` close.
+Each direction of a stream may have `WINDOW` bytes in flight that were not acknowledged by `a`: a slow reader delays its
+own stream and no other.
 """
 
 import asyncio
@@ -21,20 +21,18 @@ KINDS: Final = frozenset((OPEN, DATA, ERRORS, ROOM, END, RESIZE, SIGNAL, EXIT, F
 
 
 class FrameRefused(Exception):
-    """What came is no frame, or not one that may come now."""
+    """A malformed frame, or one that is not allowed now."""
 
 
 @dataclass(frozen=True, slots=True)
 class TunnelFrame:
-    """One frame."""
-
     kind: bytes
     stream: int
     data: bytes = b""
 
 
 async def read_frame(reader: asyncio.StreamReader) -> TunnelFrame | None:
-    """The next frame; none when the other side is gone."""
+    """The next frame; None when the other side is gone."""
     try:
         kind, stream, length = HEAD.unpack(await reader.readexactly(HEAD.size))
     except asyncio.IncompleteReadError as error:
@@ -42,7 +40,7 @@ async def read_frame(reader: asyncio.StreamReader) -> TunnelFrame | None:
             raise FrameRefused("a tunnel ended within a frame") from error
         return None
     if kind not in KINDS or length > FRAME_MAX:
-        raise FrameRefused(f"a frame {kind!r} of {length} bytes is none of ours")
+        raise FrameRefused(f"unknown frame {kind!r} of {length} bytes")
     try:
         return TunnelFrame(kind, stream, await reader.readexactly(length))
     except asyncio.IncompleteReadError as error:
@@ -50,7 +48,6 @@ async def read_frame(reader: asyncio.StreamReader) -> TunnelFrame | None:
 
 
 def packed(kind: bytes, stream: int, data: bytes = b"") -> bytes:
-    """A frame's bytes."""
     if len(data) > FRAME_MAX:
-        raise ValueError(f"a frame holds at most {FRAME_MAX} bytes")
+        raise ValueError(f"a frame has at most {FRAME_MAX} bytes")
     return HEAD.pack(kind, stream, len(data)) + data

@@ -1,12 +1,13 @@
-"""The ASGI application: every request takes the same way.
+"""The ASGI application: every request takes the same path.
 
-Correlation, limits, route, caller, permission, parsing, handler, answer. What is refused on the way is answered as a
-problem document with the same headers; what is denied leaves an audit row. Nothing of the body is read before the
-caller is known to be allowed.
+Correlation, limits, route, caller, permission, parsing, category, handler, response. A refusal on the way is answered
+with a problem document and the same headers; a denial leaves an audit row. The body is not read before the caller is
+known to be allowed.
 """
 
 import hashlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
@@ -16,6 +17,7 @@ from mooring.api import trace
 from mooring.api.auth import bearer
 from mooring.api.auth_cache import AuthCache, AuthorizedRequest
 from mooring.api.body import read_body, too_large
+from mooring.api.category_access import require_category
 from mooring.api.limits import RateLimit
 from mooring.api.parse import decode_body, decode_form, decode_query, require_ids
 from mooring.api.problem import MEDIA_TYPE, STATUS, problem
@@ -39,13 +41,21 @@ PATH_LENGTH_MAX: Final = 2_000
 JSON: Final = "application/json"
 STRANGERS_PER_SECOND: Final = 5.0
 STRANGERS_BURST: Final = 100
-"""WebSockets that one address may open before it has shown a token."""
+"""How many WebSockets one address may open before it has sent a token."""
 DENIALS: Final = frozenset({Code.GRANT_EXCEEDS_CEILING, Code.PERMISSION_DENIED, Code.SIGN_IN_REFUSED})
-"""What a caller who may use a route is denied for what he asks of it."""
+"""Refusals of callers who may use the route, but not for what they ask; they leave an audit row too."""
 
 Scope_ = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestObservation:
+    """The labels of a request, and what telemetry records of it."""
+
+    traced: trace.RequestTrace
+    observed: ObservedRequest
 
 
 class Application:
@@ -59,51 +69,51 @@ class Application:
         self._settings = settings
         self._rate = RateLimit(settings.rate_limit_per_second, settings.rate_limit_burst)
         self._strangers = RateLimit(STRANGERS_PER_SECOND, STRANGERS_BURST)
-        self._admissions = AuthCache(tools.authenticator)
+        self._auth_cache = AuthCache(tools.authenticator)
         self._decoders = {each.body: msgspec.json.Decoder(each.body) for each in ROUTES if each.body and not each.form}
 
     async def __call__(self, scope: Scope_, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            raise RuntimeError(f"no {scope['type']} is served here")
+            raise RuntimeError(f"ASGI scope {scope['type']} is not supported")
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         traced = trace.begin(headers, self._tools.services.clock)
         with self._telemetry.request(scope["method"], traced) as observed:
             try:
-                reply = await self._reply(scope, headers, receive, (traced, observed))
+                response = await self._reply(scope, headers, receive, RequestObservation(traced, observed))
             except Refusal as refusal:
-                reply = self._refused(refusal, traced)
+                response = self._refused(refusal, traced)
                 observed.code = refusal.code.value
-            except Exception as error:  # noqa: BLE001  the caller gets a problem, the log its cause
+            except Exception as error:  # noqa: BLE001  the caller gets a problem document, the log gets the cause
                 observed.failed(error)
-                reply = self._refused(Refusal(Code.INTERNAL, "Mooring failed; its log says why"), traced)
+                response = self._refused(Refusal(Code.INTERNAL, "Mooring failed; its log has the cause"), traced)
                 observed.code = Code.INTERNAL.value
-            observed.status = reply.status if isinstance(reply, Response) else 200
-            if isinstance(reply, (StreamingResponse, WebSocketResponse)):
+            observed.status = response.status if isinstance(response, Response) else 200
+            if isinstance(response, (StreamingResponse, WebSocketResponse)):
                 observed.begin_stream()
-            await self._send(reply, traced, (scope, receive, send))
+            await self._send(response, traced, scope=scope, receive=receive, send=send)
 
     async def _reply(
         self,
         scope: Scope_,
         headers: dict[str, str],
         receive: Receive,
-        traced_observed: tuple[trace.RequestTrace, ObservedRequest],
+        observation: RequestObservation,
     ) -> Response | StreamingResponse | WebSocketResponse:
-        traced, observed = traced_observed
+        traced, observed = observation.traced, observation.observed
         self._bound(scope)
         if traced.refusal is not None:
             raise traced.refusal
         authorization = headers.get("authorization")
         if authorization is None and wants_websocket(scope) and self._route(scope["path"], "GET")[0].websocket:
-            return self._unnamed(scope, headers, receive, traced_observed)
-        admitted = self._admissions.before(scope, authorization)
-        if admitted is None:
-            admitted = await self._admit(scope, headers, traced_observed)
-            self._admissions.keep(scope, authorization, admitted)
+            return self._websocket_without_token(scope, headers, receive, observation)
+        authorized = self._auth_cache.get(scope, authorization)
+        if authorized is None:
+            authorized = await self._admit(scope, headers, observation)
+            self._auth_cache.store(scope, authorization, authorized)
         else:
-            observed.route, observed.caller, observed.place = admitted.route.key, admitted.caller, admitted.place
-            self._rate.take(admitted.caller.actor.id)
-        route, caller, place, acting, arguments = admitted
+            observed.route, observed.caller, observed.place = authorized.route.key, authorized.caller, authorized.place
+            self._rate.take(authorized.caller.actor.id)
+        route, caller, place, acting, arguments = authorized
         body = b""
         if route.method != "GET":
             body = await self._body(route, headers, scope, receive)
@@ -111,7 +121,7 @@ class Application:
                 decode = decode_form if route.form else decode_body
                 arguments = {**arguments, "body": decode(body, route.body, self._decoders.get(route.body))}
         clock = self._tools.services.clock
-        call = RequestContext(
+        request = RequestContext(
             tools=self._tools,
             route=route,
             caller=caller,
@@ -125,46 +135,47 @@ class Application:
             gone=scope.get(GONE),
         )
         try:
-            return _answer(route, await route.handler(call, **arguments))
+            await require_category(request, arguments)
+            return _to_response(route, await route.handler(request, **arguments))
         except Refusal as refusal:
             if refusal.code in DENIALS and (route.mutates or route.read_only or route.scope is Scope.RUNTIME):
-                await self._record_denial(call, refusal)
+                await self._record_denial(request, refusal)
             raise
 
-    def _unnamed(
+    def _websocket_without_token(
         self,
         scope: Scope_,
         headers: dict[str, str],
         receive: Receive,
-        traced_observed: tuple[trace.RequestTrace, ObservedRequest],
+        observation: RequestObservation,
     ) -> WebSocketResponse:
-        """A WebSocket whose caller says who he is in the first message; how many wait for that is bounded."""
+        """A WebSocket whose caller sends the token in the first message; how many may wait for it is bounded."""
         self._strangers.take(f"address {_remote(scope)}")
 
         async def admit(token: str) -> WebSocketResponse:
             named = {**headers, "authorization": f"Bearer {token}"}
-            reply = await self._reply(scope, named, receive, traced_observed)
+            reply = await self._reply(scope, named, receive, observation)
             if not isinstance(reply, WebSocketResponse):
-                raise Refusal(Code.MALFORMED_REQUEST, "this address does not go on as a WebSocket")
+                raise Refusal(Code.MALFORMED_REQUEST, "this endpoint is not a WebSocket")
             return reply
 
         return WebSocketResponse(accept(headers), admit=admit)
 
     async def _record_denial(self, request: RequestContext, refusal: Refusal) -> None:
-        """What the core denies, such as a role beyond the caller's own, leaves its row as any other denial does."""
+        """Record a denial by the core, such as a role above the caller's own, like any other denial."""
         caller, route = request.caller, request.route
         project_id = _known_project(caller, request.place)
-        action = str(refusal.details.get("action", route.action))  # an app action has a key of its own
+        action = str(refusal.details.get("action", route.action))  # an app action has its own key
         audited = AuditRecord(action, route.noun, None, caller.tenant_id, project_id, reason=refusal.detail)
         await record_refusal(
             self._tools.services.database, request.context, audited, AccessDecision.DENIED.value, request.origin
         )
 
     async def _admit(
-        self, scope: Scope_, headers: dict[str, str], traced_observed: tuple[trace.RequestTrace, ObservedRequest]
+        self, scope: Scope_, headers: dict[str, str], observation: RequestObservation
     ) -> AuthorizedRequest:
-        """Find the route and the caller, and let him in or not."""
-        traced, observed = traced_observed
+        """Find the route and the caller, and check that the caller may use the route."""
+        traced, observed = observation.traced, observation.observed
         route, values = self._route(scope["path"], scope["method"])
         observed.route = route.key
         remote = _remote(scope)
@@ -187,21 +198,23 @@ class Application:
         if sum(len(name) + len(value) for name, value in scope["headers"]) > limit:
             raise Refusal(Code.BODY_TOO_LARGE, f"the headers are larger than {limit} bytes", {"limit_bytes": limit})
         if len(scope["path"]) + len(scope["query_string"]) > PATH_LENGTH_MAX * 2:
-            raise Refusal(Code.MALFORMED_REQUEST, f"the address is longer than {PATH_LENGTH_MAX * 2} characters")
+            raise Refusal(Code.MALFORMED_REQUEST, f"the URL is longer than {PATH_LENGTH_MAX * 2} characters")
 
     def _route(self, path: str, method: str) -> tuple[Route, list[str]]:
         found = self._table.find(path)
         if found is None:
-            raise Refusal(Code.NOT_FOUND, "there is no such endpoint; see /docs")
+            raise Refusal(Code.NOT_FOUND, "this endpoint does not exist; see /docs")
         methods, values = found
         route = methods.get(method)
         if route is None:
             allowed = sorted(methods)
-            raise Refusal(Code.METHOD_NOT_ALLOWED, f"this path takes {', '.join(allowed)}", {"allowed": allowed})
+            raise Refusal(Code.METHOD_NOT_ALLOWED, f"this path supports {', '.join(allowed)}", {"allowed": allowed})
         return route, values
 
     async def _place(self, route: Route, parameters: dict[str, str], caller: Caller) -> Place:
-        """Where the request acts; whose a project is, is looked up for the platform's people, who name no tenant."""
+        """The place that the request acts in; for platform staff, who name no tenant, the project's tenant is looked
+        up.
+        """
         if route.scope is Scope.RUNTIME:
             return _own_project(caller)
         tenant_id, project_id = parameters.get("tenant_id"), parameters.get("project_id")
@@ -218,8 +231,10 @@ class Application:
             return await self._tools.authenticator.caller(token)
         except Refusal as refusal:
             if refusal.code is Code.UNAUTHENTICATED:
-                self._tools.failures.take(f"address {origin.remote_address}")  # too many: 429, and no audit row
-                await self._record(ANONYMOUS, route, Place(Scope.PUBLIC), (traced, origin, "refused"))
+                self._tools.failures.take(
+                    f"address {origin.remote_address}"
+                )  # too many failures: 429 without an audit row
+                await self._record_unauthenticated(route, traced, origin)
             raise
 
     async def _authorize(
@@ -234,24 +249,21 @@ class Application:
                 access = AccessDecision.HIDDEN
             elif access is AccessDecision.ALLOWED:
                 return
-        # A denial belongs to the trail of the caller's own home: a stranger writes into nobody else's.
+        # A denial goes into the audit trail of the caller's own tenant, never into that of another one.
         audited = AuditRecord(route.action, route.noun, None, caller.tenant_id, _known_project(caller, place))
         await record_refusal(self._tools.services.database, context, audited, access.value, origin)
         if access is AccessDecision.HIDDEN:
             raise Refusal(Code.NOT_FOUND, f"there is no such {place.scope}, or you may not see it")
-        why = f"{route.action} is not allowed to this caller here"
+        why = f"this caller does not have {route.action} here"
         if place.scope is Scope.RUNTIME and place.project_id is None:
-            why = "only the operator account of an instance, a service account of its project, acts as its adapter"
+            why = "only the operator account of an instance, a service account of its project, can act as its adapter"
         raise Refusal(Code.PERMISSION_DENIED, why, {"action": route.action})
 
-    async def _record(
-        self, caller: Caller, route: Route, place: Place, how: tuple[trace.RequestTrace, Origin, str]
-    ) -> None:
-        traced, origin, outcome = how
+    async def _record_unauthenticated(self, route: Route, traced: trace.RequestTrace, origin: Origin) -> None:
         clock = self._tools.services.clock
-        context = DecisionContext(caller.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint)
-        audited = AuditRecord(route.action, route.noun, None, place.tenant_id, place.project_id)
-        await record_refusal(self._tools.services.database, context, audited, outcome, origin)
+        context = DecisionContext(ANONYMOUS.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint)
+        audited = AuditRecord(route.action, route.noun, None, None, None)
+        await record_refusal(self._tools.services.database, context, audited, "refused", origin)
 
     async def _body(self, route: Route, headers: dict[str, str], scope: Scope_, receive: Receive) -> bytes:
         limit = self._settings.body_limit_bytes
@@ -261,10 +273,10 @@ class Application:
         elif len(body) > limit:
             raise too_large(limit)
         if route.body is not None:
-            wanted = "application/x-www-form-urlencoded" if route.form else JSON
-            given = headers.get("content-type", "").partition(";")[0].strip().lower()
-            if given != wanted:
-                raise Refusal(Code.MEDIA_TYPE_UNSUPPORTED, f"the body must be {wanted}, not {given or 'nothing'}")
+            expected = "application/x-www-form-urlencoded" if route.form else JSON
+            sent = headers.get("content-type", "").partition(";")[0].strip().lower()
+            if sent != expected:
+                raise Refusal(Code.MEDIA_TYPE_UNSUPPORTED, f"the body must be {expected}, not {sent or 'unspecified'}")
         return body
 
     def _arguments(self, route: Route, parameters: dict[str, str], query_string: bytes) -> dict[str, Any]:
@@ -289,55 +301,58 @@ class Application:
 
     async def _send(
         self,
-        reply: Response | StreamingResponse | WebSocketResponse,
+        response: Response | StreamingResponse | WebSocketResponse,
         traced: trace.RequestTrace,
-        asgi: tuple[Scope_, Receive, Send],
+        *,
+        scope: Scope_,
+        receive: Receive,
+        send: Send,
     ) -> None:
-        scope, receive, send = asgi
         common = {
             "x-correlation-id": traced.correlation_id,
             "traceparent": traced.traceparent,
             "cache-control": "no-store",
             "x-content-type-options": "nosniff",
         }
-        if isinstance(reply, (StreamingResponse, WebSocketResponse)):
-            await reply.send(common, send, receive)
+        if isinstance(response, (StreamingResponse, WebSocketResponse)):
+            await response.send(common, send, receive)
             return
-        headers = common | reply.headers
-        if reply.body:
-            headers["content-type"] = reply.media_type
-        if reply.status != 204:
-            headers["content-length"] = str(len(reply.body))
+        headers = common | response.headers
+        if response.body:
+            headers["content-type"] = response.media_type
+        if response.status != 204:
+            headers["content-length"] = str(len(response.body))
         if ANSWER in scope.get("extensions", ()):
-            await send({"type": ANSWER, "status": reply.status, "headers": headers, "body": reply.body})
+            await send({"type": ANSWER, "status": response.status, "headers": headers, "body": response.body})
             return
         raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": reply.status, "headers": raw})
-        await send({"type": "http.response.body", "body": reply.body})
+        await send({"type": "http.response.start", "status": response.status, "headers": raw})
+        await send({"type": "http.response.body", "body": response.body})
 
 
 def _own_project(caller: Caller) -> Place:
-    """The one project of a service account; nobody else has one."""
+    """The one project of a service account; other callers have none."""
     if caller.actor.kind is not PrincipalKind.SERVICE_ACCOUNT:
         return Place(Scope.RUNTIME)
     return Place(Scope.RUNTIME, caller.tenant_id, next(iter(caller.authority.projects), None))
 
 
 def _bearer(route: Route, authorization: str | None) -> str | None:
-    """The caller's token; a public route takes other schemes too and reads them itself."""
+    """The caller's token; public routes accept other schemes too and read them themselves."""
     return None if route.scope is Scope.PUBLIC else bearer(authorization)
 
 
 def _remote(scope: Scope_) -> str | None:
-    """The caller's address, where there is one."""
+    """The caller's address, if known."""
     client = scope.get("client")
     return client[0] if client else None
 
 
 def _acting(place: Place, caller: Caller) -> Acting:
-    """For whom the database is asked: a tenant's caller for its own tenant, whatever place it names.
+    """The tenant for which the database is queried: the caller's own, whatever place the request names.
 
-    So the second lock holds without the first: what the permissions let through by mistake finds no foreign row.
+    This is a second line of defence: if the permission check let something through by mistake, row-level security still
+    hides the rows of other tenants.
     """
     if place.scope is Scope.PUBLIC:
         return Acting()
@@ -357,19 +372,19 @@ def _idempotency(
     if not 1 <= len(key) <= IDEMPOTENCY_KEY_MAX or not key.isascii() or not key.isprintable():
         raise Refusal(
             Code.HEADER_INVALID,
-            f"Idempotency-Key takes 1 to {IDEMPOTENCY_KEY_MAX} printable ASCII characters",
+            f"Idempotency-Key must have 1 to {IDEMPOTENCY_KEY_MAX} printable ASCII characters",
             {"header": "Idempotency-Key"},
         )
     fingerprint = hashlib.sha256()
     limit = caller.authority.limit
-    # A token that was narrowed is told nothing that was told to a wider one of the same principal.
+    # A narrowed token must not get a stored response that a wider token of the same principal got.
     narrowed = () if limit is None else (",".join(sorted(limit)).encode(),)
     for part in (scope["path"].encode(), scope["query_string"], body, *narrowed):
         fingerprint.update(len(part).to_bytes(8) + part)
     return IdempotencyRequest(caller.actor.id, route.key, key, fingerprint.digest())
 
 
-def _answer(route: Route, result: Any) -> Response | StreamingResponse | WebSocketResponse:
+def _to_response(route: Route, result: Any) -> Response | StreamingResponse | WebSocketResponse:
     if isinstance(result, (Response, StreamingResponse, WebSocketResponse)):
         return result
     if isinstance(result, Answered):

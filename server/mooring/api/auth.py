@@ -1,8 +1,8 @@
 """From a bearer token to a caller, with a cache of a few seconds.
 
-A token that was revoked elsewhere may go on counting for the cache's time and no longer; within this process, and as
-soon as the event arrives from another one, it is dropped at once. Unknown tokens are not cached: guessing is slowed
-down by the limit on failures instead.
+A token that was revoked on another replica may stay valid for the cache's lifetime at most; in this process, and as
+soon as the event arrives from another one, it is dropped at once. Unknown tokens are not cached: the limit on failures
+slows down guessing instead.
 """
 
 from collections import OrderedDict
@@ -22,9 +22,9 @@ from mooring.storage.kernel.database import Database
 CACHE_MAX: Final = 20_000
 TOKEN_LENGTH_MAX: Final = 200
 NODE_CACHE_TIME: Final = timedelta(minutes=5)
-"""Thousands of agents poll every half minute: a look-up for each poll would cost more than all else that a poll does.
+"""Thousands of agents poll every half minute: a look-up for each poll would cost more than everything else it does.
 
-A node's token is never revoked by itself; with the node's retirement, which is an event, the cache is dropped.
+A node's token is never revoked on its own; the node's retirement is an event, which drops the cache.
 """
 CHANGES_AUTHORITY: Final = frozenset(
     {
@@ -44,7 +44,7 @@ CHANGES_AUTHORITY: Final = frozenset(
 
 
 class Authenticator:
-    """Knows who calls."""
+    """Finds the caller of a token."""
 
     def __init__(self, database: Database, clock: Clock, cache_seconds: float) -> None:
         self._database = database
@@ -55,32 +55,32 @@ class Authenticator:
         self._used: set[str] = set()
 
     def forget(self, event: Event) -> None:
-        """Drop the cache when an event changed what somebody holds."""
+        """Drop the cache if the event changes anybody's authority."""
         self.forget_after(event.type)
 
     def forget_after(self, event_type: str) -> None:
-        """Drop the cache when an event of this type changes what somebody holds."""
+        """Drop the cache if events of this type change anybody's authority."""
         if event_type in CHANGES_AUTHORITY:
             self.clear()
 
     def clear(self) -> None:
-        """Look every token up again."""
+        """Drop the cache."""
         self._cache.clear()
         self._cleared += 1
 
     def remembered(self, hashed: bytes, *, share: float = 1.0) -> Caller | None:
-        """Who holds the token of this digest, if that was looked up within the cache's time, or a share of it."""
+        """The caller with the token of this digest, if looked up within the cache's lifetime, or a share of it."""
         cached = self._cache.get(hashed)
         if cached is None:
             return None
         now = self._clock.now()
         looked_up, caller = cached
-        kept = NODE_CACHE_TIME if caller.actor.kind is PrincipalKind.NODE else self._cache_time * share
-        fresh = looked_up + kept > now
+        lifetime = NODE_CACHE_TIME if caller.actor.kind is PrincipalKind.NODE else self._cache_time * share
+        fresh = looked_up + lifetime > now
         return caller if fresh and (caller.expires_at is None or caller.expires_at > now) else None
 
     async def caller(self, token: str, *, share: float = 1.0) -> Caller:
-        """Who holds this token, or a refusal; `share` is the part of the cache's time for which an answer counts."""
+        """The caller with this token, or a refusal; `share` is the part of the cache's lifetime that is accepted."""
         if len(token) > TOKEN_LENGTH_MAX:
             raise _unknown()
         hashed = digest(token)
@@ -93,7 +93,7 @@ class Authenticator:
         if known is None:
             self._cache.pop(hashed, None)
             raise _unknown()
-        if cleared == self._cleared:  # else this was read before whatever cleared the cache became true
+        if cleared == self._cleared:  # otherwise this was read before the change that cleared the cache
             self._cache[hashed] = (now, known)
             self._cache.move_to_end(hashed)
             if len(self._cache) > CACHE_MAX:
@@ -102,14 +102,13 @@ class Authenticator:
         return known
 
     async def flush_last_used(self) -> None:
-        """Write down which tokens were used since the last time."""
+        """Persist which tokens were used since the last flush."""
         if self._used:
             used, self._used = self._used, set()
             await tokens.touch(self._database, sorted(used), self._clock.now())
 
 
 def bearer(authorization: str | None) -> str | None:
-    """The token of an Authorization header."""
     if authorization is None:
         return None
     scheme, _, token = authorization.partition(" ")

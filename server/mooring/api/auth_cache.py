@@ -1,9 +1,8 @@
-"""Admission: what a request's address and its caller decide, before anything of its body is read.
+"""The cache of authorized requests: what a request's URL and its caller decide, before its body is read.
 
-Admission is a pure consequence of the route table, the address and the caller. So whoever asks for the same thing
-again is admitted again without working it out anew, for as long as the caller itself is remembered: the token cache's
-time at the most, and no longer than until an event changes what somebody holds. Who was not admitted is looked at anew
-each time.
+Authorization depends only on the route table, the URL and the caller. So a repeated request is authorized from this
+cache as long as the caller itself is cached: at most for the token cache's lifetime, and only until an event changes
+anybody's authority. Refused requests are checked again each time.
 """
 
 from typing import Any, Final, NamedTuple
@@ -15,7 +14,7 @@ from mooring.core.kernel.permissions import Place
 from mooring.gateways.passwords import digest
 from mooring.storage.kernel.database import Acting
 
-KEPT_MAX: Final = 20_000
+ENTRIES_MAX: Final = 20_000
 SCHEME: Final = "Bearer "
 
 Key = tuple[bytes, str, str, bytes]
@@ -28,35 +27,35 @@ class AuthorizedRequest(NamedTuple):
     caller: Caller
     place: Place
     acting: Acting
-    arguments: dict[str, Any]  # of the handler, but for the body
+    arguments: dict[str, Any]  # of the handler, without the body
 
 
 class AuthCache:
-    """Requests that were admitted a moment ago."""
+    """Requests that were authorized a moment ago."""
 
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
-        self._kept: dict[Key, AuthorizedRequest] = {}
+        self._entries: dict[Key, AuthorizedRequest] = {}
 
-    def before(self, scope: dict[str, Any], authorization: str | None) -> AuthorizedRequest | None:
-        """How such a request was admitted before, if its caller is still the one that it was."""
+    def get(self, scope: dict[str, Any], authorization: str | None) -> AuthorizedRequest | None:
+        """The authorized request of this URL and token, if the cached caller is still the same."""
         key = _key(scope, authorization)
-        admitted = None if key is None else self._kept.get(key)
-        if key is None or admitted is None or self._authenticator.remembered(key[0]) is not admitted.caller:
+        authorized = None if key is None else self._entries.get(key)
+        if key is None or authorized is None or self._authenticator.remembered(key[0]) is not authorized.caller:
             return None
-        return admitted
+        return authorized
 
-    def keep(self, scope: dict[str, Any], authorization: str | None, admitted: AuthorizedRequest) -> None:
-        """Remember how a request was admitted."""
+    def store(self, scope: dict[str, Any], authorization: str | None, authorized: AuthorizedRequest) -> None:
+        """Remember an authorized request; anonymous ones are not stored."""
         key = _key(scope, authorization)
-        if key is not None and admitted.caller is not ANONYMOUS:
-            if len(self._kept) >= KEPT_MAX:
-                self._kept.clear()
-            self._kept[key] = admitted
+        if key is not None and authorized.caller is not ANONYMOUS:
+            if len(self._entries) >= ENTRIES_MAX:
+                self._entries.clear()
+            self._entries[key] = authorized
 
 
 def _key(scope: dict[str, Any], authorization: str | None) -> Key | None:
-    """The token's digest and the address; none for what carries no token."""
+    """The token's digest and the URL; None if the request has no token."""
     if authorization is None or not authorization.startswith(SCHEME):
         return None
     return digest(authorization[len(SCHEME) :]), scope["method"], scope["path"], scope["query_string"]

@@ -1,4 +1,4 @@
-"""Reading a request's body: no more than the limit, and not for ever."""
+"""Reading a request's body within limits of size and time."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -37,5 +37,4 @@ async def _chunks(receive: Receive, limit_bytes: int) -> bytes:
 
 
 def too_large(limit_bytes: int) -> Refusal:
-    """The refusal of a body that is larger than the limit."""
     return Refusal(Code.BODY_TOO_LARGE, f"the body is larger than {limit_bytes} bytes", {"limit_bytes": limit_bytes})

@@ -1,4 +1,4 @@
-"""Limits on what strangers and callers can send: bucketed by caller, bounded in memory."""
+"""Rate limits for callers and addresses, bounded in memory."""
 
 import time
 from collections import OrderedDict
@@ -10,7 +10,7 @@ BUCKETS_MAX: Final = 50_000
 
 
 class RateLimit:
-    """A token bucket for each caller; the least recently seen is forgotten first."""
+    """A token bucket per caller; the least recently used bucket is dropped first."""
 
     def __init__(self, per_second: float, burst: float) -> None:
         self._per_second = per_second
@@ -32,7 +32,7 @@ class RateLimit:
             self._buckets.popitem(last=False)
 
     def give_back(self, who: str) -> None:
-        """What was counted beforehand turned out not to count."""
+        """Undo one count, for a request that turned out not to matter."""
         self.take(who, -1.0)
 
     def left(self, who: str) -> float:

@@ -1,8 +1,8 @@
-"""The OpenAPI 3.1 document, made from the routes.
+"""The OpenAPI 3.1 document, generated from the routes.
 
-It is generated into `openapi/openapi.json`, committed, and compared in the tests, so that a change of the contract is
-a line that somebody reviews. The extension `x-mooring` says what an operation is in Mooring's own words: noun, verb,
-action key, scope; the SDK's methods and the CLI's commands are made from it.
+It is committed as `openapi/openapi.json` and compared by a test, so that a change of the contract is a line that
+somebody reviews. The extension `x-mooring` describes an operation in Mooring's terms: noun, verb, action key, scope;
+the SDK's methods and the CLI's commands are generated from it.
 """
 
 from importlib.metadata import version
@@ -24,14 +24,13 @@ FORM: Final = "application/x-www-form-urlencoded"
 ALWAYS: Final = (Code.HEADER_INVALID, Code.MALFORMED_REQUEST, Code.VALIDATION_FAILED, Code.RATE_LIMITED, Code.INTERNAL,
                  Code.TEMPORARILY_UNAVAILABLE, Code.BODY_TOO_LARGE)  # fmt: skip
 ABOUT: Final = (
-    "Mooring launches apps into the machines that a tenant of a GPU cloud holds, keeps them running, and tears them "
-    "down with proof.\n\nEvery answer carries `X-Correlation-ID`; errors are problem documents (RFC 9457) with a code "
-    "of a closed catalogue; mutations take an `Idempotency-Key`."
+    "Mooring launches apps on the machines that a tenant of a GPU cloud holds, keeps them running, and tears them "
+    "down with proof.\n\nEvery response has an `X-Correlation-ID`; errors are problem documents (RFC 9457) with a code "
+    "from a closed catalogue; mutations accept an `Idempotency-Key`."
 )
 
 
 def document() -> dict[str, Any]:
-    """The whole document."""
     routes = [each for each in ROUTES if not each.hidden]
     types = _types(routes)
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)
@@ -144,7 +143,7 @@ def _struct_schema(kind: Any) -> dict[str, Any]:
 
 
 def _describe(schema: dict[str, Any]) -> str:
-    """A query parameter is absent rather than null: take `null` out of its schema, and its description along."""
+    """Take `null` out of a query parameter's schema (it is absent rather than null), and return its description."""
     variants = schema.get("anyOf")
     if variants:
         first = dict(next(each for each in variants if each.get("type") != "null"))
@@ -158,15 +157,15 @@ def _headers(route: Route) -> list[dict[str, Any]]:
     headers = [
         _header(
             "X-Correlation-ID",
-            "A label that the answer, events, audit rows and logs carry.",
+            "A label for the response, events, audit rows and logs.",
             CORRELATION_PATTERN,
         )
     ]
     if route.mutates:
-        text = "Repeats of the request under this key have one effect and one answer."
+        text = "Repeated requests with this key have one effect and get one response."
         headers.append(_header("Idempotency-Key", text, r"^[!-~]{1,200}$"))
     if route.media_type == "text/event-stream":
-        headers.append(_header("Last-Event-ID", "Go on after this event.", "^[A-Za-z0-9_-]{1,300}$"))
+        headers.append(_header("Last-Event-ID", "Continue after this event.", "^[A-Za-z0-9_-]{1,300}$"))
     return headers
 
 
@@ -209,7 +208,7 @@ def _codes_by_status(route: Route) -> dict[int, list[Code]]:
 
 
 def _refusals(route: Route, shown: dict[str, Any]) -> dict[str, Any]:
-    """The answers to what is refused, each once for all operations that refuse with the same codes."""
+    """The error responses, each once for all operations that have the same codes."""
     return {
         _refusal_name(status, codes): {
             "description": "; ".join(f"`{code}`: {CATALOGUE[code].meaning}" for code in codes),

@@ -1,6 +1,6 @@
-"""Pages of lists: an opaque cursor in, an opaque cursor out.
+"""Pages of lists with opaque cursors.
 
-A cursor names its list, so that one made for another list is refused and not misread.
+A cursor names its list, so that one of another list is refused instead of misread.
 """
 
 import base64
@@ -17,13 +17,13 @@ Item = TypeVar("Item")
 
 Cursor = Annotated[
     str,
-    msgspec.Meta(max_length=300, pattern="^[A-Za-z0-9_-]*$", description="`next_cursor` of the page before."),
+    msgspec.Meta(max_length=300, pattern="^[A-Za-z0-9_-]*$", description="`next_cursor` of the previous page."),
 ]
-Limit = Annotated[int, msgspec.Meta(ge=1, le=500, description="Most items on the page.")]
+Limit = Annotated[int, msgspec.Meta(ge=1, le=500, description="Maximum number of items on the page.")]
 
 
 class PageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """Where a page begins and how long it is."""
+    """Where a page starts and how long it is."""
 
     cursor: Cursor | None = None
     limit: Limit = 100
@@ -37,7 +37,7 @@ class Page(msgspec.Struct, Generic[Item], kw_only=True):
 
 
 def start(query: PageQuery, name: str, first: str = "") -> str:
-    """The id after which the page begins."""
+    """The key after which the page starts."""
     if not query.cursor:
         return first
     try:
@@ -47,7 +47,7 @@ def start(query: PageQuery, name: str, first: str = "") -> str:
     except (ValueError, binascii.Error, UnicodeDecodeError) as error:
         raise Refusal(Code.CURSOR_INVALID, "this is not a cursor of this list") from error
     if form != "p1" or listed != name or "\0" in after:
-        raise Refusal(Code.CURSOR_INVALID, "this cursor is of another list")
+        raise Refusal(Code.CURSOR_INVALID, "this cursor belongs to another list")
     return after
 
 

@@ -1,4 +1,4 @@
-"""From text to typed values, with errors that say where and what."""
+"""Converting text to typed values, with errors that say where and what is wrong."""
 
 import re
 from typing import Any, Final, get_type_hints
@@ -38,25 +38,24 @@ PARAMETER_PREFIX: Final = {
     "member_id": Prefix.MEMBER,
     "operation_id": Prefix.OPERATION,
 }
-"""The noun of each path parameter that is an id. A parameter that is not listed is other text."""
+"""The id prefix of each path parameter that is an id; other parameters are plain text."""
 
 FORM_FIELDS_MAX: Final = 20
-SHOWN_MAX: Final = 500  # how much of an error is shown
+SHOWN_MAX: Final = 500  # how much of an error message is shown
 SCOPE: Final = "scope"
 
 _WHERE: Final = re.compile(r" - at `\$(?P<path>[^`]*)`$")
 
 
 def require_ids(parameters: dict[str, str]) -> None:
-    """An id that no thing can have is answered like one that nothing has."""
+    """Answer a malformed id like one that does not exist."""
     for name, value in parameters.items():
         prefix = PARAMETER_PREFIX.get(name)
         if prefix is not None and not is_id(value, prefix):
-            raise Refusal(Code.NOT_FOUND, f"{name} is not an id of this kind: such ids begin with {prefix}_")
+            raise Refusal(Code.NOT_FOUND, f"{name} is not a valid id: it must begin with {prefix}_")
 
 
 def decode_body(body: bytes, kind: type[msgspec.Struct], decoder: msgspec.json.Decoder[Any] | None) -> Any:
-    """The typed body of a request."""
     try:
         return decoder.decode(body) if decoder is not None else msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:
@@ -68,7 +67,6 @@ def decode_body(body: bytes, kind: type[msgspec.Struct], decoder: msgspec.json.D
 
 
 def decode_form(body: bytes, kind: type[msgspec.Struct], decoder: Any) -> Any:
-    """The typed body of a form-encoded request."""
     try:
         text = body.decode("ascii")
         pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(body), max_num_fields=FORM_FIELDS_MAX)
@@ -78,22 +76,22 @@ def decode_form(body: bytes, kind: type[msgspec.Struct], decoder: Any) -> Any:
 
 
 def decode_query(route: Route, pairs: list[tuple[str, str]]) -> dict[str, Any]:
-    """The typed query of a request; a parameter that the route does not take is refused, not ignored."""
+    """The typed query of a request; unknown parameters are refused, not ignored."""
     values = _single(_joined(pairs))
-    taken = set(route.query.__struct_encode_fields__) if route.query is not None else set()
-    unknown = sorted(set(values) - taken)
+    known = set(route.query.__struct_encode_fields__) if route.query is not None else set()
+    unknown = sorted(set(values) - known)
     if unknown:
-        listed = ", ".join(sorted(taken)) or "none"
+        listed = ", ".join(sorted(known)) or "none"
         raise Refusal(
             Code.VALIDATION_FAILED,
-            f"there is no query parameter {unknown[0][:50]!r} here; there is {listed}",
+            f"unknown query parameter {unknown[0][:50]!r}; allowed: {listed}",
             {"path": unknown[0][:50]},
         )
     return {} if route.query is None else {"query": _convert(values, route.query, strict=False)}
 
 
 def _joined(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """The pairs with the scopes in one: clients of registries repeat them, as their protocol has it."""
+    """The pairs with all scopes joined into one: registry clients repeat the parameter, as their protocol says."""
     scopes = [value for name, value in pairs if name == SCOPE]
     if len(scopes) < 2:
         return pairs
@@ -115,13 +113,13 @@ def _convert(values: dict[str, str], kind: type[msgspec.Struct], *, strict: bool
     except msgspec.ValidationError as error:
         raise _invalid(error) from error
     for name, value in values.items():
-        if getattr(converted, name) is None:  # to a lax conversion the text "null" is nothing: `?id=null` would be all
+        if getattr(converted, name) is None:  # lax conversion reads the text "null" as None: `?id=null` would match all
             setattr(converted, name, _text(kind, name, value))
     return converted
 
 
 def _text(kind: type[msgspec.Struct], name: str, value: str) -> Any:
-    """A parameter's text as a value of its type, where that type takes this text."""
+    """A parameter's text as a value of its type, if that type accepts this text."""
     try:
         return msgspec.convert(value, get_type_hints(kind, include_extras=True)[name], strict=True)
     except msgspec.ValidationError as error:
@@ -130,7 +128,7 @@ def _text(kind: type[msgspec.Struct], name: str, value: str) -> Any:
 
 def _invalid(error: msgspec.ValidationError) -> Refusal:
     text = str(error)
-    where = _WHERE.search(text)
-    path = where["path"].lstrip(".")[:SHOWN_MAX] if where else ""
-    said = (text[: where.start()] if where else text)[:SHOWN_MAX]  # it may repeat what was sent
-    return Refusal(Code.VALIDATION_FAILED, f"{path}: {said}" if path else said, {"path": path})
+    location = _WHERE.search(text)
+    path = location["path"].lstrip(".")[:SHOWN_MAX] if location else ""
+    message = (text[: location.start()] if location else text)[:SHOWN_MAX]  # it may repeat the input
+    return Refusal(Code.VALIDATION_FAILED, f"{path}: {message}" if path else message, {"path": path})

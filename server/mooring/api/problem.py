@@ -1,4 +1,4 @@
-"""Errors as the caller sees them: RFC 9457 problem documents, and the one table of HTTP statuses."""
+"""Errors as the caller sees them: RFC 9457 problem documents, and the only table of HTTP statuses."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -101,7 +101,6 @@ class Problem(msgspec.Struct, kw_only=True):
 
 
 def problem(refusal: Refusal, correlation_id: str) -> Problem:
-    """The document for a refusal."""
     entry = CATALOGUE[refusal.code]
     return Problem(
         type=f"urn:mooring:error:{refusal.code}",

@@ -1,8 +1,8 @@
-"""Which project belongs to which tenant, remembered.
+"""Which project belongs to which tenant, cached.
 
-A tenant's admin may name any project's id, and holds his keys in each project of his tenant: so the id must be one of
-them. Whoever has a role in the project itself needs no look-up, and a project never changes its tenant, so one
-look-up answers until a project is deleted: in this process at once, in another as soon as the event arrives.
+A tenant admin may name any project id and holds their keys in each project of the tenant, so the id must be checked.
+Callers with a role in the project itself need no look-up. A project never changes its tenant, so an answer stays valid
+until a project is deleted: in this process at once, in another as soon as the event arrives.
 """
 
 from collections import OrderedDict
@@ -16,11 +16,11 @@ from mooring.core.kernel.permissions import Place
 from mooring.storage.identity import project as projects
 from mooring.storage.kernel.database import Acting, Database
 
-REMEMBERED_MAX: Final = 50_000
+ENTRIES_MAX: Final = 50_000
 
 
 class ProjectTenantCache:
-    """Knows whose a project is."""
+    """Finds the tenant of a project."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -28,17 +28,17 @@ class ProjectTenantCache:
         self._cleared = 0
 
     def forget(self, event: Event) -> None:
-        """A deleted project is nobody's."""
+        """Drop the cache if the event deleted a project."""
         self.forget_after(event.type)
 
     def forget_after(self, event_type: str) -> None:
-        """Look every project up again when an event of this type says that one was deleted."""
+        """Drop the cache if events of this type delete a project."""
         if event_type == EventType.PROJECT_DELETED:
             self._home.clear()
             self._cleared += 1
 
     async def home_of(self, project_id: str, *, deleted_too: bool = False) -> str | None:
-        """The tenant that a project belongs to, for the platform's own people, who may name any."""
+        """The tenant of a project, for platform staff, who may name any project."""
         if not is_id(project_id, Prefix.PROJECT):
             return None
         return self._home.get(project_id) or await projects.home_of(self._database, project_id, deleted_too=deleted_too)
@@ -46,21 +46,22 @@ class ProjectTenantCache:
     async def is_foreign(self, caller: Caller, place: Place, *, deleted_too: bool = False) -> bool:
         """Whether the place is a project that the caller's tenant does not have.
 
-        With `deleted_too` it is enough that the tenant had it: so a deletion that is repeated gets its answer again.
+        With `deleted_too` it is enough that the tenant once had it, so that a repeated deletion gets its response
+        again.
         """
         if place.project_id is None or place.project_id in caller.authority.projects:
             return False
-        if caller.tenant_id is None:  # the platform's people: `home_of` has said whose it is, if it is anybody's
+        if caller.tenant_id is None:  # platform staff: `home_of` already found the tenant, if there is one
             return place.tenant_id is None
-        if not is_id(place.project_id, Prefix.PROJECT):  # may hold what the database does not even take, such as NUL
+        if not is_id(place.project_id, Prefix.PROJECT):  # may contain what the database does not accept, such as NUL
             return True
         if self._home.get(place.project_id) == caller.tenant_id:
             return False
         acting, cleared = Acting(caller.tenant_id), self._cleared
         if await projects.find(self._database, acting, place.project_id) is None:
             return not (deleted_too and await projects.was_there(self._database, acting, place.project_id))
-        if cleared == self._cleared:  # else this was read before the deletion of some project, perhaps of this one
+        if cleared == self._cleared:  # otherwise this was read before a deletion, perhaps of this project
             self._home[place.project_id] = str(caller.tenant_id)
-            if len(self._home) > REMEMBERED_MAX:
+            if len(self._home) > ENTRIES_MAX:
                 self._home.popitem(last=False)
         return False

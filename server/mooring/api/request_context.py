@@ -1,4 +1,4 @@
-"""One request on its way: who calls, where, and the doors to reading and doing."""
+"""One request: its caller, its place, and access to services and commands."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ encode_json = msgspec.json.Encoder().encode
 
 @dataclass(frozen=True, slots=True)
 class AppState:
-    """What the API itself keeps while it runs."""
+    """What the API keeps while it runs."""
 
     services: Services
     authenticator: Authenticator
@@ -39,11 +39,15 @@ class AppState:
     projects: ProjectTenantCache
     dispatcher: TaskDispatcher
     claims: ClaimBroker
-    logs: LogWatch = field(default_factory=LogWatch)  # who follows the output of which task
-    log_reads: RateLimit = field(default_factory=lambda: RateLimit(2.0, 20.0))  # by member: each one goes to a node
-    addresses: list[str] = field(default_factory=list)  # under which callers reach this platform: the audiences
+    logs: LogWatch = field(default_factory=LogWatch)  # who waits for which log read
+    log_reads: RateLimit = field(
+        default_factory=lambda: RateLimit(2.0, 20.0)
+    )  # per member, since each read goes to a node
+    addresses: list[str] = field(
+        default_factory=list
+    )  # the URLs of this platform, which are the audiences of assertions
     streams: dict[str, int] = field(default_factory=dict)  # open streams by principal
-    sessions: dict[str, str] = field(default_factory=dict)  # which start of its agent a node last polled from
+    sessions: dict[str, str] = field(default_factory=dict)  # node → the agent process that polled last
     relay: RelayAddress = field(default_factory=RelayAddress)
 
 
@@ -60,15 +64,14 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     token: str | None = None
     idempotency: IdempotencyRequest | None = None
     headers: dict[str, str] = {}
-    gone: list[Callable[[], object]] | None = None  # what is called when the caller hangs up meanwhile
+    gone: list[Callable[[], object]] | None = None  # callbacks for when the caller disconnects
 
     @property
     def services(self) -> Services:
-        """The running platform's parts."""
         return self.tools.services
 
     def work(self, view: Callable[[Result], Any], *, acting: Acting | None = None) -> Work[Result]:
-        """The work that this request asks for; `view` makes its answer out of the result."""
+        """The work of this request; `view` turns its result into the response."""
         route = self.route
 
         def present(result: Result) -> PresentedAnswer:

@@ -83,7 +83,7 @@ class RequestCycle:
         except Exception:
             log.exception("uncaught error in the application; answering 500 if nothing was sent yet")
             if not self._started:
-                self._at.write(self._at.refusal(Refusal(Code.INTERNAL, "Mooring failed; its log says why")))
+                self._at.write(self._at.refusal(Refusal(Code.INTERNAL, "Mooring failed; its log has the cause")))
         finally:
             self._at.finished(self)
 

@@ -1,4 +1,4 @@
-"""Answers: a whole one, or one that goes on until somebody ends it."""
+"""Responses: a whole one, or a stream."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -12,35 +12,35 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 
 class Response(msgspec.Struct, frozen=True):
-    """A whole answer."""
+    """A whole response."""
 
     status: int
     body: bytes
     media_type: str = "application/json"
-    headers: dict[str, str] = {}  # each gets a dictionary of its own
+    headers: dict[str, str] = {}  # msgspec copies the default for each instance
 
 
 @dataclass(frozen=True, slots=True)
 class StreamingResponse:
-    """An answer in pieces; it ends when the pieces do, or when the caller has gone."""
+    """A response in pieces; it ends with the pieces, or when the caller disconnects."""
 
     pieces: AsyncIterator[bytes]
     media_type: str
     headers: dict[str, str] = field(default_factory=dict)
 
     async def send(self, common: dict[str, str], send: Send, receive: Receive) -> None:
-        """Send the pieces, and stop at once when the caller hangs up."""
+        """Send the pieces, and stop at once when the caller disconnects."""
         headers = {**common, **self.headers, "content-type": self.media_type}
         raw = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
         await send({"type": "http.response.start", "status": 200, "headers": raw})
         sending = asyncio.create_task(self._pieces(send))
-        gone = asyncio.create_task(_hang_up(receive))
+        disconnect = asyncio.create_task(_wait_for_disconnect(receive))
         try:
-            await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((sending, disconnect), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (sending, gone):
+            for task in (sending, disconnect):
                 task.cancel()
-            await asyncio.gather(sending, gone, return_exceptions=True)
+            await asyncio.gather(sending, disconnect, return_exceptions=True)
         if sending.done() and not sending.cancelled() and sending.exception() is not None:
             raise RuntimeError("the stream broke") from sending.exception()
 
@@ -50,6 +50,6 @@ class StreamingResponse:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _hang_up(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,12 +1,11 @@
-"""The one way to add an endpoint.
+"""The only way to add an endpoint.
 
-A route is declared with its action key and its scope; there is no other way in, so none can be forgotten. From the
-declaration come the dispatch, the authorization, the parsing, the idempotency, the OpenAPI document, and from that
-the SDK's methods and the CLI's commands. What the handler takes is read from its signature: path parameters by name,
-`query` and `body` by their types.
+A route is declared with its action key and its scope, so neither can be forgotten. The declaration drives dispatch,
+authorization, parsing, idempotency and the OpenAPI document, and through that the SDK's methods and the CLI's commands.
+What the handler takes is read from its signature: path parameters by name, `query` and `body` by their types.
 
-A handler that serves several kinds of place (`/platform`, `/tenants/{tenant_id}`, `/projects/{project_id}`) is
-declared once with all of them.
+A handler for several kinds of place (`/platform`, `/tenants/{tenant_id}`, `/projects/{project_id}`) is declared once
+with all of them.
 """
 
 import inspect
@@ -48,28 +47,28 @@ class Route:
     answer: Any = None
     body: type[msgspec.Struct] | None = None
     query: type[msgspec.Struct] | None = None
-    form: bool = False  # the body is form-encoded, as OAuth asks for
+    form: bool = False  # the body is form-encoded, as OAuth requires
     platform_too: bool = False
-    one_time_secret: bool = False  # the answer holds something that is told once
-    unlimited: bool = False  # a stream, or another answer that is no JSON document
+    one_time_secret: bool = False  # the response contains a secret that is shown only once
+    unlimited: bool = False  # a stream, or another response that is not a JSON document
     media_type: str = "application/json"
     errors: tuple[Code, ...] = ()
     hidden: bool = False
-    read_only: bool = False  # a POST that changes nothing: what it asks about is too long for an address
-    family: bool = False  # the key of a category (`<category>.<action>`) opens it too; the handler asks which
-    websocket: bool = False  # it goes on as a WebSocket, whose first message may bring the token
+    read_only: bool = False  # a POST that changes nothing; its input is too long for a URL
+    family: bool = False  # the key of a category (`<category>.<action>`) is enough; see `api/category_access.py`
+    websocket: bool = False  # it upgrades to a WebSocket, whose first message may contain the token
     path_parameters: tuple[str, ...] = ()
     key: str = field(init=False)
-    """How the route is called in records: method and template."""
+    """The route's name in records: method and path template."""
     mutates: bool = field(init=False)
-    """Whether this changes something: then it takes an Idempotency-Key and leaves an audit row."""
+    """Whether it changes something: then it accepts an Idempotency-Key and leaves an audit row."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", f"{self.method} {self.path}")
         object.__setattr__(self, "mutates", self._mutates())
 
     def _mutates(self) -> bool:
-        # What agents and adapters send is made safe to repeat by fences, names and sequences of their own.
+        # Fences, names and sequence numbers already make the requests of agents and adapters safe to repeat.
         return (
             self.method != "GET" and self.scope not in (Scope.PUBLIC, Scope.NODE, Scope.RUNTIME) and not self.read_only
         )
@@ -77,7 +76,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class RouteSpec:
-    """What a declaration says beside method and path."""
+    """What a declaration says besides method, path and scope."""
 
     noun: str
     verb: str
@@ -91,99 +90,100 @@ class RouteSpec:
     media_type: str = "application/json"
     errors: tuple[Code, ...] = ()
     name: str = ""
-    hidden: bool = False  # a page for browsers, no part of the API
+    hidden: bool = False  # a page for browsers, not part of the API
     read_only: bool = False  # a POST that changes nothing
-    family: bool = False  # a category's key opens it too
-    websocket: bool = False  # always hidden: OpenAPI has no words for it; the page of the timeline describes it
+    family: bool = False  # the key of a category is enough
+    websocket: bool = False  # always hidden: OpenAPI cannot describe it; the docs of the timeline do
 
 
 ROUTES: Final[list[Route]] = []
 
 
-def route(method: str, path: str, scope: Scope, declared: RouteSpec) -> Callable[[Handler], Handler]:
+def route(method: str, path: str, scope: Scope, spec: RouteSpec) -> Callable[[Handler], Handler]:
     """Declare an endpoint at one path below the API's prefix."""
 
     def register(handler: Handler) -> Handler:
-        name = declared.name or handler.__name__
-        ROUTES.append(_route(method, PREFIX + path, scope, declared, (handler, name)))
+        name = spec.name or handler.__name__
+        ROUTES.append(_route(method, PREFIX + path, scope, spec, handler=handler, name=name))
         return handler
 
     return register
 
 
-def route_beside(path: str, declared: RouteSpec) -> Callable[[Handler], Handler]:
-    """Declare a public page beside the API: health, metrics, documentation."""
+def route_beside(path: str, spec: RouteSpec) -> Callable[[Handler], Handler]:
+    """Declare a public page next to the API: health, metrics, documentation."""
 
     def register(handler: Handler) -> Handler:
-        ROUTES.append(_route("GET", path, Scope.PUBLIC, declared, (handler, declared.name or handler.__name__)))
+        ROUTES.append(_route("GET", path, Scope.PUBLIC, spec, handler=handler, name=spec.name or handler.__name__))
         return handler
 
     return register
 
 
-def route_in(scopes: tuple[Scope, ...], method: str, path: str, declared: RouteSpec) -> Callable[[Handler], Handler]:
+def route_in(scopes: tuple[Scope, ...], method: str, path: str, spec: RouteSpec) -> Callable[[Handler], Handler]:
     """Declare an endpoint below each of several kinds of place."""
 
     def register(handler: Handler) -> Handler:
         for scope in scopes:
-            verb, _, rest = (declared.name or handler.__name__).partition("_")
+            verb, _, rest = (spec.name or handler.__name__).partition("_")
             name = f"{verb}_{scope}_{rest}" if len(scopes) > 1 else f"{verb}_{rest}"
-            ROUTES.append(_route(method, PLACE_PATH[scope] + path, scope, declared, (handler, name)))
+            ROUTES.append(_route(method, PLACE_PATH[scope] + path, scope, spec, handler=handler, name=name))
         return handler
 
     return register
 
 
-def _route(method: str, path: str, scope: Scope, declared: RouteSpec, named: tuple[Handler, str]) -> Route:
-    handler, name = named
+def _route(method: str, path: str, scope: Scope, spec: RouteSpec, *, handler: Handler, name: str) -> Route:
     if scope is Scope.PUBLIC:
-        if declared.action != PUBLIC_ACTION:
-            raise ValueError(f"{method} {path} is public: it declares the action {PUBLIC_ACTION!r}")
-    elif declared.action not in ACTIONS:
-        raise ValueError(f"{method} {path} declares the action {declared.action!r}, which is not in the table")
+        if spec.action != PUBLIC_ACTION:
+            raise ValueError(f"{method} {path} is public: it must declare the action {PUBLIC_ACTION!r}")
+    elif spec.action not in ACTIONS:
+        raise ValueError(f"{method} {path} declares the action {spec.action!r}, which is not in the table")
     signature = inspect.signature(handler, eval_str=True)
     body = signature.parameters.get("body")
     query = signature.parameters.get("query")
     in_path = tuple(part[1:-1] for part in path.split("/") if part.startswith("{"))
-    taken = set(signature.parameters) - {"request", "body", "query"}
+    handler_parameters = set(signature.parameters) - {"request", "body", "query"}
     place = {"tenant_id", "project_id"}
-    if not taken <= set(in_path) or not set(in_path) <= taken | place:
-        raise ValueError(f"{method} {path}: the handler takes {sorted(taken)}, the path gives {sorted(in_path)}")
+    if not handler_parameters <= set(in_path) or not set(in_path) <= handler_parameters | place:
+        raise ValueError(
+            f"{method} {path}: the handler takes {sorted(handler_parameters)}, the path gives {sorted(in_path)}"
+        )
     text = inspect.getdoc(handler) or ""
     if not text:
-        raise ValueError(f"{method} {path} has no docstring: it is the endpoint's documentation")
+        raise ValueError(f"{method} {path} has no docstring, which is the endpoint's documentation")
     summary, _, description = text.partition("\n")
     return Route(
         method=method,
         path=path,
         name=name,
-        noun=declared.noun,
-        verb=declared.verb,
+        noun=spec.noun,
+        verb=spec.verb,
         summary=summary.rstrip("."),
         description=description.strip(),
-        action=declared.action,
+        action=spec.action,
         scope=scope,
         handler=handler,
-        status=declared.status,
-        answer=declared.answer,
+        status=spec.status,
+        answer=spec.answer,
         body=body.annotation if body else None,
         query=query.annotation if query else None,
-        form=declared.form,
-        platform_too=declared.platform_too,
-        one_time_secret=declared.one_time_secret,
-        unlimited=declared.unlimited,
-        media_type=declared.media_type,
-        errors=declared.errors,
-        hidden=declared.hidden,
-        read_only=declared.read_only,
-        family=declared.family,
-        websocket=declared.websocket,
+        form=spec.form,
+        platform_too=spec.platform_too,
+        one_time_secret=spec.one_time_secret,
+        unlimited=spec.unlimited,
+        media_type=spec.media_type,
+        errors=spec.errors,
+        hidden=spec.hidden,
+        read_only=spec.read_only,
+        family=spec.family,
+        websocket=spec.websocket,
         path_parameters=in_path,
     )
 
 
 class RouteTable:
-    """Finds the route of a request: one dictionary look-up a segment, whatever the number of routes."""
+    """Finds the route of a request with one dictionary look-up per path segment."""
 
     def __init__(self, routes: list[Route]) -> None:
         self._root: dict[str, Any] = {}
@@ -197,7 +197,7 @@ class RouteTable:
             methods[each.method] = each
 
     def find(self, path: str) -> tuple[dict[str, Route], list[str]] | None:
-        """The routes at a path by method, and the values of its parameters in order."""
+        """The routes of a path by method, and the values of its parameters in order."""
         node = self._root
         values = []
         for part in path[1:].split("/"):

@@ -1,11 +1,11 @@
-"""Streams of what happens: resumable, closed when their caller may no longer read them.
+"""Streams of events: resumable, and closed when their caller may no longer read them.
 
-A follower holds one place in the stream and asks its source for what is after it. Each item goes out with its cursor;
-whoever sends the last one back misses nothing and is told nothing twice. The caller's token is looked at again every
-few seconds: revoked, expired or without the permission, the stream ends.
+A follower has one position in the stream and reads from its source what comes after it. Each item is sent with its
+cursor; a client that sends the last cursor back misses nothing and gets nothing twice. The caller's token is checked
+again every few seconds: if it is revoked, expired or lacks the permission, the stream ends.
 
-`pieces` is the stream itself. It goes out as server-sent events (`server_sent`), where the cursor is the id that a
-browser, or the SDK, sends back as `Last-Event-ID`, or as messages of a WebSocket (`api/socket.py`).
+`pieces` is the stream itself. It is sent as server-sent events (`server_sent`), where the cursor is the id that a
+browser or the SDK sends back as `Last-Event-ID`, or as WebSocket messages (`api/socket.py`).
 """
 
 import time
@@ -23,12 +23,14 @@ from mooring.storage.kernel import event as events
 HEARTBEAT_SECONDS: Final = 15.0
 BATCH: Final = 500
 SHARE: Final = 0.5
-"""Of the token cache's time: a look-up counts for one half and is repeated after the other: the whole is the bound."""
+"""The share of the token cache's lifetime that a look-up is accepted for here; the check is repeated after as long
+again, so the whole lifetime is the bound.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamItem:
-    """One thing on the wire: its cursor, its type, and itself as JSON."""
+    """One item on the wire: its cursor, its type, and its JSON."""
 
     cursor: str
     type: str
@@ -37,7 +39,7 @@ class StreamItem:
 
 @dataclass(frozen=True, slots=True)
 class StreamChunk:
-    """What a stream says next: items, where it stands, or that it ends and why."""
+    """What a stream sends next: items, its position, or its end with the reason."""
 
     place: StreamPosition
     items: tuple[StreamItem, ...] = ()
@@ -46,90 +48,88 @@ class StreamChunk:
 
 
 class StreamSource(Protocol):
-    """What is followed."""
+    """Where a stream reads its items."""
 
     async def read(self, place: StreamPosition) -> tuple[list[StreamItem], StreamPosition]:
-        """The next items after a place, at the most a batch, and the place up to which that is all there is."""
+        """At most one batch of items after a position, and the position up to which this is everything."""
 
     async def wait(self, place: StreamPosition, seconds: float) -> None:
-        """Wait until there may be something after the place, or the time is over."""
+        """Wait until there may be something after the position, or the time is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventSource:
-    """Events, out of the hub."""
+    """Events from the hub."""
 
     call: RequestContext
     wanted: events.EventSelection
 
     async def read(self, place: StreamPosition) -> tuple[list[StreamItem], StreamPosition]:
-        """The next events."""
         withhold = self.call.place.scope is Scope.PLATFORM
         found, place = await self.call.services.hub.read(self.wanted, place, BATCH)
         return [item_of(event, withhold=withhold) for event in found], place
 
     async def wait(self, place: StreamPosition, seconds: float) -> None:
-        """Wait for an event of anybody's."""
+        """Wait for any event, also of other projects."""
         await self.call.services.hub.wait(place, seconds)
 
 
 def selection(
     request: RequestContext, correlation_id: str | None, app_instance_id: str | None = None
 ) -> events.EventSelection:
-    """Whose events this caller reads here."""
+    """The events that this caller reads here."""
     project_id = request.place.project_id if request.place.scope is Scope.PROJECT else None
     return events.EventSelection(request.acting.tenant_id, project_id, correlation_id, app_instance_id)
 
 
-async def place_of(request: RequestContext, cursor: str) -> StreamPosition:
-    """The place that a cursor names, unless what follows it is no longer kept."""
+async def position_of(request: RequestContext, cursor: str) -> StreamPosition:
+    """The position of a cursor, unless the events after it were already deleted."""
     if cursor == "beginning":
-        return await first_place(request)
+        return await first_position(request)
     position = read_cursor(cursor)
-    forgotten = await events.forgotten(request.services.database)
-    if position < forgotten:
+    deleted = await events.forgotten(request.services.database)
+    if position < deleted:
         raise Refusal(
             Code.CURSOR_EXPIRED,
-            "the events after this cursor are no longer kept",
-            {"oldest_cursor": forgotten.cursor()},
+            "the events after this cursor are no longer stored",
+            {"oldest_cursor": deleted.cursor()},
         )
     return position
 
 
-async def first_place(request: RequestContext) -> StreamPosition:
-    """Where the events that are still kept begin."""
+async def first_position(request: RequestContext) -> StreamPosition:
+    """The position before the oldest stored event."""
     return max(BEGINNING, await events.forgotten(request.services.database))
 
 
 def item_of(event: Event, *, withhold: bool) -> StreamItem:
-    """An event on the wire."""
     return StreamItem(event.position.cursor(), event.type, encode_json(event_view(event, withhold=withhold)))
 
 
 async def pieces(
     request: RequestContext, source: StreamSource, place: StreamPosition
 ) -> AsyncGenerator[StreamChunk, None]:
-    """Everything after a place, for as long as the caller may read it."""
+    """Everything after a position, as long as the caller may read it."""
     hub, principal = request.services.hub, request.caller.actor.id
     streams = request.tools.streams
     streams[principal] = streams.get(principal, 0) + 1
     recheck = max(0.1, request.services.settings.token_cache_seconds * SHARE)
-    told_at = time.monotonic()
+    sent_at = time.monotonic()
     try:
-        # The place is told first: whoever is cut off before the first item misses none either.
+        # Send the position first, so that a client that disconnects before the first item misses nothing.
         yield StreamChunk(place, opens=True)
-        if streams[principal] > request.services.settings.streams_per_principal:  # many were opened at the same moment
-            yield StreamChunk(place, ends=Refusal(Code.RATE_LIMITED, "this caller holds too many streams"))
+        if streams[principal] > request.services.settings.streams_per_principal:  # many were opened at the same time
+            yield StreamChunk(place, ends=Refusal(Code.RATE_LIMITED, "this caller has too many open streams"))
             return
         while not hub.closed:
             found, after = await source.read(place)
-            ended = await _ended(request)  # before the items are shown: they may be what came after the end of it
+            ended = await _ended(request)  # before sending: the items may be from after the permission ended
             if ended is not None:
                 yield StreamChunk(place, ends=ended)
                 return
             place = after
-            if found or time.monotonic() - told_at >= HEARTBEAT_SECONDS:
-                told_at = time.monotonic()
+            if found or time.monotonic() - sent_at >= HEARTBEAT_SECONDS:
+                sent_at = time.monotonic()
                 yield StreamChunk(place, tuple(found))
             if len(found) < BATCH:
                 await source.wait(place, recheck)
@@ -156,7 +156,7 @@ async def server_sent(stream: AsyncIterator[StreamChunk]) -> AsyncIterator[bytes
 
 
 async def _ended(request: RequestContext) -> Refusal | None:
-    """Why the caller no longer holds what the stream asks for; a database that is away does not end a stream."""
+    """Why the caller lost the right to the stream, or None; an unavailable database does not end a stream."""
     try:
         await require_still_allowed(request)
     except Refusal as refusal:
@@ -166,24 +166,24 @@ async def _ended(request: RequestContext) -> Refusal | None:
 
 
 async def require_still_allowed(request: RequestContext) -> None:
-    """Refuse what was allowed when it began and is no longer; the cache answers most of the time."""
+    """Refuse what was allowed at the start and no longer is; usually answered from the cache."""
     caller = await request.tools.authenticator.caller(request.token or "", share=SHARE)
     decide = access_by_family if request.route.family else Authority.access
     access = decide(caller.authority, request.route.action, request.place)
     if access is AccessDecision.HIDDEN:
-        raise Refusal(Code.NOT_FOUND, f"there is no such {request.place.scope}, or it is no longer yours to see")
+        raise Refusal(Code.NOT_FOUND, f"there is no such {request.place.scope}, or you may no longer see it")
     if access is not AccessDecision.ALLOWED:
-        detail = f"{request.route.action} is no longer allowed to this caller here"
+        detail = f"this caller no longer has {request.route.action} here"
         raise Refusal(Code.PERMISSION_DENIED, detail, {"action": request.route.action})
 
 
 def require_room(request: RequestContext) -> None:
-    """One caller holds a bounded number of streams."""
+    """Refuse if the caller has too many open streams."""
     limit = request.services.settings.streams_per_principal
     if request.tools.streams.get(request.caller.actor.id, 0) >= limit:
         raise Refusal(
             Code.RATE_LIMITED,
-            f"this caller holds {limit} streams already",
+            f"this caller already has {limit} open streams",
             {"limit": limit, "retry_after_seconds": 5},
         )
 
@@ -191,7 +191,7 @@ def require_room(request: RequestContext) -> None:
 async def wait_for_first(
     request: RequestContext, wanted: events.EventSelection, place: StreamPosition, query: EventQuery
 ) -> tuple[list[Event], StreamPosition]:
-    """Wait until there is an event of the selection, or the time is over."""
+    """Wait until the selection has an event, or the time is over."""
     hub = request.services.hub
     deadline = time.monotonic() + min(query.wait, request.services.settings.wait_seconds_max)
     rows: list[Event] = []

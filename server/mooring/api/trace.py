@@ -1,7 +1,7 @@
-"""Correlation and trace: taken from the caller where they are well formed, made here otherwise.
+"""Correlation and trace ids: the caller's if they are well formed, otherwise generated here.
 
-A correlation id is a label. It is bounded in length and alphabet, it is on every answer, event, audit row and log
-line, and it never opens anything: reads by it are filtered by what the caller may see.
+A correlation id is a label. Its length and alphabet are bounded, it is on every response, event, audit row and log
+line, and it never grants access: reads by it are filtered by what the caller may see.
 """
 
 import random
@@ -20,7 +20,7 @@ _TRACEPARENT: Final = re.compile(r"^(?!ff)[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{1
 
 
 class RequestTrace(msgspec.Struct, frozen=True):
-    """The labels of one request."""
+    """The ids of one request."""
 
     correlation_id: str
     trace_id: str
@@ -36,20 +36,20 @@ class RequestTrace(msgspec.Struct, frozen=True):
 
 
 def begin(headers: dict[str, str], clock: Clock) -> RequestTrace:
-    """The labels for a request with these headers."""
-    given = headers.get("x-correlation-id")
+    """The ids for a request with these headers."""
+    correlation = headers.get("x-correlation-id")
     refusal = None
-    if given is not None and not _CORRELATION.match(given):
+    if correlation is not None and not _CORRELATION.match(correlation):
         refusal = Refusal(
             Code.HEADER_INVALID,
-            "X-Correlation-ID takes 1 to 128 letters, digits, dots, colons, hyphens and underscores",
+            "X-Correlation-ID must have 1 to 128 letters, digits, dots, colons, hyphens and underscores",
             {"header": "X-Correlation-ID"},
         )
-        given = None
-    correlation_id = given or clock.mint(Prefix.CORRELATION)
+        correlation = None
+    correlation_id = correlation or clock.mint(Prefix.CORRELATION)
     sent = headers.get("traceparent")
     parent = None if sent is None else _TRACEPARENT.match(sent.strip())
     if parent is None or set(parent[1]) == {"0"} or set(parent[2]) == {"0"}:
-        chance = f"{random.getrandbits(192):048x}"
-        return RequestTrace(correlation_id, chance[:32], chance[32:], None, refusal=refusal)
+        random_hex = f"{random.getrandbits(192):048x}"
+        return RequestTrace(correlation_id, random_hex[:32], random_hex[32:], None, refusal=refusal)
     return RequestTrace(correlation_id, parent[1], f"{random.getrandbits(64):016x}", parent[2], parent[3], refusal)

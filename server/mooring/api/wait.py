@@ -1,7 +1,7 @@
-"""Reads that wait: until a state is reached, until something changed, or until the time is over.
+"""Reads that wait: until a state is reached, until something changes, or until the time is over.
 
-Nobody needs to poll. The read is repeated whenever an event about the same subject arrives; a hint wakes it, and what
-it then reads is the truth.
+Nobody needs to poll. The read is repeated whenever an event about the same subject arrives; the event only wakes it,
+and the database has the truth.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ View = TypeVar("View")
 
 
 class HasOutcome(Protocol):
-    """What is shown of an operation, as far as waiting for it goes."""
+    """The part of an operation's view that waiting needs."""
 
     @property
     def status(self) -> OperationState: ...
 
 
 Outcome = TypeVar("Outcome", bound=HasOutcome)
-LOOK_SECONDS: Final = 0.25
+POLL_SECONDS: Final = 0.25
 HINT_SECONDS: Final = 1.0
 
 
@@ -49,7 +49,7 @@ class WaitQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
             msgspec.Meta(
                 max_length=50,
                 pattern="^[0-9.]+$",
-                description="The `etag` that was seen: wait until it is another.",
+                description="The last known `etag`: wait until it changes.",
             ),
         ]
         | None
@@ -66,7 +66,8 @@ async def waited(
 ) -> View:
     """The view as soon as it is what the caller waits for, or as it is when the time is over.
 
-    `silent` are states that are reached without an event; whoever waits for one of them has somebody look for him.
+    `silent` are states that are reached without an event; while a caller waits for one of them, the read is repeated
+    often.
     """
     hub = request.services.hub
     place = hub.head
@@ -84,7 +85,7 @@ async def waited(
         left = deadline - time.monotonic()
         if left <= 0:
             return view
-        if not await hub.wait(place, min(left, LOOK_SECONDS) if wanted & silent else left):
+        if not await hub.wait(place, min(left, POLL_SECONDS) if wanted & silent else left):
             if not wanted & silent:
                 return view
             await require_still_allowed(request)
@@ -98,10 +99,10 @@ async def waited(
     return view
 
 
-async def quietly_over(
+async def wait_for_read_only(
     request: RequestContext, instance_id: str, seconds: float, read: Callable[[], Awaitable[Outcome]]
 ) -> Outcome:
-    """An action that only reads, once it is over or the time is: it leaves no event, so a hint wakes whoever waits."""
+    """A read-only action once it has ended or the time is over; it leaves no event, so a hint wakes the caller."""
     deadline = time.monotonic() + min(seconds, request.services.settings.wait_seconds_max)
     woken = asyncio.Event()
     stop = request.services.hub.on_hint(lambda hinted: woken.set() if hinted == instance_id else None)
@@ -112,7 +113,7 @@ async def quietly_over(
             left = deadline - time.monotonic()
             if view.status in OPERATION.final or left <= 0 or request.services.hub.closed:
                 return view
-            with suppress(TimeoutError):  # a hint that was lost delays and never loses
+            with suppress(TimeoutError):  # a lost hint only delays
                 async with asyncio.timeout(min(left, HINT_SECONDS)):
                     await woken.wait()
             await require_still_allowed(request)

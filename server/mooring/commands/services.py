@@ -1,6 +1,6 @@
 """The parts of the running platform that commands use.
 
-It names parts of every wing, so it stands beside the wings and not in one of them.
+It has parts of every wing, so it is outside of all wings.
 """
 
 from dataclasses import dataclass, field
@@ -21,8 +21,6 @@ from mooring.storage.kernel.hub import EventHub
 
 @dataclass(frozen=True, slots=True)
 class Services:
-    """The parts of the running platform that commands use."""
-
     settings: Settings
     database: Database
     clock: Clock

@@ -1,7 +1,7 @@
-"""Every lifecycle of Mooring, in the order in which the docs show them.
+"""Every lifecycle of Mooring, in the order of the docs.
 
-Importing this module checks all tables. A new noun with a lifecycle is added here and nowhere else: the
-generated page, the rows that seed the database, and the tests of every cell follow from `LIFECYCLES`.
+Importing this module checks all tables. A new lifecycle is added only here: the generated page, the rows that seed the
+database, and the tests of every cell use `LIFECYCLES`.
 """
 
 from collections.abc import Mapping
@@ -35,12 +35,12 @@ LIFECYCLES: tuple[AnyLifecycle, ...] = (
 )
 
 
-class DoubledName(Exception):
-    """Two lifecycles have one name, so that a stored row could mean either."""
+class DuplicateLifecycle(Exception):
+    """Two lifecycles have the same name, so that a stored row could mean either."""
 
     def __init__(self, name: str):
         self.name = name
-        super().__init__(f"two lifecycles are called {name!r}")
+        super().__init__(f"two lifecycles have the name {name!r}")
 
 
 class UnknownLifecycle(LookupError):
@@ -52,11 +52,11 @@ class UnknownLifecycle(LookupError):
 
 
 def index_by_name(machines: tuple[AnyLifecycle, ...]) -> Mapping[str, AnyLifecycle]:
-    """The machines by name; `DoubledName` where two share one."""
+    """The lifecycles by name; raises DuplicateLifecycle."""
     index: dict[str, AnyLifecycle] = {}
     for machine in machines:
         if machine.name in index:
-            raise DoubledName(machine.name)
+            raise DuplicateLifecycle(machine.name)
         index[machine.name] = machine
     return MappingProxyType(index)
 
@@ -65,7 +65,7 @@ _BY_NAME = index_by_name(LIFECYCLES)
 
 
 def by_name(name: str) -> AnyLifecycle:
-    """The lifecycle of this name; `UnknownLifecycle` where there is none."""
+    """The lifecycle of this name; raises UnknownLifecycle."""
     machine = _BY_NAME.get(name)
     if machine is None:
         raise UnknownLifecycle(name, tuple(_BY_NAME))

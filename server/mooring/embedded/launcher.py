@@ -1,11 +1,10 @@
-"""The last steps before a PostgreSQL program runs: become the account, tie the life to the parent's, execute.
+"""The last steps before a PostgreSQL program runs: change the account, set the parent-death signal, execute.
 
-Run as a script by its path, `python -I -S launcher.py UID GID PARENT SIGNAL DIRECTORY PROGRAM ARGUMENT…`, so
-that none of this happens between fork and exec of a process that has threads. The order matters: a change of
-the uid clears the parent-death signal, so it is set afterwards; and the parent may have died before it was
-set, so the parent is compared after that. The kernel sends the signal when the *thread* that forked us ends,
-which is why the supervisor starts us from a thread that lives as long as the server. Only the standard
-library is imported.
+It runs as a script, `python -I -S launcher.py UID GID PARENT SIGNAL DIRECTORY PROGRAM ARGUMENT…`, so that none of this
+happens between fork and exec of a process with threads. The order matters: a change of the uid clears the parent-death
+signal, so the signal is set afterwards; and the parent may have died before that, so the parent is compared last. The
+kernel sends the signal when the *thread* that forked us ends, so the supervisor starts us from a thread that lives as
+long as the server. Only the standard library is imported.
 """
 
 import ctypes
@@ -15,11 +14,11 @@ import sys
 PR_SET_PDEATHSIG = 1
 UNREACHABLE = 124
 REFUSED = 125
-"""Our own exit codes: the directory could not be entered, or another step failed and nothing was executed."""
+"""Our own exit codes: the directory cannot be entered, or another step failed and nothing was executed."""
 
 
 def become(uid: int, gid: int) -> None:
-    """Drop to the account for good. Does nothing when we are that account already."""
+    """Switch to the account for good; does nothing when we are that account already."""
     if os.geteuid() == uid:
         return
     os.setgroups([])
@@ -28,7 +27,7 @@ def become(uid: int, gid: int) -> None:
 
 
 def die_with_parent(signal_number: int, parent: int) -> None:
-    """Ask the kernel for the signal when the parent ends, and leave at once if it has ended already."""
+    """Let the kernel send the signal when the parent ends; raises OSError if it has ended already."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(PR_SET_PDEATHSIG, signal_number, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")

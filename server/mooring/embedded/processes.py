@@ -1,12 +1,12 @@
-"""The account PostgreSQL runs as, how its programs are started, and how living ones are recognized.
+"""The account that PostgreSQL runs as, how its programs are started, and how running ones are recognized.
 
-PostgreSQL refuses to run as root, so a supervisor that is root uses an account that exists already: the owner
-of the data if there is data, else `postgres`, else `nobody`. An ordinary user runs it as itself.
+PostgreSQL refuses to run as root, so a supervisor that is root uses an existing account: the owner of the data if there
+is data, otherwise `postgres`, otherwise `nobody`. For an ordinary user the server runs as that user.
 
-A running server is recognized by its `cluster_name`, which stands in the command line of the postmaster and
-in the process titles of all its children, together with the owner of the process. That needs no right to
-trace processes (which root in a container often lacks), is not fooled by a process id that was given to
-somebody else, and finds the orphans that a killed postmaster leaves behind.
+A running server is recognized by its `cluster_name`, which is in the command line of the postmaster and in the process
+titles of all its children, together with the owner of the process. That needs no permission to trace processes (which
+root in a container often lacks), is not fooled by a reused process id, and finds the orphans that a killed postmaster
+leaves behind.
 """
 
 import os
@@ -24,7 +24,7 @@ from mooring.embedded.errors import EmbeddedPostgresError, StartFailed
 
 LAUNCHER = Path(__file__).with_name("launcher.py")
 ENVIRONMENT = {"PATH": "/usr/local/bin:/usr/bin:/bin", "LANG": "C", "LC_ALL": "C", "TZ": "UTC"}
-"""All that a PostgreSQL program sees: PGDATA, PGPORT or LD_LIBRARY_PATH of the caller must not reach it."""
+"""The whole environment of a PostgreSQL program: the caller's PGDATA, PGPORT or LD_LIBRARY_PATH must not reach it."""
 UNPRIVILEGED_ACCOUNTS = ("postgres", "nobody")
 
 
@@ -38,19 +38,19 @@ class SystemAccount:
 
     @property
     def is_own(self) -> bool:
-        """Whether the supervisor itself runs as this account, so that nothing has to be handed over."""
+        """Whether the supervisor itself runs as this account, so that no file changes its owner."""
         return self.uid == os.geteuid()
 
 
 def own_account() -> SystemAccount:
-    """The account of this process. Peer authentication needs its name, not only its number."""
+    """The account of this process; peer authentication needs its name, not only its uid."""
     uid = os.geteuid()
     try:
         entry = pwd.getpwuid(uid)
     except KeyError:
         raise EmbeddedPostgresError(
-            f"uid {uid} has no account name on this machine, by which the embedded database knows its user; "
-            "add one to /etc/passwd, or name a server of your own in MOORING_DATABASE_URL"
+            f"uid {uid} has no account name on this machine, which the embedded database needs to know its user; "
+            "add one to /etc/passwd, or set MOORING_DATABASE_URL to a server of your own"
         ) from None
     return SystemAccount(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
@@ -82,7 +82,7 @@ def account_for(cluster: Path) -> SystemAccount:
 
 @dataclass(frozen=True)
 class ProgramLaunch:
-    """One PostgreSQL program to start: as whom, where, and which signal it gets when its supervisor dies."""
+    """One PostgreSQL program to start: its account, its directory, and the signal it gets when its supervisor dies."""
 
     account: SystemAccount
     directory: Path
@@ -91,13 +91,12 @@ class ProgramLaunch:
     death_signal: signal.Signals = signal.SIGTERM
 
     def command(self) -> list[str]:
-        """The command line, through the launcher."""
         numbers = (self.account.uid, self.account.gid, os.getpid(), int(self.death_signal))
         interpreter = [sys.executable, "-I", "-S", str(LAUNCHER)]
         return [*interpreter, *map(str, numbers), str(self.directory), str(self.program), *self.arguments]
 
     def run(self, *, timeout_seconds: float, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """Run it to its end and return what it said."""
+        """Run it to its end and return its output."""
         try:
             return subprocess.run(
                 self.command(),
@@ -114,7 +113,7 @@ class ProgramLaunch:
             raise StartFailed(f"{self.program} did not finish within {timeout_seconds:.0f} s") from None
 
     def spawn(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
-        """Start it in a session of its own, so that a Ctrl-C meant for the supervisor does not reach it."""
+        """Start it in its own session, so that a Ctrl-C for the supervisor does not reach it."""
         return subprocess.Popen(
             self.command(),
             env=ENVIRONMENT,
@@ -125,8 +124,8 @@ class ProgramLaunch:
         )
 
 
-def living(cluster_name: str, account: SystemAccount) -> list[int]:
-    """The ids of every process of this cluster: the postmaster, its children, and orphans of an old one."""
+def running_pids(cluster_name: str, account: SystemAccount) -> list[int]:
+    """The ids of all processes of this cluster: the postmaster, its children, and orphans of an old one."""
     title = f"postgres: {cluster_name}:".encode()
     argument = f"cluster_name={cluster_name}".encode()
     found = []
@@ -138,22 +137,22 @@ def living(cluster_name: str, account: SystemAccount) -> list[int]:
                 continue
             command = Path(entry.path, "cmdline").read_bytes()
         except OSError:
-            continue  # it ended while we looked
+            continue  # it ended meanwhile
         if command.startswith(title) or argument in command.split(b"\0"):
             found.append(int(entry.name))
     return found
 
 
 def wait_until_gone(cluster_name: str, account: SystemAccount, *, timeout_seconds: float) -> list[int]:
-    """Wait for every process of the cluster to end; returns those that have not after the time given."""
+    """Wait for every process of the cluster to end; returns those that are left after the time-out."""
     deadline = time.monotonic() + timeout_seconds
-    while (remaining := living(cluster_name, account)) and time.monotonic() < deadline:
+    while (remaining := running_pids(cluster_name, account)) and time.monotonic() < deadline:
         time.sleep(0.05)
     return remaining
 
 
 def signal_all(pids: Sequence[int], number: signal.Signals) -> None:
-    """Send a signal to each; one that has ended meanwhile is what we wanted."""
+    """Send a signal to each; processes that have ended meanwhile are ignored."""
     for pid in pids:
         try:
             os.kill(pid, number)

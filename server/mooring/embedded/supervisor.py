@@ -1,15 +1,14 @@
-"""Keeps one PostgreSQL server alive for as long as the process that needs it.
+"""Keeps one PostgreSQL server running for as long as the process that needs it.
 
-A thread of its own does all the work: it takes the lock, clears what a killed predecessor left, starts the
-postmaster and looks after it until it is told to stop. The asynchronous methods only talk to that thread. The
-thread is the postmaster's parent in the eyes of the kernel, which ends the postmaster (fast shutdown) when
-the thread goes, that is, when the process ends in any way; so nothing survives a `kill -9` of the supervisor,
-and an event loop that comes and goes does not take the database with it.
+A thread does all the work: it takes the lock, cleans up after a killed predecessor, starts the postmaster and watches
+it until `stop`. The asynchronous methods only talk to that thread. For the kernel the thread is the postmaster's
+parent, and the kernel ends the postmaster (fast shutdown) when the thread ends, that is, when the process ends in any
+way. So nothing survives a `kill -9` of the supervisor, and the database does not depend on an event loop.
 
-A postmaster that dies is started again after a growing, bounded pause, for ever: the pool of the server
-reconnects and no restart by hand is needed. Its orphaned children are waited for first, because they are
-attached to the old shared memory; those that do not leave by themselves are ended. What an acknowledged
-commit wrote is in the log that recovery replays.
+A postmaster that dies is started again after a growing, bounded pause, without limit: the server's connection pool
+reconnects, and nobody has to restart anything. The supervisor first waits for the orphaned children, because they are
+attached to the old shared memory, and kills those that do not end by themselves. Acknowledged commits are in the
+write-ahead log, which recovery replays.
 """
 
 import asyncio
@@ -30,11 +29,11 @@ from mooring.embedded import binaries, cluster, processes
 from mooring.embedded.errors import AlreadyRunning, DataDirectoryUnusable, EmbeddedPostgresError, StartFailed
 
 READY_SECONDS_MAX = 300.0
-"""Generous: recovery after a crash replays the log written since the last checkpoint, on whatever disk."""
+"""Long, because recovery after a crash replays the log since the last checkpoint, maybe from a slow disk."""
 OLD_SERVER_SECONDS_MAX = 20.0
 ORPHAN_SECONDS_MAX = 5.0
 FAST_SHUTDOWN_SECONDS_MAX = 30.0
-LOOK_EVERY_SECONDS = 0.1
+CHECK_EVERY_SECONDS = 0.1
 REMOVE_LOGS_EVERY_SECONDS = 10.0
 PAUSE_SECONDS_FIRST = 0.1
 PAUSE_SECONDS_MAX = 30.0
@@ -42,7 +41,7 @@ STEADY_AFTER_SECONDS = 30.0
 
 
 class Log(Protocol):
-    """Where the supervisor says what happened: a structlog logger, or anything that is called like one."""
+    """Where the supervisor logs: a structlog logger, or anything with the same methods."""
 
     def info(self, event: str, /, **fields: object) -> object: ...
 
@@ -52,7 +51,7 @@ class Log(Protocol):
 
 
 class EmbeddedPostgres:
-    """A PostgreSQL server of our own: `await start()` gives a DSN, `await stop()` ends it."""
+    """A PostgreSQL server of our own: `await start()` returns a DSN, `await stop()` ends it."""
 
     def __init__(
         self,
@@ -65,8 +64,8 @@ class EmbeddedPostgres:
     ) -> None:
         """`roles` are roles besides the superuser that may connect (needed before PostgreSQL 16 only).
 
-        `on_restart` is called in the event loop of `start`, with the count of restarts, each time the server
-        is back after it had died.
+        `on_restart` is called in the event loop of `start`, with the number of restarts, each time the server is back
+        after it had died.
         """
         self._layout = cluster.ClusterLayout(Path(os.path.abspath(data_directory)))
         self._configuration = cluster.Configuration(dict(settings or {}), tuple(roles))
@@ -82,20 +81,19 @@ class EmbeddedPostgres:
 
     @property
     def dsn(self) -> str:
-        """How to connect as the superuser `mooring` to the database `mooring`; contains no secret."""
+        """The connection string of the superuser `mooring` for the database `mooring`; it contains no secret."""
         return self._layout.dsn
 
     @property
     def log_directory(self) -> Path:
-        """Where the server's own log files are."""
         return self._layout.log
 
     async def start(self) -> str:
-        """Start the server, on a new cluster if there is none; returns the DSN once it takes connections."""
+        """Start the server, on a new cluster if there is none; returns the DSN once it accepts connections."""
         if self._thread is not None:
-            raise RuntimeError("an EmbeddedPostgres is started once; make a new one")
+            raise RuntimeError("an EmbeddedPostgres can be started only once; create a new one")
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.Thread(target=self._live, name="embedded-postgres", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="embedded-postgres", daemon=True)
         self._thread.start()
         try:
             return await asyncio.shield(asyncio.wrap_future(self._started))
@@ -104,7 +102,7 @@ class EmbeddedPostgres:
             raise
 
     async def stop(self) -> None:
-        """End the server and give the data directory free. May be called twice, or after a failed start."""
+        """Stop the server and release the data directory; may be called twice, or after a failed start."""
         self._stopping.set()
         if self._thread is not None:
             await asyncio.shield(asyncio.wrap_future(self._finished))
@@ -118,11 +116,11 @@ class EmbeddedPostgres:
     ) -> None:
         await self.stop()
 
-    def _live(self) -> None:
-        """The whole life of the thread."""
+    def _run(self) -> None:
+        """The main function of the thread."""
         try:
             cluster.make_home(self._layout)
-            with _held(self._layout.lock, self._layout.home):
+            with _locked(self._layout.lock, self._layout.home):
                 server = _Server(self._layout, self._configuration, self._stopping, self._log)
                 try:
                     server.prepare()
@@ -132,7 +130,7 @@ class EmbeddedPostgres:
                     self._watch(server)
                 finally:
                     server.shut_down()
-        except Exception as error:  # noqa: BLE001 - handed to whoever waits, or logged: a thread has no caller
+        except Exception as error:  # noqa: BLE001 - raised in `start`, or logged: a thread has no caller
             if self._started.done():
                 self._log.error("embedded_postgres.supervisor_failed", error=repr(error))
             else:
@@ -142,10 +140,10 @@ class EmbeddedPostgres:
             self._finished.set_result(None)
 
     def _watch(self, server: "_Server") -> None:
-        """Look after the running server; returns when it is to stop."""
+        """Restart the server whenever it dies; returns when it has to stop."""
         logs_removed_at = time.monotonic()
         pause_seconds = PAUSE_SECONDS_FIRST
-        while not self._stopping.wait(LOOK_EVERY_SECONDS):
+        while not self._stopping.wait(CHECK_EVERY_SECONDS):
             if time.monotonic() - logs_removed_at > REMOVE_LOGS_EVERY_SECONDS:
                 logs_removed_at = time.monotonic()
                 cluster.remove_old_logs(self._layout)
@@ -158,7 +156,7 @@ class EmbeddedPostgres:
             pause_seconds = self._start_again(server, pause_seconds)
 
     def _start_again(self, server: "_Server", pause_seconds: float) -> float:
-        """Try until the server is back or nobody wants it any more; returns the pause for the next time."""
+        """Retry until the server is back or has to stop; returns the pause for the next time."""
         died_at = time.monotonic()
         while not self._stopping.wait(pause_seconds):
             pause_seconds = min(pause_seconds * 2, PAUSE_SECONDS_MAX)
@@ -175,19 +173,19 @@ class EmbeddedPostgres:
             self.postmaster_pid = server.pid
             took = round(time.monotonic() - died_at, 3)
             self._log.warning("embedded_postgres.restarted", pid=server.pid, down_seconds=took, restarts=self.restarts)
-            self._tell_restart()
+            self._report_restart()
             break
         return pause_seconds
 
-    def _tell_restart(self) -> None:
+    def _report_restart(self) -> None:
         if self._on_restart is not None and self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody is left to be told
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody listens
                 self._loop.call_soon_threadsafe(self._on_restart, self.restarts)
 
 
 @contextlib.contextmanager
-def _held(lock: Path, home: Path) -> Iterator[None]:
-    """Hold the lock of the data directory. The kernel releases it however we end."""
+def _locked(lock: Path, home: Path) -> Iterator[None]:
+    """Hold the lock of the data directory; the kernel releases it however the process ends."""
     try:
         descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
@@ -209,7 +207,7 @@ def _held(lock: Path, home: Path) -> Iterator[None]:
 
 
 class _Server:
-    """One cluster and its postmaster, seen from the supervising thread. Methods block, within a bound."""
+    """One cluster and its postmaster, for the supervising thread; all methods block for a limited time."""
 
     def __init__(
         self,
@@ -232,14 +230,14 @@ class _Server:
         return self._process.pid if self._process else None
 
     def ended(self) -> str | None:
-        """How the postmaster ended, or None while it lives."""
+        """How the postmaster ended, or None while it runs."""
         code = self._process.poll() if self._process else None
         if code is None:
             return None
         return f"exit code {code}" if code >= 0 else f"killed by {signal.Signals(-code).name}"
 
     def prepare(self) -> None:
-        """Make everything that a start needs and that is not there yet."""
+        """Create everything that a start needs and that does not exist yet."""
         layout, account = self._layout, self._account
         cluster.check_reachable(layout, account)
         self._installation = binaries.readable_by(self._installation, account, layout.home, layout.binaries)
@@ -250,7 +248,7 @@ class _Server:
         cluster.make_private(layout.socket, account)
 
     def start(self) -> None:
-        """Start the postmaster and return when it takes connections."""
+        """Start the postmaster and return when it accepts connections."""
         self._clear_old_server()
         layout = self._layout
         cluster.write_configuration(layout, self._account, self._installation.major, self._configuration)
@@ -278,13 +276,13 @@ class _Server:
         )
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        """The postmaster says in its pid file when it is ready; until then it may be replaying the log."""
+        """Wait for the mark in the postmaster's pid file; until then it may be replaying the log."""
         begun = time.time()
         while not _is_ready(self._layout.cluster / "postmaster.pid", process.pid):
             if ended := self.ended():
                 raise StartFailed(
                     f"PostgreSQL in {self._layout.cluster} did not start ({ended}): "
-                    f"{cluster.last_words(self._layout, begun)}; its log is in {self._layout.log}"
+                    f"{cluster.recent_errors(self._layout, begun)}; its log is in {self._layout.log}"
                 )
             if time.monotonic() - self.started_at > READY_SECONDS_MAX:
                 raise StartFailed(
@@ -295,13 +293,13 @@ class _Server:
                 raise StartFailed("stopped while PostgreSQL was starting")
 
     def _clear_old_server(self) -> None:
-        """See to it that no process of an earlier server is left, then remove the pid file it may have left.
+        """Make sure that no process of an earlier server is left, then remove the pid file that it may have left.
 
-        We hold the lock, so the supervisor of that server is dead. The server is shutting down, or its
-        postmaster was killed and the children are about to notice; both end by themselves in the usual case.
+        We hold the lock, so the supervisor of that server is dead. The server is shutting down, or its postmaster was
+        killed and the children are about to notice; both usually end by themselves.
         """
         name, account = self._layout.cluster_name(), self._account
-        remaining = processes.living(name, account)
+        remaining = processes.running_pids(name, account)
         if remaining:
             self._log.warning("embedded_postgres.waiting_for_old_server", pids=remaining)
             patience = ORPHAN_SECONDS_MAX if self._process else OLD_SERVER_SECONDS_MAX
@@ -313,7 +311,7 @@ class _Server:
                 remaining = processes.wait_until_gone(name, account, timeout_seconds=ORPHAN_SECONDS_MAX)
         if remaining:
             raise StartFailed(
-                f"an earlier server in {self._layout.cluster} does not end: processes {', '.join(map(str, remaining))}"
+                f"an earlier server in {self._layout.cluster} does not stop: processes {', '.join(map(str, remaining))}"
             )
         try:
             (self._layout.cluster / "postmaster.pid").unlink(missing_ok=True)
@@ -321,7 +319,7 @@ class _Server:
             raise DataDirectoryUnusable(self._layout.cluster, error.strerror or str(error)) from error
 
     def shut_down(self) -> None:
-        """End the postmaster: a fast shutdown, then an immediate one, then by force, its children too."""
+        """Stop the postmaster: a fast shutdown, then an immediate one, then SIGKILL, also for its children."""
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -335,12 +333,12 @@ class _Server:
             except subprocess.TimeoutExpired:
                 self._log.warning("embedded_postgres.shutdown_is_slow", pid=process.pid, signal=number.name)
                 continue
-            # The postmaster does not wait for a connection that it had refused: such a child ends a moment later.
+            # The postmaster does not wait for connections that it refused: such a child ends a moment later.
             name = self._layout.cluster_name()
             left = processes.wait_until_gone(name, self._account, timeout_seconds=ORPHAN_SECONDS_MAX)
             self._log.info("embedded_postgres.stopped", pid=process.pid, how=self.ended(), left=left)
             return
-        processes.signal_all(processes.living(self._layout.cluster_name(), self._account), signal.SIGKILL)
+        processes.signal_all(processes.running_pids(self._layout.cluster_name(), self._account), signal.SIGKILL)
         process.wait()
 
 

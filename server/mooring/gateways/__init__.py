@@ -1,1 +1,1 @@
-"""Systems outside of us: time, chance, secrets, telemetry, the network."""
+"""Gateways to everything outside of the core: time, randomness, secrets, telemetry, the network."""

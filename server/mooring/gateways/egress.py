@@ -1,13 +1,13 @@
-"""Requests to addresses that somebody else gave: resolved here, checked here, and dialled as checked.
+"""Requests to URLs that users gave: resolved, checked and dialled here.
 
-The host's name is resolved once. Each address it resolves to is judged by `core/kernel/address.py`, and the connection
-goes to an address that was found good, by number; the name is used only for TLS and the `Host` header. So a name that
-answers differently the next time (rebinding) gains nothing. Proxies of the environment are not used, since a proxy
-would resolve anew. Redirects are not followed: an answer of 3xx is handed back as it is, and whoever wants to follow
-it opens the new address as a request of its own, which is checked in the same way.
+The host name is resolved once. `core/kernel/address.py` checks each address that it resolves to, and the connection
+goes to a checked IP address; the name is used only for TLS and the `Host` header. So a name that resolves differently
+the next time (DNS rebinding) gains nothing. Proxies from the environment are not used, because a proxy would resolve
+the name again. Redirects are not followed: a 3xx answer is returned, and a caller that wants to follow it opens the new
+URL as a separate request, which is checked in the same way.
 
-Everything is bounded: the time from the first look-up to the last byte, the size of both bodies, how many addresses
-are tried and how many look-ups run at once. Each request has a connection of its own. Certificates are verified
+Everything is bounded: the time from the first look-up to the last byte, the size of both bodies, the number of
+addresses tried and the number of parallel look-ups. Each request has its own connection. Certificates are verified
 against the usual authorities, or those of `SSL_CERT_FILE`.
 """
 
@@ -36,14 +36,14 @@ ADDRESSES_MAX: Final = 4  # how many addresses of one host are tried
 CONNECT_SECONDS: Final = 5.0
 LOOK_UPS_MAX: Final = 16
 LOOK_UP_SECONDS: Final = 5.0
-OWN_SECONDS: Final = 60.0  # how long the look-up of the platform's own hosts counts
+OWN_SECONDS: Final = 60.0  # how long the addresses of the platform's own hosts are cached
 ANSWER_LIMIT_BYTES: Final = 4_096
 BODY_LIMIT_BYTES: Final = 1_048_576
 _HOST: Final = re.compile(r"(?P<scheme>[A-Za-z]+://)(?P<host>[^/?#:@\[\]]+)(?P<rest>.*)", re.DOTALL)
 
 
 class EgressFailure(StrEnum):
-    """How a request came to nothing."""
+    """Why a request failed."""
 
     UNRESOLVED = "unresolved"
     UNREACHABLE = "unreachable"
@@ -54,7 +54,7 @@ class EgressFailure(StrEnum):
 
 
 class EgressFailed(Exception):
-    """There is no answer; the reason is one that may be shown to whoever gave the address."""
+    """There is no answer; the reason may be shown to the user who gave the URL."""
 
     def __init__(self, failure: EgressFailure, reason: str) -> None:
         self.failure = failure
@@ -64,7 +64,7 @@ class EgressFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EgressRequest:
-    """What is sent, and within which bounds."""
+    """A request, with its time-out and size limits."""
 
     method: str
     url: str
@@ -77,7 +77,7 @@ class EgressRequest:
 
 @dataclass(frozen=True, slots=True)
 class EgressAnswer:
-    """What came back, its body cut off at the limit."""
+    """An answer, with its body truncated at the limit."""
 
     status: int
     headers: Mapping[str, str]
@@ -97,7 +97,7 @@ class OpenEgressAnswer:
         self.address = str(address)
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """The body as it was sent, not decompressed; refused when there is more than the limit."""
+        """The body as it was sent, not decompressed; raises `EgressFailed` beyond the limit."""
         size = 0
         try:
             async for chunk in self._response.aiter_raw():
@@ -109,7 +109,7 @@ class OpenEgressAnswer:
             raise _failed(error) from error
 
     async def beginning(self) -> bytes:
-        """The body up to the limit; what is beyond it is not waited for."""
+        """The body up to the limit; the rest is not read."""
         taken = b""
         try:
             async for chunk in self._response.aiter_raw():
@@ -128,13 +128,11 @@ class Resolver(Protocol):
         """The addresses of a name, best first; OSError when there are none."""
         ...
 
-    def close(self) -> None:
-        """End what runs."""
-        ...
+    def close(self) -> None: ...
 
 
 class SystemResolver:
-    """The machine's own resolver, in a few threads of its own, so that slow names hold up nothing else."""
+    """The machine's own resolver, in its own threads, so that slow names do not block other work."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(LOOK_UPS_MAX, thread_name_prefix="resolver")
@@ -146,7 +144,6 @@ class SystemResolver:
         return [ip_address(each) for each in found]
 
     def close(self) -> None:
-        """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -156,7 +153,7 @@ def _look_up(host: str, port: int) -> list[str]:
 
 
 class EgressClient:
-    """Dials what others name, within a reach."""
+    """Sends requests to URLs from users, limited to the addresses that `reach` allows."""
 
     def __init__(self, reach: Reach, *, own_hosts: Sequence[str] = (), resolver: Resolver | None = None) -> None:
         self._reach = reach
@@ -166,7 +163,7 @@ class EgressClient:
 
     @cached_property
     def _client(self) -> httpx.AsyncClient:
-        """Made on first use: reading the authorities' certificates would delay every start."""
+        """Created on first use, because reading the CA certificates would delay every start."""
         return httpx.AsyncClient(
             verify=httpx.create_ssl_context(),
             trust_env=False,
@@ -176,13 +173,12 @@ class EgressClient:
         )
 
     async def close(self) -> None:
-        """Close what is open."""
         if "_client" in self.__dict__:
             await self._client.aclose()
         self._resolver.close()
 
     async def check(self, url: str) -> None:
-        """Refuse an address that would not be dialled; a name that does not resolve now may resolve later."""
+        """Refuse a URL that must not be dialled. A name that does not resolve now is accepted: it may resolve later."""
         target = read_url(url)
         if target.scheme != "https" and not self._reach.allowed:
             raise _refused(target, ["not allowed without TLS"])
@@ -202,7 +198,7 @@ class EgressClient:
 
     @asynccontextmanager
     async def open(self, request: EgressRequest) -> AsyncIterator[OpenEgressAnswer]:
-        """Send a request and hold its answer open; the deadline counts until it is closed."""
+        """Send a request and keep its answer open; the deadline includes the time until it is closed."""
         target = read_url(request.url)
         try:
             async with asyncio.timeout(request.deadline_seconds) as limit:
@@ -214,27 +210,27 @@ class EgressClient:
         except TimeoutError as error:
             if not limit.expired():
                 raise
-            reason = f"there was no answer within {request.deadline_seconds:g} s"
+            reason = f"no complete answer within {request.deadline_seconds:g} s"
             raise EgressFailed(EgressFailure.TIMEOUT, reason) from error
 
     async def _addresses(self, target: Target) -> list[Address]:
-        """The addresses that are dialled for this target, each of them checked."""
+        """The addresses to dial for this target, all of them checked."""
         literal = target.literal
         try:
             found = [literal] if literal is not None else await self._resolver.resolve(target.host, target.port)
         except (OSError, UnicodeError) as error:
             raise EgressFailed(EgressFailure.UNRESOLVED, f"{target.host} does not resolve") from error
         await self._learn_own()
-        here = frozenset(each for each in map(plain, found) if is_this_machine(each))
-        taken, reasons = dialled(found, replace(self._reach, own=self._reach.own | here), target.scheme)
-        if not taken and reasons:
+        local = frozenset(each for each in map(plain, found) if is_this_machine(each))
+        allowed, reasons = dialled(found, replace(self._reach, own=self._reach.own | local), target.scheme)
+        if not allowed and reasons:
             raise _refused(target, reasons)
-        if not taken:
+        if not allowed:
             raise EgressFailed(EgressFailure.UNRESOLVED, f"{target.host} does not resolve")
-        return taken[:ADDRESSES_MAX]
+        return allowed[:ADDRESSES_MAX]
 
     async def _learn_own(self) -> None:
-        """Where the platform's own hosts are now; a look-up that fails leaves what was known."""
+        """Refresh the addresses of the platform's own hosts; after a failed look-up the old ones stay."""
         now = time.monotonic()
         if not self._own_hosts or now < self._own_until:
             return
@@ -250,7 +246,7 @@ class EgressClient:
     async def _dial(
         self, request: EgressRequest, target: Target, addresses: list[Address]
     ) -> tuple[httpx.Response, Address]:
-        """The answer of the first of these addresses that takes a connection."""
+        """The answer of the first address that accepts a connection."""
         for address in addresses:
             try:
                 return await self._client.send(self._made(request, target, address), stream=True), address
@@ -280,24 +276,24 @@ class EgressClient:
 
 
 def outbound_for(settings: Settings, database_url: str) -> EgressClient:
-    """The dialer for addresses that tenants give: the internet, and what the admin allows beyond it."""
+    """The client for URLs from tenants: the internet, and the networks that the admin allows."""
     reach = Reach(allowed=read_networks(settings.webhook_allow_networks))
     return EgressClient(reach, own_hosts=_own_hosts(settings.listen_host, database_url))
 
 
 def outbound_public(settings: Settings, database_url: str) -> EgressClient:
-    """The dialer for sources of artifacts: the internet alone, whatever webhooks may reach."""
+    """The client for sources of artifacts: only the internet, whatever webhooks may reach."""
     return EgressClient(Reach(), own_hosts=_own_hosts(settings.listen_host, database_url))
 
 
 def outbound_inside() -> EgressClient:
-    """The dialer for what the platform itself names: its registry, and its sources in private networks."""
+    """The client for URLs that the platform itself configures: its registry, and its sources in private networks."""
     return EgressClient(Reach(allowed=read_networks("0.0.0.0/0, ::/0")))
 
 
 def _own_hosts(listen_host: str, database_url: str) -> list[str]:
-    """Where the platform and its database are; a socket in the file system is out of reach anyhow."""
-    # libpq takes several hosts in one address, which Python's own parser may refuse
+    """The hosts of the platform and its database; Unix sockets are left out, because no URL can reach them."""
+    # libpq accepts several hosts in one URL, which Python's own parser may refuse.
     address, _, query = database_url.partition("://")[2].partition("?")
     listed = address.partition("/")[0].rpartition("@")[2].split(",")
     named = [each[1:].partition("]")[0] if each.startswith("[") else each.partition(":")[0] for each in listed]
@@ -307,10 +303,10 @@ def _own_hosts(listen_host: str, database_url: str) -> list[str]:
 
 
 def is_this_machine(address: Address) -> bool:
-    """Whether packets to this address stay on the machine: then the kernel answers from that very address."""
+    """Whether this is an address of this machine: then the kernel uses the same address as the source."""
     family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:  # a datagram socket sends nothing by connecting
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:  # connecting a datagram socket sends nothing
             probe.setblocking(False)
             probe.connect((str(address), 9))
             return ip_address(probe.getsockname()[0]) == address
@@ -319,7 +315,7 @@ def is_this_machine(address: Address) -> bool:
 
 
 def ascii_url(text: str) -> str:
-    """The address with an internationalized host name in its ASCII form; anything else stays as it is."""
+    """The URL with an internationalized host name in its ASCII form; other URLs stay unchanged."""
     parts = _HOST.fullmatch(text)
     if parts is None or parts["host"].isascii():
         return text
@@ -340,22 +336,22 @@ async def _bounded(body: AsyncIterable[bytes], limit_bytes: int) -> AsyncIterato
 
 
 def _body_too_large(limit_bytes: int) -> EgressFailed:
-    return EgressFailed(EgressFailure.TOO_LARGE, f"what was to be sent is larger than {limit_bytes} bytes")
+    return EgressFailed(EgressFailure.TOO_LARGE, f"the request body is larger than {limit_bytes} bytes")
 
 
 def _refused(target: Target, reasons: list[str]) -> Refusal:
-    """The refusal of an address: it says of which kind the network is, not which addresses a name has in it."""
+    """The refusal of a URL; it names the kind of the network, and never the addresses behind the name."""
     listed = ", ".join(reasons)
     return Refusal(
         Code.ADDRESS_REFUSED,
-        f"{target.host} is in a network that is not dialled: {listed}",
+        f"{target.host} is in a network that the platform does not dial: {listed}",
         {"host": target.host, "reasons": reasons},
     )
 
 
 def _failed(error: httpx.HTTPError) -> EgressFailed:
     if isinstance(error, httpx.TimeoutException):
-        return EgressFailed(EgressFailure.TIMEOUT, "the connection or the answer took too long")
+        return EgressFailed(EgressFailure.TIMEOUT, "connecting or answering took too long")
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):

@@ -1,10 +1,9 @@
 """Garbage collection without long pauses.
 
-A server that thousands of agents wait on holds a million objects. Nearly all of them go away by themselves, without the
-collector, when their request ends; but a full collection looks at each of them, and stops everything meanwhile for a
-good part of a second, every few seconds. So what there is is set aside once a second, where the collector does not
-look. What is garbage there is found when much has been set aside: a full collection is due when there is twice as much
-as the last one left, and no sooner.
+A server that thousands of agents wait on holds a million objects. Nearly all of them are freed by reference counting
+when their request ends, but a full collection visits each of them and stops the process for a good part of a second,
+every few seconds. So all objects are frozen once a second: the collector then ignores them. Garbage among them is found
+by a full collection, which runs only when there are twice as many objects as the last one left.
 """
 
 import asyncio
@@ -13,14 +12,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
-SET_ASIDE_SECONDS: Final = 1.0
-LOOKS_APART: Final = 60
-"""Only every so many times is it counted what was set aside: counting takes some milliseconds."""
+FREEZE_SECONDS: Final = 1.0
+TICKS_PER_COUNT: Final = 60
+"""The frozen objects are counted only once in so many ticks, because counting takes some milliseconds."""
 MARGIN: Final = 200_000
 
 
 class GarbageTuner:
-    """Sets objects aside, and now and then looks through all of them."""
+    """Freezes objects regularly, and occasionally runs a full collection."""
 
     def __init__(self, margin: int = MARGIN) -> None:
         self._margin = margin
@@ -28,16 +27,16 @@ class GarbageTuner:
         self._left = 0  # how many objects the last full collection left
 
     def tick(self) -> bool:
-        """Set aside what there is; returns whether everything was looked through."""
+        """Freeze all objects; returns whether a full collection ran."""
         gc.freeze()
         self._times += 1
-        if self._times % LOOKS_APART or gc.get_freeze_count() < 2 * self._left + self._margin:
+        if self._times % TICKS_PER_COUNT or gc.get_freeze_count() < 2 * self._left + self._margin:
             return False
         self.collect()
         return True
 
     def collect(self) -> None:
-        """Look through everything."""
+        """Run a full collection."""
         gc.unfreeze()
         gc.collect()
         gc.freeze()
@@ -46,13 +45,13 @@ class GarbageTuner:
 
 @asynccontextmanager
 async def collecting() -> AsyncIterator[None]:
-    """Collect in this way while the process serves; afterwards in the usual one."""
+    """Tune the garbage collection while the process serves; restore the default afterwards."""
     collector = GarbageTuner()
     collector.collect()
 
     async def keep() -> None:
         while True:
-            await asyncio.sleep(SET_ASIDE_SECONDS)
+            await asyncio.sleep(FREEZE_SECONDS)
             collector.tick()
 
     task = asyncio.create_task(keep())

@@ -1,13 +1,13 @@
-"""Passwords and tokens: what is hashed how.
+"""Hashing of passwords and tokens.
 
-Passwords get argon2id in a small pool of threads of their own, so that a storm of sign-ins holds up nothing else;
-when the pool's queue is full the caller is told to wait. Tokens and one-time codes are 256 random bits and need no
-slow hash: SHA-256.
+Passwords are hashed with argon2id in a small thread pool, so that many sign-ins at once do not block other work; when
+the queue of the pool is full, sign-ins are refused for a few seconds. Tokens and one-time codes have enough random bits
+for a fast hash: SHA-256.
 """
 
 import asyncio
 import hashlib
-import secrets as chance
+import secrets
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -23,7 +23,7 @@ WAITING_MAX: Final = 32
 
 
 class Passwords:
-    """Hashes and checks passwords, a bounded number at once."""
+    """Hashes and verifies passwords, a bounded number at once."""
 
     def __init__(self, *, threads: int = 2, hasher: PasswordHasher | None = None) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="argon2")
@@ -32,17 +32,16 @@ class Passwords:
         self._waiting = 0
 
     async def hash(self, password: str) -> str:
-        """The argon2id hash to be stored."""
+        """The argon2id hash to store."""
         return str(await self._run(self._hasher.hash, password))
 
     async def verify(self, stored: str | None, password: str) -> bool:
-        """Whether the password fits; takes as long when there is no such user."""
-        # The decoy is made by the first who asks, whether there is such a user or not, and by no start.
-        self._decoy = self._decoy or str(await self._run(self._hasher.hash, chance.token_hex(16)))
+        """Whether the password is correct. A `stored` of None (there is no such user) takes just as long."""
+        # The first call makes the decoy, whether the user exists or not, so that it does not delay the start.
+        self._decoy = self._decoy or str(await self._run(self._hasher.hash, secrets.token_hex(16)))
         return bool(await self._run(self._verify, stored or self._decoy, password)) and stored is not None
 
     def close(self) -> None:
-        """End the threads."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _verify(self, stored: str, password: str) -> bool:
@@ -62,25 +61,24 @@ class Passwords:
 
 
 def new_token(kind: TokenKind) -> str:
-    """A new token: told once, kept nowhere."""
-    return TOKEN_PREFIX[kind] + chance.token_urlsafe(32)
+    """A new token; the caller shows it once and never stores it."""
+    return TOKEN_PREFIX[kind] + secrets.token_urlsafe(32)
 
 
 def new_one_time_code() -> str:
-    """A new one-time sign-in code."""
-    return "mrg1_" + chance.token_urlsafe(24)
+    return "mrg1_" + secrets.token_urlsafe(24)
 
 
 def new_enrolment_token() -> str:
-    """A new token by which one machine joins."""
-    return ENROLMENT_PREFIX + chance.token_urlsafe(32)
+    """A new token with which one machine can enrol."""
+    return ENROLMENT_PREFIX + secrets.token_urlsafe(32)
 
 
 def new_visit_ticket() -> str:
     """A new ticket, link or session of a visit."""
-    return TICKET_PREFIX + chance.token_urlsafe(32)
+    return TICKET_PREFIX + secrets.token_urlsafe(32)
 
 
 def digest(token: str) -> bytes:
-    """What is kept of a token or a code."""
+    """The hash that is stored for a token or a code."""
     return hashlib.sha256(token.encode()).digest()

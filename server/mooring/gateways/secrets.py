@@ -1,17 +1,17 @@
-"""Secrets at rest: an envelope for each, and the master key that opens the envelopes.
+"""Secrets at rest: envelope encryption with a master key from a file.
 
-Each secret is encrypted with a data key of its own (AES-256-GCM), and the data key with the master key. Both are
-bound to the secret's id, tenant and purpose, so that a ciphertext moved to another row does not open. The master key
-lies in a file outside of the database, mode 0600, one key a line, the newest first: `<key id> <base64 of 32 bytes>`.
-A rotation puts a new key in front, wraps every data key anew, and drops the keys before the last; a crash in between
-leaves a file that opens everything. A running process notices that the file changed when it seals, and reads it again
-when it meets a key id that it does not know.
+Each secret is encrypted with its own data key (AES-256-GCM), and the data key with the master key. Both are bound to
+the secret's id, tenant and purpose, so a ciphertext that is moved to another row cannot be decrypted. The master keys
+are in a file outside of the database, mode 0600, one key per line, the newest first: `<key id> <base64 of 32 bytes>`.
+A rotation adds a new key at the top, rewraps every data key, and drops all but the last two keys; after a crash in
+between, the file still has every key that is needed. A running process rereads the file when it changed, at the latest
+when it seals a secret or meets an unknown key id.
 """
 
 import base64
 import fcntl
 import os
-import secrets as chance
+import secrets
 import stat
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -29,11 +29,11 @@ NONCE_BYTES: Final = 12
 
 
 class MasterKeyRefused(Exception):
-    """The master key file cannot be used; the message says why and what to do, and never holds a key."""
+    """The master key file cannot be used; the message says why and what to do, and never contains a key."""
 
 
 class CannotUnseal(Exception):
-    """A sealed secret does not open: another master key, or it was tampered with."""
+    """A sealed secret cannot be decrypted: its master key is missing, or it was tampered with."""
 
 
 class SecretBox:
@@ -54,9 +54,9 @@ class SecretBox:
     def seal(self, secret: bytes, *, id: str, tenant_id: str | None, purpose: str) -> Sealed:
         """Encrypt under a new data key."""
         if _version(self._path) != self._version:
-            self._read()  # rotated: nothing new is sealed with an old key
+            self._read()  # the key was rotated: new secrets must use the new key
         bound = _bound(id, tenant_id, purpose)
-        data_key = chance.token_bytes(KEY_BYTES)
+        data_key = secrets.token_bytes(KEY_BYTES)
         return Sealed(
             id=id,
             tenant_id=tenant_id,
@@ -72,11 +72,11 @@ class SecretBox:
         data_key = self._unwrap(sealed, bound)
         try:
             return AESGCM(data_key).decrypt(sealed.ciphertext[:NONCE_BYTES], sealed.ciphertext[NONCE_BYTES:], bound)
-        except (InvalidTag, ValueError) as error:  # ValueError: cut so short that not even the nonce is whole
+        except (InvalidTag, ValueError) as error:  # ValueError: too short to contain the nonce
             raise CannotUnseal(f"secret {sealed.id} was changed after it was sealed") from error
 
     def rewrap(self, sealed: Sealed) -> Sealed:
-        """The same secret under the current master key; the secret itself is not touched."""
+        """The same secret with its data key under the current master key; the ciphertext does not change."""
         bound = _bound(sealed.id, sealed.tenant_id, sealed.purpose)
         wrapped = _encrypt(self._keys[self._current], self._unwrap(sealed, bound), bound)
         return Sealed(sealed.id, sealed.tenant_id, sealed.purpose, self._current, wrapped, sealed.ciphertext)
@@ -88,7 +88,7 @@ class SecretBox:
         if key is None:
             raise CannotUnseal(
                 f"secret {sealed.id} is sealed with master key {sealed.master_key_id}, which {self._path} does not "
-                "have; put that key back as a further line"
+                "have; add that key to the file again, on its own line"
             )
         try:
             return key.decrypt(sealed.wrapped_key[:NONCE_BYTES], sealed.wrapped_key[NONCE_BYTES:], bound)
@@ -104,7 +104,7 @@ class SecretBox:
 
 
 def _version(path: Path) -> tuple[int, int]:
-    """Tells one state of the file from another: it is always put in place whole, as a new file."""
+    """Identifies the state of the file; it is always replaced as a whole, by a new file."""
     try:
         found = path.stat()
     except OSError as error:
@@ -120,7 +120,7 @@ def read_keys(path: Path) -> list[tuple[str, bytes]]:
     except (OSError, UnicodeDecodeError) as error:
         raise MasterKeyRefused(f"cannot read the master key file {path}: {error}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise MasterKeyRefused(f"others may read the master key file {path}; run: chmod 600 {path}")
+        raise MasterKeyRefused(f"other users may read the master key file {path}; run: chmod 600 {path}")
     keys: list[tuple[str, bytes]] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -141,9 +141,9 @@ def read_keys(path: Path) -> list[tuple[str, bytes]]:
 
 
 def ready_key_file(path: Path, needed: Sequence[str]) -> bool:
-    """Make the file where there is none and nothing was ever sealed; returns whether it was made.
+    """Create the file if it does not exist and no secret needs it; returns whether it was created.
 
-    A file that is missing, or lacks a key that stored secrets need, is not replaced: what was sealed would be lost.
+    A file that is missing, or that lacks a key in `needed`, is not replaced: the sealed secrets would be lost.
     """
     if not needed:
         return make_key_file(path)
@@ -157,7 +157,7 @@ def ready_key_file(path: Path, needed: Sequence[str]) -> bool:
 
 
 def make_key_file(path: Path) -> bool:
-    """Make the file with one key where there is none; returns whether it was made."""
+    """Create the file with one key if it does not exist; returns whether it was created."""
     if path.exists():
         return False
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -167,11 +167,11 @@ def make_key_file(path: Path) -> bool:
 
 def new_key() -> tuple[str, bytes]:
     """A new master key with its id."""
-    return f"mk_{chance.token_hex(6)}", chance.token_bytes(KEY_BYTES)
+    return f"mk_{secrets.token_hex(6)}", secrets.token_bytes(KEY_BYTES)
 
 
 def write_keys(path: Path, keys: list[tuple[str, bytes]], *, exclusive: bool = False) -> None:
-    """Put the file in place whole: a crash leaves the old one or the new one, never half of one."""
+    """Replace the file atomically: after a crash it is either the old one or the new one."""
     lines = "".join(f"{key_id} {base64.b64encode(key).decode()}\n" for key_id, key in keys)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".master-key-")
     try:
@@ -183,7 +183,7 @@ def write_keys(path: Path, keys: list[tuple[str, bytes]], *, exclusive: bool = F
             try:
                 os.link(temporary, path)
             except FileExistsError:
-                return  # another process of a first start was faster: its key is the one that counts
+                return  # another process was faster at the first start: its key is used
         else:
             os.replace(temporary, path)
             temporary = ""
@@ -199,7 +199,7 @@ def write_keys(path: Path, keys: list[tuple[str, bytes]], *, exclusive: bool = F
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Nobody else rotates the keys of this file meanwhile; the lock goes with the process, whatever ends it."""
+    """Hold the lock for rotating the keys of this file; the kernel releases it when the process ends."""
     try:
         directory = os.open(path.parent, os.O_RDONLY)
     except OSError as error:
@@ -208,7 +208,7 @@ def alone(path: Path) -> Iterator[None]:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
     except BlockingIOError as error:
-        raise MasterKeyRefused(f"another rotation of {path} is under way; wait for its end") from error
+        raise MasterKeyRefused(f"another rotation of {path} is running; wait until it has ended") from error
     finally:
         os.close(directory)
 
@@ -218,5 +218,5 @@ def _bound(id: str, tenant_id: str | None, purpose: str) -> bytes:
 
 
 def _encrypt(key: AESGCM, plain: bytes, bound: bytes) -> bytes:
-    nonce = chance.token_bytes(NONCE_BYTES)
+    nonce = secrets.token_bytes(NONCE_BYTES)
     return nonce + key.encrypt(nonce, plain, bound)

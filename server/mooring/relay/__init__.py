@@ -1,1 +1,1 @@
-"""The relay: where viewers and nodes meet, since nothing dials into a node."""
+"""The relay: connects viewers with nodes, because nothing can connect to a node directly."""

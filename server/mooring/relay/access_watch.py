@@ -1,4 +1,4 @@
-"""What stands open is looked at again: a right that was taken ends the connections that were made with it."""
+"""Checks open connections again from time to time: a revoked permission ends the connections that it allowed."""
 
 import asyncio
 import logging
@@ -10,19 +10,19 @@ from mooring.commands.services import Services
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.visit import Visit
 
-LOOK_SECONDS: Final = 30.0
+CHECK_SECONDS: Final = 30.0
 
 log = logging.getLogger("mooring.relay")
 
 
 async def while_admitted(
-    services: Services, visit: Visit, seconds: float, *going: Coroutine[Any, Any, None]
+    services: Services, visit: Visit, seconds: float, *coroutines: Coroutine[Any, Any, None]
 ) -> Refusal | None:
-    """Carry on until one of these ends, or the visit does; then none of them goes on. Why it ended, if for a reason.
+    """Run these coroutines until one of them ends or the visit is no longer allowed, then cancel the others.
 
-    What one of them raises is raised.
+    Returns why the visit is no longer allowed, or None. An error of a coroutine is raised.
     """
-    tasks = [asyncio.create_task(each) for each in going]
+    tasks = [asyncio.create_task(each) for each in coroutines]
     watching = asyncio.create_task(_refused(services, visit, seconds))
     try:
         finished, _ = await asyncio.wait((*tasks, watching), return_when=asyncio.FIRST_COMPLETED)
@@ -43,6 +43,8 @@ async def _refused(services: Services, visit: Visit, seconds: float) -> Refusal:
             await commands.still_admitted(services, visit)
         except Refusal as refusal:
             if refusal.code is Code.TEMPORARILY_UNAVAILABLE:
-                log.warning("whether visits still count cannot be asked just now: %s", refusal.detail)
+                log.warning(
+                    "cannot check whether a visit is still allowed; keeping it until the next check: %s", refusal.detail
+                )
                 continue
             return refusal

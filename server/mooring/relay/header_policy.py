@@ -1,7 +1,7 @@
-"""What of a request reaches an app, and what of its answer reaches a browser: heads, as pure functions.
+"""Which headers of a request reach an app, and which headers of its answer reach a browser, as pure functions.
 
-The platform's own session and tokens stop here; so does what belongs to one hop, what would let two parsers disagree
-about where a body ends, and what an app could say about names that are not its own.
+The platform's own session and tokens stop here. So do hop-by-hop headers, headers that could make two parsers disagree
+about the end of a body, and headers by which an app could affect other hosts.
 """
 
 import base64
@@ -13,7 +13,7 @@ from typing import Final
 import h11
 
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.relay.http import Headers, words_of
+from mooring.relay.http import Headers, list_items
 
 COOKIE: Final = "mooring_endpoint"
 SECURE_COOKIE: Final = f"__Host-{COOKIE}"
@@ -30,53 +30,53 @@ HOP: Final = frozenset(
         b"upgrade",
     )
 )
-OURS_TO_SAY: Final = frozenset((b"expect", b"forwarded", b"x-real-ip"))
-"""What the relay answers or says itself: whether a body may come, and who asks."""
-NOT_BACK: Final = frozenset((b"strict-transport-security", b"alt-svc", b"public-key-pins", b"clear-site-data"))
-"""What an app would say about more than its own name: the port beside it, the domain above it."""
+RELAY_ONLY: Final = frozenset((b"expect", b"forwarded", b"x-real-ip"))
+"""Headers that the relay itself answers or sets: whether the body may be sent, and who the client is."""
+NOT_FORWARDED: Final = frozenset((b"strict-transport-security", b"alt-svc", b"public-key-pins", b"clear-site-data"))
+"""Answer headers that would affect more than the app's own host, such as another port or the parent domain."""
 TOKEN: Final = re.compile(rb"mrg[a-z1]_[A-Za-z0-9_\-]{20}")
 
 
 def check(request: h11.Request) -> None:
-    """Refuse what two readers could read in two ways, and what asks for more than a page of this app."""
+    """Refuse ambiguous requests, and those for anything but a path of this endpoint."""
     if request.method == b"CONNECT" or not (request.target.startswith(b"/") or _asks_for_all(request)):
-        raise Refusal(Code.HEADER_INVALID, "a request names a path of this endpoint, and no other address")
+        raise Refusal(Code.HEADER_INVALID, "the request target must be a path of this endpoint")
     names = [name for name, _ in request.headers]
     if b"transfer-encoding" in names and b"content-length" in names:
-        raise Refusal(Code.HEADER_INVALID, "a body has a length, or comes in chunks, and not both")
+        raise Refusal(Code.HEADER_INVALID, "a body has a length or is chunked, not both")
 
 
-def inward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The request's headers without what is the platform's, or of the hop alone."""
+def request_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The request's headers without hop-by-hop headers and without the platform's credentials."""
     listed = list(headers)
-    dropped = HOP | OURS_TO_SAY | {word.encode("latin-1") for word in words_of(listed, b"connection")}
+    dropped = HOP | RELAY_ONLY | {word.encode("latin-1") for word in list_items(listed, b"connection")}
     kept: Headers = []
     for name, value in listed:
-        plain = name.replace(b"_", b"-")  # many an app reads both as one
+        plain = name.replace(b"_", b"-")  # many apps treat the two as one
         if plain in dropped or plain.startswith(b"x-forwarded-"):
             continue
-        if plain == b"authorization" and is_platforms(value):
+        if plain == b"authorization" and has_platform_token(value):
             continue
         if name == b"cookie":
-            theirs = [pair for pair in cookies([(name, value)]) if pair.partition("=")[0].strip() not in COOKIES]
-            if not theirs:
+            own = [pair for pair in cookies([(name, value)]) if pair.partition("=")[0].strip() not in COOKIES]
+            if not own:
                 continue
-            value = "; ".join(theirs).encode("latin-1")
+            value = "; ".join(own).encode("latin-1")
         kept.append((name, value))
     return kept
 
 
-def outward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
-    """The answer's headers; a cookie of the app's stays on the app's own host."""
+def response_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
+    """The answer's headers; a cookie of the app is limited to the app's own host."""
     listed = list(headers)
-    dropped = HOP | NOT_BACK | {word.encode("latin-1") for word in words_of(listed, b"connection")}
+    dropped = HOP | NOT_FORWARDED | {word.encode("latin-1") for word in list_items(listed, b"connection")}
     kept: Headers = []
     for name, value in listed:
         if name in dropped:
             continue
         if name == b"set-cookie":
-            value = at_home(value)
-            # A cookie without a name is sent back as its value alone, which may look like one of ours.
+            value = without_domain(value)
+            # Browsers send a cookie without a name as its value alone, which may look like one of ours.
             if value.strip(b" =").partition(b"=")[0].strip().decode("latin-1") in COOKIES:
                 continue
         kept.append((name, value))
@@ -84,13 +84,13 @@ def outward(headers: Iterable[tuple[bytes, bytes]]) -> Headers:
 
 
 def cookies(headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
-    """Every pair of every cookie header."""
+    """The name=value pairs of all cookie headers."""
     joined = "; ".join(value.decode("latin-1") for name, value in headers if name == b"cookie")
     return [pair.strip() for pair in joined.split(";") if pair.strip()]
 
 
-def is_platforms(value: bytes) -> bool:
-    """Whether an Authorization holds one of the platform's tokens, plainly or as the password of a name."""
+def has_platform_token(value: bytes) -> bool:
+    """Whether an Authorization header has a token of the platform, as a bearer token or in basic credentials."""
     if TOKEN.search(value):
         return True
     try:
@@ -99,8 +99,8 @@ def is_platforms(value: bytes) -> bool:
         return False
 
 
-def at_home(value: bytes) -> bytes:
-    """A cookie without its domain: it goes back to the host that set it and to no sibling."""
+def without_domain(value: bytes) -> bytes:
+    """The cookie without its domain, so that the browser sends it only to the host that set it."""
     first, *attributes = value.split(b";")
     kept = [each for each in attributes if each.partition(b"=")[0].strip().lower() != b"domain"]
     return b";".join((first, *kept))

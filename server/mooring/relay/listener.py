@@ -1,6 +1,6 @@
-"""The relay's listener: nodes dial `/tunnels/<task>`, viewers `/visits`, browsers an endpoint's own name.
+"""The relay's listener: nodes connect to `/tunnels/<task>`, viewers to `/visits`, browsers to an endpoint's own host.
 
-It is a socket of its own, apart from the API: an endpoint's pages never share an origin with the API or the console,
+It has its own socket, separate from the API: an endpoint's pages never share an origin with the API or the console,
 and the bytes of tunnels never pass through the API's requests.
 """
 
@@ -19,7 +19,7 @@ from mooring.core.identity.caller import Caller
 from mooring.core.kernel.decision import PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.visit import Visit, VisitKind
-from mooring.relay.access_watch import LOOK_SECONDS, while_admitted
+from mooring.relay.access_watch import CHECK_SECONDS, while_admitted
 from mooring.relay.frames import (
     DATA,
     END,
@@ -58,21 +58,21 @@ Authenticate = Callable[[str], Awaitable[Caller]]
 
 
 class Relay:
-    """One process's relay; it looks again whether what is open still counts, every `poll_interval_seconds`."""
+    """The relay of one process; it checks every `poll_interval_seconds` whether open visits are still allowed."""
 
-    poll_interval_seconds = LOOK_SECONDS
+    poll_interval_seconds = CHECK_SECONDS
     connections_max = CONNECTIONS_MAX
 
-    def __init__(self, services: Services, authenticate: Authenticate, desk: TunnelRegistry, proxy: Proxy) -> None:
+    def __init__(self, services: Services, authenticate: Authenticate, tunnels: TunnelRegistry, proxy: Proxy) -> None:
         self._services = services
         self._authenticate = authenticate
-        self._desk = desk
+        self._tunnels = tunnels
         self._proxy = proxy
         self._open: set[asyncio.Task[None]] = set()
         self._closing = False
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a connection to its end."""
+        """Serve a connection until it ends."""
         task = asyncio.current_task()
         if task is None or len(self._open) >= self.connections_max:
             writer.close()
@@ -84,9 +84,9 @@ class Relay:
             log.debug("a connection ended: %s", error)
         except asyncio.CancelledError:
             if not self._closing:
-                raise  # else this is how the relay ends what is open
-        except Exception:  # one connection's trouble is no other's
-            log.exception("a connection failed")
+                raise  # otherwise the relay itself cancels what is open
+        except Exception:  # one failed connection must not affect the others
+            log.exception("serving a connection failed; closing it")
         finally:
             self._open.discard(task)
             writer.close()
@@ -94,9 +94,8 @@ class Relay:
                 await writer.wait_closed()
 
     async def close(self) -> None:
-        """End every connection."""
         self._closing = True
-        self._desk.close()
+        self._tunnels.close()
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
@@ -111,7 +110,7 @@ class Relay:
             await served.refuse(Refusal(Code.HEADER_INVALID, str(hangup)), hangup.status)
 
     async def _one(self, served: ServedConnection) -> bool:
-        """One request; whether another may follow on its connection."""
+        """Serve one request; returns whether another may follow on its connection."""
         request = await served.request()
         if request is None:
             return False
@@ -119,55 +118,55 @@ class Relay:
             host = value_of(request.headers, b"host") or ""
             if self._proxy.is_endpoint(host):
                 return await self._proxy.serve(served, request, host)
-            await self._dialled(served, request)
+            await self._serve_upgrade(served, request)
         except Refusal as refusal:
             if not served.can_answer:
                 raise PeerGone(refusal.detail) from refusal
             await served.refuse(refusal, STATUS.get(refusal.code, 500))
         return False
 
-    async def _dialled(self, served: ServedConnection, request: h11.Request) -> None:
+    async def _serve_upgrade(self, served: ServedConnection, request: h11.Request) -> None:
         path = request.target.decode("ascii", "replace")
         scheme, _, token = (value_of(request.headers, b"authorization") or "").partition(" ")
         if scheme.lower() != "bearer" or not token:
-            raise Refusal(Code.UNAUTHENTICATED, "the relay is for those who bring a token or a ticket")
+            raise Refusal(Code.UNAUTHENTICATED, "the relay needs a bearer token or a ticket")
         if path.startswith("/tunnels/") and wants_switch(request.headers, TUNNEL):
             await self._node(served, path.removeprefix("/tunnels/"), token.strip())
         elif path == "/visits" and wants_switch(request.headers, VISIT):
             await self._viewer(served, token.strip())
         else:
-            raise Refusal(Code.NOT_FOUND, "the relay has nothing here")
+            raise Refusal(Code.NOT_FOUND, "there is nothing here")
 
     async def _node(self, served: ServedConnection, task_id: str, token: str) -> None:
         caller = await self._authenticate(token)
         if caller.actor.kind is not PrincipalKind.NODE:
-            raise Refusal(Code.NOT_FOUND, "the relay has nothing here")
-        awaited = self._desk.expects(task_id, caller.actor.id)
+            raise Refusal(Code.NOT_FOUND, "there is nothing here")
+        awaited = self._tunnels.take_awaited(task_id, caller.actor.id)
         if awaited is None:
-            raise Refusal(Code.NOT_FOUND, "nobody waits for this tunnel here")
+            raise Refusal(Code.NOT_FOUND, "no visit waits for this tunnel here")
         try:
-            carrier = await self._taken_up(served, awaited)
+            tunnel = await self._accept_tunnel(served, awaited)
         except BaseException:
-            if not awaited.carrier.done():
-                awaited.carrier.set_exception(Refusal(Code.TEMPORARILY_UNAVAILABLE, "the node hung up"))
+            if not awaited.tunnel.done():
+                awaited.tunnel.set_exception(Refusal(Code.TEMPORARILY_UNAVAILABLE, "the node hung up"))
             raise
-        if awaited.carrier.done():
-            raise PeerGone("whoever waited for this tunnel is gone")
-        awaited.carrier.set_result(carrier)
+        if awaited.tunnel.done():
+            raise PeerGone("the visit that waited for this tunnel is gone")
+        awaited.tunnel.set_result(tunnel)
         try:
-            await carrier.carry()
+            await tunnel.run()
         finally:
-            self._desk.forget(carrier)
+            self._tunnels.forget(tunnel)
 
-    async def _taken_up(self, served: ServedConnection, awaited: AwaitedNode) -> TunnelConnection:
-        await _drained(served)
+    async def _accept_tunnel(self, served: ServedConnection, awaited: AwaitedNode) -> TunnelConnection:
+        await _read_end(served)
         if await served.switch(TUNNEL.encode()):
-            raise PeerGone("a node sends nothing before it is asked")
+            raise PeerGone("the node sent data before it was asked")
         return TunnelConnection(served.reader, served.writer, awaited.ports)
 
     async def _viewer(self, served: ServedConnection, ticket: str) -> None:
         visit = await commands.admitted(self._services, ticket, (VisitKind.CONNECT, VisitKind.EXEC))
-        told = {
+        visit_fields = {
             "visit_id": visit.id,
             "kind": visit.kind,
             "correlation_id": visit.correlation_id,
@@ -178,33 +177,33 @@ class Relay:
         is_command = visit.kind == VisitKind.EXEC
         if is_command:
             visit = await commands.start_command(self._services, visit, served.remote_address)
-        stream = await (self._desk.command(visit) if is_command else self._desk.stream_to(visit))
-        log.info("a visit begins", extra=told)
-        ended = "it broke off"
+        stream = await (self._tunnels.command(visit) if is_command else self._tunnels.stream_to(visit))
+        log.info("a visit started", extra=visit_fields)
+        reason = "the connection broke"
         try:
-            await _drained(served)
+            await _read_end(served)
             if await served.switch(VISIT.encode()):
-                raise PeerGone("a viewer sends nothing before the answer")
-            ended = await self._joined(served, stream, visit)
+                raise PeerGone("the viewer sent data before the answer")
+            reason = await self._join(served, stream, visit)
         finally:
             await stream.close()
             if is_command:
-                stream.carrier.hang_up()
-            log.info("a visit ends", extra={**told, "reason": ended})
+                stream.tunnel.hang_up()
+            log.info("a visit ended", extra={**visit_fields, "reason": reason})
 
-    async def _joined(self, served: ServedConnection, stream: TunnelStream, visit: Visit) -> str:
-        """Carry frames between a viewer and what is inside, until either is gone or may no longer; why it ended."""
-        going = (_inward(served, stream, controls=visit.kind == VisitKind.EXEC), _outward(served, stream))
-        refusal = await while_admitted(self._services, visit, self.poll_interval_seconds, *going)
+    async def _join(self, served: ServedConnection, stream: TunnelStream, visit: Visit) -> str:
+        """Copy frames between a viewer and the sandbox until either is gone or not allowed any more; returns why."""
+        copying = (_to_sandbox(served, stream, controls=visit.kind == VisitKind.EXEC), _to_viewer(served, stream))
+        refusal = await while_admitted(self._services, visit, self.poll_interval_seconds, *copying)
         if refusal is None:
-            return "it is over"
-        said = {"code": refusal.code.value, "detail": refusal.detail}
-        await write(served.writer, packed(FAILURE, 0, json.dumps(said).encode()))
+            return "it was closed"
+        problem = {"code": refusal.code.value, "detail": refusal.detail}
+        await write(served.writer, packed(FAILURE, 0, json.dumps(problem).encode()))
         return refusal.detail
 
 
-async def _drained(served: ServedConnection) -> None:
-    """Read the request to its end: it has no body."""
+async def _read_end(served: ServedConnection) -> None:
+    """Read the end of the request, which must not have a body."""
     while True:
         event = await served.event()
         if isinstance(event, h11.EndOfMessage) or event is h11.PAUSED:
@@ -213,25 +212,25 @@ async def _drained(served: ServedConnection) -> None:
             raise Refusal(Code.CONFLICT, "this request has no body")
 
 
-async def _inward(served: ServedConnection, stream: TunnelStream, *, controls: bool) -> None:
-    """What a viewer sends: data until its end, and for a command window sizes and signals."""
+async def _to_sandbox(served: ServedConnection, stream: TunnelStream, *, controls: bool) -> None:
+    """Forward what a viewer sends: data until its end, and for a command window sizes and signals."""
     open_for_data = True
     while (frame := await read_frame(served.reader)) is not None:
         if frame.stream != 0:
-            raise FrameRefused("a viewer has one stream")
+            raise FrameRefused("a viewer has only one stream")
         if frame.kind == DATA and open_for_data:
             await stream.send(frame.data)
         elif frame.kind == END and open_for_data and not frame.data:
             open_for_data = False
-            await stream.tell(END)
+            await stream.send_control(END)
         elif frame.kind in (RESIZE, SIGNAL) and controls and len(frame.data) <= CONTROL_BYTES_MAX:
-            await stream.tell(frame.kind, frame.data)
+            await stream.send_control(frame.kind, frame.data)
         else:
-            raise FrameRefused(f"a viewer sends no such {frame.kind!r} now")
+            raise FrameRefused(f"a viewer must not send {frame.kind!r} now")
 
 
-async def _outward(served: ServedConnection, stream: TunnelStream) -> None:
-    """What comes from inside, to its end."""
+async def _to_viewer(served: ServedConnection, stream: TunnelStream) -> None:
+    """Forward what comes from the sandbox, until it ends."""
     while True:
         frame: TunnelFrame = await stream.next()
         await write(served.writer, packed(frame.kind, 0, frame.data[:FRAME_MAX]))

@@ -1,10 +1,10 @@
-"""The reverse proxy: an endpoint's pages under a name of their own, for whoever holds a session of that endpoint.
+"""The reverse proxy: serves an endpoint's pages under a host name of their own, to viewers with a session.
 
-Each endpoint has an origin of its own (`e-<id>.localhost:<port>`, or a wildcard name in production), so that a script
-in one app's page can use neither the API nor another app. A link that counts once starts a session; its cookie belongs
-to that one host, and neither it nor any token of the platform's reaches the app. What another site's page sends in the
-viewer's name is refused. HTTP and WebSocket pass through as they are; one connection of a browser is one stream to the
-app.
+Each endpoint has its own origin (`e-<id>.localhost:<port>`, or a wildcard name in production), so that a script in one
+app's page can use neither the API nor another app. A one-time link starts a session; its cookie belongs to that one
+host, and neither the cookie nor any token of the platform reaches the app. Requests that another site's page makes with
+the viewer's cookie are refused. HTTP and WebSocket pass through unchanged; one connection of a browser is one stream to
+the app.
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import BODY_LENGTH, Prefix, is_id
 from mooring.core.runtime.visit import Visit, VisitKind
 from mooring.gateways.passwords import new_visit_ticket
-from mooring.relay.access_watch import LOOK_SECONDS, while_admitted
-from mooring.relay.header_policy import COOKIE, SECURE_COOKIE, check, cookies, inward, outward
+from mooring.relay.access_watch import CHECK_SECONDS, while_admitted
+from mooring.relay.header_policy import COOKIE, SECURE_COOKIE, check, cookies, request_headers, response_headers
 from mooring.relay.http import HEAD_MAX, READ_BYTES, Headers, PeerGone, ServedConnection, value_of, wants_switch, write
 from mooring.relay.tunnel_connection import TunnelStream
 from mooring.relay.tunnel_registry import TunnelRegistry
 
 OPEN_PATH: Final = "/.mooring/open"
 ANSWER_SECONDS: Final = 600.0
-REMEMBER_SECONDS: Final = 5.0
-REMEMBERED_MAX: Final = 10_000
+CACHE_SECONDS: Final = 5.0
+CACHED_MAX: Final = 10_000
 SESSIONS_TRIED_MAX: Final = 4
 WEBSOCKET: Final = "websocket"
 LABEL: Final = rf"e-([0-9a-z]{{{BODY_LENGTH}}})"
@@ -51,20 +51,18 @@ log = logging.getLogger("mooring.relay")
 
 
 class Proxy:
-    """The proxy of one relay."""
+    poll_interval_seconds = CHECK_SECONDS
 
-    poll_interval_seconds = LOOK_SECONDS
-
-    def __init__(self, services: Services, desk: TunnelRegistry, domain: str, *, secure: bool) -> None:
+    def __init__(self, services: Services, tunnels: TunnelRegistry, domain: str, *, secure: bool) -> None:
         self._services = services
-        self._desk = desk
+        self._tunnels = tunnels
         self._name = re.compile(rf"{LABEL}\.{re.escape(domain.lower())}{PORT}", re.ASCII)
         self._secure = secure
         self._cookie = SECURE_COOKIE if secure else COOKIE
-        self._known: dict[str, tuple[float, Visit]] = {}
+        self._visits: dict[str, tuple[float, Visit]] = {}
 
     def is_endpoint(self, host: str) -> bool:
-        """Whether this name is an endpoint's."""
+        """Whether this host name belongs to an endpoint."""
         return self._endpoint(host) is not None
 
     def _endpoint(self, host: str) -> str | None:
@@ -73,7 +71,7 @@ class Proxy:
         return endpoint_id if endpoint_id is not None and is_id(endpoint_id, Prefix.TASK) else None
 
     async def serve(self, served: ServedConnection, request: h11.Request, host: str) -> bool:
-        """One request of a browser; whether another may follow on its connection."""
+        """Serve one request of a browser; returns whether another may follow on its connection."""
         endpoint_id = str(self._endpoint(host))
         check(request)
         try:
@@ -88,14 +86,14 @@ class Proxy:
             await served.answer(401, [(b"content-type", b"text/html; charset=utf-8"), *SAFE], PAGE)
             return False
         self._check_origin(request, host)
-        stream = await self._desk.stream_to(visit)
+        stream = await self._tunnels.stream_to(visit)
         try:
-            exchange = ProxiedRequest(served, stream, self._forwarded(served, host))
-            refusal_ = await while_admitted(self._services, visit, self.poll_interval_seconds, exchange.carry(request))
+            proxied = ProxiedRequest(served, stream, self._forwarded(served, host))
+            ended = await while_admitted(self._services, visit, self.poll_interval_seconds, proxied.forward(request))
         finally:
             await stream.close()
-        if refusal_ is not None:
-            raise refusal_
+        if ended is not None:
+            raise ended
         if served.state.our_state is h11.DONE and served.state.their_state is h11.DONE:
             served.state.start_next_cycle()
             return True
@@ -103,17 +101,17 @@ class Proxy:
 
     async def _open(self, served: ServedConnection, request: h11.Request, endpoint_id: str) -> None:
         if request.method != b"GET":
-            raise Refusal(Code.METHOD_NOT_ALLOWED, "a link is opened by GET")
+            raise Refusal(Code.METHOD_NOT_ALLOWED, "a link must be opened with GET")
         codes = parse_qs(urlsplit(request.target.decode("ascii", "replace")).query).get("code", [])
         if len(codes) != 1:
-            raise Refusal(Code.UNAUTHENTICATED, "the link is not whole")
+            raise Refusal(Code.UNAUTHENTICATED, "the link is incomplete")
         visit = await commands.admitted(self._services, codes[0], (VisitKind.BROWSE,))
         if visit.endpoint_id != endpoint_id:
             raise Refusal(Code.UNAUTHENTICATED, "the link is for another endpoint")
         session = new_visit_ticket()
         visit = await commands.open_link(self._services, codes[0], session, served.remote_address)
         log.info(
-            "a session at an endpoint begins",
+            "a session at an endpoint started",
             extra={
                 "visit_id": visit.id,
                 "kind": visit.kind,
@@ -125,17 +123,17 @@ class Proxy:
         )
         seconds = int((visit.expires_at - self._services.clock.now()).total_seconds())
         cookie = f"{self._cookie}={session}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax"
-        told = [(b"location", b"/"), (b"set-cookie", (cookie + ("; Secure" if self._secure else "")).encode())]
-        await served.answer(303, [*told, *SAFE])
+        headers = [(b"location", b"/"), (b"set-cookie", (cookie + ("; Secure" if self._secure else "")).encode())]
+        await served.answer(303, [*headers, *SAFE])
 
     async def _visit(self, headers: Iterable[tuple[bytes, bytes]], endpoint_id: str) -> Visit:
-        """The visit of a session of this endpoint; a sibling's page may have put cookies of the same name beside it."""
+        """The visit of this endpoint's session; tries several cookies, as another endpoint's page may have set some."""
         named = [pair.partition("=") for pair in cookies(headers)]
         sessions = [value for name, _, value in named if name == self._cookie]
-        refusal = Refusal(Code.UNAUTHENTICATED, "there is no session")
+        refusal = Refusal(Code.UNAUTHENTICATED, "the browser has no session here")
         for session in sessions[:SESSIONS_TRIED_MAX]:
             try:
-                visit = await self._known_visit(session)
+                visit = await self._cached_visit(session)
             except Refusal as refused:
                 if refused.code is not Code.UNAUTHENTICATED:
                     raise
@@ -145,31 +143,31 @@ class Proxy:
             refusal = Refusal(Code.NOT_FOUND, "this session is for another endpoint")
         raise refusal
 
-    async def _known_visit(self, session: str) -> Visit:
-        """The visit of a session; asked anew after a few seconds, so that a right that was taken ends it."""
+    async def _cached_visit(self, session: str) -> Visit:
+        """The visit of a session, cached for a few seconds, so that a revoked permission ends it soon."""
         now = asyncio.get_running_loop().time()
-        known = self._known.get(session)
-        if known is not None and known[0] > now:
-            return known[1]
-        self._known.pop(session, None)
+        cached = self._visits.get(session)
+        if cached is not None and cached[0] > now:
+            return cached[1]
+        self._visits.pop(session, None)
         visit = await commands.admitted(self._services, session, (VisitKind.BROWSE,))
         if visit.opened_at is None:
-            raise Refusal(Code.UNAUTHENTICATED, "a link is no session")
-        if len(self._known) >= REMEMBERED_MAX:
-            self._known.clear()
-        self._known[session] = (now + REMEMBER_SECONDS, visit)
+            raise Refusal(Code.UNAUTHENTICATED, "a link is not a session")
+        if len(self._visits) >= CACHED_MAX:
+            self._visits.clear()
+        self._visits[session] = (now + CACHE_SECONDS, visit)
         return visit
 
     def _check_origin(self, request: h11.Request, host: str) -> None:
-        """What another origin's page does in the viewer's name is refused; a plain link to here is not."""
+        """Refuse requests of another origin's page; plain links from there are allowed."""
         origin = value_of(request.headers, b"origin")
         own = f"{'https' if self._secure else 'http'}://{host.lower()}"
         if origin is not None and origin.lower() != own:
-            raise Refusal(Code.PERMISSION_DENIED, "another site's page asks for this")
+            raise Refusal(Code.PERMISSION_DENIED, "the request comes from another site's page")
         site = value_of(request.headers, b"sec-fetch-site")
         mode = value_of(request.headers, b"sec-fetch-mode")
         if site in ("cross-site", "same-site") and not (mode == "navigate" and request.method in (b"GET", b"HEAD")):
-            raise Refusal(Code.PERMISSION_DENIED, "another site's page asks for this")
+            raise Refusal(Code.PERMISSION_DENIED, "the request comes from another site's page")
 
     def _forwarded(self, served: ServedConnection, host: str) -> Headers:
         scheme = b"https" if self._secure else b"http"
@@ -182,7 +180,7 @@ class Proxy:
 
 
 class ProxiedRequest:
-    """One request to the app and its answer, on a stream of their own."""
+    """One request to the app and its answer, on one stream."""
 
     def __init__(self, served: ServedConnection, stream: TunnelStream, forwarded: Headers) -> None:
         self._served = served
@@ -190,9 +188,9 @@ class ProxiedRequest:
         self._forwarded = forwarded
         self._app = h11.Connection(h11.CLIENT, max_incomplete_event_size=HEAD_MAX)
 
-    async def carry(self, request: h11.Request) -> None:
-        """Pass the request on, and the answer back; of other protocols, WebSocket alone is passed on."""
-        headers = [*inward(request.headers), *self._forwarded]
+    async def forward(self, request: h11.Request) -> None:
+        """Send the request to the app and its answer back; the only protocol upgrade that passes is WebSocket."""
+        headers = [*request_headers(request.headers), *self._forwarded]
         if wants_switch(request.headers, WEBSOCKET):
             headers += [(b"connection", b"Upgrade"), (b"upgrade", WEBSOCKET.encode())]
         else:
@@ -202,7 +200,7 @@ class ProxiedRequest:
         try:
             await asyncio.wait((body, answer), return_when=asyncio.FIRST_COMPLETED)
             if not answer.done():
-                body.result()  # a browser that is gone in the middle of its request wants no answer
+                body.result()  # the browser left in the middle of its request: no answer is needed
             await answer
         finally:
             for task in (body, answer):
@@ -215,11 +213,11 @@ class ProxiedRequest:
             if event is h11.PAUSED:
                 return
             if isinstance(event, h11.ConnectionClosed):
-                raise PeerGone("the browser hung up")
+                raise PeerGone("the browser closed the connection")
             try:
                 await self._send(event if isinstance(event, h11.Data) else h11.EndOfMessage())
             except ConnectionError:
-                return  # what is inside takes no more: its answer says why, or its end does
+                return  # the app takes no more of the body: its answer, or its end, says why
             if isinstance(event, h11.EndOfMessage):
                 return
 
@@ -232,15 +230,17 @@ class ProxiedRequest:
                     return
                 continue
             if isinstance(event, h11.Response):
-                told = outward(event.headers)
-                await self._served.send(h11.Response(status_code=event.status_code, headers=told, reason=event.reason))
+                headers = response_headers(event.headers)
+                await self._served.send(
+                    h11.Response(status_code=event.status_code, headers=headers, reason=event.reason)
+                )
             elif isinstance(event, h11.Data):
                 await self._served.send(h11.Data(data=event.data))
             elif isinstance(event, h11.EndOfMessage):
                 await self._served.send(h11.EndOfMessage())
                 return
             else:
-                raise PeerGone("the app hung up in the middle of its answer")
+                raise PeerGone("the app closed the connection in the middle of its answer")
 
     async def _event(self) -> Any:
         while True:
@@ -248,8 +248,8 @@ class ProxiedRequest:
                 event = self._app.next_event()
             except h11.RemoteProtocolError as error:
                 if self._served.state.our_state is h11.SEND_RESPONSE:
-                    raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "the app did not answer in HTTP") from error
-                raise PeerGone("the app broke off") from error
+                    raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "the app's answer is not valid HTTP") from error
+                raise PeerGone("the app's answer broke off") from error
             if event is not h11.NEED_DATA:
                 return event
             try:
@@ -259,21 +259,21 @@ class ProxiedRequest:
                 raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "the app did not answer in time") from error
 
     async def _switch(self, event: h11.InformationalResponse) -> None:
-        told = [*outward(event.headers), (b"connection", b"Upgrade"), (b"upgrade", WEBSOCKET.encode())]
-        await self._served.send(h11.InformationalResponse(status_code=101, headers=told))
+        headers = [*response_headers(event.headers), (b"connection", b"Upgrade"), (b"upgrade", WEBSOCKET.encode())]
+        await self._served.send(h11.InformationalResponse(status_code=101, headers=headers))
         early = bytes(self._app.trailing_data[0])
         if early:
             await write(self._served.writer, early)
-        going = [
+        copying = [
             asyncio.create_task(self._raw_in(bytes(self._served.state.trailing_data[0]))),
             asyncio.create_task(self._raw_out()),
         ]
         try:
-            await asyncio.wait(going, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(copying, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in going:
+            for task in copying:
                 task.cancel()
-            await asyncio.gather(*going, return_exceptions=True)
+            await asyncio.gather(*copying, return_exceptions=True)
 
     async def _raw_in(self, data: bytes) -> None:
         while data or (data := await self._served.reader.read(READ_BYTES)):

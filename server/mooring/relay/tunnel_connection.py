@@ -1,7 +1,7 @@
-"""A carrier: one connection that a node dialled, and the streams that are opened through it.
+"""A tunnel: one connection that a node opened, and the streams through it.
 
-Each stream has room for a bounded number of bytes on the way in each direction, so that a slow reader holds up its own
-stream and no other, and neither side piles up what nobody reads.
+Each stream may have a limited number of bytes in flight in each direction, so that a slow reader delays its own stream
+and no other, and neither side buffers without limit.
 """
 
 import asyncio
@@ -33,20 +33,20 @@ from mooring.relay.http import write
 ANSWER_SECONDS: Final = 20.0
 STREAMS_MAX: Final = 256
 ARRIVED_MAX: Final = 64
-"""Frames of one stream that wait: with small ones put together, a whole window is about half of that."""
+"""The most frames of one stream that wait; as small ones are merged, a full window is about half of that."""
 LAST: Final = (FAILURE, CLOSE)
 BYTES: Final = (DATA, ERRORS)
-"""Frames that take room."""
+"""Frames that use credit."""
 
 
-LOST: Final = json.dumps({"code": "tunnel_lost", "detail": "the node hung up"}).encode()
+LOST: Final = json.dumps({"code": "tunnel_lost", "detail": "the node closed the connection"}).encode()
 
 
 @dataclass(slots=True)
 class TunnelStream:
-    """One stream through a carrier."""
+    """One stream through a tunnel; `room` is the credit that is left for sending."""
 
-    carrier: "TunnelConnection"
+    tunnel: "TunnelConnection"
     number: int
     arrived: deque[TunnelFrame] = field(default_factory=deque)
     has_arrived: asyncio.Event = field(default_factory=asyncio.Event)
@@ -57,46 +57,46 @@ class TunnelStream:
     at_end: bool = False
 
     async def next(self) -> TunnelFrame:
-        """What comes next from inside: data, its end, an exit code, a failure or the close."""
+        """The next frame from the sandbox: data, its end, an exit code, a failure or the close."""
         while not self.arrived:
             self.has_arrived.clear()
             await self.has_arrived.wait()
         frame = self.arrived.popleft()
         if frame.kind in BYTES:
             self.waiting_bytes -= len(frame.data)
-            with suppress(ConnectionError):  # a node that is gone needs no room: what it sent before is still told
-                await self.carrier.send(ROOM, self.number, len(frame.data).to_bytes(4))
+            with suppress(ConnectionError):  # a node that is gone needs no credit; what it sent is still delivered
+                await self.tunnel.send(ROOM, self.number, len(frame.data).to_bytes(4))
         return frame
 
     def take(self, frame: TunnelFrame) -> None:
-        """Keep what came from inside, within bounds; small pieces are put together."""
+        """Queue a frame from the sandbox, within limits; small pieces are merged."""
         if self.at_end and frame.kind in (*BYTES, END):
-            raise FrameRefused("the node sends on after its end")
+            raise FrameRefused("the node sent data after its end")
         self.at_end = self.at_end or frame.kind == END
         if frame.kind in BYTES:
             self.waiting_bytes += len(frame.data)
             if self.waiting_bytes > WINDOW:
-                raise FrameRefused("the node sends more than there is room for")
-            if self._joined(frame):
+                raise FrameRefused("the node sent more than its credit")
+            if self._merged(frame):
                 return
         if len(self.arrived) >= ARRIVED_MAX:
-            raise FrameRefused("the node sends more frames than anybody reads")
+            raise FrameRefused("the node sent too many frames that nobody reads")
         self.arrived.append(frame)
         self.has_arrived.set()
 
-    def _joined(self, frame: TunnelFrame) -> bool:
-        """Put a small piece to the one before it of its kind; output and errors, which alternate, are two kinds."""
-        for place in range(len(self.arrived) - 1, max(-1, len(self.arrived) - 3), -1):
-            before = self.arrived[place]
-            if before.kind == frame.kind:  # nothing overtakes what is of its own kind
+    def _merged(self, frame: TunnelFrame) -> bool:
+        """Merge a small piece into the last one of its kind; output and errors may alternate, so two are checked."""
+        for index in range(len(self.arrived) - 1, max(-1, len(self.arrived) - 3), -1):
+            before = self.arrived[index]
+            if before.kind == frame.kind:  # the order within a kind stays
                 if len(before.data) + len(frame.data) > FRAME_MAX:
                     return False
-                self.arrived[place] = TunnelFrame(frame.kind, self.number, before.data + frame.data)
+                self.arrived[index] = TunnelFrame(frame.kind, self.number, before.data + frame.data)
                 return True
         return False
 
     async def receive(self) -> bytes:
-        """The next bytes from inside; empty at the end. A failure inside is a refusal."""
+        """The next bytes from the sandbox; empty at the end. Raises a Refusal for a failure in the sandbox."""
         while True:
             frame = await self.next()
             if frame.kind == DATA:
@@ -107,26 +107,26 @@ class TunnelStream:
                 return b""
 
     async def send(self, data: bytes) -> None:
-        """Bytes for what is inside, as fast as it takes them."""
+        """Send bytes to the sandbox, as fast as it gives credit."""
         for start in range(0, len(data), FRAME_MAX):
             part = data[start : start + FRAME_MAX]
             while self.room < len(part):
                 self.has_room.clear()
                 await self.has_room.wait()
-                if self.carrier.ended:
-                    raise ConnectionResetError("the tunnel is gone")
+                if self.tunnel.ended:
+                    raise ConnectionResetError("the tunnel is closed")
             self.room -= len(part)
-            await self.carrier.send(DATA, self.number, part)
+            await self.tunnel.send(DATA, self.number, part)
 
-    async def tell(self, kind: bytes, data: bytes = b"") -> None:
-        """An end, a window size or a signal."""
-        await self.carrier.send(kind, self.number, data)
+    async def send_control(self, kind: bytes, data: bytes = b"") -> None:
+        """Send an end, a window size or a signal."""
+        await self.tunnel.send(kind, self.number, data)
 
     async def close(self) -> None:
-        """Nobody looks at this stream any more."""
-        if self.carrier.streams.pop(self.number, None) is not None:
-            with suppress(ConnectionError):  # a node that is gone has closed it
-                await self.carrier.send(CLOSE, self.number)
+        """Close the stream on this side and at the node."""
+        if self.tunnel.streams.pop(self.number, None) is not None:
+            with suppress(ConnectionError):  # the node is gone, and with it the stream
+                await self.tunnel.send(CLOSE, self.number)
 
 
 class TunnelConnection:
@@ -140,32 +140,32 @@ class TunnelConnection:
         self._writer = writer
         self._numbers = 0
 
-    async def open(self, asked: dict[str, Any]) -> TunnelStream:
-        """A new stream, once the node says that what is inside answers."""
+    async def open(self, request: dict[str, Any]) -> TunnelStream:
+        """Open a stream; returns once the node reports that the port or the command answers."""
         if len(self.streams) >= STREAMS_MAX:
             raise Refusal(Code.RATE_LIMITED, f"{STREAMS_MAX} connections are open here", {"retry_after_seconds": 5})
         self._numbers += 1
         stream = TunnelStream(self, self._numbers)
         self.streams[stream.number] = stream
         try:
-            await self.send(OPEN, stream.number, json.dumps(asked).encode())
+            await self.send(OPEN, stream.number, json.dumps(request).encode())
             async with asyncio.timeout(ANSWER_SECONDS):
                 await stream.answered
         except (TimeoutError, ConnectionError) as error:
             await stream.close()
-            raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "the node does not answer for this connection") from error
+            raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "the node did not answer in time") from error
         except BaseException:
             await stream.close()
             raise
         return stream
 
-    async def carry(self) -> None:
-        """Take what the node sends until it is gone; then every stream ends."""
+    async def run(self) -> None:
+        """Read what the node sends until it is gone; then end every stream."""
         try:
             while (frame := await read_frame(self._reader)) is not None:
                 self._take(frame)
         except (FrameRefused, ConnectionError):
-            return  # a node that speaks otherwise, or is gone, is hung up on: the streams below say so
+            return  # the node broke the protocol or is gone: the streams below end with that failure
         finally:
             self.ended = True
             self._writer.close()
@@ -173,31 +173,30 @@ class TunnelConnection:
                 stream.arrived.append(TunnelFrame(FAILURE, stream.number, LOST))
                 stream.has_arrived.set()
                 stream.has_room.set()
-                _settle(stream, Refusal(Code.TEMPORARILY_UNAVAILABLE, "the node hung up"))
+                _settle(stream, Refusal(Code.TEMPORARILY_UNAVAILABLE, "the node closed the connection"))
 
     async def send(self, kind: bytes, number: int, data: bytes = b"") -> None:
-        """One frame to the node."""
         if self.ended:
-            raise ConnectionResetError("the tunnel is gone")
+            raise ConnectionResetError("the tunnel is closed")
         await write(self._writer, packed(kind, number, data))
 
     def hang_up(self) -> None:
-        """End the connection; `carry` returns."""
+        """Close the connection; `run` returns."""
         self._writer.close()
 
     def _take(self, frame: TunnelFrame) -> None:
         stream = self.streams.get(frame.stream)
         if stream is None:
-            return  # it has ended on this side a moment ago
+            return  # it was closed on this side a moment ago
         if frame.kind == ROOM:
             stream.room += int.from_bytes(frame.data[:8])
             if len(frame.data) != 4 or stream.room > WINDOW:
-                raise FrameRefused("the node has no such room")
+                raise FrameRefused("the node sent an invalid credit")
             stream.has_room.set()
             _settle(stream, None)
             return
         if frame.kind not in (*BYTES, END, EXIT, *LAST) or (frame.kind == ERRORS and self.ports):
-            raise FrameRefused(f"a node sends no {frame.kind!r}")
+            raise FrameRefused(f"a node must not send {frame.kind!r}")
         if frame.kind in LAST and not stream.answered.done():
             closed = Refusal(Code.TEMPORARILY_UNAVAILABLE, "inside the sandbox: nothing answers there")
             _settle(stream, failure_of(frame) if frame.kind == FAILURE else closed)
@@ -206,19 +205,19 @@ class TunnelConnection:
 
 
 def failure_of(frame: TunnelFrame) -> Refusal:
-    """What a node said that went wrong, as the platform says it."""
+    """The Refusal for a failure that a node reported."""
     try:
-        told = json.loads(frame.data)
-        code, detail = str(told["code"])[:60], str(told["detail"])[:500]
+        failure = json.loads(frame.data)
+        code, detail = str(failure["code"])[:60], str(failure["detail"])[:500]
     except (ValueError, KeyError, TypeError):
-        code, detail = "host_error", "the node said something that cannot be read"
+        code, detail = "host_error", "the node sent a malformed failure"
     known = {
         "not_found": Code.NOT_FOUND,
         "refused": Code.PERMISSION_DENIED,
         "permission_denied": Code.PERMISSION_DENIED,
     }
-    said = detail if frame.data == LOST else f"inside the sandbox: {detail}"
-    return Refusal(known.get(code, Code.TEMPORARILY_UNAVAILABLE), said, {"node_code": code})
+    text = detail if frame.data == LOST else f"inside the sandbox: {detail}"
+    return Refusal(known.get(code, Code.TEMPORARILY_UNAVAILABLE), text, {"node_code": code})
 
 
 def _settle(stream: TunnelStream, refusal: Refusal | None) -> None:

@@ -1,7 +1,7 @@
-"""The desk: which carriers stand, and who waits for one.
+"""Which tunnels are open, and which visits wait for one.
 
-A visit needs a carrier of its owner and port. If none stands, the node is asked by a task to dial this very process;
-its dial names the task, and only the node that the task is for may take it up.
+A visit needs a tunnel to its owner and port. If there is none, a task asks the node to connect to this very process;
+the connection names the task, and is accepted only from the node of that task.
 """
 
 import asyncio
@@ -23,65 +23,66 @@ Key = tuple[str, int]
 
 @dataclass(slots=True)
 class AwaitedNode:
-    """A node that was asked to dial."""
+    """A node that was asked to open a tunnel."""
 
     node_id: str
     ports: tuple[int, ...]
-    carrier: "asyncio.Future[TunnelConnection]"
+    tunnel: "asyncio.Future[TunnelConnection]"
 
 
 class TunnelRegistry:
-    """Where viewers and nodes are brought together."""
+    """Finds or requests the tunnel for each visit."""
 
     def __init__(self, services: Services, url: str) -> None:
         self.url = url
         self._services = services
         self._awaited: dict[str, AwaitedNode] = {}
-        self._carriers: dict[Key, TunnelConnection] = {}
-        self._asking: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()  # for as long as somebody asks
+        self._open: dict[Key, TunnelConnection] = {}
+        # One lock per tunnel that is being requested, so that two visits do not request the same one.
+        self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
 
     async def stream_to(self, visit: Visit) -> TunnelStream:
         """A stream to the port that a visit is for."""
         if visit.port is None:
             raise ValueError("a visit for a command has no port")
         key = (visit.owner, visit.port)
-        asking = self._asking.setdefault(key, asyncio.Lock())
-        async with asking:
-            carrier = self._carriers.get(key)
-            if carrier is None or carrier.ended:
-                carrier = await self._asked(visit, (visit.port,))
-                self._carriers[key] = carrier
-        return await carrier.open({"port": visit.port})
+        lock = self._locks.setdefault(key, asyncio.Lock())
+        async with lock:
+            tunnel = self._open.get(key)
+            if tunnel is None or tunnel.ended:
+                tunnel = await self._request(visit, (visit.port,))
+                self._open[key] = tunnel
+        return await tunnel.open({"port": visit.port})
 
     async def command(self, visit: Visit) -> TunnelStream:
         """The stream of the command that a visit is for."""
-        carrier = await self._asked(visit, ())
+        tunnel = await self._request(visit, ())
         try:
-            return await carrier.open({})
+            return await tunnel.open({})
         except BaseException:
-            carrier.hang_up()
+            tunnel.hang_up()
             raise
 
-    def expects(self, task_id: str, node_id: str) -> AwaitedNode | None:
-        """Take up the wait for a task, if this is the node that it is for."""
+    def take_awaited(self, task_id: str, node_id: str) -> AwaitedNode | None:
+        """The request that a node's connection answers; None unless the task is awaited from this node."""
         awaited = self._awaited.get(task_id)
         if awaited is None or awaited.node_id != node_id:
             return None
         return self._awaited.pop(task_id)
 
-    def forget(self, carrier: TunnelConnection) -> None:
-        """A carrier is gone: whoever comes next asks for another one."""
-        for key in [key for key, each in self._carriers.items() if each is carrier]:
-            del self._carriers[key]
+    def forget(self, tunnel: TunnelConnection) -> None:
+        """Drop a closed tunnel; the next visit requests another one."""
+        for key in [key for key, each in self._open.items() if each is tunnel]:
+            del self._open[key]
 
     def close(self) -> None:
-        """Hang up on every node."""
-        for carrier in self._carriers.values():
-            carrier.hang_up()
+        """Close every tunnel."""
+        for tunnel in self._open.values():
+            tunnel.hang_up()
 
-    async def _asked(self, visit: Visit, ports: tuple[int, ...]) -> TunnelConnection:
+    async def _request(self, visit: Visit, ports: tuple[int, ...]) -> TunnelConnection:
         if len(self._awaited) >= WAITING_MAX:
-            raise Refusal(Code.RATE_LIMITED, "too many nodes are being waited for", {"retry_after_seconds": 5})
+            raise Refusal(Code.RATE_LIMITED, "too many tunnels are being opened", {"retry_after_seconds": 5})
         awaited = AwaitedNode(visit.node_id, ports, asyncio.get_running_loop().create_future())
         expected: list[str] = []
 
@@ -92,11 +93,11 @@ class TunnelRegistry:
         try:
             async with asyncio.timeout(DIAL_SECONDS):
                 await commands.ask_for_tunnel(self._services, visit, self.url, ports, expect)
-                return await awaited.carrier
+                return await awaited.tunnel
         except TimeoutError as error:
             raise Refusal(
                 Code.TEMPORARILY_UNAVAILABLE,
-                f"the node did not dial within {DIAL_SECONDS:.0f} s: is its agent running?",
+                f"the node did not connect within {DIAL_SECONDS:.0f} s: is its agent running?",
             ) from error
         finally:
             for task_id in expected:

@@ -1,1 +1,1 @@
-"""Level-triggered workers."""
+"""Level-triggered background workers."""

@@ -1,8 +1,8 @@
-"""Reads artifacts: takes up checks that are due and that nobody reads, and takes them from holders that were lost.
+"""The worker of artifact checks: starts checks that wait, and takes over those whose process was lost.
 
-The process that accepts a check begins it when it has room. What comes here is the rest: checks that found no room,
-and those whose holder died. Nothing is kept in memory that is not in the database: a worker that dies leaves leases,
-one that stops hands them back.
+The process that accepts a check starts it when it has room. The worker gets the rest: checks that found no room, and
+those whose process died. The database has everything that is in memory: a worker that dies leaves leases that expire,
+and one that stops hands them back.
 """
 
 import logging
@@ -15,13 +15,13 @@ from mooring.core.kernel.event import Event
 from mooring.storage.catalog import artifact_check as checks
 from mooring.workers.loop import WakePace, is_of_app
 
-PACE_SECONDS: Final = 0.2  # events come by the thousand; one look answers for all of them
+PACE_SECONDS: Final = 0.2  # events come by the thousand; one pass answers all of them
 
 log = logging.getLogger("mooring.check")
 
 
 class CheckWorker:
-    """Takes up checks; any number of workers may do so side by side."""
+    """Starts checks; any number of workers may run side by side."""
 
     name = "artifact_check"
     poll_interval_seconds = 2.0
@@ -31,25 +31,25 @@ class CheckWorker:
         self._pace = WakePace(PACE_SECONDS)
 
     def wants(self, event: Event) -> bool:
-        """What apps do on nodes asks for no check."""
+        """Everything but the tasks of apps: those request no check."""
         return not is_of_app(event)
 
     async def tick(self) -> float | None:
-        """Give up on lost holders, then begin what there is room for."""
-        async with self._pace.look():
-            await self._look()
+        """Take checks from lost processes, then start as many as there is room for."""
+        async with self._pace.turn():
+            await self._start_due()
         return None
 
-    async def _look(self) -> None:
+    async def _start_due(self) -> None:
         services = self._services
         lost = await give_up_lost(services)
         if lost:
-            log.warning("%d checks of lost processes are due again, or failed", lost)
+            log.warning("the leases of %d checks expired; queued them again, or failed them", lost)
         if services.checks.room(services.settings.checks_at_once):
             due = await checks.due(services.database, services.clock.now())
-            # Several workers see the same list: who begins at its head would always meet the others there.
+            # All workers read the same list: if each started at its head, they would always collide.
             for check in random.sample(due, len(due)):
                 begin(services, check)
 
     async def close(self) -> None:
-        """What is read goes on until the platform is closed, which hands it back."""
+        """Running checks continue until the platform closes, which hands back their leases."""

@@ -1,8 +1,8 @@
-"""The janitor: deletes what is past its time, in batches, so that no statement and no round takes long.
+"""The janitor: deletes expired rows in batches, so that no statement and no round takes long.
 
-Each kind of row has a rule with a time before which it goes. A round works through the rules in turn, one batch of
-each at a time, until nothing is left or its time is over; then it goes on shortly after. Events wake every worker, so
-a round that comes too soon is put off: once a minute is enough.
+Each kind of row has a retention rule. A round goes through the rules in turn, one batch of each at a time, until
+nothing is left or the round's time is over; then the next round follows shortly after. A round once a minute is enough
+otherwise.
 """
 
 import logging
@@ -15,19 +15,19 @@ from mooring.commands.services import Services
 from mooring.core.kernel.event import Event
 from mooring.core.kernel.ids import ENTROPY_BYTES, Prefix, encode
 from mooring.storage.records import retention
-from mooring.storage.records.retention import Rule
+from mooring.storage.records.retention import RetentionRule
 
 BATCH: Final = 1_000
 ROUND_SECONDS: Final = 10.0
-GO_ON_SECONDS: Final = 1.0
-ASSERTIONS_KEPT: Final = timedelta(hours=1)  # far beyond their lifetime and any difference between clocks
-READ_ONLY_KEPT: Final = timedelta(hours=1)  # an app action that only reads is no part of any record
+CONTINUE_SECONDS: Final = 1.0
+ASSERTION_RETENTION: Final = timedelta(hours=1)  # much longer than their lifetime and any clock skew
+READ_ONLY_RETENTION: Final = timedelta(hours=1)  # an app action that only reads is not part of any record
 
 log = logging.getLogger("mooring.janitor")
 
 
 class Janitor:
-    """Keeps the database as small as the settings say."""
+    """Deletes what the retention settings say."""
 
     name = "janitor"
     poll_interval_seconds = 60.0
@@ -39,55 +39,54 @@ class Janitor:
         self._next_round = 0.0
 
     def wants(self, event: Event) -> bool:
-        """What is past its time is found by looking."""
-        return False  # it goes by the time alone
+        return False  # only time makes rows expire
 
     async def tick(self) -> float | None:
-        """A round, when it is time for one."""
+        """Run a round if one is due; returns in how many seconds the next one is."""
         left = self._next_round - time.monotonic()
         if left > 0:
             return left
         finished = await self.sweep()
         await end_idle_operators(self._services)
-        wait = self.poll_interval_seconds if finished else GO_ON_SECONDS
+        wait = self.poll_interval_seconds if finished else CONTINUE_SECONDS
         self._next_round = time.monotonic() + wait
         return wait
 
     async def close(self) -> None:
-        """Nothing is held between two rounds."""
+        """Nothing to hand back: the worker holds no leases."""
 
-    def rules(self) -> list[Rule]:
-        """What goes now, and what is older than what."""
+    def rules(self) -> list[RetentionRule]:
+        """The retention rules, as of now."""
         settings, now = self._services.settings, self._services.clock.now()
         events = now - timedelta(days=settings.event_retention_days)
         tokens = now - timedelta(days=settings.token_retention_days)
         rules = [
-            Rule("idempotency", now - timedelta(hours=settings.idempotency_retention_hours)),
-            Rule("secret", now),
-            Rule("delivery", now - timedelta(days=settings.outbox_retention_days)),
-            Rule("event", events),
-            Rule("event_left_behind", events),
-            Rule("token_expired", tokens),
-            Rule("token_revoked", tokens),
-            Rule("assertion", now - ASSERTIONS_KEPT),
-            Rule("node_assertion", now - ASSERTIONS_KEPT),
-            Rule("enrolment_token", tokens),
-            Rule("visit", tokens),
-            Rule("task_log", now - timedelta(days=settings.task_log_retention_days)),
-            Rule("task", now - timedelta(days=settings.task_retention_days)),
-            Rule("log_read", now - READ_ONLY_KEPT),
-            Rule("read_only_operation", now - READ_ONLY_KEPT),
-            Rule("artifact_check", now - timedelta(days=settings.check_retention_days)),
+            RetentionRule("idempotency", now - timedelta(hours=settings.idempotency_retention_hours)),
+            RetentionRule("secret", now),
+            RetentionRule("delivery", now - timedelta(days=settings.outbox_retention_days)),
+            RetentionRule("event", events),
+            RetentionRule("event_left_behind", events),
+            RetentionRule("token_expired", tokens),
+            RetentionRule("token_revoked", tokens),
+            RetentionRule("assertion", now - ASSERTION_RETENTION),
+            RetentionRule("node_assertion", now - ASSERTION_RETENTION),
+            RetentionRule("enrolment_token", tokens),
+            RetentionRule("visit", tokens),
+            RetentionRule("task_log", now - timedelta(days=settings.task_log_retention_days)),
+            RetentionRule("task", now - timedelta(days=settings.task_retention_days)),
+            RetentionRule("log_read", now - READ_ONLY_RETENTION),
+            RetentionRule("read_only_operation", now - READ_ONLY_RETENTION),
+            RetentionRule("artifact_check", now - timedelta(days=settings.check_retention_days)),
         ]
         if settings.audit_retention_days > 0:
             before = now - timedelta(days=settings.audit_retention_days)
             # Ids are sorted by time, so the primary key finds the oldest rows.
             first_kept = encode(Prefix.AUDIT, max(0, int(before.timestamp() * 1000)), b"\0" * ENTROPY_BYTES)
-            rules.append(Rule("audit", before, (first_kept,)))
+            rules.append(RetentionRule("audit", before, (first_kept,)))
         return rules
 
     async def sweep(self) -> bool:
-        """Delete by every rule until nothing is left, or the round's time is over; returns whether all is done."""
+        """Delete by every rule until nothing is left or the round's time is over; returns whether nothing is left."""
         until = time.monotonic() + self._round_seconds
         pending, deleted = self.rules(), dict[str, int]()
         while pending and time.monotonic() < until:
@@ -100,5 +99,5 @@ class Janitor:
             pending = remaining
         counts = {kind: count for kind, count in deleted.items() if count}
         if counts:
-            log.info("what was past its time is deleted", extra={"deleted": counts})
+            log.info("deleted expired rows", extra={"deleted": counts})
         return not pending

@@ -1,8 +1,8 @@
-"""The loop of every worker: level-triggered, bounded, and never stopped by one bad tick.
+"""The loop of every worker: level-triggered, bounded, and never stopped by one failed tick.
 
-A tick looks at the state of things and does what is due; it may be repeated at any time, by any replica. It returns
-how many seconds from now something is due, or nothing when only an event can change that. A hint wakes the loop
-early; it never tells it what to do. A tick that fails is logged and tried again after a growing pause.
+A tick reads the state and does what is due; it may be repeated at any time, by any replica. It returns in how many
+seconds something is due, or None when only an event can change that. A hint wakes the loop early, but never says what
+to do. A failed tick is logged and retried after a growing pause.
 """
 
 import asyncio
@@ -20,41 +20,41 @@ from mooring.core.kernel.event_types import EventType
 PAUSE_FIRST_SECONDS: Final = 0.5
 PAUSE_MAX_SECONDS: Final = 30.0
 QUICK_SECONDS: Final = 0.005
-QUICK_LOOKS: Final = 30
+QUICK_PASSES: Final = 30
 QUIET_SECONDS: Final = 0.2
 
 log = logging.getLogger("mooring.worker")
 
 
 class Worker(Protocol):
-    """Something that is looked after."""
+    """A background job of the platform."""
 
     name: str
-    poll_interval_seconds: float  # the longest time between two looks, whatever the hints
+    poll_interval_seconds: float  # the longest time between two ticks, whatever the hints
 
     def wants(self, event: Event) -> bool:
         """Whether there may be something to do after this event."""
 
     async def tick(self) -> float | None:
-        """Do what is due; returns in how many seconds to look again, at the latest after `poll_interval_seconds`."""
+        """Do what is due; returns in how many seconds to tick again, None for `poll_interval_seconds`."""
 
     async def close(self) -> None:
-        """No tick will follow: end what is under way and hand back what is held."""
+        """No tick will follow: end what is running and hand back leases."""
 
 
 def is_of_app(event: Event) -> bool:
-    """Whether an event tells of a task that an app asked for: no allocation and no instance waits for that."""
+    """Whether the event is about a task of an app: no allocation and no instance waits for that."""
     if event.type == EventType.TASK_QUEUED:
         return True
     return event.type == EventType.TASK_FINISHED and event.data.get("type") not in PLATFORM_TASKS
 
 
 class WakePace:
-    """How soon a worker looks again: at once after a quiet time, and later while one hint follows the other.
+    """Limits how often a worker makes a pass: at once after a quiet time, less often in a burst of hints.
 
-    Events come by the thousand, and one look answers for all of them: then `seconds` pass from look to look, and after
-    one that took long a rest of `ratio` times that, at the most `rest_seconds`. The first few looks of such a time
-    follow each other closely: the events of one launch are not made to wait for each other.
+    Events come by the thousand, and one pass answers all of them. In a burst at least `seconds` lie between the starts
+    of two passes, and a long pass is followed by a pause of `ratio` times its duration, at most `rest_seconds`. The
+    first passes of a burst follow each other closely, so that the events of one launch do not wait for each other.
     """
 
     def __init__(self, seconds: float, *, ratio: float = 0.0, rest_seconds: float = 0.0) -> None:
@@ -64,30 +64,30 @@ class WakePace:
         self._until = 0.0
 
     @asynccontextmanager
-    async def look(self) -> AsyncIterator[None]:
-        """One look, when it is time for it; one that comes to an error counts too."""
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for the time of the next pass, then run it; a failed pass counts too."""
         await asyncio.sleep(self.wait_seconds(time.monotonic()))
         begun = time.monotonic()
         try:
             yield
         finally:
-            self.looked(begun, time.monotonic())
+            self.passed(begun, time.monotonic())
 
     def wait_seconds(self, now: float) -> float:
-        """How long to wait before the look that somebody asks for now."""
+        """How long to wait before a pass that is requested now."""
         if now - self._until > QUIET_SECONDS:
             self._in_a_row = 0
         return max(0.0, self._until - now)
 
-    def looked(self, begun: float, ended: float) -> None:
-        """A look is over: what it says of the next one."""
+    def passed(self, begun: float, ended: float) -> None:
+        """Note a pass, which decides when the next one may start."""
         self._in_a_row += 1
-        pause = QUICK_SECONDS if self._in_a_row < QUICK_LOOKS else self._seconds
+        pause = QUICK_SECONDS if self._in_a_row < QUICK_PASSES else self._seconds
         self._until = max(begun + pause, ended + min(self._ratio * (ended - begun), self._rest_seconds))
 
 
 class WorkerLoop:
-    """Runs one worker until it is told to stop."""
+    """Runs one worker until `stop`."""
 
     def __init__(self, worker: Worker, observe: Callable[[str], AbstractContextManager[object]]) -> None:
         self._worker = worker
@@ -96,17 +96,16 @@ class WorkerLoop:
         self._stopping = asyncio.Event()
 
     def wake(self, event: Event) -> None:
-        """There may be something to do."""
         if self._worker.wants(event):
             self._hint.set()
 
     def stop(self) -> None:
-        """End after the tick that is under way."""
+        """End after the running tick."""
         self._stopping.set()
         self._hint.set()
 
     async def run(self) -> None:
-        """Tick, wait, tick; at the end, and also when it is cut short, the worker hands back what it holds."""
+        """Tick and wait in turn; at the end, also when cancelled, the worker hands back what it holds."""
         try:
             await self._run()
         finally:
@@ -124,10 +123,12 @@ class WorkerLoop:
                     self._worker.poll_interval_seconds if due is None else min(due, self._worker.poll_interval_seconds)
                 )
             except Refusal as refusal:
-                log.warning("worker %s cannot work now: %s", self._worker.name, refusal.detail)
+                log.warning(
+                    "worker %s cannot work now; retrying in %.1f s: %s", self._worker.name, pause, refusal.detail
+                )
                 wait, pause = pause, min(pause * 2, PAUSE_MAX_SECONDS)
             except Exception:
-                log.exception("worker %s failed; it goes on in %.1f s", self._worker.name, pause)
+                log.exception("worker %s failed; retrying in %.1f s", self._worker.name, pause)
                 wait, pause = pause, min(pause * 2, PAUSE_MAX_SECONDS)
             await _wait(self._hint, wait)
 

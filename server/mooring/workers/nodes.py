@@ -1,28 +1,28 @@
-"""Looks after nodes: who is no longer heard of, who is heard of again, whose drain has ended.
+"""The worker of nodes: marks nodes as unreachable or reachable, and ends drains.
 
-Any number of replicas may look side by side: each change names the revision or the generation that was seen, so one of
-them makes it. A node is silent by the database's clock. When nobody could listen, silence means nothing: after a start,
-or after a time in which the database did not answer, a worker listens for as long as a node may be silent before it
-calls one unreachable.
+Any number of replicas may run side by side: each change names the revision or generation that it was decided on, so
+only one of them wins. The database's clock decides how old a heartbeat is. A missing heartbeat means nothing while
+nobody could receive it: after a start, or after a time without the database, a worker waits as long as a node may be
+silent before it marks one as unreachable.
 """
 
 import logging
 import time
 from typing import Final
 
-from mooring.commands.fleet.node import BATCH, finish_drains, mark_heard, mark_silent
+from mooring.commands.fleet.node import BATCH, finish_drains, mark_returned, mark_silent
 from mooring.commands.services import Services
 from mooring.core.kernel.event import Event
 from mooring.workers.loop import is_of_app
 
-PACE_SECONDS: Final = 0.5  # events come by the thousand; one look answers for all of them
-GAP_SECONDS: Final = 30.0  # a worker that did not look for so long does not know who was silent
+PACE_SECONDS: Final = 0.5  # events come by the thousand; one pass answers all of them
+GAP_SECONDS: Final = 30.0  # after such a gap the worker does not know who was silent
 
 log = logging.getLogger("mooring.nodes")
 
 
 class NodeWatch:
-    """Compares what is marked with what was heard."""
+    """Compares the reachability of nodes with their heartbeats."""
 
     name = "nodes"
     poll_interval_seconds = 5.0
@@ -34,36 +34,38 @@ class NodeWatch:
         self._silence_seconds = services.settings.node_unreachable_seconds
         self._listen_seconds = self._silence_seconds if listen_seconds is None else listen_seconds
         self._listening_since = time.monotonic()
-        self._last_look = self._listening_since
+        self._last_pass = self._listening_since
         self._pace_seconds = pace_seconds
-        self._next_look = 0.0
+        self._next_pass = 0.0
 
     def wants(self, event: Event) -> bool:
-        """What apps do on nodes ends no drain."""
+        """Everything but the tasks of apps: those end no drain."""
         return not is_of_app(event)
 
     async def tick(self) -> float | None:
-        """One look at all of it; one that comes too soon is put off."""
+        """Make one pass; a tick that comes too soon is postponed."""
         begun = time.monotonic()
-        left = self._next_look - begun
+        left = self._next_pass - begun
         if left > 0:
             return left
         listened = self._has_listened(begun)
         drained = await finish_drains(self._services)
-        heard = await mark_heard(self._services, self._silence_seconds)
+        returned = await mark_returned(self._services, self._silence_seconds)
         silent = await mark_silent(self._services, self._silence_seconds) if listened else 0
         if silent:
-            log.warning("%d nodes are unreachable: not heard of for %.0f s", silent, self._silence_seconds)
-        if heard:
-            log.info("%d nodes are heard of again", heard)
-        self._last_look, self._next_look = begun, begun + self._pace_seconds
-        return PACE_SECONDS if max(drained, heard, silent) >= BATCH else None
+            log.warning(
+                "%d nodes sent no heartbeat for %.0f s; marked them as unreachable", silent, self._silence_seconds
+            )
+        if returned:
+            log.info("%d nodes send heartbeats again; marked them as reachable", returned)
+        self._last_pass, self._next_pass = begun, begun + self._pace_seconds
+        return PACE_SECONDS if max(drained, returned, silent) >= BATCH else None
 
     async def close(self) -> None:
-        """Nothing is held between two looks."""
+        """Nothing to hand back: the worker holds no leases."""
 
     def _has_listened(self, now: float) -> bool:
-        """Whether this worker has looked without a gap for as long as a node may be silent."""
-        if now - self._last_look > GAP_SECONDS:
+        """Whether this worker has run without a gap for as long as a node may be silent."""
+        if now - self._last_pass > GAP_SECONDS:
             self._listening_since = now
         return now - self._listening_since >= self._listen_seconds

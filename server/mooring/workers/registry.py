@@ -1,4 +1,4 @@
-"""Which workers there are."""
+"""The list of all background workers."""
 
 from mooring.commands.services import Services
 from mooring.workers.allocation_reconciler import AllocationReconciler
@@ -11,8 +11,7 @@ from mooring.workers.outbox import OutboxRelay
 from mooring.workers.tasks import TaskReaper
 
 
-def roster(services: Services) -> tuple[Worker, ...]:
-    """All workers of a platform."""
+def all_workers(services: Services) -> tuple[Worker, ...]:
     return (
         OutboxRelay(services),
         CheckWorker(services),

@@ -1,6 +1,7 @@
-"""Looks after leases: a task whose agent fell silent is offered again, and one whose time is over ends.
+"""The worker of task leases: offers a task again when its lease expired, and ends a task at its deadline.
 
-Any number of replicas may look side by side: each move names the generation that was seen, so one of them makes it.
+Any number of replicas may run side by side: each transition names the generation that it was decided on, so only one
+of them wins.
 """
 
 import logging
@@ -11,13 +12,13 @@ from mooring.commands.fleet.task import BATCH, expire_tasks
 from mooring.commands.services import Services
 from mooring.core.kernel.event import Event
 
-PACE_SECONDS: Final = 1.0  # events come by the thousand; one look answers for all of them
+PACE_SECONDS: Final = 1.0  # events come by the thousand; one pass answers all of them
 
 log = logging.getLogger("mooring.tasks")
 
 
 class TaskReaper:
-    """Compares leases and deadlines with the time."""
+    """Ends expired leases and tasks."""
 
     name = "tasks"
     poll_interval_seconds = 5.0
@@ -25,22 +26,22 @@ class TaskReaper:
     def __init__(self, services: Services, *, pace_seconds: float = PACE_SECONDS) -> None:
         self._services = services
         self._pace_seconds = pace_seconds
-        self._next_look = 0.0
+        self._next_pass = 0.0
 
     def wants(self, event: Event) -> bool:
-        """Any task may be the one whose lease ends next."""
+        """Every event: any task may be the one whose lease ends next."""
         return True
 
     async def tick(self) -> float | None:
-        """One look; one that comes too soon is put off."""
-        left = self._next_look - time.monotonic()
+        """Make one pass; a tick that comes too soon is postponed."""
+        left = self._next_pass - time.monotonic()
         if left > 0:
             return left
         count = await expire_tasks(self._services)
         if count:
-            log.info("leases ran out, or tasks were over their time", extra={"tasks": count})
-        self._next_look = time.monotonic() + self._pace_seconds
+            log.info("offered tasks with expired leases again, or ended expired tasks", extra={"tasks": count})
+        self._next_pass = time.monotonic() + self._pace_seconds
         return self._pace_seconds if count >= BATCH else None
 
     async def close(self) -> None:
-        """Nothing is held between two looks."""
+        """Nothing to hand back: the worker holds no leases."""

@@ -3,7 +3,7 @@
 import httpx
 import pytest
 
-from mooring.api.auth_cache import KEPT_MAX, AuthCache
+from mooring.api.auth_cache import ENTRIES_MAX, AuthCache
 from server.tests.conftest import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -11,9 +11,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 def kept(world: World) -> dict[object, object]:
     """What the running application remembers."""
-    admissions = world.running.platform.application._admissions
+    admissions = world.running.platform.application._auth_cache
     assert isinstance(admissions, AuthCache)
-    return admissions._kept  # type: ignore[return-value]
+    return admissions._entries  # type: ignore[return-value]
 
 
 async def twice(client: httpx.AsyncClient, path: str) -> None:
@@ -124,6 +124,6 @@ async def test_what_needs_no_token_is_not_remembered_and_nothing_without_end(wor
     admitted = await admin.get("/api/v1/whoami")
     assert admitted.status_code == 200
     remembered = next(iter(kept(world).values()))
-    kept(world).update({(b"", "GET", str(number), b""): remembered for number in range(KEPT_MAX)})
+    kept(world).update({(b"", "GET", str(number), b""): remembered for number in range(ENTRIES_MAX)})
     assert (await admin.get("/api/v1/projects")).status_code == 200
     assert len(kept(world)) == 1

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.lifecycle import AnyLifecycle, IllegalTransition, UnknownWord, Who
 from mooring.core.lifecycle_docs import birth_rows, edge_rows
-from mooring.core.lifecycles import LIFECYCLES, DoubledName, UnknownLifecycle, by_name, index_by_name
+from mooring.core.lifecycles import LIFECYCLES, DuplicateLifecycle, UnknownLifecycle, by_name, index_by_name
 from mooring.core.runtime.instance import INSTANCE, InstanceState, InstanceTrigger
 from mooring.core.runtime.member import MEMBER, MemberState
 from tests.support.rows import every_row
@@ -306,5 +306,5 @@ def test_a_lifecycle_is_found_by_its_name() -> None:
 
 
 def test_two_lifecycles_cannot_share_a_name() -> None:
-    with pytest.raises(DoubledName, match="two lifecycles are called 'member'"):
+    with pytest.raises(DuplicateLifecycle, match="two lifecycles have the name 'member'"):
         index_by_name((MEMBER, INSTANCE, MEMBER))

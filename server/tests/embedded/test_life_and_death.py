@@ -11,7 +11,7 @@ import pytest
 
 from mooring.embedded import AlreadyRunning, EmbeddedPostgres, supervisor
 from mooring.embedded.cluster import ClusterLayout
-from mooring.embedded.processes import account_for, living, wait_until_gone
+from mooring.embedded.processes import account_for, running_pids, wait_until_gone
 from server.tests.embedded.conftest import Child, Remembered
 from tests.support.waiting import turns, until
 
@@ -21,7 +21,7 @@ PATIENCE_SECONDS = 60.0
 
 def processes_in(directory: Path) -> list[int]:
     layout = ClusterLayout(directory)
-    return living(layout.cluster_name(), account_for(layout.cluster))
+    return running_pids(layout.cluster_name(), account_for(layout.cluster))
 
 
 async def write_note(dsn: str, text: str) -> None:

@@ -49,12 +49,12 @@ async def test_a_socket_directory_that_somebody_else_made_is_refused(directory: 
     socket.parent.mkdir(mode=0o711)
     (directory / "elsewhere").mkdir()
     socket.symlink_to(directory / "elsewhere")
-    with pytest.raises(DataDirectoryUnusable, match="is no directory of the account"):
+    with pytest.raises(DataDirectoryUnusable, match="is not a directory of the account"):
         await EmbeddedPostgres(directory, log=log).start()
 
 
 async def test_a_place_that_cannot_be_a_directory_is_named(log: Remembered) -> None:
-    with pytest.raises(DataDirectoryUnusable, match=r"/dev/null/data: something that is no directory"):
+    with pytest.raises(DataDirectoryUnusable, match=r"/dev/null/data: something that is not a directory"):
         await EmbeddedPostgres(Path("/dev/null/data"), log=log).start()
 
 
@@ -62,7 +62,7 @@ async def test_data_of_a_version_that_is_not_here_is_refused_with_advice(directo
     async with EmbeddedPostgres(directory, log=log):
         pass
     (ClusterLayout(directory).cluster / "PG_VERSION").write_text("12\n")
-    with pytest.raises(VersionMismatch, match=r"written by PostgreSQL 12.*pg_dumpall"):
+    with pytest.raises(VersionMismatch, match=r"PostgreSQL 12 wrote the data.*pg_dumpall"):
         await EmbeddedPostgres(directory, log=log).start()
 
 

@@ -38,7 +38,7 @@ def test_what_is_set_aside_is_not_looked_through_by_a_usual_collection() -> None
 
 
 def test_everything_is_looked_through_when_twice_as_much_was_set_aside(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gc_tuning, "LOOKS_APART", 1)
+    monkeypatch.setattr(gc_tuning, "TICKS_PER_COUNT", 1)
     gc.disable()
     keeper = GarbageTuner(margin=1_000)
     keeper.collect()

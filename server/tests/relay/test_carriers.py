@@ -81,11 +81,11 @@ async def test_a_node_that_dials_too_late_finds_nobody_and_the_viewer_has_an_err
         async with asyncio.timeout(seconds + 60):
             answer = await line.answer()
         assert answer.status == 503
-        assert f"did not dial within {seconds:.0f} s" in json.loads(answer.body)["detail"]
+        assert f"did not connect within {seconds:.0f} s" in json.loads(answer.body)["detail"]
         if await database.fetchval(PLATFORM, "SELECT count(*) FROM task WHERE type = 'tunnel.open'"):
             break
     task, *_ = await harbour.agent.claim()
-    assert (task["type"], task["arguments"]["relay"]) == ("tunnel.open", harbour.relay._desk.url)
+    assert (task["type"], task["arguments"]["relay"]) == ("tunnel.open", harbour.relay._tunnels.url)
     assert (await harbour.dial(task["task_id"], await harbour.node_token()))[0] == 404
 
 
@@ -139,7 +139,7 @@ async def test_a_node_that_breaks_the_protocol_is_hung_up_on_and_its_viewer_gets
     while (frame := await viewer.next()) is not None:
         frames.append(frame)
     assert frames[-1].kind == FAILURE
-    assert json.loads(frames[-1].data) == {"code": "tunnel_lost", "detail": "the node hung up"}
+    assert json.loads(frames[-1].data) == {"code": "tunnel_lost", "detail": "the node closed the connection"}
     await tunnel.ended.wait()
 
 
@@ -148,12 +148,12 @@ async def test_what_nobody_reads_is_kept_up_to_a_window_and_no_further(harbour: 
     stream = TunnelStream(TunnelConnection(reader, writer, (8_080,)), 1)
     for _ in range(WINDOW // FRAME_MAX):
         stream.take(TunnelFrame(DATA, 1, b"x" * FRAME_MAX))
-    with pytest.raises(FrameRefused, match="more than there is room"):
+    with pytest.raises(FrameRefused, match="more than its credit"):
         stream.take(TunnelFrame(DATA, 1, b"x"))
     many = TunnelStream(TunnelConnection(reader, writer, (8_080,)), 2)
     for _ in range(ARRIVED_MAX):
         many.take(TunnelFrame(EXIT, 2, b"0"))
-    with pytest.raises(FrameRefused, match="more frames than anybody reads"):
+    with pytest.raises(FrameRefused, match="too many frames"):
         many.take(TunnelFrame(EXIT, 2, b"0"))
     both = TunnelStream(TunnelConnection(reader, writer, ()), 3)
     for _ in range(10 * ARRIVED_MAX):  # a command's output and its errors by turns: neither overtakes itself
@@ -376,9 +376,9 @@ async def test_no_ticket_is_in_any_log_line_and_a_visit_has_its_beginning_and_en
     await harbour.relay.close()  # every connection is at its end
     records = [record for record in caplog.records if record.name == "mooring.relay" and record.levelname == "INFO"]
     assert sorted(record.message for record in records) == [
-        "a session at an endpoint begins",
-        "a visit begins",
-        "a visit ends",
+        "a session at an endpoint started",
+        "a visit ended",
+        "a visit started",
     ]
     for record in records:
         assert record.__dict__["correlation_id"].startswith("cor_")
@@ -399,7 +399,7 @@ async def test_who_has_hung_up_is_one_error_on_every_event_loop() -> None:
         _, writer = await asyncio.open_connection(*listening.sockets[0].getsockname()[:2])
         writer.close()
         await writer.wait_closed()
-        with pytest.raises(ConnectionResetError, match="hung up"):
+        with pytest.raises(ConnectionResetError, match="closed the connection"):
             await write(writer, b"too late")
 
 

@@ -9,7 +9,7 @@ import h11
 import pytest
 
 from mooring.relay.frames import CLOSE, DATA, END
-from mooring.relay.header_policy import at_home, inward, is_platforms, outward
+from mooring.relay.header_policy import has_platform_token, request_headers, response_headers, without_domain
 from mooring.relay.proxy import Proxy
 from server.tests.support.endpoint_rows import an_endpoint
 from server.tests.support.relay_peers import PAGE, Answer, Harbour, Inside, Line, Tunnel
@@ -119,7 +119,7 @@ async def test_an_app_that_does_not_answer_in_http_is_a_clear_error(browser: Bro
     await inside.send(END)
     answer = await line.answer()
     assert answer.status == 503
-    assert json.loads(answer.body)["detail"] == "the app did not answer in HTTP"
+    assert json.loads(answer.body)["detail"] == "the app's answer is not valid HTTP"
 
 
 async def test_an_app_that_breaks_off_leaves_no_whole_answer(browser: Browser) -> None:
@@ -391,15 +391,17 @@ async def test_a_node_that_is_lost_is_a_clear_error_to_a_browser(browser: Browse
     await inside.head()
     inside.tunnel.frames.writer.close()
     answer = await line.answer()
-    assert (answer.status, json.loads(answer.body)["detail"]) == (503, "the node hung up")
+    assert (answer.status, json.loads(answer.body)["detail"]) == (503, "the node closed the connection")
 
 
 def test_a_platforms_token_is_known_in_every_dress() -> None:
     dressed = base64.b64encode(f"user:{TOKEN}".encode())
     for value in (f"Bearer {TOKEN}".encode(), f"bearer\t{TOKEN}".encode(), TOKEN.encode(), b"Basic " + dressed):
-        assert is_platforms(value)
+        assert has_platform_token(value)
     for value in (b"Basic eDp5", b"Bearer of-the-app", b"", b"Digest x=y"):
-        assert not is_platforms(value)
-    assert inward([(b"x_forwarded_for", b"1"), (b"cookie", b"mooring_endpoint=x"), (b"x", b"y")]) == [(b"x", b"y")]
-    assert outward([(b"connection", b"x-hop"), (b"x-hop", b"1"), (b"x", b"y")]) == [(b"x", b"y")]
-    assert at_home(b"a=1; DOMAIN=x; HttpOnly") == b"a=1; HttpOnly"
+        assert not has_platform_token(value)
+    assert request_headers([(b"x_forwarded_for", b"1"), (b"cookie", b"mooring_endpoint=x"), (b"x", b"y")]) == [
+        (b"x", b"y")
+    ]
+    assert response_headers([(b"connection", b"x-hop"), (b"x-hop", b"1"), (b"x", b"y")]) == [(b"x", b"y")]
+    assert without_domain(b"a=1; DOMAIN=x; HttpOnly") == b"a=1; HttpOnly"

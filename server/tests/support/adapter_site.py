@@ -19,7 +19,7 @@ from mooring.core.catalog.artifact_promotion import Hold
 from mooring.core.fleet.allocation import ALLOCATION, AllocationState
 from mooring.core.kernel.decision import Decision, Insert
 from mooring.core.kernel.ids import Prefix
-from mooring.core.runtime.instance import INSTANCE, Instance, InstanceState, InstanceTrigger
+from mooring.core.runtime.instance import INSTANCE, Instance, InstanceRef, InstanceState, InstanceTrigger
 from mooring.core.runtime.instance_transitions import move_member, new_instance, new_member, new_operation, together
 from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
 from mooring.core.runtime.operation import Operation, OperationKind
@@ -220,7 +220,7 @@ class Floor:
 
     async def operation(self, instance: Instance, operation_id: str) -> Operation:
         """An operation as the database has it."""
-        place = (self.project_id, instance.id)
+        place = InstanceRef(self.project_id, instance.id)
         found = await instances.find_operation(self.services.database, PLATFORM, place, operation_id)
         assert found is not None
         return found
@@ -228,11 +228,11 @@ class Floor:
     async def drain(self, instance_id: str, member_id: str) -> Operation:
         """Somebody asks a member to drain."""
         instance = await self.instance(instance_id)
-        place = (self.project_id, instance_id)
+        place = InstanceRef(self.project_id, instance_id)
         member = await instances.find_member(self.services.database, PLATFORM, place, member_id)
         assert member is not None
         now = replace(context(), now=self.clock.now())
-        moved = move_member(now, instance.app_slug, member, MemberTrigger.DRAIN, ("member.drain", {}))
+        moved = move_member(now, instance.app_slug, member, MemberTrigger.DRAIN, "member.drain")
         made = self._operation(instance, OperationKind.DRAIN, [member], dispatched=True)
         result: Operation = await self.apply(together(made, moved, new_operation(instance, made, "member.drain")))
         return result

@@ -62,7 +62,7 @@ def network(
     now: DecisionContext, allocation: Allocation, there: NodeFacts, seen: NodeNetworks | None = None
 ) -> NetworkPlan:
     """A network on the machine, with one address."""
-    home = (there.id, allocation.tenant_id, allocation.project_id)
-    plan = plan_network(now, home, seen or NodeNetworks(), pool_of(None), 1, single=False)
+    owner = {"tenant_id": allocation.tenant_id, "project_id": allocation.project_id}
+    plan = plan_network(now, seen or NodeNetworks(), pool_of(None), 1, node_id=there.id, **owner, single=False)
     assert plan is not None
     return plan

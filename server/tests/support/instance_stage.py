@@ -240,7 +240,7 @@ class Stage:
         now, instance = self.context(), await self.instance(instance_id)
         changes: dict[str, Any] = {"started_at": now.now}
         if operation.status == "accepted":
-            step = move_operation(now, "app", operation, OperationTrigger.START, ("test", changes))
+            step = move_operation(now, "app", operation, OperationTrigger.START, "test", **changes)
         else:
             step = change_operation("app", operation, "test", **changes)
         starts = [] if instance.status != "created" else [move_instance(now, instance, InstanceTrigger.START, "test")]
@@ -290,12 +290,12 @@ class Stage:
         for each in await self.members(instance_id):
             if started:
                 await self.start_task(instance_id, each)
-            joined = await self.apply(move_member(self.context(), "app", each, MemberTrigger.JOIN, ("test", {})))
-            ready = move_member(self.context(), "app", joined, MemberTrigger.REPORT_READY, ("test", {}))
+            joined = await self.apply(move_member(self.context(), "app", each, MemberTrigger.JOIN, "test"))
+            ready = move_member(self.context(), "app", joined, MemberTrigger.REPORT_READY, "test")
             member = await self.apply(ready)
             await self.apply(change_member("app", member, "test", health="healthy"))
         instance = await self.instance(instance_id)
-        succeeded = move_operation(self.context(), "app", operation, OperationTrigger.SUCCEED, ("test", {}))
+        succeeded = move_operation(self.context(), "app", operation, OperationTrigger.SUCCEED, "test")
         runs = move_instance(self.context(), instance, InstanceTrigger.REPORT_READY, "test", health="healthy")
         await self.apply(together(instance, runs, succeeded))
         return instance_id

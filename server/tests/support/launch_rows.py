@@ -71,7 +71,7 @@ def launch(plain: dict[str, Any] | None = None, **changes: Any) -> LaunchSnapsho
         tenant_id=TENANT,
         project_id=PROJECT,
         app=app(id="app_1"),
-        wish=wish,
+        request=wish,
         now=NOW,
         version=offered,
         manifest=manifest,
@@ -89,7 +89,7 @@ def launch(plain: dict[str, Any] | None = None, **changes: Any) -> LaunchSnapsho
 
 def wished(facts: LaunchSnapshot, **changes: Any) -> LaunchSnapshot:
     """The same launch with another wish."""
-    return replace(facts, wish=replace(facts.wish, **changes))
+    return replace(facts, request=replace(facts.request, **changes))
 
 
 def standing(status: str = "active", **changes: Any) -> Allocation:

@@ -7,7 +7,7 @@ from typing import Any, Final
 import httpx
 
 from mooring.core.kernel.decision import Decision
-from mooring.core.runtime.instance import InstanceTrigger
+from mooring.core.runtime.instance import InstanceRef, InstanceTrigger
 from mooring.core.runtime.instance_transitions import (
     change_instance,
     change_member,
@@ -141,37 +141,39 @@ class Launching:
         instance = await instances.find(database, acting, self.shop.project_id, instance_id)
         assert instance is not None
         (operation,) = (await instances.open_operations(database, acting, [instance_id]))[instance_id]
-        began = ("runtime.report", {"started_at": context().now, "attempts": 1})
+        began = {"started_at": context().now, "attempts": 1}
         operation = await self.write(
-            move_operation(context(), instance.app_slug, operation, OperationTrigger.START, began)
+            move_operation(context(), instance.app_slug, operation, OperationTrigger.START, "runtime.report", **began)
         )
         instance = await self.write(move_instance(context(), instance, InstanceTrigger.START, "runtime.report"))
         for member in (await instances.members_of(database, acting, [instance_id]))[instance_id]:
             await self.join(instance.app_slug, member)
-        done = ("runtime.report", {"steps": [{"name": "join", "status": "done"}]})
-        await self.write(move_operation(context(), instance.app_slug, operation, OperationTrigger.SUCCEED, done))
+        done = {"steps": [{"name": "join", "status": "done"}]}
+        await self.write(
+            move_operation(context(), instance.app_slug, operation, OperationTrigger.SUCCEED, "runtime.report", **done)
+        )
         await self.write(move_instance(context(), instance, InstanceTrigger.REPORT_READY, "runtime.report"))
 
     async def join(self, app_slug: str, member: Any) -> Any:
         """A member that its adapter starts, and sees to be well."""
-        member = await self.write(move_member(context(), app_slug, member, MemberTrigger.JOIN, ("runtime.report", {})))
+        member = await self.write(move_member(context(), app_slug, member, MemberTrigger.JOIN, "runtime.report"))
         well: dict[str, Any] = {"health": "healthy"}
         return await self.write(
-            move_member(context(), app_slug, member, MemberTrigger.REPORT_READY, ("runtime.report", well))
+            move_member(context(), app_slug, member, MemberTrigger.REPORT_READY, "runtime.report", **well)
         )
 
     async def finish(self, instance_id: str, operation_id: str, trigger: OperationTrigger, **columns: Any) -> Any:
         """What ends an operation: it is begun where it was not, and ends like this."""
         database, acting = self.services.database, Acting(self.shop.tenant.id)
-        place = (self.shop.project_id, instance_id)
+        place = InstanceRef(self.shop.project_id, instance_id)
         operation = await instances.find_operation(database, acting, place, operation_id)
         assert operation is not None
         if operation.status == "accepted":
-            began = ("runtime.report", {"started_at": context().now})
+            began = {"started_at": context().now}
             operation = await self.write(
-                move_operation(context(), "web-tool", operation, OperationTrigger.START, began)
+                move_operation(context(), "web-tool", operation, OperationTrigger.START, "runtime.report", **began)
             )
-        return await self.write(move_operation(context(), "web-tool", operation, trigger, ("runtime.report", columns)))
+        return await self.write(move_operation(context(), "web-tool", operation, trigger, "runtime.report", **columns))
 
     async def pin(self, instance_id: str, member_version: str = "", **columns: Any) -> None:
         """Change what an instance is pinned to, and which version its members say that they run."""

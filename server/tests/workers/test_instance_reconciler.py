@@ -91,7 +91,7 @@ async def test_a_stop_ends_each_member_with_the_receipt_of_its_node(world: World
     assert ended.evidence is not None
     assert len(ended.evidence["receipts"]) == 2
     assert ended.evidence["closing"] == {"receipt": 2}
-    assert ended.evidence["handed_over"] == "the adapter's time was over"
+    assert ended.evidence["handed_over"] == "the adapter's time limit passed"
     await stage.look()
     for each in members:
         assert (await stage.site.fleet.do(str(each.allocation_id)))["type"] == "sandbox.destroy"
@@ -112,7 +112,7 @@ async def test_what_is_left_is_torn_down_again_after_a_pause_and_named_until_the
     (member,) = await stage.members(instance_id)
     operation = (await stage.operations(instance_id))[-1]
     assert member.blocker is not None
-    assert "something is left: receipt rcp_" in member.blocker
+    assert "found leftovers: receipt rcp_" in member.blocker
     assert (operation.status, operation.blocker_code) == ("blocked", "something_left")
     stage.site.later(timedelta(seconds=95))
     await stage.look()
@@ -270,8 +270,10 @@ async def test_cancelling_is_bounded(world: World) -> None:
     await stage.site.fleet.node(1)
     instance_id = await stage.running(1)
     upgrade = await stage.begin(instance_id, await stage.ask(instance_id, OperationKind.RECONCILE, []))
-    cause = ("test", {"cancel_reason": "not wanted"})
-    await stage.apply(move_operation(stage.context(), "app", upgrade, OperationTrigger.CANCEL, cause))
+    cancelled = move_operation(
+        stage.context(), "app", upgrade, OperationTrigger.CANCEL, "test", cancel_reason="not wanted"
+    )
+    await stage.apply(cancelled)
     await stage.look()
     assert (await stage.operations(instance_id))[-1].status == "cancelling"  # its adapter has time to finish
     stage.site.later(timedelta(seconds=121))

@@ -13,7 +13,7 @@ from mooring.core.fleet.task import TASK, TaskState
 from mooring.core.runtime.member import MEMBER, MemberState
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.records.retention import LOCK_KEY, Rule, delete
+from mooring.storage.records.retention import LOCK_KEY, RetentionRule, delete
 from mooring.workers.janitor import Janitor
 from server.tests.conftest import Tenant, World
 from server.tests.support.endpoint_rows import a_visit, an_endpoint
@@ -219,7 +219,7 @@ async def test_one_statement_deletes_a_batch_at_the_most_and_says_whether_there_
         "INSERT INTO assertion (key_id, jti, expires_at) "
         "SELECT id, n::text, now() - interval '1 day' FROM service_account_key, generate_series(1, 25) n"
     )
-    rule, database = Rule("assertion", house.services.clock.now()), house.services.database
+    rule, database = RetentionRule("assertion", house.services.clock.now()), house.services.database
     assert [await delete(database, rule, 10) for _ in range(3)] == [(10, True), (10, True), (5, False)]
 
 

@@ -366,7 +366,7 @@ async def test_a_delivery_whose_workers_always_die_ends_as_a_dead_letter(outbox:
         await outbox.happens("train")
         await outbox.services.database.fetch(PLATFORM, "UPDATE delivery SET attempts = 3")
         (dead,) = await outbox.until_all("dead")
-    assert (stuck.received, dead["last_error"]) == ([], "the last attempt did not end")
+    assert (stuck.received, dead["last_error"]) == ([], "the last attempt did not finish")
 
 
 async def test_a_running_platform_delivers_by_itself(outbox: Outbox) -> None:

@@ -11,7 +11,7 @@ from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix, made_at_milliseconds
 from mooring.gateways.clock import SystemClock
 from mooring.gateways.telemetry.instruments import Telemetry
-from mooring.workers.loop import QUICK_LOOKS, QUIET_SECONDS, WakePace, WorkerLoop, is_of_app
+from mooring.workers.loop import QUICK_PASSES, QUIET_SECONDS, WakePace, WorkerLoop, is_of_app
 from tests.support.waiting import turns
 
 
@@ -40,33 +40,33 @@ def event(kind: EventType, **data: object) -> Event:
 def test_the_first_looks_after_a_quiet_time_follow_each_other_closely_and_the_others_do_not() -> None:
     pace, now = WakePace(0.05), 100.0
     waits = []
-    for _ in range(QUICK_LOOKS + 5):
+    for _ in range(QUICK_PASSES + 5):
         waits.append(pace.wait_seconds(now))
         now += waits[-1]
-        pace.looked(now, now)
+        pace.passed(now, now)
     assert waits[0] == 0
-    assert max(waits[: QUICK_LOOKS - 1]) < 0.01
-    assert min(waits[QUICK_LOOKS:]) == pytest.approx(0.05)
+    assert max(waits[: QUICK_PASSES - 1]) < 0.01
+    assert min(waits[QUICK_PASSES:]) == pytest.approx(0.05)
     now += QUIET_SECONDS + 0.1
     assert pace.wait_seconds(now) == 0
-    pace.looked(now, now)
+    pace.passed(now, now)
     assert pace.wait_seconds(now) < 0.01
 
 
 def test_a_look_that_takes_long_is_followed_by_a_rest_within_bounds() -> None:
     pace = WakePace(0.05, ratio=2, rest_seconds=0.25)
-    pace.looked(100.0, 100.1)
+    pace.passed(100.0, 100.1)
     assert pace.wait_seconds(100.1) == pytest.approx(0.2)
-    pace.looked(101.0, 103.0)
+    pace.passed(101.0, 103.0)
     assert pace.wait_seconds(103.0) == pytest.approx(0.25)
 
 
 @pytest.mark.anyio
 async def test_a_look_that_comes_to_an_error_is_followed_by_a_pause_too() -> None:
     pace = WakePace(600.0)
-    for _ in range(QUICK_LOOKS):
+    for _ in range(QUICK_PASSES):
         with pytest.raises(LookupError):
-            async with pace.look():
+            async with pace.turn():
                 raise LookupError
     assert pace.wait_seconds(time.monotonic()) > 500
 

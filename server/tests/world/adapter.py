@@ -67,7 +67,7 @@ class SimulatedPlatform:
 
     async def read(self, held: HeldClaim) -> Mapping[str, Any]:
         """The world of an instance."""
-        whole = await self._asked(commands.whole(self.services, self.acting, self._under(held)))
+        whole = await self._asked(commands.load_for_adapter(self.services, self.acting, self._under(held)))
         self.ended = False
         self.awaited = sum(1 for each in whole.tasks if each.finished_at is None)
         plain: Mapping[str, Any] = msgspec.to_builtins(runtime_whole(whole))

@@ -20,7 +20,7 @@ from mooring.commands.fleet.task import offer_again
 from mooring.commands.fleet.task_report import TaskReportHandler
 from mooring.commands.live.log_watch import LogWatch
 from mooring.commands.services import Services
-from mooring.core.fleet.receipt import FIRST_PREVIOUS, KINDS, RECEIPT_CONTEXT
+from mooring.core.fleet.receipt import FIRST_PREVIOUS, KINDS, RECEIPT_CONTEXT, SignedReceipt
 from mooring.core.fleet.task import Task
 from mooring.core.fleet.task_family import FailureCode
 from mooring.core.fleet.task_report import ReportCode, TaskResultReport
@@ -90,7 +90,7 @@ class SimulatedNode:
     held: list[Task] = field(default_factory=list)
     sequence: int = 0
     previous: str = FIRST_PREVIOUS
-    receipts: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
+    receipts: dict[str, SignedReceipt] = field(default_factory=dict)
     gone: bool = False  # for ever
     reachable: bool = True
 
@@ -221,7 +221,7 @@ class SimulatedNode:
         self.journal[task.id] = TaskEnd(TaskOutcome.SUCCEEDED, result={"clean": not left})
         self.receipts[task.id] = self._receipt(task, found, left)
 
-    def _receipt(self, task: Task, found: list[dict[str, str]], left: list[dict[str, str]]) -> tuple[bytes, bytes]:
+    def _receipt(self, task: Task, found: list[dict[str, str]], left: list[dict[str, str]]) -> SignedReceipt:
         body = {
             "v": 1,
             "node_id": self.node_id,
@@ -245,7 +245,7 @@ class SimulatedNode:
         }
         signed = json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
         self.sequence, self.previous = self.sequence + 1, hashlib.sha256(signed).hexdigest()
-        return signed, self.key.sign(RECEIPT_CONTEXT + signed)
+        return SignedReceipt(signed, self.key.sign(RECEIPT_CONTEXT + signed))
 
     async def _desk(self, task_id: str) -> TaskReportHandler:
         clock = self.services.clock

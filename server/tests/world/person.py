@@ -13,7 +13,6 @@ from mooring.commands.fleet import node as nodes
 from mooring.commands.kernel.work import Answered, IdempotencyRequest, PresentedAnswer, Work
 from mooring.commands.runtime import app_action, attachment, instance, member
 from mooring.commands.runtime.attachment import AttachmentRef
-from mooring.commands.runtime.instance import InstanceRef
 from mooring.commands.services import Services
 from mooring.core.catalog.compatibility import CapacityShape
 from mooring.core.fleet.allocation import AllocationRequest
@@ -24,6 +23,7 @@ from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import ROLE_ACTIONS, Authority, Role
 from mooring.core.runtime.attachment import Attachment
 from mooring.core.runtime.attachment_change import DetachRequest
+from mooring.core.runtime.instance import InstanceRef
 from mooring.core.runtime.instance_change import RepairScope
 from mooring.core.runtime.launch import LaunchRequest, PlacementSpec
 from mooring.core.runtime.member import Member
@@ -152,14 +152,14 @@ class Person:
                 work, at, AddMembersRequest(*given), PlacementSpec(sku=self.ground.sku, gpu_count=1)
             )
         if wish == "drain":
-            return await member.drain(work, at, given[0], (300, "because"))
+            return await member.drain(work, at, given[0], timeout_seconds=300, reason="because")
         if wish == "resume":
             return await member.resume(work, at, given[0])
         if wish in ("remove", "force"):
             return await member.remove(work, at, given[0], RemoveMemberRequest(60, force=wish == "force"))
         if wish in ("replace", "surge"):
             where = PlacementSpec(sku=self.ground.sku, gpu_count=1) if wish == "surge" else None
-            return await member.exchange(work, at, given[0], ReplaceMemberRequest(surge=wish == "surge"), where)
+            return await member.replace(work, at, given[0], ReplaceMemberRequest(surge=wish == "surge"), where)
         if wish == "cancel":
             return await instance.cancel(work, at, given[0], "not wanted")
         if wish == "action":

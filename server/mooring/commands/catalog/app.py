@@ -1,16 +1,14 @@
 """Use cases of apps: registering, changing, and setting the key of the adapter."""
 
+from mooring.commands.kernel.apply import apply_once
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.catalog.app import App, AppCard, create_app, former_keys, set_adapter_key, update_app
 from mooring.core.catalog.operator_account import OperatorKeys, rekey_operator
-from mooring.core.identity.service_account import ServiceAccount
-from mooring.core.kernel.decision import Decision
 from mooring.storage.catalog import app as apps
 from mooring.storage.identity import service_account as accounts
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.page_window import PageWindow
-from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 
 BATCH = 200
 """How many operator accounts are read at a time."""
@@ -61,16 +59,8 @@ async def set_key(work: Work[App], app_id: str, public_key: bytes | None, *, kee
         for account, keys in listed:
             decision = rekey_operator(work.context, OperatorKeys(account, keys), public_key, old)
             if decision.writes:
-                await _rekey(work, decision)
+                # Where somebody changed the account's keys meanwhile, a repeat of the request finds it.
+                await apply_once(work.services, PLATFORM, work.context, decision, origin=work.origin)
         if len(listed) < BATCH:
             return answered
         after = listed[-1][0].id
-
-
-async def _rekey(work: Work[App], decision: Decision[ServiceAccount]) -> None:
-    """Apply the change to one account; if its keys changed in the meantime, a repeated request finds it again."""
-    try:
-        await apply(work.database, PLATFORM, work.context, decision, origin=work.origin)
-    except StaleWrite:
-        return
-    work.services.hub.notify(event.type for event in decision.events)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from mooring.commands.catalog.artifact import own_artifact
 from mooring.commands.catalog.artifact_evaluation import trust_context
 from mooring.commands.catalog.artifact_inspection import InspectionResult, fresh_evidence, read_content, read_smoke
+from mooring.commands.kernel.apply import apply_once, apply_with_retry
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.services import Services
@@ -42,11 +43,9 @@ from mooring.gateways.telemetry.instruments import bound, span
 from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.catalog import artifact_check as checks
 from mooring.storage.kernel.database import Acting
-from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 
 BEAT_SECONDS: Final = 1.0
 POLL_SECONDS: Final = 0.5  # how often a waiter polls a check that another process runs
-CONCLUDE_ATTEMPTS_MAX: Final = 20
 
 log = logging.getLogger("mooring.check")
 
@@ -168,30 +167,28 @@ async def _read(services: Services, check: ArtifactCheck, tally: ByteCounter) ->
 
 async def _conclude(services: Services, check: ArtifactCheck, reading: InspectionResult) -> None:
     """Store the result; decide again if the artifact changed, and write nothing once the lease is lost."""
-    for _ in range(CONCLUDE_ATTEMPTS_MAX):
+    context = _context(services, check)
+
+    async def decide() -> Decision[Any] | None:
         present = await checks.find_by_id(services.database, check.id)
         if present is None or present.generation != check.generation:
-            return
-        try:
-            await _apply(services, check, *await _concluded(services, present, reading))
-        except StaleWrite:
-            continue
-        return
-    raise Refusal(Code.CONFLICT, f"other requests changed the artifact {CONCLUDE_ATTEMPTS_MAX} times in a row")
+            return None
+        return await _concluded(services, context, present, reading)
+
+    await apply_with_retry(services, Acting(check.tenant_id), context, decide)
 
 
 async def _concluded(
-    services: Services, check: ArtifactCheck, reading: InspectionResult
-) -> tuple[DecisionContext, Decision[Any]]:
-    context = _context(services, check)
+    services: Services, context: DecisionContext, check: ArtifactCheck, reading: InspectionResult
+) -> Decision[Any]:
     artifact = await _artifact(services, check)
     outcome = reading.outcome
     if artifact.trust == TrustState.REVOKED:
         why = artifact.revocation_reason or "it was permanently withdrawn"
         outcome = CheckOutcome(why, outcome.bytes_done, Refusal(Code.ARTIFACT_REVOKED, why, {"reason": why}))
     elif check.name == CheckName.CONTENT and reading.is_conclusive:
-        return context, await _evaluated(services, context, artifact, check, reading)
-    return context, end_check(context, check, outcome)
+        return await _evaluated(services, context, artifact, check, reading)
+    return end_check(context, check, outcome)
 
 
 async def _evaluated(
@@ -229,14 +226,5 @@ async def _try(
     """Apply a transition of the check in the name of the platform; None when another process was faster."""
     context = replace(system_context(services), correlation_id=check.correlation_id, trace_id=check.trace_id)
     decision = decide(context, check)
-    try:
-        await _apply(services, check, context, decision)
-    except StaleWrite:
-        return None
-    return decision.result
-
-
-async def _apply(services: Services, check: ArtifactCheck, context: DecisionContext, decision: Decision[Any]) -> None:
-    await apply(services.database, Acting(check.tenant_id), context, decision)
-    if decision.events:
-        services.hub.notify(event.type for event in decision.events)
+    won = await apply_once(services, Acting(check.tenant_id), context, decision)
+    return decision.result if won else None

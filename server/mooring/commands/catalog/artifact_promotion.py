@@ -11,6 +11,7 @@ from typing import Any, Final
 from mooring.commands.catalog.artifact import own_artifact, without_checks
 from mooring.commands.catalog.artifact_check import settle
 from mooring.commands.catalog.artifact_evaluation import trust_context
+from mooring.commands.kernel.apply import apply_and_notify
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.catalog.artifact import Artifact
 from mooring.core.catalog.artifact_check import (
@@ -29,7 +30,6 @@ from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, 
 from mooring.core.kernel.decision import Decision
 from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.catalog import artifact_check as checks
-from mooring.storage.kernel.unit_of_work import apply
 
 TOWARDS_PROJECTS: Final = frozenset({PromotionTrigger.STAGE, PromotionTrigger.CANARY, PromotionTrigger.ACTIVATE})
 """The triggers that make an artifact available to more projects: the artifact must be trusted now."""
@@ -102,8 +102,7 @@ async def _with_stored_trust(work: Work[Any], artifact: Artifact, trust: Trust) 
     """Store the trust that was just derived, because versions rely on it; returns the updated artifact."""
     decision = record_trust(work.context, artifact, trust)
     if decision.writes:
-        await apply(work.database, work.acting, work.context, decision, origin=work.origin)
-        work.services.hub.notify(event.type for event in decision.events)
+        await apply_and_notify(work.services, work.acting, work.context, decision, origin=work.origin)
     return decision.result
 
 
@@ -128,7 +127,7 @@ async def _smoked(work: Work[Any], artifact: Artifact, wait_seconds: float) -> A
     if last is None or not last.is_under_way:
         require_room(await checks.count_under_way(work.database, work.acting))
         decision = accept_check(work.context, artifact, CheckName.SMOKE, action="artifact.promote")
-        await apply(work.database, work.acting, work.context, decision, origin=work.origin)
+        await apply_and_notify(work.services, work.acting, work.context, decision, origin=work.origin)
         last = decision.result
     ended = await settle(work.services, last.id, wait_seconds)
     refusal = running(ended) if ended.is_under_way else ended.refusal()

@@ -7,6 +7,7 @@ account and sets its list of actions to what was agreed.
 from dataclasses import dataclass
 from typing import Any, Final
 
+from mooring.commands.kernel.apply import apply_once
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.services import Services
@@ -34,7 +35,6 @@ from mooring.storage.catalog import entitlement as entitlements
 from mooring.storage.identity import project as projects
 from mooring.storage.identity import service_account as accounts
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 
 IDLE_BATCH: Final = 100
 
@@ -66,12 +66,8 @@ async def end_idle_operators(services: Services) -> int:
     for account in await accounts.idle_operators(services.database, IDLE_BATCH):
         context = system_context(services)
         decision = move_service_account(context, account, ServiceAccountTrigger.DELETE)
-        try:
-            await apply(services.database, PLATFORM, context, decision)
-        except StaleWrite:
-            continue  # it was changed a moment ago: the next sweep looks at it again
-        services.hub.notify(event.type for event in decision.events)
-        ended += 1
+        # After a lost race the account is still listed, or no longer idle: the next sweep finds out.
+        ended += await apply_once(services, PLATFORM, context, decision)
     return ended
 
 

@@ -1,4 +1,4 @@
-"""Commands on allocations and their groups: what people ask for, give back and want explained."""
+"""Commands on allocations and their groups: request, release, retry, explain."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -7,8 +7,7 @@ from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.services import Services
 from mooring.core.catalog.compatibility import CapacityShape
-from mooring.core.catalog.policy import PolicyChain
-from mooring.core.catalog.policy import PolicyRequest as Asked
+from mooring.core.catalog.policy import PolicyChain, PolicyRequest
 from mooring.core.catalog.policy_change import layers_of
 from mooring.core.fleet.allocation import (
     Allocation,
@@ -38,35 +37,35 @@ from mooring.storage.fleet import placement
 from mooring.storage.identity import project as projects
 from mooring.storage.kernel.database import Acting, Database
 
-GIVEN_BACK = frozenset({AllocationState.RELEASING, AllocationState.RELEASE_FAILED, AllocationState.RELEASED})
+ALREADY_RELEASED = frozenset({AllocationState.RELEASING, AllocationState.RELEASE_FAILED, AllocationState.RELEASED})
 
 
 @dataclass(frozen=True, slots=True)
 class _GroupJoin:
-    """What is asked for, and the group that it joins."""
+    """What a request is decided on; `group` None: it joins no group."""
 
-    asking: AllocationContext
+    requester: AllocationContext
     group: AllocationGroup | None
     members: list[Allocation]
 
 
 async def create(work: Work[Allocation], project_id: str, request: AllocationRequest, group_id: str | None) -> Answered:
-    """Ask for one allocation, in a group or alone."""
+    """Request one allocation, in a group or alone."""
 
     async def load() -> _GroupJoin:
-        asking = await _asking(work.services, work.acting, project_id, request.sku)
+        requester = await _requester(work.services, work.acting, project_id, request.sku)
         if group_id is None:
-            return _GroupJoin(asking, None, [])
+            return _GroupJoin(requester, None, [])
         group = require(
             await allocations.find_group(work.database, work.acting, project_id, group_id), "allocation_group"
         )
         members = await allocations.of_groups(work.database, work.acting, project_id, [group_id])
-        return _GroupJoin(asking, group, members[group_id])
+        return _GroupJoin(requester, group, members[group_id])
 
-    def decide(seen: _GroupJoin) -> Decision[Allocation]:
-        if seen.group is not None:
-            require_room(seen.group, request.shape, seen.members)
-        return request_allocation(work.context, seen.asking, request, group_id)
+    def decide(loaded: _GroupJoin) -> Decision[Allocation]:
+        if loaded.group is not None:
+            require_room(loaded.group, request.shape, loaded.members)
+        return request_allocation(work.context, loaded.requester, request, group_id)
 
     return await work.execute(load, decide)
 
@@ -74,29 +73,26 @@ async def create(work: Work[Allocation], project_id: str, request: AllocationReq
 async def create_grouped(
     work: Work[GroupWithAllocations], project_id: str, request: AllocationGroupRequest
 ) -> Answered:
-    """Ask for several at once."""
     return await work.execute(
-        lambda: _asking(work.services, work.acting, project_id, request.each.sku),
-        lambda asking: create_group(work.context, asking, request),
+        lambda: _requester(work.services, work.acting, project_id, request.each.sku),
+        lambda requester: create_group(work.context, requester, request),
     )
 
 
 async def release(work: Work[Allocation], project_id: str, allocation_id: str) -> Answered:
-    """Give one back."""
     return await work.execute(
-        lambda: _load(work, project_id, allocation_id), lambda seen: release_allocation(work.context, seen)
+        lambda: _load(work, project_id, allocation_id), lambda loaded: release_allocation(work.context, loaded)
     )
 
 
 async def retry(work: Work[Allocation], project_id: str, allocation_id: str) -> Answered:
-    """Try a teardown again at once."""
     return await work.execute(
-        lambda: _load(work, project_id, allocation_id), lambda seen: retry_release(work.context, seen)
+        lambda: _load(work, project_id, allocation_id), lambda loaded: retry_release(work.context, loaded)
     )
 
 
 async def release_group(work: Work[GroupWithAllocations], project_id: str, group_id: str) -> Answered:
-    """Give back all of a group that was not given back yet."""
+    """Release every allocation of a group that is not released yet."""
 
     async def load() -> GroupWithAllocations:
         group = require(
@@ -105,15 +101,15 @@ async def release_group(work: Work[GroupWithAllocations], project_id: str, group
         members = await allocations.of_groups(work.database, work.acting, project_id, [group_id])
         return GroupWithAllocations(group, tuple(members[group_id]))
 
-    def decide(seen: GroupWithAllocations) -> Decision[GroupWithAllocations]:
+    def decide(loaded: GroupWithAllocations) -> Decision[GroupWithAllocations]:
         steps = [
             release_allocation(work.context, each)
-            for each in seen.allocations
-            if AllocationState(each.status) not in GIVEN_BACK
+            for each in loaded.allocations
+            if AllocationState(each.status) not in ALREADY_RELEASED
         ]
         after = {step.result.id: step.result for step in steps}
         return Decision(
-            result=replace(seen, allocations=tuple(after.get(each.id, each) for each in seen.allocations)),
+            result=replace(loaded, allocations=tuple(after.get(each.id, each) for each in loaded.allocations)),
             writes=tuple(write for step in steps for write in step.writes),
             events=tuple(event for step in steps for event in step.events),
             audits=tuple(audit for step in steps for audit in step.audits),
@@ -126,19 +122,19 @@ async def explained(
     services: Services, acting: Acting, project_id: str, request: AllocationRequest, *, count: int, same_node: bool
 ) -> PlacementExplanation:
     """Whether a request would fit now; if not, why, and the smallest change that would make it fit."""
-    asking = await _asking(services, acting, project_id, request.sku)
+    requester = await _requester(services, acting, project_id, request.sku)
     try:
-        gpus = gpu_count_of(request, asking.terms)
-        regions = tuple(regions_of(request, asking.terms, asking.chain))
-        refusal = asking.chain.decide(Asked(gpus=asking.holding.gpus + gpus * count)).refusal()
+        gpus = gpu_count_of(request, requester.terms)
+        regions = tuple(regions_of(request, requester.terms, requester.chain))
+        refusal = requester.chain.decide(PolicyRequest(gpus=requester.holding.gpus + gpus * count)).refusal()
         if refusal is not None:
             raise refusal
     except Refusal as refused:
-        return PlacementExplanation(False, refused.detail, _change_of(refused, asking))
+        return PlacementExplanation(False, refused.detail, _change_of(refused, requester))
     together = count if same_node else 1
     requests = [
         PlacementRequest(
-            f"asked-{number}", project_id, CapacityShape(request.shape), asking.terms.gpu_model, gpus, regions
+            f"request-{number}", project_id, CapacityShape(request.shape), requester.terms.gpu_model, gpus, regions
         )
         for number in range(together)
     ]
@@ -148,28 +144,28 @@ async def explained(
         if plan is None:
             break
         board.claim(plan)
-    return explain(board, requests, _choices(asking))
+    return explain(board, requests, _choices(requester))
 
 
-def _choices(asking: AllocationContext) -> AllowedChoices:
+def _choices(requester: AllocationContext) -> AllowedChoices:
     allowed = (
         each
-        for each in sorted(asking.terms.regions)
-        if asking.chain.decide(Asked(region=each, sku=asking.terms.slug)).allowed
+        for each in sorted(requester.terms.regions)
+        if requester.chain.decide(PolicyRequest(region=each, sku=requester.terms.slug)).allowed
     )
-    return AllowedChoices(tuple(allowed), tuple(asking.terms.allowed_gpu_counts))
+    return AllowedChoices(tuple(allowed), tuple(requester.terms.allowed_gpu_counts))
 
 
-def _change_of(refused: Refusal, asking: AllocationContext) -> str:
-    """What would help where it is not the machines that are in the way."""
-    most = asking.chain.gpus_max
+def _change_of(refused: Refusal, requester: AllocationContext) -> str:
+    """What would help where a policy or a limit, not the fleet, refuses the request."""
+    most = requester.chain.gpus_max
     if refused.details.get("subject") == "gpus" and most is not None:
-        left = max(0, most - asking.holding.gpus)
-        return f"at most {left} GPUs, or a higher maximum in the {refused.details['layer']} policy"
+        available = max(0, most - requester.holding.gpus)
+        return f"at most {available} GPUs, or a higher maximum in the {refused.details['layer']} policy"
     return refused.detail
 
 
-async def _asking(services: Services, acting: Acting, project_id: str, sku: str) -> AllocationContext:
+async def _requester(services: Services, acting: Acting, project_id: str, sku: str) -> AllocationContext:
     database = services.database
     require(await projects.find(database, acting, project_id), "project")
     terms = require(await allocations.terms(database, acting, sku), "sku")

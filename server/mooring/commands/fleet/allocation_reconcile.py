@@ -1,14 +1,14 @@
-"""Commands that the runtime worker gives: placing what waits, and the next step of everything else.
+"""Commands of the allocation reconciler: place what waits, and take the next step of everything else.
 
-Each is one decision in one statement under the correlation of whoever asked for the allocation. Who loses a race has
-changed nothing: the row is looked at again.
+Each applies one decision in one statement, under the correlation id of the request that made the allocation. A lost
+race changes nothing, and the next pass reads the row again.
 """
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from mooring.commands.kernel.apply import apply_once
 from mooring.commands.kernel.work import system_context
 from mooring.commands.services import Services
 from mooring.core.fleet.allocation import Allocation
@@ -22,35 +22,37 @@ from mooring.core.fleet.allocation_reconcile import (
 from mooring.core.fleet.placement import Plan
 from mooring.core.fleet.project_network import plan_network, pool_of
 from mooring.core.kernel.decision import Decision, DecisionContext
-from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.errors import Code
 from mooring.storage.fleet import placement
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 
-log = logging.getLogger("mooring.runtime")
-
-LOST: Final = Code.CONFLICT
-"""A node that takes no work any more: an operator was faster."""
+LOST: Final = frozenset({Code.CONFLICT})
+"""How the database refuses an allocation on a node that takes no more work: an operator was faster."""
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyOutcome:
-    """Whether it was done; if not, whether somebody else was faster."""
-
-    done: bool
+    done: bool  # False: another writer was faster, or the node is full or gone
     full: bool = False  # the node has no network or address left
 
 
 async def claim(services: Services, waiting: Sequence[Allocation], plan: Plan) -> ApplyOutcome:
-    """Give allocations the places of a plan, all of them or none."""
+    """Claim the slots of a plan for its allocations, all of them or none."""
     node_id = plan[0].node_id
     node = await placement.node_facts(services.database, node_id)
     if node is None:
         return ApplyOutcome(False)
     context = _context(services, waiting[0])
-    home = (node_id, waiting[0].tenant_id, waiting[0].project_id)
-    seen = await placement.networks(services.database, node_id)
-    network = plan_network(context, home, seen, pool_of(node.network_pool), len(plan), single=node.host == "process")
+    network = plan_network(
+        context,
+        await placement.networks(services.database, node_id),
+        pool_of(node.network_pool),
+        len(plan),
+        node_id=node_id,
+        tenant_id=waiting[0].tenant_id,
+        project_id=waiting[0].project_id,
+        single=node.host == "process",
+    )
     if network is None:
         return ApplyOutcome(False, full=True)
     by_id = {each.id: each for each in waiting}
@@ -59,14 +61,14 @@ async def claim(services: Services, waiting: Sequence[Allocation], plan: Plan) -
 
 
 async def step(services: Services, snapshot: AllocationSnapshot) -> bool:
-    """The next step of one allocation; False when there is none, or somebody else took it."""
+    """Take the next step of one allocation; False when there is none, or another worker took it."""
     context = _context(services, snapshot.allocation)
     decision = reconcile(context, snapshot)
     return decision is not None and await _apply(services, context, decision)
 
 
 async def keep_waiting(services: Services, allocation: Allocation, because: str) -> bool:
-    """Say why it has no place, or give up when its time is over; True when something was written."""
+    """Record why it has no place, or fail it at its deadline; True when something was written."""
     context = _context(services, allocation)
     if allocation.deadline_at <= context.now:
         return await _apply(services, context, give_up_placing(context, allocation, because))
@@ -79,14 +81,4 @@ def _context(services: Services, allocation: Allocation) -> DecisionContext:
 
 
 async def _apply(services: Services, context: DecisionContext, decision: Decision[Any]) -> bool:
-    try:
-        await apply(services.database, PLATFORM, context, decision)
-    except StaleWrite:
-        return False
-    except Refusal as refusal:
-        if refusal.code is not LOST:
-            raise
-        log.info("a claim was lost: %s", refusal.detail)
-        return False
-    services.hub.notify(event.type for event in decision.events)
-    return True
+    return await apply_once(services, PLATFORM, context, decision, lost_codes=LOST)

@@ -1,4 +1,4 @@
-"""Commands by which machines join: the token for an admin, and the node for whoever shows it."""
+"""Commands of enrolment: an admin creates a token, and a machine joins with it."""
 
 from dataclasses import dataclass, replace
 
@@ -30,7 +30,7 @@ ACTION = "node.enrol"
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentProof:
-    """What an agent shows to join: the token, its keys as it wrote them, and its signature over all three."""
+    """What an agent presents to join: the token, its keys as it sent them, and its signature over all three."""
 
     token: str
     signing_key: str
@@ -39,30 +39,26 @@ class EnrolmentProof:
 
 
 async def create_token(work: Work[EnrolmentToken], secret: str, region: str, labels: dict[str, str]) -> Answered:
-    """Make a one-time token."""
-
     async def load() -> int:
         return await tokens.count_open(work.database, work.acting, work.context.now)
 
-    def decide(there: int) -> Decision[EnrolmentToken]:
+    def decide(open_count: int) -> Decision[EnrolmentToken]:
         fresh = FreshToken(work.context.mint(Prefix.ENROLMENT_TOKEN), digest(secret))
-        return create_enrolment_token(work.context, fresh, region, labels, there)
+        return create_enrolment_token(work.context, fresh, region, labels, open_count)
 
     return await work.execute(load, decide)
 
 
 async def revoke_token(work: Work[EnrolmentToken], token_id: str) -> Answered:
-    """Revoke a one-time token that nobody used."""
-
     async def load() -> EnrolmentToken:
         return require(await tokens.find(work.database, work.acting, token_id), "enrolment token")
 
-    return await work.execute(load, lambda seen: revoke_enrolment_token(work.context, seen))
+    return await work.execute(load, lambda token: revoke_enrolment_token(work.context, token))
 
 
-async def join(work: Work[Node], shown: EnrolmentProof, joining: JoinRequest) -> Answered:
-    """A machine becomes a node; of several that show one token, one does."""
-    hashed = digest(shown.token)
+async def join(work: Work[Node], presented: EnrolmentProof, joining: JoinRequest) -> Answered:
+    """Make a machine a node; of several machines with one token, only the first becomes one."""
+    hashed = digest(presented.token)
     context = replace(work.context, actor=Actor(PrincipalKind.NODE, work.context.mint(Prefix.NODE)))
     known = EnrolmentContext(None)
 
@@ -71,12 +67,14 @@ async def join(work: Work[Node], shown: EnrolmentProof, joining: JoinRequest) ->
         known = await _known(work, hashed, joining)
         return known
 
-    def decide(seen: EnrolmentContext) -> Decision[Node]:
-        if not verifies(joining.signing_key, shown.proof, proof_of(hashed, shown.signing_key, shown.sealing_key)):
-            raise refused("the proof is not the signing key's over this token and these keys")
+    def decide(loaded: EnrolmentContext) -> Decision[Node]:
+        if not verifies(
+            joining.signing_key, presented.proof, proof_of(hashed, presented.signing_key, presented.sealing_key)
+        ):
+            raise refused("the proof is not a signature of the signing key over this token and these keys")
         if not can_be_sealed_to(joining.sealing_key):
-            raise refused("nothing can be sealed to this sealing key")
-        return enrol(context, seen, joining)
+            raise refused("the sealing key is not a valid X25519 key")
+        return enrol(context, loaded, joining)
 
     try:
         return await replace(work, context=context).execute(load, decide)

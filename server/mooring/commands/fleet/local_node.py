@@ -1,7 +1,7 @@
-"""The node of the machine that the platform itself runs on: `up` lets it join without an admin's hand.
+"""The node of the machine that the platform itself runs on: `up` lets it join without an admin.
 
-The token goes into a pipe of the program that started this one: nobody else can read it, and it is written down
-nowhere.
+The token goes through a pipe to the program that started this one: no other process can read it, and it is never
+stored.
 """
 
 import os
@@ -20,13 +20,13 @@ REGION: Final = "local"
 
 
 async def offer_local_enrolment(services: Services, url: str, pipe: int) -> None:
-    """Write this platform's address, a one-time token and the platform's name into a pipe, and close it.
+    """Write this platform's URL, a one-time token and the platform's name into a pipe, and close it.
 
-    By the name an agent that was here before knows whether it was with this platform.
+    From the name, an agent with earlier state knows whether it had enrolled with this platform.
     """
-    with os.fdopen(pipe, "w") as told:
+    with os.fdopen(pipe, "w") as output:
         name = await task_audience(services)
         secret = new_enrolment_token()
         work: Work[EnrolmentToken] = Work(services, PLATFORM, system_context(services), Authority())
         await create_token(work, secret, REGION, {"started-by": "up"})
-        told.write(f"{url}\n{secret}\n{name}\n")
+        output.write(f"{url}\n{secret}\n{name}\n")

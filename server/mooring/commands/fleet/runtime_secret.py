@@ -1,4 +1,4 @@
-"""Commands on runtime secrets: kept for an instance or an allocation, and destroyed with it."""
+"""Commands on runtime secrets: stored for an instance or an allocation, and destroyed with it."""
 
 from dataclasses import dataclass
 
@@ -29,33 +29,29 @@ class SecretOwner:
 
     @property
     def id(self) -> str:
-        """The instance or the allocation."""
         return str(self.instance_id or self.allocation_id)
 
 
-async def keep(work: Work[RuntimeSecret], home: SecretOwner, named: tuple[str, str], value: bytes) -> Answered:
-    """Keep a secret under a name and for a purpose; its value is sealed before anything else happens to it."""
+async def store(work: Work[RuntimeSecret], owner: SecretOwner, value: bytes, *, name: str, purpose: str) -> Answered:
+    """Store a secret under a name and for a purpose; its value is sealed before anything else happens to it."""
     if not 1 <= len(value) <= VALUE_BYTES_MAX:
         raise invalid("value", f"1 to {VALUE_BYTES_MAX} bytes")
-    name, purpose = named
     sealed = work.services.secrets.seal(
-        value, id=work.context.mint(Prefix.SECRET), tenant_id=home.tenant_id, purpose=SEALED_FOR
+        value, id=work.context.mint(Prefix.SECRET), tenant_id=owner.tenant_id, purpose=SEALED_FOR
     )
-    wish = RuntimeSecretSpec(
-        home.tenant_id, home.project_id, name, purpose, sealed, home.instance_id, home.allocation_id
+    spec = RuntimeSecretSpec(
+        owner.tenant_id, owner.project_id, name, purpose, sealed, owner.instance_id, owner.allocation_id
     )
 
     async def load() -> int:
-        return len(await runtime_secrets.of_home(work.database, work.acting, home.project_id, home.id))
+        return len(await runtime_secrets.of_owner(work.database, work.acting, owner.project_id, owner.id))
 
-    return await work.execute(load, lambda there: store_secret(work.context, wish, there))
+    return await work.execute(load, lambda present: store_secret(work.context, spec, present))
 
 
-async def destroy(work: Work[tuple[RuntimeSecret, ...]], home: SecretOwner) -> Answered:
-    """Destroy every secret of an instance or an allocation."""
-
+async def destroy(work: Work[tuple[RuntimeSecret, ...]], owner: SecretOwner) -> Answered:
     async def load() -> list[RuntimeSecret]:
-        return await runtime_secrets.of_home(work.database, work.acting, home.project_id, home.id)
+        return await runtime_secrets.of_owner(work.database, work.acting, owner.project_id, owner.id)
 
     def decide(found: list[RuntimeSecret]) -> Decision[tuple[RuntimeSecret, ...]]:
         return destroy_all(work.context, found)

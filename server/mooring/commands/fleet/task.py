@@ -1,7 +1,8 @@
-"""Commands on tasks: made once under their name, cancelled, and offered again or ended when time is over."""
+"""Commands on tasks: create once per name, cancel, and offer again or end what has expired."""
 
 from collections.abc import Sequence
 
+from mooring.commands.kernel.apply import apply_once, apply_with_retry
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.services import Services
@@ -13,14 +14,13 @@ from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.storage.fleet import task as tasks
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 
 BATCH = 100
-"""Tasks that one look moves at the most."""
+"""The most tasks that one pass changes."""
 
 
 async def make(work: Work[Task], request: TaskRequest) -> Answered:
-    """Make a task, or answer with the one that was made under this name before."""
+    """Create a task, or answer with the one that has this name already."""
 
     async def load() -> Task | None:
         named = (request.operation_id, request.allocation_id, request.step)
@@ -36,8 +36,6 @@ async def make(work: Work[Task], request: TaskRequest) -> Answered:
 
 
 async def cancel(work: Work[Task], project_id: str, task_id: str) -> Answered:
-    """Ask for the early end of a task."""
-
     async def load() -> Task:
         return require(await tasks.find(work.database, work.acting, project_id, task_id), "task")
 
@@ -45,7 +43,7 @@ async def cancel(work: Work[Task], project_id: str, task_id: str) -> Answered:
         if task.type in PLATFORM_ONLY:
             raise Refusal(
                 Code.PERMISSION_DENIED,
-                f"{task.type} is the platform's own: release the allocation instead",
+                f"only the platform ends {task.type} tasks: release the allocation instead",
                 {"action": "task.cancel"},
             )
         return decide_cancel(work.context, task)
@@ -54,30 +52,25 @@ async def cancel(work: Work[Task], project_id: str, task_id: str) -> Answered:
 
 
 async def offer_again(services: Services, node_id: str, held: Sequence[str]) -> int:
-    """Offer again at once what a node claimed and, beginning anew, does not hold; how many."""
+    """Offer again at once what a restarted node had claimed and does not hold any more; returns how many."""
     context = system_context(services)
-    while True:
-        seen = await tasks.forsaken(services.database, node_id, held, BATCH)
-        decision = lapse(context, seen, forsaken=True)
-        if not decision.writes:
-            return 0
-        try:
-            await apply(services.database, PLATFORM, context, decision)
-        except StaleWrite:
-            continue  # one of them was moved meanwhile
-        services.hub.notify(event.type for event in decision.events)
-        return len(decision.result)
+
+    async def decide() -> Decision[tuple[Task, ...]] | None:
+        decision = lapse(context, await tasks.abandoned(services.database, node_id, held, BATCH), abandoned=True)
+        return decision if decision.writes else None
+
+    decision = await apply_with_retry(services, PLATFORM, context, decide)
+    return 0 if decision is None else len(decision.result)
 
 
 async def expire_tasks(services: Services) -> int:
-    """Offer again what lost its lease, and end what is over its time; how many, or a batch's number to look again."""
+    """Offer again what lost its lease, and end what is past its deadline.
+
+    Returns how many; BATCH also after a lost race, so that the caller runs again at once.
+    """
     context = system_context(services)
     decision = lapse(context, await tasks.lapsed(services.database, context.now, BATCH))
     if not decision.writes:
         return 0
-    try:
-        await apply(services.database, PLATFORM, context, decision)
-    except StaleWrite:
-        return BATCH  # somebody else moved one of them
-    services.hub.notify(event.type for event in decision.events)
-    return len(decision.result)
+    won = await apply_once(services, PLATFORM, context, decision)
+    return len(decision.result) if won else BATCH

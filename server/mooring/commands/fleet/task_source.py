@@ -1,11 +1,11 @@
-"""Where a task may fetch from: only from places that the lists of sources allow.
+"""Which sources a task may fetch from: only those that the source lists allow.
 
-Whoever makes a task names the registry or the address, and a machine of the platform dials it, from inside the
-platform's network. So the place is held against the same lists as an artifact's. And the digest is one of an artifact
-that is registered in sight of the project and proven now: a node hands out of its cache whatever has the digest, also
-what another tenant had it fetch. Private networks, and plain http, are
-for the platform's own registry and for sources that the platform allows by name; the task says so to its node, which
-otherwise dials the public internet alone.
+The creator of a task names the registry or the URL, and a node of the platform connects to it from inside the
+platform's network. So the location is checked against the same lists as an artifact's. The digest must also belong to
+an artifact that the project can see and that is trusted now, because a node serves from its cache whatever has the
+digest, even if another tenant had it fetched. Private networks and plain http are only for the platform's own registry
+and for sources that the platform allows by name. The task tells its node about that; otherwise the node connects only
+to public addresses.
 """
 
 from collections.abc import Mapping
@@ -28,20 +28,20 @@ from mooring.storage.kernel.database import Acting
 LAUNCH: Final = "container.launch"
 FETCH: Final = "artifact.fetch"
 PRIVATE: Final = "private"
-"""The argument that lets a node dial private networks; it is the platform's to say."""
+"""The argument that lets a node connect to private networks; only the platform sets it."""
 
 
 async def within_sources(services: Services, acting: Acting, request: TaskRequest) -> TaskRequest:
-    """The wish, once what it fetches may be fetched; whether that reaches private networks is said here alone."""
+    """Check that the task may fetch what it names, and set whether its node may use private networks for it."""
     if request.type not in (LAUNCH, FETCH) or argument_findings(FAMILIES[request.type], request.arguments):
-        return request  # nothing is fetched, or making it is refused
+        return request  # it fetches nothing, or its creation will be refused anyway
     target, location = _named(request.type, request.arguments)
     measure = await trust_context(services, acting, request.project_id)
     private = _is_private(measure, location, request)
     if not private:
         _check_public(target)
     image = request.arguments["image"] if request.type == LAUNCH else request.arguments
-    await trusted_artifacts(services, acting, measure, (request.project_id, None), {image["digest"]})
+    await trusted_artifacts(services, acting, measure, {image["digest"]}, project_id=request.project_id)
     return replace(request, arguments=_with(request.type, request.arguments, private=private))
 
 
@@ -49,18 +49,19 @@ async def trusted_artifacts(
     services: Services,
     acting: Acting,
     measure: TrustContext,
-    where: tuple[str, Entitlement | None],
     digests: set[str],
+    *,
+    project_id: str,
+    entitlement: Entitlement | None = None,
 ) -> dict[str, Artifact]:
-    """The artifact of each digest that may be used now; a Refusal for the first that may not.
+    """The artifact of each digest; a Refusal for the first that may not be used now.
 
-    `where` is the project, and the entitlement that narrows its policy, if there is one.
+    An entitlement narrows the project's policy.
     """
-    project_id, entitled = where
-    there = await artifacts.find_many(services.database, acting, sorted(digests), project_id)
+    registered = await artifacts.find_many(services.database, acting, sorted(digests), project_id)
     best: dict[str, Artifact] = {}
     refusals: dict[str, Refusal] = {}
-    for artifact, trust in await evaluate_under(services, acting, measure, entitled, there):
+    for artifact, trust in await evaluate_under(services, acting, measure, entitlement, registered):
         refusal = trust.refusal(artifact)
         if refusal is None:
             best.setdefault(artifact.digest, artifact)
@@ -69,7 +70,7 @@ async def trusted_artifacts(
     for digest in sorted(digests - set(best)):
         raise refusals.get(digest) or Refusal(
             Code.ARTIFACT_NOT_REGISTERED,
-            f"no artifact with the digest {digest} is registered in sight of the project",
+            f"the project sees no registered artifact with the digest {digest}",
             {"digest": digest},
         )
     return best
@@ -95,7 +96,7 @@ def _repository(registry: str, repository: str, path: str) -> tuple[Target, Loca
 
 
 def _authority(target: Target) -> str:
-    """A place on a list is of https: plain http is named with its port."""
+    """Lists assume https, so plain http is written with its port."""
     bare = target.scheme == "http" and target.port == DEFAULT_PORT["http"]
     return f"{target.authority}:{target.port}" if bare else target.authority
 

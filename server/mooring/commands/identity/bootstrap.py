@@ -3,6 +3,7 @@
 Several replicas may start at once. Each of them tries; the database lets one succeed, and the others use its result.
 """
 
+from mooring.commands.kernel.apply import apply_and_notify
 from mooring.commands.kernel.work import system_context
 from mooring.commands.services import Services
 from mooring.core.identity.user import ONE_TIME_LIFETIME, OneTime, UserChange, UserSpec, change_user, new_user
@@ -17,7 +18,6 @@ from mooring.gateways.signing.signatures import new_key_pair
 from mooring.storage.identity import platform_key as platform_keys
 from mooring.storage.identity import user as users
 from mooring.storage.kernel.database import PLATFORM, Acting
-from mooring.storage.kernel.unit_of_work import apply
 
 FIRST_ADMIN_EMAIL = "admin@mooring.local"
 SIGNING = "task_signing"
@@ -47,7 +47,7 @@ async def make_first_admin(services: Services) -> str | None:
         audits=(AuditRecord("user.create", "user", made.user.id, None, after={"email": made.user.email}),),
     )
     try:
-        await apply(services.database, PLATFORM, context, decision)
+        await apply_and_notify(services, PLATFORM, context, decision)
     except Refusal as refusal:
         if refusal.code is Code.NAME_TAKEN:
             return None
@@ -66,7 +66,7 @@ async def recover_user(services: Services, tenant_slug: str | None, email: str) 
     if user.disabled_at is not None:
         raise Refusal(Code.CONFLICT, f"the user {email} is disabled; another admin can enable them")
     decision = change_user(context, user, UserChange.RESET, one_time)
-    await apply(services.database, Acting(user.tenant_id), context, decision)
+    await apply_and_notify(services, Acting(user.tenant_id), context, decision)
     return code
 
 
@@ -108,7 +108,7 @@ async def _store_key(services: Services, purpose: str, algorithm: str, public: b
         audits=(AuditRecord("platform_key.create", "platform_key", key_id, None, after={"purpose": purpose}),),
     )
     try:
-        await apply(services.database, PLATFORM, context, decision)
+        await apply_and_notify(services, PLATFORM, context, decision)
     except Refusal as refusal:
         if refusal.code is not Code.NAME_TAKEN:
             raise

@@ -8,6 +8,7 @@ instead.
 import hmac
 from dataclasses import dataclass, replace
 
+from mooring.commands.kernel.apply import apply_and_notify
 from mooring.commands.services import Services
 from mooring.core.identity.token import FreshToken, Token, TokenKind, issue, session_token
 from mooring.core.identity.user import User, check_password_form, set_password
@@ -18,7 +19,7 @@ from mooring.core.kernel.ids import Prefix
 from mooring.gateways.passwords import digest, new_token
 from mooring.storage.identity import user as users
 from mooring.storage.kernel.database import Acting
-from mooring.storage.kernel.unit_of_work import Origin, StaleWrite, apply, record_refusal
+from mooring.storage.kernel.unit_of_work import Origin, StaleWrite, record_refusal
 
 ACTION = "sign_in"
 
@@ -60,10 +61,9 @@ async def sign_in(services: Services, context: DecisionContext, offered: SignInC
         changed = set_password(acting, user, hashed)
         user, decision = changed.result, _both(changed, decision)
     try:
-        await apply(services.database, Acting(user.tenant_id), acting, decision, origin=origin)
+        await apply_and_notify(services, Acting(user.tenant_id), acting, decision, origin=origin)
     except StaleWrite as error:
         raise Refusal(Code.SIGN_IN_REFUSED, "the one-time code was used a moment ago") from error
-    services.hub.notify(event.type for event in decision.events)
     return SignedIn(secret, token, user)
 
 

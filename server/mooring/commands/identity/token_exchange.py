@@ -6,6 +6,7 @@ The other checks (audience, lifetime, single use) are the same for both kinds of
 
 from dataclasses import dataclass, replace
 
+from mooring.commands.kernel.apply import apply_and_notify
 from mooring.commands.services import Services
 from mooring.core.identity.assertion import Assertion, HolderRefused, check_assertion, read_assertion, refused
 from mooring.core.identity.token import FreshToken, Token, TokenKind, issue, node_token, service_account_token
@@ -17,7 +18,7 @@ from mooring.gateways.signing.signatures import verifies
 from mooring.storage.identity import node_key as node_keys
 from mooring.storage.identity import service_account as accounts
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.unit_of_work import Origin, apply, record_refusal
+from mooring.storage.kernel.unit_of_work import Origin, record_refusal
 
 ACTION = "token.exchange"
 NODE_KEY = "signing"
@@ -122,6 +123,5 @@ async def _exchanged(
     decision = issue(token, fresh, action=ACTION, project_id=holder.project_id)
     # Thousands of agents fetch a token every half hour: each is in the audit trail, but none in the event stream.
     decision = replace(decision, writes=(used, *decision.writes), events=() if is_node else decision.events)
-    await apply(services.database, PLATFORM, acting, decision, origin=origin)
-    services.hub.notify(event.type for event in decision.events)
+    await apply_and_notify(services, PLATFORM, acting, decision, origin=origin)
     return ExchangedToken(secret, token)

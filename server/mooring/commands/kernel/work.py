@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
 
+from mooring.commands.kernel.apply import ATTEMPTS_MAX, EveryRaceLost, apply_and_notify
 from mooring.commands.services import Services
 from mooring.core.kernel.decision import Actor, Decision, DecisionContext, Insert, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
@@ -24,9 +25,8 @@ from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Authority
 from mooring.storage.kernel import idempotency
 from mooring.storage.kernel.database import Acting, Database
-from mooring.storage.kernel.unit_of_work import AlreadyAnswered, Origin, StaleWrite, StoredAnswer, apply
+from mooring.storage.kernel.unit_of_work import AlreadyAnswered, Origin, StaleWrite, StoredAnswer
 
-ATTEMPTS_MAX: Final = 20
 SEALED_ANSWER: Final = "idempotent_answer"
 
 Snapshot = TypeVar("Snapshot")
@@ -102,7 +102,7 @@ class Work(Generic[Result]):
                 if earlier is not None:
                     return earlier
                 raise
-        raise Refusal(Code.CONFLICT, f"other requests changed the same resource {ATTEMPTS_MAX} times in a row")
+        raise EveryRaceLost
 
     async def _attempt(
         self, load: Callable[[], Awaitable[Snapshot]], decide: Callable[[Snapshot], Decision[Result]]
@@ -111,9 +111,9 @@ class Work(Generic[Result]):
         presented = self.present(decision.result)
         decision, answer = self._recorded(decision, presented)
         if decision.writes or decision.audits or answer is not None:
-            await apply(self.database, self.acting, self.context, decision, origin=self.origin, answer=answer)
-            if decision.events:
-                self.services.hub.notify(event.type for event in decision.events)
+            await apply_and_notify(
+                self.services, self.acting, self.context, decision, origin=self.origin, answer=answer
+            )
         return Answered(presented.status, presented.body)
 
     def _recorded(

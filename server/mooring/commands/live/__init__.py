@@ -1,1 +1,1 @@
-"""What lives as long as the process: brokers, dispatchers, runners. Not use cases."""
+"""Objects that live as long as the process: brokers, dispatchers, runners; not use cases."""

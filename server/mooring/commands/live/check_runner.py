@@ -1,9 +1,9 @@
-"""The checks that this process reads at this moment.
+"""The artifact checks that run in this process.
 
-Any process may read checks: the one that accepted a check begins it at once when it has room, so that a small artifact
-is checked before its request is answered; what is left over, or lost, is taken up by the workers.
+Any process may run checks. The one that accepted a check starts it at once when it has room, so that a small artifact
+is checked before its request is answered; the workers start the others, and those whose process was lost.
 
-One owner (a tenant, or the platform) has at most half of the room, so that slow sources of one hold up no other.
+One owner (a tenant, or the platform) gets at most half of the room, so that slow sources of one delay no other.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ log = logging.getLogger("mooring.check")
 
 
 class CheckRunner:
-    """A bounded number of tasks, each reading one check; and which leases they hold."""
+    """Runs a bounded number of checks as asyncio tasks; `held` has the leases of the started ones."""
 
     def __init__(self) -> None:
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -26,11 +26,11 @@ class CheckRunner:
         self.held: dict[str, ArtifactCheck] = {}
 
     def room(self, most: int) -> int:
-        """How many more may begin."""
+        """How many more checks may start."""
         return 0 if self._closing else max(0, most - len(self._tasks))
 
     def begin(self, check: ArtifactCheck, run: Callable[[], Awaitable[None]], most: int) -> bool:
-        """Read a check here, unless that is so already; False where there is no room."""
+        """Start a check unless it runs here already; False when there is no room."""
         if check.id in self._tasks:
             return True
         taken = sum(owner == check.tenant_id for owner in self._owners.values())
@@ -41,7 +41,7 @@ class CheckRunner:
         return True
 
     async def wait(self, check_id: str, seconds: float) -> bool:
-        """Wait until this process no longer reads the check; False when it does not read it, or still does."""
+        """Wait until the check ends here; False when it does not run here, or still runs after `seconds`."""
         task = self._tasks.get(check_id)
         if task is None:
             return False
@@ -49,19 +49,19 @@ class CheckRunner:
         return bool(done)
 
     async def wait_or_sleep(self, check_id: str, seconds: float) -> None:
-        """Let time pass, and no more than it takes this process to end the check."""
+        """Wait for `seconds`, or less if the check ends here before."""
         if check_id in self._tasks:
             await self.wait(check_id, seconds)
         else:
             await asyncio.sleep(seconds)
 
     async def drain(self) -> None:
-        """Wait until nothing is read."""
+        """Wait until no check runs."""
         while self._tasks:
             await asyncio.wait(list(self._tasks.values()))
 
     async def close(self) -> list[ArtifactCheck]:
-        """Stop reading; returns what is still held, to be handed back."""
+        """Cancel all checks; returns those whose leases have to be handed back."""
         self._closing = True
         tasks = list(self._tasks.values())
         for task in tasks:
@@ -73,10 +73,10 @@ class CheckRunner:
     async def _run(self, check_id: str, run: Callable[[], Awaitable[None]]) -> None:
         try:
             await run()
-        except Refusal as refusal:  # the database does not answer: the lease runs out, and another begins
-            log.warning("the check %s has to wait: %s", check_id, refusal.detail)
-        except Exception:  # one check must not end the others; the log has its cause
-            log.exception("the check %s has to wait", check_id)
+        except Refusal as refusal:  # the database does not answer: the lease expires, and another process starts it
+            log.warning("check %s was interrupted; it is retried after its lease expires: %s", check_id, refusal.detail)
+        except Exception:  # one check must not stop the others
+            log.exception("check %s failed; it is retried after its lease expires", check_id)
         finally:
             self._tasks.pop(check_id, None)
             self._owners.pop(check_id, None)

@@ -1,7 +1,7 @@
-"""How many refusals of one node are written down: a node that refuses without end fills no audit trail.
+"""Limits the audit rows for rejected tasks and refused reports of one node, so that it cannot flood the audit trail.
 
-A refusal is worth a row each, up to a number; beyond it one row in a while says how many there were since the last.
-What a node refuses is its own word, so only the number is bounded and nothing is decided by it.
+Each of them gets a row, up to a number; after that one row per minute says how many there were since the last. The
+limit applies only to the audit rows, and decides nothing else.
 """
 
 import time
@@ -15,19 +15,19 @@ NODES_MAX: Final = 20_000
 
 
 class RefusalLimit:
-    """One per process: a bucket for each node; the least recently seen is forgotten first."""
+    """A token bucket for each node; the least recently used one is dropped first. One per process."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._buckets: OrderedDict[str, tuple[float, float, int]] = OrderedDict()
 
     def take(self, node_id: str) -> int | None:
-        """How many were not written since the last row, if this one may be written; none if it may not."""
+        """How many rows were suppressed since the last one, if this one may be written; None if it may not."""
         now = self._clock()
-        left, at, silent = self._buckets.pop(node_id, (float(BURST), now, 0))
+        left, at, suppressed = self._buckets.pop(node_id, (float(BURST), now, 0))
         left = min(float(BURST), left + (now - at) / SECONDS_PER_ROW)
         written = left >= 1
-        self._buckets[node_id] = (left - 1, now, 0) if written else (left, now, silent + 1)
+        self._buckets[node_id] = (left - 1, now, 0) if written else (left, now, suppressed + 1)
         if len(self._buckets) > NODES_MAX:
             self._buckets.popitem(last=False)
-        return silent if written else None
+        return suppressed if written else None

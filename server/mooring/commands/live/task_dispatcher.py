@@ -1,14 +1,14 @@
-"""Hands tasks to agents: every poll of an agent waits here, and costs memory only.
+"""Gives tasks to agents: every poll of an agent waits here, and a waiting poll costs only memory.
 
-One loop looks whether anything is queued. It looks when something was committed in this process, when an event of
-another process says so, and now and then by itself, so that a hint lost in a crash delays and never loses. What it
-finds for nodes whose agents wait is claimed in one statement for all of them, signed, and answered. A few such rounds
-may overlap, each for other nodes: a disk that is slow holds up those whose claim it writes, not the next. A second loop
-renews the leases that polls name, in batches, and says which are no longer theirs.
+One loop reads whether anything is queued: after a commit in this process, after an event of another process, and from
+time to time by itself, so that a hint lost in a crash delays a task but never loses it. It claims the tasks of all
+waiting agents in one statement, signs them, and answers the polls. A few such rounds may overlap, each for other nodes:
+a slow disk delays only the nodes whose claim it writes. A second loop renews the leases that polls name, in batches,
+and reports which of them the agents have lost.
 
-Of one node the newest poll counts: an older one returns at once, empty. What was claimed for a poll that went away
-meanwhile is kept for the next poll of that node. When an answer is lost on its way, or this process dies before it was
-sent, the lease runs out and the task is offered again, under a higher fence: no task is ever in two answers under one.
+Only the newest poll of a node counts: an older one returns at once, empty. A task that was claimed for a poll that is
+gone waits for the next poll of that node. When an answer is lost on its way, or this process dies before it sends it,
+the lease expires and the task is offered again under a higher fence: no task is ever in two answers with one fence.
 """
 
 import asyncio
@@ -37,19 +37,19 @@ from mooring.storage.fleet import task_claim
 from mooring.storage.fleet.task_claim import ClaimedTask, FencedTask, SecretGrant
 from mooring.storage.identity import platform_key as platform_keys
 
-LOOK_SECONDS: Final = 2.0
-LOOK_GAP_SECONDS: Final = 0.01
-"""One look for all that was committed meanwhile."""
+POLL_SECONDS: Final = 2.0
+ROUND_GAP_SECONDS: Final = 0.01
+"""The least time between two rounds, so that one round serves everything that was committed meanwhile."""
 ROUNDS_MAX: Final = 4
-"""Looks and their claims that are under way at once."""
+"""The most rounds that run at once."""
 RENEW_GAP_SECONDS: Final = 0.1
 RETRY_SECONDS: Final = 0.5
 NODES_MAX: Final = 500
-"""Nodes for which one statement claims."""
+"""The most nodes in one claim statement."""
 TASKS_MAX: Final = 64
-"""Tasks in one answer."""
-KEYS_TOLD_MAX: Final = 8
-TELL_AGAIN_SECONDS: Final = 30.0
+"""The most tasks in one answer."""
+ANNOUNCED_KEYS_MAX: Final = 8
+CANCEL_REPEAT_SECONDS: Final = 30.0
 WAKES: Final = frozenset({EventType.TASK_QUEUED.value, EventType.TASK_CANCELLING.value})
 
 log = logging.getLogger("mooring.dispatch")
@@ -57,7 +57,7 @@ log = logging.getLogger("mooring.dispatch")
 
 @dataclass(frozen=True, slots=True)
 class TaskPoll:
-    """What an agent asks for in a poll."""
+    """A poll of an agent: how many tasks it takes, and those that it is running."""
 
     node_id: str
     free: int
@@ -67,8 +67,6 @@ class TaskPoll:
 
 @dataclass(frozen=True, slots=True)
 class TaskPollAnswer:
-    """What a poll is answered."""
-
     tasks: tuple[TaskEnvelope, ...] = ()
     cancel: tuple[FencedTask, ...] = ()
     lost: tuple[FencedTask, ...] = ()
@@ -77,15 +75,15 @@ class TaskPollAnswer:
 
 @dataclass(frozen=True, slots=True)
 class UndeliveredTask:
-    """A task that was claimed for a poll that is gone, for the next poll of its node."""
+    """A task that was claimed for a poll that is gone; it waits for the next poll of its node."""
 
     envelope: TaskEnvelope
-    until: float  # by the loop's clock: later the lease may be lost
+    until: float  # by the event loop's clock: after that the lease may be lost
 
 
 @dataclass(frozen=True, slots=True)
 class SigningKeys:
-    """What tasks are signed with, and what an agent is to believe."""
+    """The key that signs tasks, and the keys to announce to agents."""
 
     signer: TaskSigner
     audience: str
@@ -93,41 +91,41 @@ class SigningKeys:
 
 
 class WaitingAgent:
-    """One agent that waits."""
+    """A poll that waits for its answer."""
 
-    __slots__ = ("answer", "ask")
+    __slots__ = ("answer", "poll")
 
-    def __init__(self, ask: TaskPoll, answer: "asyncio.Future[TaskPollAnswer]") -> None:
-        self.ask = ask
+    def __init__(self, poll: TaskPoll, answer: "asyncio.Future[TaskPollAnswer]") -> None:
+        self.poll = poll
         self.answer = answer
 
-    def give(self, given: TaskPollAnswer) -> bool:
-        """Answer, unless that was done."""
+    def resolve(self, answer: TaskPollAnswer) -> bool:
+        """Answer the poll; False when it was answered before."""
         if self.answer.done():
             return False
-        self.answer.set_result(given)
+        self.answer.set_result(answer)
         return True
 
 
 @dataclass(slots=True)
 class _CancellationNotice:
-    """Which cancellations a node was told of, and when."""
+    """Which cancellations a node was sent, and when."""
 
     at: dict[FencedTask, float] = field(default_factory=dict)
 
 
 class TaskDispatcher:
-    """One per process."""
+    """All waiting polls of this process, and the loops that answer them."""
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        self._polls: dict[str, WaitingAgent] = {}
-        self._queued: set[str] = set()  # the nodes that had something queued at the last look
-        self._unlooked = False  # something was heard while nobody waited
-        self._claiming: set[str] = set()  # the nodes for which a claim is under way
-        self._passed_over: set[str] = set()  # those of them for which another look found something meanwhile
-        self._kept: dict[str, list[UndeliveredTask]] = {}
-        self._told: dict[str, _CancellationNotice] = {}
+        self._waiting: dict[str, WaitingAgent] = {}  # by node
+        self._queued: set[str] = set()  # nodes that had queued tasks at the last read
+        self._unread = False  # a hint came while no agent waited
+        self._claiming: set[str] = set()  # nodes for which a claim is running
+        self._passed_over: set[str] = set()  # those of them for which another round found something meanwhile
+        self._undelivered: dict[str, list[UndeliveredTask]] = {}
+        self._notices: dict[str, _CancellationNotice] = {}
         self._renewals: dict[str, WaitingAgent] = {}
         self._hint = asyncio.Event()
         self._renew_hint = asyncio.Event()
@@ -137,105 +135,100 @@ class TaskDispatcher:
 
     @property
     def waiting(self) -> int:
-        """How many agents wait."""
-        return len(self._polls)
+        return len(self._waiting)
 
     async def __aenter__(self) -> "TaskDispatcher":
-        """Begin to look."""
         hub = self._services.hub
-        hub.on_commit(self._heard)
-        hub.on_event(self._seen)
-        hub.on_hint(self._hinted)
+        hub.on_commit(self._on_commit)
+        hub.on_event(self._on_event)
+        hub.on_hint(self._on_hint)
         hub.on_close(self.release)
         self._tasks = [
-            asyncio.create_task(self._kept_up("claims", self._claim_loop)),
-            asyncio.create_task(self._kept_up("leases", self._renew_loop)),
+            asyncio.create_task(self._run_forever("claims", self._claim_loop)),
+            asyncio.create_task(self._run_forever("leases", self._renew_loop)),
         ]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Answer every poll, then end."""
         self.release()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def release(self) -> None:
-        """The process stops: no poll keeps waiting."""
+        """Answer every waiting poll: the process stops."""
         self._closed = True
-        for poll in list(self._polls.values()):
-            poll.give(TaskPollAnswer())
+        for waiting in list(self._waiting.values()):
+            waiting.resolve(TaskPollAnswer())
 
-    async def poll(self, ask: TaskPoll, gone: list[Callable[[], object]] | None = None) -> TaskPollAnswer:
-        """Wait for something to do; the empty answer when the time is over, or the agent has hung up."""
+    async def poll(self, poll: TaskPoll, gone: list[Callable[[], object]] | None = None) -> TaskPollAnswer:
+        """Wait for tasks; the answer is empty when the time is over, or the agent has hung up."""
         loop = asyncio.get_running_loop()
         if self._closed:
             return TaskPollAnswer()
-        poll = WaitingAgent(ask, loop.create_future())
+        waiting = WaitingAgent(poll, loop.create_future())
         if gone is not None:
-            gone.append(partial(poll.give, TaskPollAnswer()))  # nothing is claimed for an agent that cannot be answered
-        earlier, self._polls[ask.node_id] = self._polls.get(ask.node_id), poll
+            gone.append(partial(waiting.resolve, TaskPollAnswer()))  # claim nothing for an agent that has hung up
+        earlier, self._waiting[poll.node_id] = self._waiting.get(poll.node_id), waiting
         if earlier is not None:
-            earlier.give(TaskPollAnswer())
-        self._begin(poll, loop.time())
-        timer = loop.call_later(ask.wait_seconds, poll.give, TaskPollAnswer())
+            earlier.resolve(TaskPollAnswer())
+        self._begin(waiting, loop.time())
+        timer = loop.call_later(poll.wait_seconds, waiting.resolve, TaskPollAnswer())
         try:
-            given = await poll.answer
+            return await waiting.answer
         finally:
             timer.cancel()
-            if self._polls.get(ask.node_id) is poll:
-                del self._polls[ask.node_id]
-            if self._renewals.get(ask.node_id) is poll:
-                del self._renewals[ask.node_id]
-        return given
+            if self._waiting.get(poll.node_id) is waiting:
+                del self._waiting[poll.node_id]
+            if self._renewals.get(poll.node_id) is waiting:
+                del self._renewals[poll.node_id]
 
     def wake(self) -> None:
-        """There may be something to hand out."""
         self._hint.set()
 
-    # What a poll begins with -----------------------------------------------------------------------------------------
+    # The start of a poll ---------------------------------------------------------------------------------------------
 
-    def _begin(self, poll: WaitingAgent, now: float) -> None:
-        ask = poll.ask
-        kept = [each.envelope for each in self._kept.pop(ask.node_id, ()) if each.until > now]
-        if kept:
-            poll.give(self._given(tasks=tuple(kept)))
+    def _begin(self, waiting: WaitingAgent, now: float) -> None:
+        poll = waiting.poll
+        undelivered = [each.envelope for each in self._undelivered.pop(poll.node_id, ()) if each.until > now]
+        if undelivered:
+            waiting.resolve(self._answer(tasks=tuple(undelivered)))
             return
-        if ask.running:
-            self._renewals[ask.node_id] = poll
+        if poll.running:
+            self._renewals[poll.node_id] = waiting
             self._renew_hint.set()
-        if ask.free and (self._unlooked or ask.node_id in self._queued):
+        if poll.free and (self._unread or poll.node_id in self._queued):
             self._hint.set()
 
-    def _given(self, **parts: Any) -> TaskPollAnswer:
+    def _answer(self, **parts: Any) -> TaskPollAnswer:
         keys = () if self._signing is None else self._signing.keys
         return TaskPollAnswer(keys=keys, **parts)
 
     # Hints -----------------------------------------------------------------------------------------------------------
 
-    def _heard(self, event_type: str) -> None:
+    def _on_commit(self, event_type: str) -> None:
         if event_type in WAKES:
             self._hint.set()
         elif event_type == EventType.PLATFORM_KEY_ROTATED:
             self._signing = None
 
-    def _seen(self, event: Event) -> None:
-        self._heard(event.type)
+    def _on_event(self, event: Event) -> None:
+        self._on_commit(event.type)
 
-    def _hinted(self, subject_id: str) -> None:
-        """A task that leaves no event was made, here or in another process."""
+    def _on_hint(self, subject_id: str) -> None:
+        """A task without an event was created, here or in another process."""
         if subject_id.startswith(f"{Prefix.TASK}_"):
             self._hint.set()
 
-    async def _kept_up(self, name: str, loop: Callable[[], Any]) -> None:
-        """Agents wait for as long as the process lives: a loop that fails says why and goes on."""
+    async def _run_forever(self, name: str, loop: Callable[[], Any]) -> None:
+        """Run a loop as long as the process lives; after a failure it starts again."""
         while True:
             try:
                 await loop()
             except Refusal as refusal:
-                log.warning("%s cannot be looked after now: %s", name, refusal.detail)
+                log.warning("cannot process %s now; retrying in %.1f s: %s", name, RETRY_SECONDS, refusal.detail)
             except Exception:
-                log.exception("looking after %s failed; going on", name)
+                log.exception("processing %s failed; retrying in %.1f s", name, RETRY_SECONDS)
             await asyncio.sleep(RETRY_SECONDS)
 
     # Claims ----------------------------------------------------------------------------------------------------------
@@ -244,41 +237,41 @@ class TaskDispatcher:
         rounds: set[asyncio.Task[None]] = set()
         try:
             while True:
-                await _either(self._hint, LOOK_SECONDS)
+                await _either(self._hint, POLL_SECONDS)
                 self._hint.clear()
-                self._unlooked = not self._polls
-                if self._polls:
+                self._unread = not self._waiting
+                if self._waiting:
                     rounds.add(asyncio.create_task(self.hand_out()))
-                await asyncio.sleep(LOOK_GAP_SECONDS)
+                await asyncio.sleep(ROUND_GAP_SECONDS)
                 if len(rounds) >= ROUNDS_MAX:
                     await asyncio.wait(rounds, return_when=asyncio.FIRST_COMPLETED)
-                over = {each for each in rounds if each.done()}
-                rounds -= over
-                for each in over:
-                    each.result()  # what it raised ends the loop, which begins again
+                finished = {each for each in rounds if each.done()}
+                rounds -= finished
+                for each in finished:
+                    each.result()  # an error ends this loop, and `_run_forever` starts it again
         except asyncio.CancelledError:
             for each in rounds:
                 each.cancel()
             raise
         finally:
-            await asyncio.gather(*rounds, return_exceptions=True)  # one that failed cuts no other short
+            await asyncio.gather(*rounds, return_exceptions=True)  # a failed round does not cancel the others
 
     async def hand_out(self) -> None:
-        """Look once, and hand out what is there for those who wait."""
-        looked = await task_claim.look(self._services.database)
-        self._queued = set(looked.queued)
-        for node_id, held in looked.cancelling.items():
-            poll = self._polls.get(node_id)
-            if poll is not None:
-                self._tell(poll, held, ())
+        """Make one round: read the queue, and answer the waiting agents."""
+        queue = await task_claim.read_queue(self._services.database)
+        self._queued = set(queue.queued)
+        for node_id, held in queue.cancelling.items():
+            waiting = self._waiting.get(node_id)
+            if waiting is not None:
+                self._notify(waiting, held, ())
         ready = [
-            poll
-            for poll in (self._polls.get(node_id) for node_id in looked.queued)
-            if poll is not None and poll.ask.free and not poll.answer.done()
+            waiting
+            for waiting in (self._waiting.get(node_id) for node_id in queue.queued)
+            if waiting is not None and waiting.poll.free and not waiting.answer.done()
         ]
-        self._passed_over |= looked.queued & self._claiming
-        ready = [poll for poll in ready if poll.ask.node_id not in self._claiming]
-        nodes = {poll.ask.node_id for poll in ready}
+        self._passed_over |= queue.queued & self._claiming
+        ready = [waiting for waiting in ready if waiting.poll.node_id not in self._claiming]
+        nodes = {waiting.poll.node_id for waiting in ready}
         self._claiming |= nodes
         try:
             for first in range(0, len(ready), NODES_MAX):
@@ -286,15 +279,15 @@ class TaskDispatcher:
         finally:
             self._claiming -= nodes
             again = self._passed_over & nodes
-            if again:  # what was found meanwhile may have come after the claim
+            if again:  # it may have been queued after the claim
                 self._passed_over -= again
                 self._hint.set()
 
-    async def _claim_for(self, polls: Sequence[WaitingAgent]) -> None:
-        signing = await self._ready_to_sign()
+    async def _claim_for(self, agents: Sequence[WaitingAgent]) -> None:
+        signing = await self._signing_keys()
         now = self._services.clock.now()
         lease = self._services.settings.task_lease_seconds
-        wanted = [(poll.ask.node_id, min(poll.ask.free, TASKS_MAX)) for poll in polls]
+        wanted = [(each.poll.node_id, min(each.poll.free, TASKS_MAX)) for each in agents]
         claimed = await task_claim.claim(self._services.database, wanted, now, now + timedelta(seconds=lease))
         taken = Counter(each.task.node_id for each in claimed)
         self._queued -= {node_id for node_id, free in wanted if taken[node_id] < free}
@@ -308,14 +301,14 @@ class TaskDispatcher:
             by_node.setdefault(each.task.node_id, []).append(envelope)
         until = asyncio.get_running_loop().time() + lease / 2
         for node_id, envelopes in by_node.items():
-            poll = self._polls.get(node_id)
-            if poll is None or poll.answer.done():
-                self._kept.setdefault(node_id, []).extend(UndeliveredTask(each, until) for each in envelopes)
+            waiting = self._waiting.get(node_id)
+            if waiting is None or waiting.answer.done():
+                self._undelivered.setdefault(node_id, []).extend(UndeliveredTask(each, until) for each in envelopes)
             else:
-                poll.give(self._given(tasks=tuple(envelopes)))
+                waiting.resolve(self._answer(tasks=tuple(envelopes)))
 
-    async def _ready_to_sign(self) -> SigningKeys:
-        """The key is unsealed once, and again after a rotation."""
+    async def _signing_keys(self) -> SigningKeys:
+        """The signing key, which is unsealed once, and again after a rotation."""
         if self._signing is None:
             services = self._services
             found = await platform_keys.signing_pair(services.database, TASK_SIGNING)
@@ -323,7 +316,7 @@ class TaskDispatcher:
                 raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "the platform has no key that signs tasks yet")
             key, sealed = found
             chain = await platform_keys.chain(services.database, TASK_SIGNING)
-            announced = tuple(each for each in chain if each.signed_by is not None)[-KEYS_TOLD_MAX:]
+            announced = tuple(each for each in chain if each.signed_by is not None)[-ANNOUNCED_KEYS_MAX:]
             signer = TaskSigner(key.id, services.secrets.unseal(sealed))
             self._signing = SigningKeys(signer, await task_audience(services), announced)
         return self._signing
@@ -334,24 +327,31 @@ class TaskDispatcher:
         return signing.signer.sign(payload_of(task, signing.audience, self._services.clock.now(), sealed))
 
     def _sealed(self, claimed: ClaimedTask, grant: SecretGrant) -> SealedSecret | None:
-        """The secret for this node, task and purpose; without it the task goes all the same, and its agent says so."""
+        """The secret for this node, task and purpose; without it the task is sent anyway, and its agent fails it."""
         task = claimed.task
         value = self._value(task.id, grant)
         if value is None:
             return None
         info = sealing_info(task.node_id, task.id, grant.purpose, grant.name)
-        return seal_to_node(claimed.sealing_key, info, (grant.name, grant.purpose), value)
+        return seal_to_node(claimed.sealing_key, info, value, name=grant.name, purpose=grant.purpose)
 
     def _value(self, task_id: str, grant: SecretGrant) -> bytes | None:
         if grant.sealed is not None:
             try:
                 return self._services.secrets.unseal(grant.sealed)
             except CannotUnseal as error:
-                log.error("the secret %s of task %s does not open: %s", grant.name, task_id, error)
+                log.error(
+                    "cannot unseal the secret %s of task %s; sending the task without it: %s",
+                    grant.name,
+                    task_id,
+                    error,
+                )
                 return None
         registry = self._services.artifacts.own
         if registry is None or grant.repository is None:
-            log.error("task %s is granted a repository, and this platform has no registry", task_id)
+            log.error(
+                "task %s has a grant for a repository, but the platform has no registry; sending it without", task_id
+            )
             return None
         return registry.issuer.issue(task_id, [RepositoryAccess(grant.repository, ("pull",))]).token.encode()
 
@@ -360,7 +360,7 @@ class TaskDispatcher:
     async def _renew_loop(self) -> None:
         while True:
             await self._renew_hint.wait()
-            await asyncio.sleep(RENEW_GAP_SECONDS)  # those who come meanwhile go into the same statement
+            await asyncio.sleep(RENEW_GAP_SECONDS)  # polls that come meanwhile go into the same statement
             self._renew_hint.clear()
             polls, self._renewals = self._renewals, {}
             try:
@@ -370,9 +370,9 @@ class TaskDispatcher:
                 self._renew_hint.set()
                 raise
 
-    async def renew(self, polls: Sequence[WaitingAgent]) -> None:
-        """Renew what these polls hold, in one statement, and tell each what it has lost or is asked to end."""
-        held = [(poll.ask.node_id, each) for poll in polls for each in poll.ask.running]
+    async def renew(self, agents: Sequence[WaitingAgent]) -> None:
+        """Renew what these agents hold in one statement, and answer those that lost a task or have to stop one."""
+        held = [(waiting.poll.node_id, each) for waiting in agents for each in waiting.poll.running]
         now = self._services.clock.now()
         lease = self._services.settings.task_lease_seconds
         stale_before = now + timedelta(seconds=lease * 0.75)
@@ -384,27 +384,24 @@ class TaskDispatcher:
                 lost.setdefault(node_id, []).append(each)
             elif status == TaskState.CANCELLING:
                 cancel.setdefault(node_id, []).append(each)
-        for poll in polls:
-            node_id = poll.ask.node_id
-            self._tell(poll, cancel.get(node_id, ()), lost.get(node_id, ()))
+        for waiting in agents:
+            node_id = waiting.poll.node_id
+            self._notify(waiting, cancel.get(node_id, ()), lost.get(node_id, ()))
 
-    def _tell(self, poll: WaitingAgent, cancel: Sequence[FencedTask], lost: Sequence[FencedTask]) -> None:
-        """Answer a poll when there is something to tell it that it was not told a moment ago."""
-        told = (
-            self._told.setdefault(poll.ask.node_id, _CancellationNotice())
-            if cancel
-            else self._told.get(poll.ask.node_id)
-        )
+    def _notify(self, waiting: WaitingAgent, cancel: Sequence[FencedTask], lost: Sequence[FencedTask]) -> None:
+        """Answer a poll, unless it was sent the same cancellations a moment ago and has lost nothing."""
+        node_id = waiting.poll.node_id
+        notice = self._notices.setdefault(node_id, _CancellationNotice()) if cancel else self._notices.get(node_id)
         now = asyncio.get_running_loop().time()
-        fresh = [each for each in cancel if told is None or told.at.get(each, 0.0) < now - TELL_AGAIN_SECONDS]
+        fresh = [each for each in cancel if notice is None or notice.at.get(each, 0.0) < now - CANCEL_REPEAT_SECONDS]
         if not fresh and not lost:
             return
-        if poll.give(self._given(cancel=tuple(cancel), lost=tuple(lost))) and told is not None:
-            told.at = dict.fromkeys(cancel, now)
+        if waiting.resolve(self._answer(cancel=tuple(cancel), lost=tuple(lost))) and notice is not None:
+            notice.at = dict.fromkeys(cancel, now)
 
 
 async def _either(hint: asyncio.Event, seconds: float) -> None:
-    """Wait for the hint, or for as long."""
+    """Wait for the hint, at most for `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await hint.wait()

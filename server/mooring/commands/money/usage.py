@@ -1,28 +1,27 @@
-"""Storing the usage that an adapter reports of its instance."""
+"""The command that stores the usage an adapter reports for its instance."""
 
 from collections.abc import Sequence
 
 from mooring.commands.kernel.work import Answered, Work
-from mooring.commands.runtime.adapter import ClaimRef, held, pinned_manifest, under_correlation
+from mooring.commands.runtime.adapter import ClaimRef, pinned_manifest, require_claim, under_correlation
 from mooring.core.money.usage import UsageContext, UsageReport, store_usage
 from mooring.storage.money import usage as usages
 from mooring.storage.runtime import attachment as attachments
 
 
-async def report_usage(work: Work[tuple[int, int]], claimed: ClaimRef, told: Sequence[UsageReport]) -> Answered:
-    """Store usage, each record once."""
-    _, instance = await held(work.database, work.acting, claimed)
+async def report_usage(work: Work[tuple[int, int]], claimed: ClaimRef, reported: Sequence[UsageReport]) -> Answered:
+    _, instance = await require_claim(work.database, work.acting, claimed)
     work = under_correlation(work, instance)
-    attached = sorted({each.attached_project_id for each in told if each.attached_project_id is not None})
+    attached = sorted({each.attached_project_id for each in reported if each.attached_project_id is not None})
 
     async def load() -> UsageContext:
-        claim, now = await held(work.database, work.acting, claimed)
+        claim, now = await require_claim(work.database, work.acting, claimed)
         return UsageContext(
             claim,
             now,
             await pinned_manifest(work, now),
-            await usages.named(work.database, work.acting, now.id, [each.record_id for each in told]),
+            await usages.named(work.database, work.acting, now.id, [each.record_id for each in reported]),
             await attachments.attached_projects(work.database, work.acting, now.id, attached),
         )
 
-    return await work.execute(load, lambda seen: store_usage(work.context, seen, told))
+    return await work.execute(load, lambda loaded: store_usage(work.context, loaded, reported))

@@ -1,7 +1,7 @@
 """Commands on webhooks.
 
-The address is resolved and checked before the transaction, and again, for itself, at each delivery. A key is made
-here, told once, and sealed before it is decided on.
+The URL is resolved and checked before the transaction, and again at each delivery. A key is generated here, shown once
+in the answer, and sealed before the decision.
 """
 
 import base64
@@ -35,54 +35,54 @@ from mooring.storage.records import webhook as webhooks
 
 
 async def create(work: Work[WebhookWithKey], place: Place, spec: WebhookSpec) -> Answered:
-    """Make a webhook in a place."""
-    home = (work.acting.tenant_id, place.project_id)
+    owner = (work.acting.tenant_id, place.project_id)
 
     async def load() -> tuple[WebhookSpec, NewWebhookKey, int]:
         if place.project_id is not None:
             require(await projects.find(work.database, work.acting, place.project_id), "project")
-        there = await webhooks.count(work.database, work.acting, place.project_id)
-        return await _checked(work, spec), _new_key(work), there
+        count = await webhooks.count(work.database, work.acting, place.project_id)
+        return await _checked(work, spec), _new_key(work), count
 
-    return await work.execute(load, lambda seen: create_webhook(work.context, home, *seen))
+    return await work.execute(load, lambda loaded: create_webhook(work.context, owner, *loaded))
 
 
 async def update(
-    work: Work[Webhook], place: Place, webhook_id: str, spec: WebhookSpec, revision_seen: int | None
+    work: Work[Webhook], place: Place, webhook_id: str, spec: WebhookSpec, revision_expected: int | None
 ) -> Answered:
-    """Change a webhook; what is not given stays."""
+    """Change a webhook; fields that are None stay."""
 
     async def load() -> tuple[Webhook, WebhookSpec]:
         return await _load(work, place, webhook_id), await _checked(work, spec)
 
-    return await work.execute(load, lambda seen: update_webhook(work.context, *seen, revision_seen))
+    return await work.execute(load, lambda loaded: update_webhook(work.context, *loaded, revision_expected))
 
 
 async def rotate(work: Work[WebhookWithKey], place: Place, webhook_id: str) -> Answered:
-    """Give a webhook a new key; the old one signs beside it for a while."""
+    """Give a webhook a new key; the old one keeps signing for a while."""
 
     async def load() -> tuple[Webhook, NewWebhookKey, Sealed]:
         webhook = await _load(work, place, webhook_id)
         present = (await _keys(work, webhook))[0]
         return webhook, _new_key(work), _sealed(work, present)
 
-    return await work.execute(load, lambda seen: rotate_key(work.context, *seen))
+    return await work.execute(load, lambda loaded: rotate_key(work.context, *loaded))
 
 
 async def delete(work: Work[Webhook], place: Place, webhook_id: str) -> Answered:
-    """Delete a webhook with its keys and deliveries."""
-    return await work.execute(lambda: _load(work, place, webhook_id), lambda seen: delete_webhook(work.context, seen))
+    return await work.execute(
+        lambda: _load(work, place, webhook_id), lambda webhook: delete_webhook(work.context, webhook)
+    )
 
 
 async def ping(work: Work[DeliveryOutcome], place: Place, webhook_id: str) -> Answered:
-    """Send a signed `ping` once, now, and tell how it went."""
+    """Send a signed `ping` once, now, and answer with the outcome."""
 
     async def load() -> tuple[Webhook, DeliveryOutcome]:
         webhook = await _load(work, place, webhook_id)
         message = _ping(work, webhook)
         return webhook, await send(work.services, webhook.url, await _keys(work, webhook), message)
 
-    return await work.execute(load, lambda seen: tested(work.context, *seen))
+    return await work.execute(load, lambda loaded: tested(work.context, *loaded))
 
 
 def _ping(work: Work[DeliveryOutcome], webhook: Webhook) -> DeliveryMessage:
@@ -105,7 +105,7 @@ async def _keys(work: Work[Any], webhook: Webhook) -> list[bytes]:
 
 
 async def _checked(work: Work[Any], spec: WebhookSpec) -> WebhookSpec:
-    """The wish with its address in ASCII, which resolves to nothing that is refused."""
+    """The spec with its URL in ASCII; refuses a URL that resolves to a forbidden address."""
     if spec.url is None:
         return spec
     url = ascii_url(spec.url)

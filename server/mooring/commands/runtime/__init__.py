@@ -1,1 +1,1 @@
-"""Use cases of the runtime wing: what is running."""
+"""Use cases about what is running: they load, let the core decide, and apply the decision."""

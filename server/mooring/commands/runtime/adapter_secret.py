@@ -1,11 +1,11 @@
-"""Secrets that an adapter stores for its instance."""
+"""Secrets that an adapter stores for its instance: with its own value, or a random one that the platform generates."""
 
-import secrets as chance
+import secrets as random_secrets
 from dataclasses import dataclass, replace
 
 from mooring.commands.fleet.runtime_secret import SEALED_FOR
 from mooring.commands.kernel.work import Answered, Work
-from mooring.commands.runtime.adapter import ClaimRef, held, under_correlation
+from mooring.commands.runtime.adapter import ClaimRef, require_claim, under_correlation
 from mooring.core.fleet.runtime_secret import (
     ADAPTER_PURPOSES,
     VALUE_BYTES_MAX,
@@ -25,7 +25,7 @@ from mooring.storage.fleet import runtime_secret as runtime_secrets
 
 @dataclass(frozen=True, slots=True)
 class SecretSpec:
-    """A secret that an adapter wants kept: a value of its own, or so many bytes of chance."""
+    """A secret to store: with a given value, or with so many random bytes."""
 
     name: str
     purpose: str
@@ -35,45 +35,54 @@ class SecretSpec:
 
 @dataclass(frozen=True, slots=True)
 class StoredSecret:
-    """A secret, and whether it is new."""
+    """A secret, and whether this request created it."""
 
     secret: RuntimeSecret
     created: bool
 
 
-async def store(work: Work[StoredSecret], claimed: ClaimRef, wanted: SecretSpec) -> Answered:
-    """Keep a secret for the instance, or answer with the one that has the name."""
-    purpose = read_purpose(wanted.purpose)
+@dataclass(frozen=True, slots=True)
+class _SecretContext:
+    claim: InstanceClaim
+    instance: Instance
+    secrets: list[RuntimeSecret]  # that the instance already has
+
+
+async def store(work: Work[StoredSecret], ref: ClaimRef, spec: SecretSpec) -> Answered:
+    """Store a secret for the instance, or return the one that already has the name."""
+    purpose = read_purpose(spec.purpose)
     if purpose not in ADAPTER_PURPOSES:
         raise invalid("purpose", f"one of {', '.join(ADAPTER_PURPOSES)}")
-    if (wanted.value is None) == (wanted.generate_bytes is None):
-        raise invalid("value", "either `value` or `generate_bytes`")
-    value = wanted.value if wanted.value is not None else chance.token_urlsafe(int(wanted.generate_bytes or 0))
+    if (spec.value is None) == (spec.generate_bytes is None):
+        raise invalid("value", "exactly one of `value` and `generate_bytes` is required")
+    value = spec.value if spec.value is not None else random_secrets.token_urlsafe(int(spec.generate_bytes or 0))
     plain = value.encode()
     if len(plain) > VALUE_BYTES_MAX:
         raise invalid("value", f"at most {VALUE_BYTES_MAX} bytes")
-    _, instance = await held(work.database, work.acting, claimed)
+    _, instance = await require_claim(work.database, work.acting, ref)
     work = under_correlation(work, instance)
     tenant_id, project_id = instance.place
     secret_id = work.context.mint(Prefix.SECRET)
     sealed = work.services.secrets.seal(plain, id=secret_id, tenant_id=tenant_id, purpose=SEALED_FOR)
-    wish = RuntimeSecretSpec(tenant_id, project_id, wanted.name, purpose.value, sealed, instance_id=instance.id)
+    stored_spec = RuntimeSecretSpec(tenant_id, project_id, spec.name, purpose.value, sealed, instance_id=instance.id)
 
-    async def load() -> tuple[InstanceClaim, Instance, list[RuntimeSecret]]:
-        claim, now = await held(work.database, work.acting, claimed)
-        return claim, now, await runtime_secrets.of_home(work.database, work.acting, project_id, instance.id)
+    async def load() -> _SecretContext:
+        claim, instance_now = await require_claim(work.database, work.acting, ref)
+        secrets = await runtime_secrets.of_owner(work.database, work.acting, project_id, instance.id)
+        return _SecretContext(claim, instance_now, secrets)
 
-    def decide(seen: tuple[InstanceClaim, Instance, list[RuntimeSecret]]) -> Decision[StoredSecret]:
-        claim, now, there = seen
-        earlier = next((each for each in there if each.name == wanted.name), None)
-        if earlier is not None:
-            if earlier.purpose != purpose:
-                raise Refusal(Code.NAME_TAKEN, f"the instance has a secret of this name for {earlier.purpose}")
-            return Decision(StoredSecret(earlier, created=False))
-        if now.status in (InstanceState.STOPPED, InstanceState.STOPPING):
-            raise Refusal(Code.CONFLICT, f"the instance is {now.status}: it gets no new secret")
-        kept = store_secret(work.context, wish, len(there))
-        audits = tuple(replace(each, app_instance_id=now.id) for each in kept.audits)
-        return Decision(StoredSecret(kept.result, created=True), (guard_of(claim), *kept.writes), kept.events, audits)
+    def decide(current: _SecretContext) -> Decision[StoredSecret]:
+        existing = next((each for each in current.secrets if each.name == spec.name), None)
+        if existing is not None:
+            if existing.purpose != purpose:
+                raise Refusal(Code.NAME_TAKEN, f"the instance already has a secret of this name for {existing.purpose}")
+            return Decision(StoredSecret(existing, created=False))
+        if current.instance.status in (InstanceState.STOPPED, InstanceState.STOPPING):
+            raise Refusal(Code.CONFLICT, f"the instance is {current.instance.status}: it takes no new secrets")
+        stored = store_secret(work.context, stored_spec, len(current.secrets))
+        audits = tuple(replace(each, app_instance_id=current.instance.id) for each in stored.audits)
+        return Decision(
+            StoredSecret(stored.result, created=True), (guard_of(current.claim), *stored.writes), stored.events, audits
+        )
 
     return await work.execute(load, decide)

@@ -1,7 +1,7 @@
-"""Commands on attachments: asked for and ended by admins of the tenant, used by the people of the attached project.
+"""Commands on attachments: tenant admins create and end them, people of the attached project use them.
 
-The attached project is where the caller stands, and where his keys count. The instance is looked for in the whole
-tenant, and nothing else of its project is read for him.
+The request acts in the attached project, and the caller's keys there count. The instance may be in any project of the
+tenant, and nothing else of its project is read for the caller.
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from typing import Any
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
-from mooring.commands.runtime.instance import InstanceRef, bounds_of, standing
+from mooring.commands.runtime.instance import bounds_of, load_context
 from mooring.commands.services import Services
 from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.errors import Code, Refusal
@@ -24,6 +24,7 @@ from mooring.core.runtime.attachment_change import (
     detach_project,
     require_active,
 )
+from mooring.core.runtime.instance import InstanceRef
 from mooring.core.runtime.instance_change import InstanceContext
 from mooring.core.runtime.operation import Operation
 from mooring.storage.identity import project as projects
@@ -33,7 +34,7 @@ from mooring.storage.runtime import attachment as attachments
 
 @dataclass(frozen=True, slots=True)
 class AttachmentRef:
-    """Which attachment, by the ids of an address: the attached project and itself."""
+    """An attachment by its attached project and its id."""
 
     project_id: str
     attachment_id: str
@@ -41,15 +42,14 @@ class AttachmentRef:
 
 @dataclass(frozen=True, slots=True)
 class AttachedAction:
-    """An action that was asked for, and by which attachment."""
+    """An action that was started through an attachment."""
 
     attachment: Attachment
     operation: Operation
 
 
-async def find(services: Services, acting: Acting, at: AttachmentRef) -> Attachment:
-    """The attachment of this project."""
-    row = await attachments.find(services.database, acting, at.project_id, at.attachment_id)
+async def find(services: Services, acting: Acting, ref: AttachmentRef) -> Attachment:
+    row = await attachments.find(services.database, acting, ref.project_id, ref.attachment_id)
     return require(row, "attachment")
 
 
@@ -60,55 +60,63 @@ async def attach(work: Work[Attachment], project_id: str, instance_id: str) -> A
     async def load() -> AttachContext:
         project = require(await projects.find(database, acting, project_id), "project")
         instance = require(await attachments.shared_instance(database, acting, instance_id), "instance")
-        seen = await standing(work, InstanceRef(instance.project_id, instance.id))
+        current = await load_context(work, InstanceRef(instance.project_id, instance.id))
         return AttachContext(
-            seen,
+            current,
             project,
             await attachments.live_of(database, acting, instance.id),
             await attachments.taken_names(database, acting, instance.id, project_id),
         )
 
-    return await work.execute(load, lambda seen: attach_project(work.context, seen, bounds_of(work.services)))
+    return await work.execute(load, lambda facts: attach_project(work.context, facts, bounds_of(work.services)))
 
 
-async def detach(work: Work[Attachment], at: AttachmentRef, request: DetachRequest) -> Answered:
+async def detach(work: Work[Attachment], ref: AttachmentRef, request: DetachRequest) -> Answered:
     """End a project's use of an instance."""
     return await work.execute(
-        lambda: _used(work, at), lambda seen: detach_project(work.context, seen[1], seen[0], request)
+        lambda: _load(work, ref),
+        lambda loaded: detach_project(work.context, loaded.current, loaded.attachment, request),
     )
 
 
-async def act(work: Work[AttachedAction], at: AttachmentRef, name: str, given: Mapping[str, Any]) -> Answered:
-    """Ask the instance for an action, where the caller has the key that the manifest names in the attached project."""
+async def act(work: Work[AttachedAction], ref: AttachmentRef, name: str, arguments: Mapping[str, Any]) -> Answered:
+    """Ask the instance for an action, if the caller holds the key that the manifest names in the attached project."""
 
-    async def load() -> tuple[Attachment, InstanceContext]:
-        attachment, seen = await _used(work, at)
-        action = action_of(seen.manifest, name)
-        place = Place(Scope.PROJECT, None, at.project_id)
+    async def load() -> _AttachmentContext:
+        loaded = await _load(work, ref)
+        action = action_of(loaded.current.manifest, name)
+        place = Place(Scope.PROJECT, None, ref.project_id)
         if not may_act(work.context.actor, work.authority, place, action.permission):
             raise Refusal(
                 Code.PERMISSION_DENIED,
-                f"{action.permission} is not allowed to this caller here",
+                f"this caller does not have {action.permission} here",
                 {"action": action.permission},
             )
         if action.target == "member":
             raise Refusal(
                 Code.NOT_SUPPORTED,
-                "members are the owning project's: an attached project asks for actions of the whole instance",
+                "an attached project can only ask for actions of the whole instance, not of its members",
                 {"instead": "ask in the owning project"},
             )
-        return attachment, seen
+        return loaded
 
-    def decide(loaded: tuple[Attachment, InstanceContext]) -> Decision[AttachedAction]:
-        attachment, seen = loaded
-        guard = require_active(attachment, seen.operations)
-        started = start_action(work.context, seen, name, given, None, attached=attachment.told())
+    def decide(loaded: _AttachmentContext) -> Decision[AttachedAction]:
+        attachment, current = loaded.attachment, loaded.current
+        guard = require_active(attachment, current.operations)
+        started = start_action(work.context, current, name, arguments, None, attached=attachment.for_adapter())
         made = AttachedAction(attachment, started.result)
         return Decision(made, (guard, *started.writes), started.events, started.audits, started.traceless)
 
     return await work.execute(load, decide)
 
 
-async def _used(work: Work[Any], at: AttachmentRef) -> tuple[Attachment, InstanceContext]:
-    attachment = await find(work.services, work.acting, at)
-    return attachment, await standing(work, InstanceRef(attachment.owning_project_id, attachment.instance_id))
+@dataclass(frozen=True, slots=True)
+class _AttachmentContext:
+    attachment: Attachment
+    current: InstanceContext
+
+
+async def _load(work: Work[Any], ref: AttachmentRef) -> _AttachmentContext:
+    attachment = await find(work.services, work.acting, ref)
+    current = await load_context(work, InstanceRef(attachment.owning_project_id, attachment.instance_id))
+    return _AttachmentContext(attachment, current)

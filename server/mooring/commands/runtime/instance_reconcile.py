@@ -1,7 +1,7 @@
-"""Commands that the runtime worker gives about instances: the next step of one, whatever it is.
+"""The command of the reconcile worker: apply the next step of one instance.
 
-Each is one decision in one statement, under the correlation of whoever asked for what it is about. Who loses a race,
-to another worker, an adapter or a caller, has changed nothing: the instance is looked at again.
+Each step is one decision in one statement, under the correlation of the request that led to it. If the worker loses a
+race, to another worker, an adapter or a caller, nothing has changed, and it will read the instance again.
 """
 
 import logging
@@ -9,31 +9,30 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Final
 
+from mooring.commands.kernel.apply import apply_once
 from mooring.commands.kernel.work import system_context
 from mooring.commands.services import Services
-from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.errors import Code
 from mooring.core.runtime.instance_reconcile import reconcile
 from mooring.core.runtime.instance_snapshot import InstanceSnapshot, TimeLimits
 from mooring.gateways.telemetry.instruments import bound
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 
 log = logging.getLogger("mooring.instances")
 
-LOST: Final = frozenset(
+RACE_CODES: Final = frozenset(
     {
-        Code.CLOSING_RECORD_MISSING,  # an adapter made a task a moment ago, or an agent took one
-        Code.OPERATION_IN_PROGRESS,  # a caller asked for something a moment ago
+        Code.CLOSING_RECORD_MISSING,  # an adapter has just created a task, or an agent claimed one
+        Code.OPERATION_IN_PROGRESS,  # a caller has just started an operation
         Code.ILLEGAL_TRANSITION,  # somebody was faster
         Code.CONFLICT,
     }
 )
-"""What the database refuses to the slower of two: it looks again."""
+"""What the database refuses when somebody else was faster; the worker then reads the instance again."""
 
 
 def limits_of(settings: Settings) -> TimeLimits:
-    """How long things may take on this platform."""
     return TimeLimits(
         operation=timedelta(seconds=settings.operation_seconds),
         step=timedelta(seconds=settings.step_seconds),
@@ -44,31 +43,23 @@ def limits_of(settings: Settings) -> TimeLimits:
 
 
 async def step(services: Services, snapshot: InstanceSnapshot) -> bool:
-    """The next step of one instance; False when there is none, or somebody else took it."""
+    """Apply the next step of one instance; False if there is none, or somebody else was faster."""
     base = system_context(services)
     decision = reconcile(base, limits_of(services.settings), snapshot)
     if decision is None:
         return False
-    about = decision.result
-    context = replace(base, correlation_id=about.correlation_id, trace_id=about.trace_id)
+    subject = decision.result
+    context = replace(base, correlation_id=subject.correlation_id, trace_id=subject.trace_id)
     with bound(
-        correlation_id=about.correlation_id,
-        trace_id=about.trace_id,
-        org_id=about.tenant_id,
-        project_id=about.project_id,
+        correlation_id=subject.correlation_id,
+        trace_id=subject.trace_id,
+        org_id=subject.tenant_id,
+        project_id=subject.project_id,
         app_slug=snapshot.instance.app_slug,
         app_instance_id=snapshot.instance.id,
     ):
-        try:
-            await apply(services.database, PLATFORM, context, decision)
-        except StaleWrite:
+        if not await apply_once(services, PLATFORM, context, decision, lost_codes=RACE_CODES):
             return False
-        except Refusal as refusal:
-            if refusal.code not in LOST:
-                raise
-            log.info("a step was lost: %s", refusal.detail)
-            return False
-        told = [f"{each.type.value} {each.data.get('status', '')}".strip() for each in decision.events[:5]]
-        log.info("the next step is taken", extra={"instance": snapshot.instance.id, "events": told})
-    services.hub.notify(event.type for event in decision.events)
+        events = [f"{each.type.value} {each.data.get('status', '')}".strip() for each in decision.events[:5]]
+        log.info("applied the next step", extra={"instance": snapshot.instance.id, "events": events})
     return True

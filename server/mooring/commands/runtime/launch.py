@@ -1,16 +1,15 @@
-"""Loading what a launch looks at: plan, create, add, replace and upgrade ask the same facts.
+"""Loading the facts that a launch is evaluated on: plan, create, add, replace and upgrade use the same ones.
 
-Nothing is decided here. What a tenant may not read (machines, how others' launches went) is read for the platform and
-comes out only as what follows from it.
+Nothing is decided here. What a tenant may not read (machines, launches of other tenants) is read as the platform, and
+only conclusions from it are returned.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from mooring.commands.catalog.artifact_evaluation import TrustContext, evaluate_under, trust_context
 from mooring.commands.kernel.lookup import require
 from mooring.commands.services import Services
-from mooring.core.catalog.app import App
 from mooring.core.catalog.app_version import AppVersion
 from mooring.core.catalog.artifact import Artifact
 from mooring.core.catalog.artifact_trust import Trust
@@ -25,7 +24,7 @@ from mooring.core.fleet.allocation_group import GroupWithAllocations
 from mooring.core.runtime.circuit_breaker import WINDOW
 from mooring.core.runtime.instance import Instance
 from mooring.core.runtime.launch import EvaluationPurpose, LaunchRequest, LaunchSnapshot, TargetAllocation
-from mooring.core.runtime.launch_estimate import LaunchEstimate, expect
+from mooring.core.runtime.launch_estimate import LaunchEstimate, estimate
 from mooring.core.runtime.member import Member
 from mooring.storage.catalog import app_version as stored_versions
 from mooring.storage.catalog import catalog
@@ -36,56 +35,64 @@ from mooring.storage.runtime import launch
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """What is asked of the facts beside the wish."""
+    """Which facts to load besides those that the request names."""
 
     purpose: EvaluationPurpose = EvaluationPurpose.LAUNCH
     instance: Instance | None = None
     members: Sequence[Member] = ()
     adding: int = 0
-    planning: bool = False  # also what only a plan tells: every SKU, and the time it takes
-    pinned: bool = False  # the version is the one that the instance is pinned to
-    standing: Sequence[TargetAllocation] = field(default_factory=tuple)
+    planning: bool = False  # also what only a plan shows: every SKU, and the estimate
+    pinned: bool = False  # use the version that the instance is pinned to
 
 
 async def load(
-    services: Services, acting: Acting, project_id: str, request: LaunchRequest, about: LoadOptions
+    services: Services, acting: Acting, project_id: str, request: LaunchRequest, options: LoadOptions
 ) -> LaunchSnapshot:
-    """Everything that a launch looks at, as it is now."""
-    database, instance = services.database, about.instance
-    named, asked = request.app if instance is None else instance.app_id, (request.name, request.service_account_id)
-    opening = require(await launch.opening(database, acting, project_id, named, asked), "project")
-    app, entitled = require(opening.app, "app"), opening.entitlement
-    version = await _version(services, acting, (app, project_id), request, about)
+    """Everything that the evaluation of a launch reads."""
+    database, instance = services.database, options.instance
+    opening = require(
+        await launch.opening(
+            database,
+            acting,
+            project_id,
+            request.app if instance is None else instance.app_id,
+            instance_name=request.name,
+            service_account_id=request.service_account_id,
+        ),
+        "project",
+    )
+    app, entitlement = require(opening.app, "app"), opening.entitlement
+    version = await _version(services, acting, request, options, app_id=app.id, project_id=project_id)
     manifest = None if version is None else stored_manifest(version.manifest)
-    measure = await trust_context(services, acting, project_id)
-    spots = await launch.target_allocations(
+    context = await trust_context(services, acting, project_id)
+    target_allocations = await launch.target_allocations(
         database, acting, project_id, request.placement.allocations, "" if instance is None else instance.id
     )
-    standing = await _standing(services, acting, project_id, about)
+    current_allocations = await _current_allocations(services, acting, project_id, options)
     terms = None if request.placement.sku is None else await allocations.terms(database, acting, request.placement.sku)
     facts = LaunchSnapshot(
         tenant_id=str(acting.tenant_id),
         project_id=project_id,
         app=app,
-        wish=request,
+        request=request,
         now=services.clock.now(),
         version=version,
         manifest=manifest,
-        entitlement=entitled,
-        policy=measure.policy,
-        artifacts=() if version is None else await _trusted(services, acting, measure, entitled, version.digests),
-        spots=spots,
+        entitlement=entitlement,
+        policy=context.policy,
+        artifacts=() if version is None else await _trusted(services, acting, context, entitlement, version.digests),
+        target_allocations=target_allocations,
         terms=terms,
         holding=opening.holding,
         place_seconds=services.settings.allocation_place_seconds,
-        purpose=about.purpose,
-        standing=standing,
-        group=await _group(services, acting, project_id, standing or list(spots.values())),
-        adding=about.adding,
+        purpose=options.purpose,
+        current_allocations=current_allocations,
+        group=await _group(services, acting, project_id, current_allocations or list(target_allocations.values())),
+        adding=options.adding,
     )
-    if about.planning or request.placement.sku is not None:
+    if options.planning or request.placement.sku is not None:
         facts = replace(facts, kinds=await _kinds(services, acting, project_id, facts))
-    if about.purpose is EvaluationPurpose.ADD:
+    if options.purpose is EvaluationPurpose.ADD:
         return facts
     facts = replace(
         facts,
@@ -93,34 +100,34 @@ async def load(
         name_taken=facts.is_new and opening.name_taken,
         open_instances=opening.open_instances,
     )
-    return await _for_launching(services, acting, facts, about.planning)
+    return await _for_launching(services, acting, facts, options.planning)
 
 
 async def trusted(
     services: Services, acting: Acting, project_id: str, entitled: Entitlement | None, digests: Sequence[str]
 ) -> list[tuple[Artifact, Trust]]:
-    """What is registered under these digests, and what it is worth under the policy and the entitlement of now."""
+    """The registered artifacts of these digests, with their trust under the current policy and entitlement."""
     return await _trusted(services, acting, await trust_context(services, acting, project_id), entitled, digests)
 
 
 async def _trusted(
-    services: Services, acting: Acting, measure: TrustContext, entitled: Entitlement | None, digests: Sequence[str]
+    services: Services, acting: Acting, context: TrustContext, entitled: Entitlement | None, digests: Sequence[str]
 ) -> list[tuple[Artifact, Trust]]:
     registered = await stored_versions.artifacts(services.database, acting, list(digests), acting.tenant_id)
-    return await evaluate_under(services, acting, measure, entitled, list(registered.values()))
+    return await evaluate_under(services, acting, context, entitled, list(registered.values()))
 
 
 async def _version(
-    services: Services, acting: Acting, where: tuple[App, str], request: LaunchRequest, about: LoadOptions
+    services: Services, acting: Acting, request: LaunchRequest, options: LoadOptions, *, app_id: str, project_id: str
 ) -> AppVersion | None:
-    """The version that is meant: the pinned one, the one of this number, or what the channel means here."""
-    (app, project_id), database = where, services.database
-    if about.pinned and about.instance is not None:
-        versions = await catalog.versions(database, acting, [about.instance.version_id])
-        return versions.get(about.instance.version_id)
+    """The pinned version, the one of this number, or the one that the channel means in this project."""
+    database = services.database
+    if options.pinned and options.instance is not None:
+        versions = await catalog.versions(database, acting, [options.instance.version_id])
+        return versions.get(options.instance.version_id)
     if request.version is not None:
-        return await launch.version(database, acting, app.id, str(read_version(request.version)))
-    candidates = (await catalog.candidates(database, acting, [app.id]))[app.id]
+        return await launch.version(database, acting, app_id, str(read_version(request.version)))
+    candidates = (await catalog.candidates(database, acting, [app_id]))[app_id]
     chosen = _chosen(candidates, request.channel, project_id)
     if chosen is None:
         return None
@@ -133,22 +140,22 @@ def _chosen(candidates: Sequence[Candidate], channel: str | None, project_id: st
     return chosen_candidate(candidates, project_id)
 
 
-async def _standing(
-    services: Services, acting: Acting, project_id: str, about: LoadOptions
+async def _current_allocations(
+    services: Services, acting: Acting, project_id: str, options: LoadOptions
 ) -> tuple[TargetAllocation, ...]:
-    """Where the members of the instance are already."""
-    if about.instance is None:
+    """The allocations of the instance's current members."""
+    if options.instance is None:
         return ()
-    ids = [each.allocation_id for each in about.members if each.allocation_id is not None]
-    spots = await launch.target_allocations(services.database, acting, project_id, ids, about.instance.id)
-    return tuple(spots.values())
+    ids = [each.allocation_id for each in options.members if each.allocation_id is not None]
+    found = await launch.target_allocations(services.database, acting, project_id, ids, options.instance.id)
+    return tuple(found.values())
 
 
 async def _group(
-    services: Services, acting: Acting, project_id: str, standing: Sequence[TargetAllocation]
+    services: Services, acting: Acting, project_id: str, targets: Sequence[TargetAllocation]
 ) -> GroupWithAllocations | None:
-    """The group on one machine that all of these places are in."""
-    groups = {each.allocation.group_id for each in standing}
+    """The same-node group that all of these allocations belong to, if there is one."""
+    groups = {each.allocation.group_id for each in targets}
     group_id = next(iter(groups)) if len(groups) == 1 else None
     if group_id is None:
         return None
@@ -160,7 +167,7 @@ async def _group(
 
 
 async def _for_launching(services: Services, acting: Acting, facts: LaunchSnapshot, planning: bool) -> LaunchSnapshot:
-    """The facts with what only launching and upgrading ask: how launches went, what else there is."""
+    """The facts with what only launching and upgrading need: circuit, account, SKUs and estimate."""
     database, version = services.database, facts.version
     circuit = None
     if version is not None:
@@ -171,7 +178,7 @@ async def _for_launching(services: Services, acting: Acting, facts: LaunchSnapsh
     if planning:
         shelf = await launch.shelf(database, acting)
         if version is not None:
-            expected = expect(await launch.measured(database, facts.tenant_id, facts.app.id, version.id), version.id)
+            expected = estimate(await launch.measured(database, facts.tenant_id, facts.app.id, version.id), version.id)
     return replace(
         facts,
         circuit=circuit,
@@ -183,7 +190,7 @@ async def _for_launching(services: Services, acting: Acting, facts: LaunchSnapsh
 async def _kinds(
     services: Services, acting: Acting, project_id: str, facts: LaunchSnapshot
 ) -> dict[str, list[Capacity]]:
-    """What each SKU can be had on: the kinds of machines that there are, whoever is on them now."""
+    """SKU → the kinds of machines that offer it, whether free or not."""
     kinds: dict[str, list[Capacity]] = {}
     for each in (await services.fleet.capacity_of(services.database, project_id, facts.chain)).possible:
         kinds.setdefault(each.sku, []).append(each.capacity)
@@ -191,13 +198,13 @@ async def _kinds(
 
 
 def _shape(facts: LaunchSnapshot) -> str | None:
-    """The one shape of all the capacity; none where there are several."""
-    shapes = {each.allocation.shape for each in (*facts.spots.values(), *facts.standing)}
+    """The one shape of all the capacity; None if there are several."""
+    shapes = {each.allocation.shape for each in (*facts.target_allocations.values(), *facts.current_allocations)}
     if facts.terms is not None:
         shapes.add(facts.terms.shape)
     return next(iter(shapes)) if len(shapes) == 1 else None
 
 
 def manifest_of(version: AppVersion | None) -> Manifest | None:
-    """The manifest of a version; what was staged can be read."""
+    """The version's manifest; it was validated when the version was published."""
     return None if version is None else stored_manifest(version.manifest)

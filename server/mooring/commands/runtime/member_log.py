@@ -1,16 +1,18 @@
-"""Reading a member's log for a person: the task that goes to the node, and the wait for its end."""
+"""Reading a member's log for a person: create the task that reads on the node, and wait for its end."""
 
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
-from mooring.commands.fleet import task as tasks_of
+from mooring.commands.fleet import task as task_commands
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Work
 from mooring.commands.live.log_watch import LogWatch
 from mooring.core.fleet.task import Task, owner_name
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
+from mooring.core.runtime.instance import InstanceRef
 from mooring.core.runtime.member import Member
 from mooring.core.runtime.member_log import (
     ANSWER_SECONDS,
@@ -19,9 +21,9 @@ from mooring.core.runtime.member_log import (
     LogReadContext,
     LogReadRequest,
     MemberProgram,
-    ask,
-    chosen,
-    known_of,
+    build_read_task,
+    choose_program,
+    known_programs,
     last_known,
     outcome,
 )
@@ -31,26 +33,36 @@ from mooring.storage.runtime import instance as instances
 from mooring.storage.runtime import member_log as logs
 
 
-async def choose(
-    work: Work[Any], place: tuple[str, str], member_id: str, service: str | None
-) -> tuple[Member, KnownPrograms, MemberProgram]:
-    """The member, and which of its programs is meant."""
-    member = require(await instances.find_member(work.database, work.acting, place, member_id), "member")
-    known = known_of(await logs.concerning(work.database, work.acting, member.id))
-    return member, known, chosen(known, member, service)
+@dataclass(frozen=True, slots=True)
+class LogTarget:
+    """The program whose log is read, with its member and the other known programs."""
+
+    member: Member
+    known: KnownPrograms
+    program: MemberProgram
+
+    @property
+    def refusal_details(self) -> dict[str, Any]:
+        return {"member_id": self.member.id, **last_known(self.known, self.member, self.program)}
+
+
+async def choose(work: Work[Any], ref: InstanceRef, member_id: str, service: str | None) -> LogTarget:
+    """The member and the named program, or its only one."""
+    member = require(await instances.find_member(work.database, work.acting, ref, member_id), "member")
+    known = known_programs(await logs.concerning(work.database, work.acting, member.id))
+    return LogTarget(member, known, choose_program(known, member, service))
 
 
 async def read(
     work: Work[Any],
-    about: tuple[Member, KnownPrograms, MemberProgram],
-    wanted: LogReadRequest,
+    target: LogTarget,
+    request: LogReadRequest,
     watch: LogWatch,
     still_allowed: Callable[[], Awaitable[object]],
 ) -> LogPart:
-    """Ask the node, and wait until it has answered or its time is over; then nobody waits for the task any more."""
-    member, known, program = about
-    task = await _asked(work, about, wanted)
-    deadline = time.monotonic() + wanted.wait_seconds + ANSWER_SECONDS
+    """Ask the node and wait for its answer; cancel the task if none comes in time."""
+    task = await _start_read(work, target, request)
+    deadline = time.monotonic() + request.wait_seconds + ANSWER_SECONDS
     while not task.is_over and not work.services.hub.closed:
         left = deadline - time.monotonic()
         if left <= 0:
@@ -59,29 +71,29 @@ async def read(
         await watch.wait(task.id, left)
         await still_allowed()
         task = require(await tasks.find(work.database, work.acting, task.project_id, task.id), "task")
-    return outcome(task, {"member_id": member.id, **last_known(known, member, program)})
+    return outcome(task, target.refusal_details)
 
 
-async def _asked(work: Work[Any], about: tuple[Member, KnownPrograms, MemberProgram], wanted: LogReadRequest) -> Task:
-    member, known, program = about
-    made: list[Task] = []
+async def _start_read(work: Work[Any], target: LogTarget, request: LogReadRequest) -> Task:
+    member = target.member
+    new_task: list[Task] = []
 
     async def load() -> LogReadContext:
-        place = (member.project_id, member.instance_id)
-        now = require(await instances.find_member(work.database, work.acting, place, member.id), "member")
+        ref = InstanceRef(member.project_id, member.instance_id)
+        now = require(await instances.find_member(work.database, work.acting, ref, member.id), "member")
         if now.allocation_id is None:
             return LogReadContext(now, None, reachable=False)
         allocation = (await claims.allocations(work.database, work.acting, [now.allocation_id])).get(now.allocation_id)
-        bound = (await instances.bindings(work.database, [now.allocation_id])).get(now.allocation_id)
-        if allocation is None or bound is None or bound.node_id is None:
+        binding = (await instances.bindings(work.database, [now.allocation_id])).get(now.allocation_id)
+        if allocation is None or binding is None or binding.node_id is None:
             return LogReadContext(now, allocation, reachable=False)
         owner = owner_name(allocation.id, now.id)
-        open_ = await logs.open_reads(work.database, bound.node_id, owner, now.project_id)
-        return LogReadContext(now, allocation, bool(bound.reachable), *open_)
+        open_reads = await logs.open_reads(work.database, binding.node_id, owner, now.project_id)
+        return LogReadContext(now, allocation, bool(binding.reachable), *open_reads)
 
-    def decide(ground: LogReadContext) -> Any:
-        decision = ask(work.context, ground, program, known, wanted)
-        made[:] = [decision.result]
+    def decide(context: LogReadContext) -> Any:
+        decision = build_read_task(work.context, context, target.program, target.known, request)
+        new_task[:] = [decision.result]
         return decision
 
     try:
@@ -89,16 +101,16 @@ async def _asked(work: Work[Any], about: tuple[Member, KnownPrograms, MemberProg
     except Refusal as refusal:
         if refusal.code is not Code.ILLEGAL_TRANSITION:
             raise
-        told = {"member_id": member.id, **last_known(known, member, program)}
-        raise Refusal(Code.CONFLICT, f"member {member.name} is torn down, and its logs go with it", told) from refusal
-    work.services.hub.notify((EventType.TASK_QUEUED.value,))  # no event: whoever hands tasks out here is woken at once
-    return made[0]
+        detail = f"member {member.name} is being torn down, and its logs are removed with it"
+        raise Refusal(Code.CONFLICT, detail, target.refusal_details) from refusal
+    work.services.hub.notify((EventType.TASK_QUEUED.value,))  # a log read has no event, so wake the dispatcher here
+    return new_task[0]
 
 
 async def _give_up(work: Work[Any], task: Task) -> None:
-    """Nobody waits for it any more: a node that comes later need not begin."""
+    """Cancel the task, so that a node that comes late need not start it."""
     try:
-        await tasks_of.cancel(work, task.project_id, task.id)
+        await task_commands.cancel(work, task.project_id, task.id)
     except Refusal as refusal:
-        if refusal.code is not Code.ILLEGAL_TRANSITION:  # it ended a moment ago
+        if refusal.code is not Code.ILLEGAL_TRANSITION:  # it has just ended
             raise

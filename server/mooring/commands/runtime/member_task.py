@@ -1,8 +1,9 @@
-"""Tasks that adapters make for their own members.
+"""Tasks that adapters create for their own members.
 
-What a task fetches is judged at each making: the digest is one that the instance was pinned to, it is registered in
-sight of the project, its evidence proves it under the keys, sources and policy of now. Where it lies, and what opens
-that place, is written into the task here; an adapter never handles a registry's name or a token.
+What a task fetches is evaluated each time one is created: the instance must be pinned to the digest, the artifact must
+be registered and visible to the project, and its evidence must prove it under the current keys, sources and policy. The
+platform writes the location and the credentials into the task here; an adapter never handles a registry's name or a
+token.
 """
 
 from collections.abc import Mapping
@@ -10,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mooring.commands.catalog.artifact_evaluation import TrustContext, location_of, trust_context
-from mooring.commands.fleet.task_blob import carried
+from mooring.commands.fleet.task_blob import inline_artifacts
 from mooring.commands.fleet.task_source import trusted_artifacts
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
-from mooring.commands.runtime.adapter import ClaimRef, held, under_correlation
+from mooring.commands.runtime.adapter import ClaimRef, require_claim, under_correlation
 from mooring.commands.services import Services
 from mooring.core.catalog.artifact import Artifact, ArtifactKind
 from mooring.core.catalog.artifact_location import SourceType
@@ -33,7 +34,7 @@ from mooring.core.runtime.member_task import (
     PULL,
     MemberTaskRequest,
     TaskTarget,
-    check_ground,
+    check_target,
     guards_of,
     named_artifacts,
     require_same,
@@ -47,30 +48,30 @@ from mooring.storage.runtime import claim as claims
 from mooring.storage.runtime import instance as instances
 
 GRANT: Final = "secret.grant"
-KEPT: Final = frozenset({"destination", "volume", "file", "no_progress_seconds"})
-"""What an adapter says of a fetch: where it is put, and how long that may stand still."""
+FETCH_ARGUMENTS: Final = frozenset({"destination", "volume", "file", "no_progress_seconds"})
+"""The arguments of a fetch that an adapter sets: the destination, and how long it may make no progress."""
 FETCHED_FROM: Final = frozenset({SourceType.OCI, SourceType.HTTPS})
 
 
-async def make(work: Work[Task], claimed: ClaimRef, operation_id: str | None, request: MemberTaskRequest) -> Answered:
-    """Make the task, or answer with the one that was made under this name before."""
-    require_grants(work, claimed, request)
-    first = [await _ground(work, claimed, operation_id, request)]
-    ground = first[0].ground
-    work = under_correlation(work, ground.operation or ground.instance)
-    wanted = None
+async def make(work: Work[Task], ref: ClaimRef, operation_id: str | None, request: MemberTaskRequest) -> Answered:
+    """Create the task, or return the one that was created under this name before."""
+    require_grants(work, ref, request)
+    first = [await _load(work, ref, operation_id, request)]
+    target = first[0].target
+    work = under_correlation(work, target.operation or target.instance)
+    new_request = None
     if first[0].earlier is None:
-        wanted = await filled(work, ground, request, ArtifactEvaluator(work, ground.instance))
+        new_request = await complete_request(work, target, request, ArtifactEvaluator(work, target.instance))
 
     async def load() -> _TaskContext:
-        return first.pop() if first else await _ground(work, claimed, operation_id, request)
+        return first.pop() if first else await _load(work, ref, operation_id, request)
 
-    def decide(seen: _TaskContext) -> Decision[Task]:
-        if seen.earlier is not None or wanted is None:
-            return Decision(require_same(require(seen.earlier, "task"), seen.ground))
-        check_ground(seen.ground, request)  # reading what it carries takes its time, and the member may be gone since
-        made = make_task(work.context, wanted)
-        writes = (guard_of(seen.claim), *guards_of(seen.ground), *made.writes)
+    def decide(current: _TaskContext) -> Decision[Task]:
+        if current.earlier is not None or new_request is None:
+            return Decision(require_same(require(current.earlier, "task"), current.target))
+        check_target(current.target, request)  # evaluating artifacts takes a while, and the member may be gone by now
+        made = make_task(work.context, new_request)
+        writes = (guard_of(current.claim), *guards_of(current.target), *made.writes)
         return Decision(made.task, writes, made.events, made.audits)
 
     return await work.execute(load, decide)
@@ -78,46 +79,44 @@ async def make(work: Work[Task], claimed: ClaimRef, operation_id: str | None, re
 
 @dataclass(frozen=True, slots=True)
 class _TaskContext:
-    """What a task is decided on: the claim, where it goes, and the task that has its name already."""
+    """The facts on which a task is decided: the claim, its target, and an earlier task of the same name."""
 
     claim: InstanceClaim
-    ground: TaskTarget
+    target: TaskTarget
     earlier: Task | None
 
 
-def require_grants(work: Work[Any], claimed: ClaimRef, request: MemberTaskRequest) -> None:
-    """Handing out a secret is an action of its own, beside making the task."""
-    place = Place(Scope.RUNTIME, work.acting.tenant_id, claimed.project_id)
+def require_grants(work: Work[Any], ref: ClaimRef, request: MemberTaskRequest) -> None:
+    """Refuse to grant secrets without the action for it, which is separate from creating tasks."""
+    place = Place(Scope.RUNTIME, work.acting.tenant_id, ref.project_id)
     if not request.grants or GRANT in work.authority.at(place):
         return
-    raise Refusal(Code.PERMISSION_DENIED, f"{GRANT} is not on this account's list", {"action": GRANT})
+    raise Refusal(Code.PERMISSION_DENIED, f"this account does not have {GRANT}", {"action": GRANT})
 
 
-async def _ground(
-    work: Work[Any], claimed: ClaimRef, operation_id: str | None, request: MemberTaskRequest
-) -> _TaskContext:
+async def _load(work: Work[Any], ref: ClaimRef, operation_id: str | None, request: MemberTaskRequest) -> _TaskContext:
     database, acting = work.database, work.acting
-    claim, instance = await held(work.database, acting, claimed)
-    member = require(await instances.find_member(database, acting, claimed.place, request.member_id), "member")
+    claim, instance = await require_claim(work.database, acting, ref)
+    member = require(await instances.find_member(database, acting, ref.instance, request.member_id), "member")
     operation = None
     if operation_id is not None:
-        operation = require(await instances.find_operation(database, acting, claimed.place, operation_id), "operation")
+        operation = require(await instances.find_operation(database, acting, ref.instance, operation_id), "operation")
     allocation = None
     if member.allocation_id is not None:
         allocation = (await claims.allocations(database, acting, [member.allocation_id])).get(member.allocation_id)
-    kept = await runtime_secrets.of_home(database, acting, claimed.project_id, instance.id) if request.grants else []
-    ground = TaskTarget(instance, member, allocation, operation, {each.name: each for each in kept})
-    return _TaskContext(claim, ground, await _earlier(work, ground, request))
+    secrets = await runtime_secrets.of_owner(database, acting, ref.project_id, instance.id) if request.grants else []
+    target = TaskTarget(instance, member, allocation, operation, {each.name: each for each in secrets})
+    return _TaskContext(claim, target, await _earlier(work, target, request))
 
 
-async def _earlier(work: Work[Any], ground: TaskTarget, request: MemberTaskRequest) -> Task | None:
-    operation_id = None if ground.operation is None else ground.operation.id
-    named = (operation_id, str(ground.member.allocation_id), request.step)
-    return await tasks.find_named(work.database, work.acting, *named)
+async def _earlier(work: Work[Any], target: TaskTarget, request: MemberTaskRequest) -> Task | None:
+    operation_id = None if target.operation is None else target.operation.id
+    key = (operation_id, str(target.member.allocation_id), request.step)
+    return await tasks.find_named(work.database, work.acting, *key)
 
 
 class ArtifactEvaluator:
-    """The measure of one making, of one task or of many: it is read once, and each digest is judged once."""
+    """Evaluates artifacts for one request of one or many tasks: reads the trust context once, and each digest once."""
 
     def __init__(self, work: Work[Any], instance: Instance) -> None:
         self._work = work
@@ -125,16 +124,21 @@ class ArtifactEvaluator:
         self._read: tuple[TrustContext, Entitlement | None] | None = None
         self._trusted: dict[str, Artifact] = {}
 
-    async def measure(self) -> TrustContext:
-        """Sources, keys and policy of now."""
+    async def context(self) -> TrustContext:
         return (await self._by())[0]
 
     async def trusted(self, digests: set[str]) -> dict[str, Artifact]:
-        """The artifact of each of these digests; a Refusal for the first that may not be used."""
-        measure, entitled = await self._by()
+        """The artifact of each digest; raises a Refusal for the first that must not be used."""
+        trust_context_, entitled = await self._by()
         if unknown := digests - set(self._trusted):
-            where = (self._instance.project_id, entitled)
-            self._trusted |= await trusted_artifacts(self._work.services, self._work.acting, measure, where, unknown)
+            self._trusted |= await trusted_artifacts(
+                self._work.services,
+                self._work.acting,
+                trust_context_,
+                unknown,
+                project_id=self._instance.project_id,
+                entitlement=entitled,
+            )
         return {each: self._trusted[each] for each in digests}
 
     async def _by(self) -> tuple[TrustContext, Entitlement | None]:
@@ -145,30 +149,32 @@ class ArtifactEvaluator:
         return self._read
 
 
-async def filled(
-    work: Work[Any], ground: TaskTarget, request: MemberTaskRequest, judging: ArtifactEvaluator
+async def complete_request(
+    work: Work[Any], target: TaskTarget, request: MemberTaskRequest, evaluator: ArtifactEvaluator
 ) -> TaskRequest:
-    """The task with all that an adapter leaves to the platform."""
-    plain = task_request(ground, request, work.context.actor.id)
-    named = named_artifacts(ground, request)
+    """The task request with everything that the platform fills in for an adapter."""
+    plain = task_request(target, request, work.context.actor.id)
+    named = named_artifacts(target, request)
     if not named:
         return plain
     services, acting = work.services, work.acting
-    measure = await judging.measure()
-    trusted = await judging.trusted({each.digest for each in named})
+    trust_context_ = await evaluator.context()
+    trusted = await evaluator.trusted({each.digest for each in named})
     if request.type == LAUNCH:
-        image = _image(services, measure, trusted[named[0].digest], plain.arguments["image"])
-        filled = replace(plain, arguments={**plain.arguments, "image": image})
-        return _opened(services, filled, trusted[named[0].digest])
+        image = _image(services, trust_context_, trusted[named[0].digest], plain.arguments["image"])
+        completed = replace(plain, arguments={**plain.arguments, "image": image})
+        return _opened(services, completed, trusted[named[0].digest])
     if request.type == FETCH:
-        filled = replace(plain, arguments=_fetch(services, measure, trusted[named[0].digest], plain.arguments))
-        return _opened(services, filled, trusted[named[0].digest])
-    by_role = {role: trusted[digest] for role, digest in roles_of(ground).items() if digest in trusted}
-    return await carried(services, acting, plain, by_role)
+        completed = replace(
+            plain, arguments=_fetch(services, trust_context_, trusted[named[0].digest], plain.arguments)
+        )
+        return _opened(services, completed, trusted[named[0].digest])
+    by_role = {role: trusted[digest] for role, digest in roles_of(target).items() if digest in trusted}
+    return await inline_artifacts(services, acting, plain, by_role)
 
 
-def _place(services: Services, artifact: Artifact) -> tuple[str, str]:
-    """The registry's address and the repository of an artifact that lies in one."""
+def _registry_location(services: Services, artifact: Artifact) -> tuple[str, str]:
+    """The registry's URL and the repository of an artifact that lies in a registry."""
     location, own = location_of(artifact), services.artifacts.own
     authority, _, repository = location.rest.partition("/")
     return own.url.rstrip("/") if own is not None and services.artifacts.is_own(
@@ -176,52 +182,58 @@ def _place(services: Services, artifact: Artifact) -> tuple[str, str]:
     ) else f"https://{authority}", repository
 
 
-def _is_private(measure: TrustContext, artifact: Artifact) -> bool:
-    _, source = measure.source(location_of(artifact), (artifact.tenant_id, artifact.project_id))
+def _is_private(trust_context_: TrustContext, artifact: Artifact) -> bool:
+    _, source = trust_context_.source(location_of(artifact), (artifact.tenant_id, artifact.project_id))
     return source is None or (source.tenant_id is None and source.reaches_private)
 
 
-def _image(services: Services, measure: TrustContext, artifact: Artifact, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _image(
+    services: Services, trust_context_: TrustContext, artifact: Artifact, requested: Mapping[str, Any]
+) -> dict[str, Any]:
     if artifact.source_type != SourceType.OCI or artifact.kind != ArtifactKind.OCI:
-        raise Refusal(Code.VALIDATION_FAILED, "arguments/image: this artifact is no image", {"path": "arguments/image"})
-    registry, repository = _place(services, artifact)
+        raise Refusal(
+            Code.VALIDATION_FAILED, "arguments/image: this artifact is not an image", {"path": "arguments/image"}
+        )
+    registry, repository = _registry_location(services, artifact)
     return {
         "registry": registry,
         "repository": repository,
         "digest": artifact.digest,
-        "private": _is_private(measure, artifact),
+        "private": _is_private(trust_context_, artifact),
         **({"secret": PULL} if services.artifacts.is_own(location_of(artifact)) else {}),
     }
 
 
-def _fetch(services: Services, measure: TrustContext, artifact: Artifact, asked: Mapping[str, Any]) -> dict[str, Any]:
+def _fetch(
+    services: Services, trust_context_: TrustContext, artifact: Artifact, requested: Mapping[str, Any]
+) -> dict[str, Any]:
     location = location_of(artifact)
     if location.source_type not in FETCHED_FROM:
         raise Refusal(
             Code.NOT_SUPPORTED,
-            f"a node fetches nothing from {location.source_type}: write a small file with files.write, by its role",
+            f"nodes cannot fetch from {location.source_type}: write a small file with files.write, by its role",
             {"digest": artifact.digest},
         )
     source = location.text
     if location.source_type is SourceType.OCI:
-        registry, repository = _place(services, artifact)
+        registry, repository = _registry_location(services, artifact)
         source = f"{registry}/v2/{repository}"
         if artifact.kind == ArtifactKind.BLOB:
             source = f"{source}/blobs/{artifact.digest}"
-    kept = {name: value for name, value in asked.items() if name in KEPT}
+    arguments = {name: value for name, value in requested.items() if name in FETCH_ARGUMENTS}
     return {
-        **kept,
+        **arguments,
         "kind": artifact.kind,
         "digest": artifact.digest,
         "size": artifact.size_bytes,
         "source": source,
-        "private": _is_private(measure, artifact),
+        "private": _is_private(trust_context_, artifact),
         **({"secret": PULL} if services.artifacts.is_own(location) else {}),
     }
 
 
 def _opened(services: Services, request: TaskRequest, artifact: Artifact) -> TaskRequest:
-    """What lies in the platform's own registry is opened by a token that is made when the task is claimed."""
+    """Grant a pull token for the platform's own registry; it is created when the task is claimed."""
     location = location_of(artifact)
     if not services.artifacts.is_own(location):
         return request

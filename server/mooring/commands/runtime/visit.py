@@ -1,19 +1,22 @@
-"""Commands on visits: made by the API for a caller, used by the relay for whoever holds the ticket."""
+"""Commands on visits: the API creates them for a caller, the relay uses them for the holder of the ticket."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
 
+from mooring.commands.kernel.apply import apply_and_notify, apply_once
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
-from mooring.commands.runtime.instance import InstanceRef, standing
+from mooring.commands.runtime.instance import load_context
 from mooring.commands.services import Services
+from mooring.core.fleet.allocation import Allocation
 from mooring.core.fleet.task_creation import TaskRequest, make_task
 from mooring.core.kernel.decision import Actor, Decision, DecisionContext, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import AccessDecision, Place, Scope
+from mooring.core.runtime.instance import InstanceRef
 from mooring.core.runtime.terminal import LOGIN_SHELL, choose
 from mooring.core.runtime.visit import (
     ACTION,
@@ -29,17 +32,32 @@ from mooring.core.runtime.visit import (
 from mooring.gateways.passwords import digest
 from mooring.storage.fleet import allocation as allocations
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.unit_of_work import Origin, StaleWrite, apply
+from mooring.storage.kernel.unit_of_work import Origin
 from mooring.storage.runtime import visit as visits
 
 TUNNEL_LIFETIME: Final = timedelta(hours=24)
 TUNNEL_IDLE_SECONDS: Final = 300.0
 
 
+@dataclass(frozen=True, slots=True)
+class TicketedVisit:
+    """A visit with its ticket, which only the response of its creation contains."""
+
+    visit: Visit
+    ticket: str
+
+
+@dataclass(frozen=True, slots=True)
+class _TerminalCommand:
+    request: ExecRequest
+    allocation: Allocation
+    instance_id: str
+
+
 async def to_endpoint(
-    work: Work[tuple[Visit, str]], project_id: str, endpoint_id: str, kind: VisitKind, ticket: str
+    work: Work[TicketedVisit], project_id: str, endpoint_id: str, kind: VisitKind, ticket: str
 ) -> Answered:
-    """Make a visit to an endpoint; the ticket is told in the answer and kept as its hash."""
+    """Create a visit to an endpoint; the response contains the ticket, and only its hash is stored."""
 
     async def load() -> VisitEndpoint:
         return require(await visits.endpoint(work.database, work.acting, project_id, endpoint_id), "endpoint")
@@ -50,9 +68,9 @@ async def to_endpoint(
 
 
 async def to_command(
-    work: Work[tuple[Visit, str]], project_id: str, allocation_id: str, request: ExecRequest, ticket: str
+    work: Work[TicketedVisit], project_id: str, allocation_id: str, request: ExecRequest, ticket: str
 ) -> Answered:
-    """Make a visit for one command."""
+    """Create a visit for one command."""
 
     async def load() -> Any:
         return require(await allocations.find(work.database, work.acting, project_id, allocation_id), "allocation")
@@ -63,15 +81,15 @@ async def to_command(
 
 
 async def to_terminal(
-    work: Work[tuple[Visit, str]], at: InstanceRef, endpoint: str | None, request: ExecRequest, ticket: str
+    work: Work[TicketedVisit], ref: InstanceRef, endpoint: str | None, request: ExecRequest, ticket: str
 ) -> Answered:
-    """Make a visit for one command at an instance's terminal: as whom and where it runs is the terminal's to say."""
+    """Create a visit for one command at an instance's terminal, which decides the user and the directory."""
 
-    async def load() -> tuple[ExecRequest, Any, str]:
-        seen = await standing(work, at)
-        terminal, member = choose(seen.instance, seen.manifest, seen.members, endpoint)
-        row = await allocations.find(work.database, work.acting, at.project_id, str(member.allocation_id))
-        wanted = replace(
+    async def load() -> _TerminalCommand:
+        current = await load_context(work, ref)
+        terminal, member = choose(current.instance, current.manifest, current.members, endpoint)
+        row = await allocations.find(work.database, work.acting, ref.project_id, str(member.allocation_id))
+        command = replace(
             request,
             argv=request.argv or LOGIN_SHELL,
             run_as=terminal.user,
@@ -79,17 +97,17 @@ async def to_terminal(
             directory=terminal.directory,
             environment=terminal.environment,
         )
-        return wanted, require(row, "allocation"), seen.instance.id
+        return _TerminalCommand(command, require(row, "allocation"), current.instance.id)
 
-    def decide(seen: tuple[ExecRequest, Any, str]) -> Decision[tuple[Visit, str]]:
-        wanted, allocation, instance_id = seen
-        return _with(visit_command(work.context, allocation, wanted, digest(ticket), instance_id), ticket)
+    def decide(command: _TerminalCommand) -> Decision[TicketedVisit]:
+        decision = visit_command(work.context, command.allocation, command.request, digest(ticket), command.instance_id)
+        return _with(decision, ticket)
 
     return await work.execute(load, decide)
 
 
 async def admitted(services: Services, ticket: str, kinds: tuple[VisitKind, ...]) -> Visit:
-    """The visit of a ticket, if its holder may still make it and what he visits still stands."""
+    """The visit of a ticket, if its holder may still use it and its target still exists."""
     visit = await visits.by_ticket(services.database, digest(ticket))
     if visit is None or VisitKind(visit.kind) not in kinds:
         raise _unknown()
@@ -98,12 +116,12 @@ async def admitted(services: Services, ticket: str, kinds: tuple[VisitKind, ...]
 
 
 async def still_admitted(services: Services, visit: Visit) -> None:
-    """Refuse what is open already, once its holder may not have it any more, or it is gone, or its time is over.
+    """Refuse an open visit once its holder lost the right, its target is gone, or it has expired.
 
-    A command's time is that of its ticket, which was used; it goes on until it ends.
+    A command's expiry is that of its ticket, which was already used; it continues until it ends.
     """
     if visit.kind != VisitKind.EXEC and visit.expires_at <= services.clock.now():
-        raise Refusal(Code.UNAUTHENTICATED, "the visit's time is over")
+        raise Refusal(Code.UNAUTHENTICATED, "the visit has expired")
     await _admit(services, visit)
 
 
@@ -113,36 +131,36 @@ async def _admit(services: Services, visit: Visit) -> None:
     if holder is None or holder.authority.access(ACTION[VisitKind(visit.kind)], place) is not AccessDecision.ALLOWED:
         raise _unknown()
     if not await visits.stands(services.database, visit):
-        raise Refusal(Code.NOT_FOUND, "what was visited is no longer there")
+        raise Refusal(Code.NOT_FOUND, "the visited endpoint or allocation no longer exists")
 
 
 async def open_link(services: Services, code: str, session: str, remote_address: str | None) -> Visit:
-    """Exchange a link, once, for a session that counts at its endpoint alone."""
+    """Exchange a link, once, for a session that is valid only at its endpoint."""
     visit = await admitted(services, code, (VisitKind.BROWSE,))
     context = _context(services, visit)
-    return await _used(services, context, open_session(context, visit, digest(session)), remote_address)
+    return await _apply(services, context, open_session(context, visit, digest(session)), remote_address)
 
 
 async def start_command(services: Services, visit: Visit, remote_address: str | None) -> Visit:
     """Use a command's ticket, once."""
     context = _context(services, visit)
-    return await _used(services, context, begin_command(context, visit), remote_address)
+    return await _apply(services, context, begin_command(context, visit), remote_address)
 
 
 async def ask_for_tunnel(
     services: Services, visit: Visit, relay_url: str, ports: tuple[int, ...], expect: Callable[[str], None]
 ) -> None:
-    """Ask the visit's node to dial the relay; `expect` hears the id under which it will, before the node does."""
+    """Ask the visit's node to dial the relay; `expect` gets the tunnel's id before the node does."""
     context = replace(_context(services, visit), actor=system_context(services).actor)
     arguments: dict[str, Any] = {"relay": relay_url, "idle_seconds": TUNNEL_IDLE_SECONDS}
     if visit.argv is None:
         arguments["ports"] = sorted(ports)
     else:
         arguments |= {"argv": visit.argv, "user": visit.run_as, "columns": visit.columns, "rows": visit.rows}
-        # What is as ever is not said, so that an agent which knows less is not asked for more.
-        told = {"directory": visit.directory, "environment": visit.environment, "terminal": visit.terminal}
-        arguments |= {name: value for name, value in told.items() if value not in (None, True)}
-    made = make_task(
+        # Defaults are left out, so that an older agent accepts the task.
+        optional = {"directory": visit.directory, "environment": visit.environment, "terminal": visit.terminal}
+        arguments |= {name: value for name, value in optional.items() if value not in (None, True)}
+    new_task = make_task(
         context,
         TaskRequest(
             tenant_id=visit.tenant_id,
@@ -156,25 +174,22 @@ async def ask_for_tunnel(
             lifetime=TUNNEL_LIFETIME,
         ),
     )
-    decision = Decision(made.task, made.writes, made.events, made.audits)
-    expect(made.task.id)
-    await apply(services.database, PLATFORM, context, decision)
-    services.hub.notify(event.type for event in decision.events)
+    decision = Decision(new_task.task, new_task.writes, new_task.events, new_task.audits)
+    expect(new_task.task.id)
+    await apply_and_notify(services, PLATFORM, context, decision)
 
 
-async def _used(
+async def _apply(
     services: Services, context: DecisionContext, decision: Decision[Visit], remote_address: str | None
 ) -> Visit:
-    try:
-        await apply(services.database, PLATFORM, context, decision, origin=Origin("relay", remote_address))
-    except StaleWrite as error:
-        raise _unknown() from error
-    services.hub.notify(event.type for event in decision.events)
+    if not await apply_once(services, PLATFORM, context, decision, origin=Origin("relay", remote_address)):
+        raise _unknown()
     return decision.result
 
 
-def _with(decision: Decision[Visit], ticket: str) -> Decision[tuple[Visit, str]]:
-    return replace(decision, result=(decision.result, ticket))  # type: ignore[arg-type, return-value]
+def _with(decision: Decision[Visit], ticket: str) -> Decision[TicketedVisit]:
+    result = TicketedVisit(decision.result, ticket)
+    return Decision(result, decision.writes, decision.events, decision.audits, decision.traceless)
 
 
 def _context(services: Services, visit: Visit) -> DecisionContext:

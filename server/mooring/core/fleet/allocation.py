@@ -1,11 +1,10 @@
 """Allocation: a tenant's claim on a whole machine or on slots of one.
 
-An allocation ends by a teardown that a node has observed, or by a write-off that an admin answers for. Also
-a half-made one is owed a teardown, which is why `failed` is not final. Whether a slot is free is the slot's
-own matter: it stays `cleanup_blocked` until a clean receipt, and after a write-off until the node is swept
-or gone.
+An allocation ends by a teardown that its node has observed, or by a write-off that an admin answers for. A partly
+created allocation needs a teardown too, which is why `failed` is not final. A slot has a state of its own: it stays
+`cleanup_blocked` until a clean receipt, and after a write-off until the node is swept or gone.
 
-Here is what people decide about one: to ask for it, to give it back, to try its teardown again. What the platform
+This module has what people decide: to request an allocation, to release it, to retry its teardown. What the platform
 does by itself in between is in `core/fleet/allocation_reconcile.py`.
 """
 
@@ -17,8 +16,7 @@ from enum import StrEnum
 from typing import Any, Final
 
 from mooring.core.catalog.compatibility import CapacityShape
-from mooring.core.catalog.policy import PolicyChain
-from mooring.core.catalog.policy import PolicyRequest as Asked
+from mooring.core.catalog.policy import PolicyChain, PolicyRequest
 from mooring.core.kernel import validation
 from mooring.core.kernel.decision import (
     AuditRecord,
@@ -35,7 +33,7 @@ from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.lifecycle import IllegalTransition, Lifecycle, Transition, Who
 
 OPEN_MAX: Final = 10_000
-"""How many allocations one project has at a time, whatever its policy says."""
+"""How many allocations one project may have at a time, whatever its policy says."""
 GROUP_MAX: Final = 64
 PLACE_SECONDS_MAX: Final = 604_800
 METADATA_MAX: Final = 64
@@ -72,50 +70,50 @@ ALLOCATION = Lifecycle(
     triggers=AllocationTrigger,
     initial=S.REQUESTED,
     meaning={
-        S.REQUESTED: "accepted; no place was chosen for it yet",
-        S.PROVISIONING: "a place is reserved, and its node makes the sandbox",
-        S.ACTIVE: "the sandbox stands, and apps may be launched into it",
-        S.RELEASING: "the node tears down what belongs to it, and looks",
-        S.RELEASE_FAILED: "the node tore down, looked, and found something left; its slots stay blocked",
+        S.REQUESTED: "accepted, but not placed on a node yet",
+        S.PROVISIONING: "slots on a node are reserved, and the node creates the sandbox",
+        S.ACTIVE: "the sandbox is ready, and apps may be launched into it",
+        S.RELEASING: "the node removes everything that belongs to it, and checks that nothing is left",
+        S.RELEASE_FAILED: "the node checked after the teardown and found something left; its slots stay blocked",
         S.RELEASED: "ended, by a clean receipt or by a write-off",
-        S.FAILED: "it never came to stand; what was half made is still owed a teardown",
+        S.FAILED: "it never became active; what was partly created still needs a teardown",
     },
     edges=(
         Transition(S.REQUESTED, T.PROVISION, S.PROVISIONING, Who.WORKER, "Free slots were found and reserved."),
         Transition(
-            S.REQUESTED, T.FAIL, S.FAILED, Who.WORKER, "No place was found in time, or it is not wanted any more."
+            S.REQUESTED, T.FAIL, S.FAILED, Who.WORKER, "No place was found in time, or it was released before that."
         ),
-        Transition(S.PROVISIONING, T.ACTIVATE, S.ACTIVE, Who.AGENT, "The node reports that the sandbox stands."),
+        Transition(S.PROVISIONING, T.ACTIVATE, S.ACTIVE, Who.AGENT, "The node reports that the sandbox is ready."),
         Transition(
             S.PROVISIONING,
             T.FAIL,
             S.FAILED,
             Who.WORKER,
-            "The node could not make the sandbox in time, or it is not wanted any more.",
+            "The node could not create the sandbox in time, or it was released before that.",
         ),
-        Transition(S.ACTIVE, T.RELEASE, S.RELEASING, Who.USER, "The tenant gives it back."),
-        Transition(S.FAILED, T.RELEASE, S.RELEASING, Who.WORKER, "A half-made sandbox is still owed a teardown."),
-        Transition(S.RELEASING, T.FINISH_TEARDOWN, S.RELEASED, Who.AGENT, "The node looked and found nothing."),
+        Transition(S.ACTIVE, T.RELEASE, S.RELEASING, Who.USER, "The tenant releases it."),
+        Transition(S.FAILED, T.RELEASE, S.RELEASING, Who.WORKER, "A partly created sandbox still needs a teardown."),
+        Transition(S.RELEASING, T.FINISH_TEARDOWN, S.RELEASED, Who.AGENT, "The node checked and found nothing left."),
         Transition(
             S.RELEASING,
             T.FAIL_TEARDOWN,
             S.RELEASE_FAILED,
             Who.AGENT,
-            "The node looked and found something that it could not remove.",
+            "The node checked and found something that it could not remove.",
         ),
         Transition(
             S.RELEASING,
             T.WRITE_OFF,
             S.RELEASED,
             Who.ADMIN,
-            "The node is lost for ever; an admin retires it and says what may be left.",
+            "The node is lost for good; an admin retires it and states what may be left.",
         ),
         Transition(
             S.RELEASE_FAILED,
             T.RELEASE,
             S.RELEASING,
             Who.WORKER,
-            "The teardown is tried again after a pause, or at once when somebody asks.",
+            "The teardown is retried after a pause, or at once on request.",
         ),
         Transition(
             S.RELEASE_FAILED,
@@ -137,11 +135,11 @@ ALLOCATION = Lifecycle(
 
 
 class TeardownProof(StrEnum):
-    """By what an allocation is known to have ended."""
+    """What proves that nothing of an allocation is left."""
 
-    RECEIPTS = "receipts"  # its node looked and found nothing
+    RECEIPTS = "receipts"  # its node checked and found nothing left
     NOTHING_STARTED = "nothing_started"  # no node ever began anything for it
-    WRITTEN_OFF = "written_off"  # its node is lost for ever, and an admin said what may be left
+    WRITTEN_OFF = "written_off"  # its node is lost for good, and an admin stated what may be left
 
 
 class LostBy(StrEnum):
@@ -153,7 +151,7 @@ class LostBy(StrEnum):
 
 
 class FailureReason(StrEnum):
-    """Why an allocation never came to stand, beside the failure codes of tasks."""
+    """Why an allocation never became active, beside the failure codes of tasks."""
 
     NO_CAPACITY = "no_capacity"
     CANCELLED = "cancelled"
@@ -162,7 +160,7 @@ class FailureReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A claim, what it asked for and what it got."""
+    """What was requested, what it got, and where it is in its lifecycle."""
 
     id: str
     tenant_id: str
@@ -211,17 +209,16 @@ class Allocation:
 
     @property
     def place(self) -> tuple[str, str]:
-        """Whose it is."""
         return self.tenant_id, self.project_id
 
 
 UNWRITTEN: Final = frozenset({"status", "generation"})
-"""What the row of a new allocation leaves to its lifecycle."""
+"""Columns that the unit of work sets for a new row, from the lifecycle."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkuTerms:
-    """A SKU as it is sold when somebody asks for it."""
+    """What a SKU offers, and at which price, at the time of a request."""
 
     id: str
     slug: str
@@ -237,7 +234,7 @@ class SkuTerms:
 
 @dataclass(frozen=True, slots=True)
 class ProjectHolding:
-    """What a project has: GPUs of what is asked for and stands, and everything that is not over yet."""
+    """What a project has: GPUs that are requested or in use, and allocations that are not released yet."""
 
     gpus: int
     open: int
@@ -246,7 +243,7 @@ class ProjectHolding:
 
 @dataclass(frozen=True, slots=True)
 class AllocationRequest:
-    """What the caller asks for."""
+    """What the caller requests; None means that the platform chooses."""
 
     shape: CapacityShape
     sku: str
@@ -260,18 +257,18 @@ class AllocationRequest:
 
 @dataclass(frozen=True, slots=True)
 class AllocationContext:
-    """Where something is asked for, what it would cost, what is allowed, and what is there already."""
+    """Who requests, on which terms, under which policies, and what the project has already."""
 
     tenant_id: str
     project_id: str
     terms: SkuTerms
     chain: PolicyChain
     holding: ProjectHolding
-    place_seconds: int  # how long a place is looked for when nobody says
+    place_seconds: int  # how long to look for a place when the request does not say
 
 
 def gpu_count_of(request: AllocationRequest, terms: SkuTerms) -> int:
-    """How many GPUs are meant; a SKU that is sold in one size needs no number."""
+    """How many GPUs are requested; a SKU that is sold in one size needs no number."""
     if request.shape != terms.shape:
         raise validation.invalid("shape", f"the SKU {terms.slug} is a {terms.shape}")
     if request.gpu_count is None and len(terms.allowed_gpu_counts) == 1:
@@ -283,13 +280,13 @@ def gpu_count_of(request: AllocationRequest, terms: SkuTerms) -> int:
 
 
 def regions_of(request: AllocationRequest, terms: SkuTerms, chain: PolicyChain) -> list[str]:
-    """Where it may be placed: what was asked for, where the SKU is sold, as far as policy allows."""
+    """Where it may be placed: the requested region, or all regions of the SKU, as far as policy allows."""
     if terms.status != "offered":
         raise validation.invalid("sku", f"the SKU {terms.slug} is no longer offered")
     if request.region is not None and request.region not in terms.regions:
         raise validation.invalid("region", f"the SKU {terms.slug} is sold in {', '.join(sorted(terms.regions))}")
     wanted = sorted(terms.regions) if request.region is None else [request.region]
-    verdicts = {region: chain.decide(Asked(region=region, sku=terms.slug)) for region in wanted}
+    verdicts = {region: chain.decide(PolicyRequest(region=region, sku=terms.slug)) for region in wanted}
     allowed = [region for region, verdict in verdicts.items() if verdict.allowed]
     if not allowed:
         refusal = verdicts[wanted[0]].refusal()
@@ -299,29 +296,32 @@ def regions_of(request: AllocationRequest, terms: SkuTerms, chain: PolicyChain) 
 
 
 def request_allocation(
-    context: DecisionContext, asking: AllocationContext, request: AllocationRequest, group_id: str | None = None
+    context: DecisionContext, requester: AllocationContext, request: AllocationRequest, group_id: str | None = None
 ) -> Decision[Allocation]:
-    """One claim, to be placed as soon as there is room."""
-    decision = request_allocations(context, asking, request, [request.name], group_id)
+    """Request one allocation, to be placed as soon as there is room."""
+    decision = request_allocations(context, requester, request, [request.name], group_id)
     return Decision(decision.result[0], decision.writes, decision.events, decision.audits)
 
 
 def request_allocations(
     context: DecisionContext,
-    asking: AllocationContext,
+    requester: AllocationContext,
     request: AllocationRequest,
-    called: list[str | None],
+    names: list[str | None],
     group_id: str | None,
 ) -> Decision[tuple[Allocation, ...]]:
-    """Several equal claims at once, or one."""
-    count, regions = gpu_count_of(request, asking.terms), regions_of(request, asking.terms, asking.chain)
-    if asking.holding.open + len(called) > OPEN_MAX:
+    """Request equal allocations, one for each name; None lets the platform choose the name."""
+    count, regions = gpu_count_of(request, requester.terms), regions_of(request, requester.terms, requester.chain)
+    if requester.holding.open + len(names) > OPEN_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"a project has at most {OPEN_MAX} allocations", {"limit": OPEN_MAX})
-    refusal = asking.chain.decide(Asked(gpus=asking.holding.gpus + count * len(called))).refusal()
+    refusal = requester.chain.decide(PolicyRequest(gpus=requester.holding.gpus + count * len(names))).refusal()
     if refusal is not None:
         raise refusal
-    made = tuple(_asked_for(context, asking, request, (name, group_id, count, regions)) for name in called)
-    quota = () if asking.chain.gpus_max is None else (_guard(asking),)
+    made = tuple(
+        _requested(context, requester, request, name=name, group_id=group_id, gpu_count=count, regions=regions)
+        for name in names
+    )
+    quota = () if requester.chain.gpus_max is None else (_guard(requester),)
     rows = tuple(
         Insert(
             "allocation",
@@ -333,54 +333,49 @@ def request_allocations(
     return Decision(
         result=made,
         writes=(*quota, *rows),
-        events=tuple(happened(EventType.ALLOCATION_REQUESTED, each, asked(each)) for each in made),
+        events=tuple(allocation_event(EventType.ALLOCATION_REQUESTED, each, summary(each)) for each in made),
         audits=tuple(
-            AuditRecord("allocation.create", "allocation", each.id, *each.place, after=asked(each)) for each in made
+            AuditRecord("allocation.create", "allocation", each.id, *each.place, after=summary(each)) for each in made
         ),
     )
 
 
 def release_allocation(context: DecisionContext, allocation: Allocation) -> Decision[Allocation]:
-    """Give it back, whatever has become of it. What never came to stand fails first, and is then torn down."""
+    """Release it in any state; one that is not active yet fails first and is then torn down."""
     state = AllocationState(allocation.status)
-    reason = "it was given back before it stood"
     if state in (S.REQUESTED, S.PROVISIONING):
         columns = {
             "failed_at": context.now,
             "failure_code": FailureReason.CANCELLED.value,
-            "failure_detail": reason,
+            "failure_detail": "it was released before it was active",
             "blocker": None,
         }
-        return moved(context, allocation, T.FAIL, columns, ("allocation.release", EventType.ALLOCATION_FAILED))
-    decision = moved(
-        context,
-        allocation,
-        T.RELEASE,
-        releasing_columns(context, allocation),
-        ("allocation.release", EventType.ALLOCATION_RELEASING),
-    )
+        return moved(
+            context, allocation, T.FAIL, columns, action="allocation.release", event=EventType.ALLOCATION_FAILED
+        )
+    decision = _released_by_user(context, allocation)
     if context.actor.break_glass_id is None:
         return decision
-    lost = happened(EventType.ALLOCATION_LOST, decision.result, {"cause": LostBy.ADMIN.value})
+    lost = allocation_event(EventType.ALLOCATION_LOST, decision.result, {"cause": LostBy.ADMIN.value})
     return replace(decision, events=(*decision.events, lost))
 
 
 def retry_release(context: DecisionContext, allocation: Allocation) -> Decision[Allocation]:
-    """Try a teardown again at once that left something; the platform does so by itself after a pause."""
+    """Retry at once a teardown that left something; the platform retries by itself after a pause."""
     state = AllocationState(allocation.status)
     if state is not S.RELEASE_FAILED:
         raise IllegalTransition("allocation", state, T.RELEASE, ALLOCATION.allowed(state))
-    return moved(
-        context,
-        allocation,
-        T.RELEASE,
-        releasing_columns(context, allocation),
-        ("allocation.release", EventType.ALLOCATION_RELEASING),
-    )
+    return _released_by_user(context, allocation)
+
+
+def _released_by_user(context: DecisionContext, allocation: Allocation) -> Decision[Allocation]:
+    columns = releasing_columns(context, allocation)
+    event = EventType.ALLOCATION_RELEASING
+    return moved(context, allocation, T.RELEASE, columns, action="allocation.release", event=event)
 
 
 def releasing_columns(context: DecisionContext, allocation: Allocation) -> dict[str, object]:
-    """What is true from the moment on that it is given back: it is not charged any more, and starts anew."""
+    """What a release sets: charging ends at the first release, and the teardown starts with a new task."""
     return {
         "releasing_at": allocation.releasing_at or context.now,
         "task_id": None,
@@ -395,13 +390,14 @@ def moved(
     allocation: Allocation,
     trigger: AllocationTrigger,
     columns: Mapping[str, Any],
-    told: tuple[str, EventType],
+    *,
+    action: str,
+    event: EventType,
 ) -> Decision[Allocation]:
-    """One step of its lifecycle, with what becomes true of its row, its event and its audit row."""
-    action, event = told
+    """One transition, with the columns that it sets, its event and its audit row."""
     edge = ALLOCATION.step(AllocationState(allocation.status), trigger)
     after = replace(allocation, status=edge.target.value, generation=allocation.generation + 1, **columns)
-    said = {"status": after.status} | {
+    changed = {"status": after.status} | {
         name: getattr(after, name)
         for name in ("failure_code", "failure_detail", "teardown_proof", "receipt_id", "node_id")
         if getattr(after, name) is not None
@@ -411,20 +407,21 @@ def moved(
         writes=(
             StateChange("allocation", after.id, ALLOCATION, edge, allocation.generation, after.tenant_id, columns),
         ),
-        events=(happened(event, after, asked(after) | said),),
+        events=(allocation_event(event, after, summary(after) | changed),),
         audits=(
-            AuditRecord(action, "allocation", after.id, *after.place, before={"status": allocation.status}, after=said),
+            AuditRecord(
+                action, "allocation", after.id, *after.place, before={"status": allocation.status}, after=changed
+            ),
         ),
     )
 
 
-def happened(event: EventType, allocation: Allocation, data: Mapping[str, object]) -> EventRecord:
-    """An event about an allocation."""
+def allocation_event(event: EventType, allocation: Allocation, data: Mapping[str, object]) -> EventRecord:
     return EventRecord(event, "allocation", allocation.id, *allocation.place, data=data)
 
 
-def asked(allocation: Allocation) -> dict[str, object]:
-    """What an allocation is, for events and the audit trail."""
+def summary(allocation: Allocation) -> dict[str, object]:
+    """What events and audit records say about an allocation."""
     return {
         "name": allocation.name,
         "shape": allocation.shape,
@@ -435,33 +432,36 @@ def asked(allocation: Allocation) -> dict[str, object]:
     }
 
 
-def _guard(asking: AllocationContext) -> Update:
-    """Requests of one project meet here, so that two of them do not both see the last free GPUs of its quota."""
-    return Update("project_quota", asking.project_id, asking.holding.quota_revision, {})
+def _guard(requester: AllocationContext) -> Update:
+    """All requests of a project change this row, so that two of them cannot both take the last GPUs of its quota."""
+    return Update("project_quota", requester.project_id, requester.holding.quota_revision, {})
 
 
-def _asked_for(
+def _requested(
     context: DecisionContext,
-    asking: AllocationContext,
+    requester: AllocationContext,
     request: AllocationRequest,
-    what: tuple[str | None, str | None, int, list[str]],
+    *,
+    name: str | None,
+    group_id: str | None,
+    gpu_count: int,
+    regions: list[str],
 ) -> Allocation:
-    name, group_id, count, regions = what
     allocation_id = context.mint(Prefix.ALLOCATION)
-    seconds = request.place_within_seconds or asking.place_seconds
+    seconds = request.place_within_seconds or requester.place_seconds
     if not 1 <= seconds <= PLACE_SECONDS_MAX:
         raise validation.invalid("place_within_seconds", f"1 to {PLACE_SECONDS_MAX}")
-    terms = asking.terms
+    terms = requester.terms
     return Allocation(
         id=allocation_id,
-        tenant_id=asking.tenant_id,
-        project_id=asking.project_id,
+        tenant_id=requester.tenant_id,
+        project_id=requester.project_id,
         name=validation.slug(name or f"alc-{allocation_id[-12:]}", "name"),
         shape=request.shape.value,
         sku_id=terms.id,
         sku_slug=terms.slug,
         gpu_model=terms.gpu_model,
-        gpu_count=count,
+        gpu_count=gpu_count,
         regions=regions,
         price_minor_per_gpu_hour=terms.price_minor_per_gpu_hour,
         currency=terms.currency,
@@ -486,7 +486,7 @@ def _scheduler_type(text: str | None) -> str | None:
 
 
 def _metadata(given: Mapping[str, str] | None) -> dict[str, str]:
-    """Opaque to the platform, and bounded."""
+    """The platform does not interpret it, but limits its size."""
     plain = dict(given or {})
     if len(plain) > METADATA_MAX:
         raise validation.invalid("integration_metadata", f"at most {METADATA_MAX} entries")

@@ -1,7 +1,7 @@
-"""Allocation groups: several allocations that are asked for together, with one state that follows from theirs.
+"""Allocation groups: several allocations that are requested together, with one state derived from theirs.
 
-With `same_node` its allocations share a network, which for slices ends at their machine: they are placed on one
-machine all at once, or not at all. Without it each finds its own place.
+With `same_node` all allocations are placed on one machine at once, or not at all, because the network of slices ends
+at their machine. Without it each is placed on its own.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,11 +26,11 @@ from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
 
 NAME_LENGTH_MAX: Final = 36
-"""A member is called by the group's name and its number."""
+"""Shorter than a slug: an allocation's name is the group's name and a number."""
 
 
 class GroupState(StrEnum):
-    """What is true of a group, from what is true of each of its allocations."""
+    """The state of a group, derived from the states of its allocations."""
 
     EMPTY = "empty"
     REQUESTED = "requested"
@@ -43,8 +43,6 @@ class GroupState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AllocationGroup:
-    """Allocations that belong together."""
-
     id: str
     tenant_id: str
     project_id: str
@@ -56,15 +54,13 @@ class AllocationGroup:
 
 @dataclass(frozen=True, slots=True)
 class GroupWithAllocations:
-    """A group with its allocations."""
-
     group: AllocationGroup
     allocations: tuple[Allocation, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationGroupRequest:
-    """So many equal allocations, called by one name."""
+    """Equal allocations, named by the group's name and a number."""
 
     name: str
     count: int
@@ -73,25 +69,25 @@ class AllocationGroupRequest:
 
 
 def state_of(statuses: Iterable[str]) -> GroupState:
-    """The group's state: the least that is true of all, and a failure or an end as soon as one has it."""
-    seen = {AllocationState(each) for each in statuses}
-    if not seen:
+    """The state of the slowest allocation; but failed or releasing as soon as one allocation is."""
+    states = {AllocationState(each) for each in statuses}
+    if not states:
         return GroupState.EMPTY
-    if seen == {AllocationState.RELEASED}:
+    if states == {AllocationState.RELEASED}:
         return GroupState.RELEASED
-    if AllocationState.FAILED in seen:
+    if AllocationState.FAILED in states:
         return GroupState.FAILED
-    if seen & {AllocationState.RELEASING, AllocationState.RELEASE_FAILED, AllocationState.RELEASED}:
+    if states & {AllocationState.RELEASING, AllocationState.RELEASE_FAILED, AllocationState.RELEASED}:
         return GroupState.RELEASING
-    if AllocationState.REQUESTED in seen:
+    if AllocationState.REQUESTED in states:
         return GroupState.REQUESTED
-    return GroupState.PROVISIONING if AllocationState.PROVISIONING in seen else GroupState.ACTIVE
+    return GroupState.PROVISIONING if AllocationState.PROVISIONING in states else GroupState.ACTIVE
 
 
 def create_group(
-    context: DecisionContext, asking: AllocationContext, request: AllocationGroupRequest
+    context: DecisionContext, requester: AllocationContext, request: AllocationGroupRequest
 ) -> Decision[GroupWithAllocations]:
-    """A group and all that is in it, or nothing."""
+    """Create the group with all of its allocations, or refuse all of it."""
     name = validation.slug(request.name, "name")
     if len(name) > NAME_LENGTH_MAX:
         raise validation.invalid("name", f"at most {NAME_LENGTH_MAX} characters: each allocation adds its number")
@@ -101,30 +97,30 @@ def create_group(
         raise validation.invalid("same_node", "whole machines do not share one machine")
     group = AllocationGroup(
         context.mint(Prefix.ALLOCATION_GROUP),
-        asking.tenant_id,
-        asking.project_id,
+        requester.tenant_id,
+        requester.project_id,
         name,
         request.same_node,
         0,
         context.now,
     )
-    called: list[str | None] = [f"{name}-{number}" for number in range(1, request.count + 1)]
-    made = request_allocations(context, asking, request.each, called, group.id)
-    told = {"name": name, "count": request.count, "same_node": request.same_node}
+    names: list[str | None] = [f"{name}-{number}" for number in range(1, request.count + 1)]
+    made = request_allocations(context, requester, request.each, names, group.id)
+    summary = {"name": name, "count": request.count, "same_node": request.same_node}
     place = (group.tenant_id, group.project_id)
     return Decision(
         result=GroupWithAllocations(group, made.result),
         writes=(Insert("allocation_group", asdict(group)), *made.writes),
         events=(
-            EventRecord(EventType.ALLOCATION_GROUP_CREATED, "allocation_group", group.id, *place, data=told),
+            EventRecord(EventType.ALLOCATION_GROUP_CREATED, "allocation_group", group.id, *place, data=summary),
             *made.events,
         ),
-        audits=(AuditRecord("allocation.create", "allocation_group", group.id, *place, after=told), *made.audits),
+        audits=(AuditRecord("allocation.create", "allocation_group", group.id, *place, after=summary), *made.audits),
     )
 
 
 def require_room(group: AllocationGroup, shape: CapacityShape, members: Sequence[Allocation]) -> None:
-    """Whether one more allocation may join."""
+    """Refuse one more allocation where the group is full or the machine cannot be shared."""
     left = [each for each in members if each.status != AllocationState.RELEASED]
     if len(left) >= GROUP_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"a group has at most {GROUP_MAX} allocations", {"limit": GROUP_MAX})

@@ -1,12 +1,12 @@
-"""What the platform does with an allocation by itself: one pure step at a time, from what is there to what comes next.
+"""Decides the next step of an allocation: a snapshot goes in, at most one decision comes out.
 
-`advance` looks at an allocation together with its node, the task that it waits for, and its receipts, and returns
-the next decision, or none when there is nothing to do now. It may be asked any number of times, by any replica: each
-decision is guarded by what it saw, and a task is named by its step, so that nothing is begun twice. Placing is the one
-step that needs more than the allocation itself (`place_allocations`).
+`reconcile` reads an allocation together with its node, the task that it waits for, and its receipts, and returns the
+next decision, or None when there is nothing to do now. Any replica may call it any number of times: each decision is
+guarded by the snapshot, and a task is named by its step, so that nothing starts twice. Only placement needs more than
+the allocation itself (`place_allocations`).
 
-An end is never assumed. `released` needs a clean receipt, or that no node ever began anything, or a node that was
-written off; the slots become free in the same statement, and the database refuses any other way.
+An end is never assumed. `released` needs a clean receipt, or the proof that no node ever started anything, or a node
+that was written off. The slots become free in the same statement, and the database refuses any other way.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from mooring.core.fleet.allocation import (
     FailureReason,
     LostBy,
     TeardownProof,
-    happened,
+    allocation_event,
     moved,
     releasing_columns,
 )
@@ -55,7 +55,7 @@ S, T = AllocationState, AllocationTrigger
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What of a node matters to an allocation."""
+    """The part of a node that decides about its allocations."""
 
     id: str
     status: str
@@ -71,7 +71,7 @@ class NodeFacts:
 
 @dataclass(frozen=True, slots=True)
 class TaskFacts:
-    """What became of the task that an allocation waits for."""
+    """The task that an allocation waits for, and how it ended."""
 
     id: str
     type: str
@@ -85,42 +85,41 @@ class TaskFacts:
 
 @dataclass(frozen=True, slots=True)
 class AllocationSnapshot:
-    """An allocation and everything that decides what comes next."""
+    """An allocation and everything that decides its next step."""
 
     allocation: Allocation
     node: NodeFacts | None = None
     task: TaskFacts | None = None
     receipt_id: str | None = None  # the receipt of the task
-    clean_receipt_id: str | None = None  # a clean receipt of the whole allocation, whichever task asked for it
+    clean_receipt_id: str | None = None  # a clean receipt of the whole allocation, of any task
     slots: tuple[Slot, ...] = ()
-    started: bool = False  # an agent took some task of it
-    queued: tuple[Task, ...] = ()  # what no agent has taken
+    started: bool = False  # an agent claimed at least one of its tasks
+    queued: tuple[Task, ...] = ()  # tasks that no agent has claimed
     tasks_made: int = 0  # how many tasks of this kind there are, for the name of the next
-    members: tuple[str, ...] = ()  # the names of members that have to end first; on a lost machine: to be told
+    members: tuple[str, ...] = ()  # names of members that must be closed first, on a lost machine: failed
 
 
 def place_allocations(
     context: DecisionContext, placed: Sequence[tuple[Allocation, PlacementPick]], node: NodeFacts, network: NetworkPlan
 ) -> Decision[tuple[Allocation, ...]]:
-    """Give allocations their slots on one node, and have it make their sandboxes."""
+    """Give allocations their slots on one node, and create the tasks that make their sandboxes."""
     writes: list[Write] = [network.write]
     parts: list[Decision[Allocation]] = []
-    newcomers = [
+    added = [
         NodeNeighbour(allocation.id, allocation.project_id, allocation.name, address)
         for (allocation, _), address in zip(placed, network.addresses, strict=True)
     ]
-    for (allocation, pick), own in zip(placed, newcomers, strict=True):
-        peers = [each for each in (*network.peers, *newcomers) if each.allocation_id != allocation.id]
-        arguments = _sandbox(allocation, pick, node, (network.subnet, own, peers))
-        task = make_task(
-            _under(context, allocation), _task_request(allocation, node.id, ("sandbox.create", 1), arguments)
-        )
+    for (allocation, pick), own in zip(placed, added, strict=True):
+        peers = [each for each in (*network.peers, *added) if each.allocation_id != allocation.id]
+        arguments = _sandbox_arguments(allocation, pick, node, subnet=network.subnet, address=own.address, peers=peers)
+        request = _task_request(allocation, node.id, arguments, type_="sandbox.create", number=1)
+        task = make_task(_under(context, allocation), request)
         slots = [_slot(pick, each, context.now) for each in pick.slots]
         columns = {
             "node_id": node.id,
             "region": node.region,
             "host": node.host,
-            "slots": _told(slots),
+            "slots": _public_slots(slots),
             "subnet": network.subnet,
             "address": own.address,
             "task_id": task.task.id,
@@ -128,7 +127,7 @@ def place_allocations(
             "placed_at": context.now,
             "blocker": None,
         }
-        step = moved(context, allocation, T.PROVISION, columns, (ACTOR_ACTION, EventType.ALLOCATION_PLACED))
+        step = _moved(context, allocation, T.PROVISION, columns, EventType.ALLOCATION_PLACED)
         writes += claim_slots(slots, allocation.id)
         parts.append(_with_task(step, task))
     return Decision(
@@ -140,29 +139,29 @@ def place_allocations(
 
 
 def give_up_placing(context: DecisionContext, allocation: Allocation, because: str) -> Decision[Allocation]:
-    """No place was found in time."""
+    """Fail an allocation for which no place was found in time."""
     return _failed(context, allocation, FailureReason.NO_CAPACITY.value, because)
 
 
 def wait_for(context: DecisionContext, allocation: Allocation, blocker: str | None) -> Decision[Allocation] | None:
-    """Say what it waits for; none where that is said already."""
-    said = None if blocker is None else blocker[:BLOCKER_LENGTH]
-    if said == allocation.blocker:
+    """Record what it waits for; None when that is recorded already."""
+    text = None if blocker is None else blocker[:BLOCKER_LENGTH]
+    if text == allocation.blocker:
         return None
     change = Update(
-        "allocation", allocation.id, allocation.revision, {"blocker": said}, generation_expected=allocation.generation
+        "allocation", allocation.id, allocation.revision, {"blocker": text}, generation_expected=allocation.generation
     )
-    after = replace(allocation, blocker=said, revision=allocation.revision + 1)
+    after = replace(allocation, blocker=text, revision=allocation.revision + 1)
     return Decision(
         result=after,
         writes=(change,),
-        events=(happened(EventType.ALLOCATION_WAITING, after, {"blocker": said, "status": after.status}),),
-        audits=(AuditRecord(ACTOR_ACTION, "allocation", after.id, *after.place, after={"blocker": said}),),
+        events=(allocation_event(EventType.ALLOCATION_WAITING, after, {"blocker": text, "status": after.status}),),
+        audits=(AuditRecord(ACTOR_ACTION, "allocation", after.id, *after.place, after={"blocker": text}),),
     )
 
 
 def reconcile(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation] | None:
-    """The next step of an allocation that has a place or is over; none where there is nothing to do now."""
+    """The next step of an allocation that is placed or failed; None when there is nothing to do now."""
     state = AllocationState(snapshot.allocation.status)
     if state in (S.REQUESTED, S.RELEASED):
         return None
@@ -180,21 +179,21 @@ def reconcile(context: DecisionContext, snapshot: AllocationSnapshot) -> Decisio
 
 
 def due_seconds(allocation: Allocation, now: datetime) -> float | None:
-    """In how many seconds it has to be looked at again, whatever happens; none where only an event matters."""
+    """Seconds until its deadline or retry; None where only an event can move it."""
     moment = {S.REQUESTED.value: allocation.deadline_at, S.RELEASE_FAILED.value: allocation.retry_at}
     due = moment.get(allocation.status)
     return None if due is None else max(0.0, (due - now).total_seconds())
 
 
 def unreachable(node: NodeFacts | None) -> str | None:
-    """What is in the way while a node does not answer."""
+    """The blocker while a node is unreachable, or None."""
     if node is None or node.unreachable_since is None:
         return None
     return f"node {node.id} unreachable since {node.unreachable_since.isoformat(timespec='seconds')}"
 
 
 def _members_first(names: Sequence[str]) -> str:
-    """What is in the way while members are in it."""
+    """The blocker while members are not closed yet."""
     more = f" and {len(names) - NAMED_MAX} more" if len(names) > NAMED_MAX else ""
     return f"members {', '.join(names[:NAMED_MAX])}{more} are removed first"
 
@@ -206,11 +205,11 @@ def _provisioning(context: DecisionContext, snapshot: AllocationSnapshot) -> Dec
     if task.status == TaskState.SUCCEEDED:
         facts = {key: value for key, value in (task.result or {}).items() if key in KEPT_FACTS}
         columns = {"activated_at": context.now, "facts": facts, "task_id": None, "attempts": 0, "blocker": None}
-        return moved(context, allocation, T.ACTIVATE, columns, (ACTOR_ACTION, EventType.ALLOCATION_ACTIVE))
+        return _moved(context, allocation, T.ACTIVATE, columns, EventType.ALLOCATION_ACTIVE)
     if task.failure_code == FailureCode.INTERRUPTED and allocation.attempts < CREATE_ATTEMPTS_MAX:
-        return _another(context, snapshot, "sandbox.create", task.arguments)
+        return _next_task(context, snapshot, "sandbox.create", task.arguments)
     code = task.failure_code or ("timed_out" if task.status == TaskState.EXPIRED else task.status)
-    detail = task.failure_detail or f"the task that makes its sandbox is {task.status}"
+    detail = task.failure_detail or f"the task that creates its sandbox is {task.status}"
     return _failed(context, allocation, code, detail)
 
 
@@ -223,13 +222,13 @@ def _releasing(context: DecisionContext, snapshot: AllocationSnapshot) -> Decisi
     if not snapshot.started:
         return _never_started(context, snapshot)
     if task is None or task.type != "sandbox.destroy":
-        return _another(context, snapshot, "sandbox.destroy", {})
+        return _next_task(context, snapshot, "sandbox.destroy", {})
     if task.status not in TASK.final:
         return wait_for(context, allocation, unreachable(snapshot.node))
-    lapsed = task.status == TaskState.EXPIRED and not task.claimed  # nobody came for it, so nothing was found
+    lapsed = task.status == TaskState.EXPIRED and not task.claimed  # no agent claimed it, so nothing was checked
     interrupted = task.failure_code == FailureCode.INTERRUPTED
     if lapsed or (interrupted and allocation.attempts < DESTROY_ATTEMPTS_AT_ONCE):
-        return _another(context, snapshot, "sandbox.destroy", {})
+        return _next_task(context, snapshot, "sandbox.destroy", {})
     return _teardown_failed(context, snapshot)
 
 
@@ -244,26 +243,26 @@ def _release_failed(context: DecisionContext, snapshot: AllocationSnapshot) -> D
 def _without_node(
     context: DecisionContext, snapshot: AllocationSnapshot, state: AllocationState
 ) -> Decision[Allocation] | None:
-    """Its node is gone for ever: what stood is lost, and ends by the write-off."""
+    """Its node is retired: an allocation that had a sandbox is lost, and ends by the write-off."""
     allocation = snapshot.allocation
-    told = {"cause": LostBy.NODE_GONE.value, "node_id": allocation.node_id}
+    cause = {"cause": LostBy.NODE_GONE.value, "node_id": allocation.node_id}
     if state in (S.PROVISIONING, S.ACTIVE):
         if state is S.ACTIVE:
             step = _release(context, allocation)
         else:
-            step = _failed(context, allocation, FailureReason.NODE_LOST.value, "its node is gone for ever")
-        lost = happened(EventType.ALLOCATION_LOST, step.result, told)
+            step = _failed(context, allocation, FailureReason.NODE_LOST.value, "its node is lost for good")
+        lost = allocation_event(EventType.ALLOCATION_LOST, step.result, cause)
         return _setting(replace(step, events=(*step.events, lost)), {"lost_at": context.now})
     if snapshot.members:
         return wait_for(context, allocation, _members_first(snapshot.members))
     if state is S.RELEASE_FAILED or snapshot.clean_receipt_id is None:
-        columns = _ended(context, TeardownProof.WRITTEN_OFF, None)
-        return moved(context, allocation, T.WRITE_OFF, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASED))
+        columns = _released_columns(context, TeardownProof.WRITTEN_OFF, None)
+        return _moved(context, allocation, T.WRITE_OFF, columns, EventType.ALLOCATION_RELEASED)
     return _finished(context, snapshot, TeardownProof.RECEIPTS, snapshot.clean_receipt_id)
 
 
 def _never_started(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation]:
-    """No agent ever took a task of it: what waits is taken back in the same statement, and nothing is left."""
+    """No agent ever claimed a task of it: cancel the queued ones in the same statement, and nothing is left."""
     writes, events = cancel_all(context, snapshot.queued)
     decision = _finished(context, snapshot, TeardownProof.NOTHING_STARTED, None)
     return replace(decision, writes=(*writes, *decision.writes), events=(*decision.events, *events))
@@ -272,31 +271,29 @@ def _never_started(context: DecisionContext, snapshot: AllocationSnapshot) -> De
 def _finished(
     context: DecisionContext, snapshot: AllocationSnapshot, proof: TeardownProof, receipt_id: str | None
 ) -> Decision[Allocation]:
-    columns = _ended(context, proof, receipt_id)
-    decision = moved(
-        context, snapshot.allocation, T.FINISH_TEARDOWN, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASED)
-    )
+    columns = _released_columns(context, proof, receipt_id)
+    decision = _moved(context, snapshot.allocation, T.FINISH_TEARDOWN, columns, EventType.ALLOCATION_RELEASED)
     held = [slot for slot in snapshot.slots if slot.is_held]
     return replace(decision, writes=(*decision.writes, *free_slots(held)))
 
 
 def _teardown_failed(context: DecisionContext, snapshot: AllocationSnapshot) -> Decision[Allocation]:
     task, allocation = snapshot.task, snapshot.allocation
-    because = "the node tore down and looked, and something is left"
+    because = "the node checked after the teardown, and something is left"
     if snapshot.receipt_id is not None:
         because += f": receipt {snapshot.receipt_id} names it"
     elif task is not None and task.status != TaskState.SUCCEEDED:
-        because = f"the teardown did not end: {task.failure_code or task.status}"
+        because = f"the teardown did not finish: {task.failure_code or task.status}"
         because += f", {task.failure_detail}" if task.failure_detail else ""
     pause = min(RETRY_FIRST * (1 << min(allocation.attempts, 10)), RETRY_MAX)
     columns = {"retry_at": context.now + pause, "blocker": because[:BLOCKER_LENGTH]}
-    decision = moved(context, allocation, T.FAIL_TEARDOWN, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASE_FAILED))
+    decision = _moved(context, allocation, T.FAIL_TEARDOWN, columns, EventType.ALLOCATION_RELEASE_FAILED)
     return replace(decision, writes=(*decision.writes, *block_slots(slot for slot in snapshot.slots if slot.is_held)))
 
 
 def _release(context: DecisionContext, allocation: Allocation) -> Decision[Allocation]:
     columns = releasing_columns(context, allocation)
-    return moved(context, allocation, T.RELEASE, columns, (ACTOR_ACTION, EventType.ALLOCATION_RELEASING))
+    return _moved(context, allocation, T.RELEASE, columns, EventType.ALLOCATION_RELEASING)
 
 
 def _failed(context: DecisionContext, allocation: Allocation, code: str, detail: str) -> Decision[Allocation]:
@@ -306,10 +303,20 @@ def _failed(context: DecisionContext, allocation: Allocation, code: str, detail:
         "failure_detail": detail[:BLOCKER_LENGTH],
         "blocker": None,
     }
-    return moved(context, allocation, T.FAIL, columns, (ACTOR_ACTION, EventType.ALLOCATION_FAILED))
+    return _moved(context, allocation, T.FAIL, columns, EventType.ALLOCATION_FAILED)
 
 
-def _ended(context: DecisionContext, proof: TeardownProof, receipt_id: str | None) -> dict[str, object]:
+def _moved(
+    context: DecisionContext,
+    allocation: Allocation,
+    trigger: AllocationTrigger,
+    columns: Mapping[str, Any],
+    event: EventType,
+) -> Decision[Allocation]:
+    return moved(context, allocation, trigger, columns, action=ACTOR_ACTION, event=event)
+
+
+def _released_columns(context: DecisionContext, proof: TeardownProof, receipt_id: str | None) -> dict[str, object]:
     return {
         "released_at": context.now,
         "teardown_proof": proof.value,
@@ -320,7 +327,7 @@ def _ended(context: DecisionContext, proof: TeardownProof, receipt_id: str | Non
 
 
 def _setting(decision: Decision[Allocation], columns: Mapping[str, object]) -> Decision[Allocation]:
-    """The decision with further columns in its move."""
+    """The decision with more columns in its transition."""
     writes = tuple(
         replace(write, set={**write.set, **columns}) if isinstance(write, StateChange) else write
         for write in decision.writes
@@ -328,14 +335,14 @@ def _setting(decision: Decision[Allocation], columns: Mapping[str, object]) -> D
     return replace(decision, result=replace(decision.result, **columns), writes=writes)  # type: ignore[arg-type]
 
 
-def _another(
+def _next_task(
     context: DecisionContext, snapshot: AllocationSnapshot, type_: str, arguments: Mapping[str, Any]
 ) -> Decision[Allocation]:
-    """One more task of this kind, which the allocation waits for from now on."""
+    """Create one more task of this type, and let the allocation wait for it."""
     allocation = snapshot.allocation
     number = snapshot.tasks_made + 1
-    wish = _task_request(allocation, str(allocation.node_id), (type_, number), arguments)
-    task = make_task(_under(context, allocation), wish)
+    request = _task_request(allocation, str(allocation.node_id), arguments, type_=type_, number=number)
+    task = make_task(_under(context, allocation), request)
     columns = {"task_id": task.task.id, "attempts": allocation.attempts + 1}
     change = Update(
         "allocation", allocation.id, allocation.revision, columns, generation_expected=allocation.generation
@@ -356,14 +363,13 @@ def _with_task(decision: Decision[Allocation], task: NewTask) -> Decision[Alloca
 
 
 def _under(context: DecisionContext, allocation: Allocation) -> DecisionContext:
-    """What is done for an allocation is done under the correlation of whoever asked for it."""
+    """The context under the correlation id of the request that made the allocation."""
     return replace(context, correlation_id=allocation.correlation_id, trace_id=allocation.trace_id)
 
 
 def _task_request(
-    allocation: Allocation, node_id: str, step: tuple[str, int], arguments: Mapping[str, Any]
+    allocation: Allocation, node_id: str, arguments: Mapping[str, Any], *, type_: str, number: int
 ) -> TaskRequest:
-    type_, number = step
     return TaskRequest(
         tenant_id=allocation.tenant_id,
         project_id=allocation.project_id,
@@ -376,14 +382,16 @@ def _task_request(
     )
 
 
-def _sandbox(
+def _sandbox_arguments(
     allocation: Allocation,
     pick: PlacementPick,
     node: NodeFacts,
-    network: tuple[str, NodeNeighbour, Sequence[NodeNeighbour]],
+    *,
+    subnet: str,
+    address: str | None,
+    peers: Sequence[NodeNeighbour],
 ) -> dict[str, Any]:
-    """What the node is asked to make: the share of the machine that the slots are, and its place in the network."""
-    subnet, own, peers = network
+    """The sandbox to create: CPUs and memory in proportion to its slots, and its address in the project's network."""
     whole = allocation.shape == CapacityShape.BAREMETAL
     share = 1.0 if whole or not node.slots else allocation.gpu_count / node.slots
     pids = PIDS_MAX if whole else min(PIDS_MAX, PIDS_PER_GPU * max(1, allocation.gpu_count))
@@ -395,7 +403,7 @@ def _sandbox(
         "devices": [{"index": slot.index, "simulated": slot.simulated} for slot in pick.slots],
         "network": {
             "name": allocation.project_id,
-            "address": own.address,
+            "address": address,
             "subnet": subnet,
             "machine": whole,
         },
@@ -404,24 +412,24 @@ def _sandbox(
     }
 
 
-def _slot(pick: PlacementPick, seen: Any, now: datetime) -> Slot:
+def _slot(pick: PlacementPick, slot: Any, now: datetime) -> Slot:
     return Slot(
-        seen.id,
+        slot.id,
         pick.node_id,
-        seen.index,
-        seen.numa,
-        seen.gpu_model,
-        seen.memory_bytes,
-        seen.simulated,
+        slot.index,
+        slot.numa,
+        slot.gpu_model,
+        slot.memory_bytes,
+        slot.simulated,
         SlotStatus.FREE.value,
         None,
-        seen.revision,
+        slot.revision,
         now,
     )
 
 
-def _told(slots: Sequence[Slot]) -> list[dict[str, Any]]:
-    """What a tenant may know of the slots under its allocation."""
+def _public_slots(slots: Sequence[Slot]) -> list[dict[str, Any]]:
+    """What a tenant may see of the slots of its allocation."""
     return [
         {
             "index": slot.index,

@@ -1,9 +1,9 @@
 """Offers: the capacity that a project has, and the capacity that it could have.
 
-What it has are its active allocations. What it could have follows from the SKUs that policy lets it use and from the
-kinds of machines that there are: machines with the same GPUs and the same facts are one kind. Whether such a machine is
-free at this moment is not asked. A launch waits for its place, so what is occupied is no hindrance; and how much others
-occupy is nobody else's business, so nothing here depends on it.
+It has its active allocations. What it could have follows from the SKUs that policy allows and from the kinds of
+machines in the fleet: machines with the same GPUs and the same facts are one kind. Whether such a machine is free at
+the moment does not matter, for two reasons: a launch waits for its place, and a tenant must not learn how much others
+occupy.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,12 +15,12 @@ from mooring.core.catalog.policy import PolicyChain, PolicyRequest
 from mooring.core.fleet.allocation import SkuTerms
 
 TOGETHER_MAX: Final = 64
-"""How many allocations one offer has at the most."""
+"""The maximum number of allocations in one offer."""
 
 
 @dataclass(frozen=True, slots=True)
 class MachineKind:
-    """Machines that no app can tell apart."""
+    """Machines that are equal to every app."""
 
     region: str
     gpu_model: str
@@ -32,7 +32,7 @@ class MachineKind:
 
 @dataclass(frozen=True, slots=True)
 class HeldCapacity:
-    """An active allocation of the project; whether an instance stands in it already."""
+    """An active allocation of the project, and whether an instance uses it already."""
 
     capacity: Capacity
     occupied: bool = False
@@ -40,7 +40,7 @@ class HeldCapacity:
 
 @dataclass(frozen=True, slots=True)
 class PossibleCapacity:
-    """An allocation that the project could ask for, and how many of the same it could have beside it."""
+    """An allocation that the project could request, and how many equal ones it could have beside it."""
 
     sku: str
     capacity: Capacity
@@ -50,27 +50,30 @@ class PossibleCapacity:
 
 @dataclass(frozen=True, slots=True)
 class ProjectCapacity:
-    """What a project has and could have."""
-
     held: tuple[HeldCapacity, ...] = ()
     possible: tuple[PossibleCapacity, ...] = ()
 
     def offers_for(self, app: Compatibility, sku: str | None = None) -> tuple[Offer, ...]:
-        """Every offer that is worth comparing with what the app asks for; of one SKU alone where one is named."""
+        """Every offer that is worth comparing with the app's needs; only those of `sku` where it is given."""
         held = [each.capacity for each in self.held if app.shares_allocation or not each.occupied]
         offers = list(_held_offers(app, held)) if sku is None else []
-        # Only what the app asks about tells two kinds apart, so a fleet of many kinds is a few offers.
-        asked = {need.fact for need in app.needs}
-        seen: dict[tuple[object, ...], PossibleCapacity] = {}
+        # Kinds that differ only in facts the app does not ask about are one offer: a large fleet is a few offers.
+        asked_facts = {need.fact for need in app.needs}
+        by_facts: dict[tuple[object, ...], PossibleCapacity] = {}
         for each in self.possible:
             if sku is not None and each.sku != sku:
                 continue
-            facts = {name: value for name, value in each.capacity.facts.items() if name in asked}
-            told = replace(each, capacity=replace(each.capacity, facts=facts))
-            key = (told.capacity.shape, told.capacity.gpu_count, told.on_one_node, tuple(sorted(facts.items())))
-            before = seen.get(key)
-            seen[key] = told if before is None else replace(told, nodes=told.nodes + before.nodes)
-        for number, possible in enumerate(seen.values()):
+            facts = {name: value for name, value in each.capacity.facts.items() if name in asked_facts}
+            relevant = replace(each, capacity=replace(each.capacity, facts=facts))
+            key = (
+                relevant.capacity.shape,
+                relevant.capacity.gpu_count,
+                relevant.on_one_node,
+                tuple(sorted(facts.items())),
+            )
+            before = by_facts.get(key)
+            by_facts[key] = relevant if before is None else replace(relevant, nodes=relevant.nodes + before.nodes)
+        for number, possible in enumerate(by_facts.values()):
             offers += _possible_offers(app, possible, f"possible-{number}")
         return tuple(offers)
 
@@ -78,7 +81,7 @@ class ProjectCapacity:
 def possible_for(
     terms: Iterable[SkuTerms], kinds: Sequence[MachineKind], chain: PolicyChain
 ) -> tuple[PossibleCapacity, ...]:
-    """What the SKUs and the machines make possible, as far as policy allows; of each SKU the largest that fits."""
+    """What the SKUs and the machines make possible, as far as policy allows; the largest size of each SKU that fits."""
     found = []
     by_model: dict[str, list[MachineKind]] = {}
     for kind in kinds:
@@ -97,7 +100,7 @@ def possible_for(
 
 
 def _largest(shape: CapacityShape, counts: Sequence[int], kind: MachineKind) -> int:
-    """The most GPUs that one allocation has on such a machine; a whole machine is sold whole or not at all."""
+    """The most GPUs that one allocation can have on such a machine; baremetal is all of them or none."""
     if shape is CapacityShape.BAREMETAL:
         return kind.gpus if kind.gpus == kind.slots and kind.gpus in counts else 0
     return max((each for each in counts if each <= kind.gpus), default=0)
@@ -111,9 +114,9 @@ def _held_offers(app: Compatibility, held: Sequence[Capacity]) -> Iterator[Offer
     by_node: dict[str, list[Capacity]] = {}
     for each in held:
         by_node.setdefault(each.node, []).append(each)
-    for standing in by_node.values():
-        if len(standing) > 1:
-            yield tuple(standing[:TOGETHER_MAX])
+    for on_node in by_node.values():
+        if len(on_node) > 1:
+            yield tuple(on_node[:TOGETHER_MAX])
     if app.multi_node and len(by_node) > 1:
         yield tuple(held[:TOGETHER_MAX])
 

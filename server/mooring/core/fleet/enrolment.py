@@ -1,12 +1,12 @@
 """Enrolment: how a machine becomes a node.
 
-An admin asks for a one-time token. The agent makes its keys on the machine, signs the token's digest together with
-both of them, and sends the lot: the signature shows that it holds the key, and that nobody put another sealing key
-beside it. The token is good for one node. An agent that did not hear the answer asks again with the same keys and
-hears it again; with other keys the token is used up.
+An admin creates a one-time token. The agent generates its keys on the machine, signs the token's digest together with
+both public keys, and sends all of it: the signature proves that it holds the signing key, and that nobody replaced the
+sealing key. The token is good for one node. An agent that did not get the answer may repeat the request with the same
+keys and gets the same answer; with other keys the request is refused, because the token is used.
 
-A machine that was a node before comes with the key of a node that is retired, or names it. It is a new node, and what
-may be left of the old one is swept before it takes work.
+A machine that was a node before comes with the key of a retired node, or names that node. It becomes a new node, and
+the agent sweeps what may be left of the old one before it takes work.
 """
 
 import re
@@ -49,19 +49,19 @@ class EnrolmentToken:
 
 @dataclass(frozen=True, slots=True)
 class JoinRequest:
-    """What a machine says of itself when it joins; that it holds its key was checked before."""
+    """What a machine says about itself when it joins; the proof that it holds its key was verified before."""
 
     name: str
     host: HostKind
     labels: Mapping[str, str]
     signing_key: bytes
     sealing_key: bytes
-    previous_node_id: str | None = None  # the node that its agent's state is of
+    previous_node_id: str | None = None  # the node that wrote the state which its agent found
 
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentContext:
-    """What the platform knows of whoever joins: the token, the node that used it, and the node that it was before."""
+    """What the platform knows about the machine: its token, the node that used it, and the node that it was before."""
 
     token: EnrolmentToken | None
     node: Node | None = None
@@ -74,7 +74,7 @@ def proof_of(token_digest: bytes, signing_key: str, sealing_key: str) -> bytes:
 
 
 def check_labels(labels: Mapping[str, str], path: str = "labels") -> dict[str, str]:
-    """Labels are few and short."""
+    """Refuse too many labels, wrong names and long values."""
     if len(labels) > LABELS_MAX:
         raise validation.invalid(path, f"at most {LABELS_MAX} labels")
     for name, value in labels.items():
@@ -85,10 +85,10 @@ def check_labels(labels: Mapping[str, str], path: str = "labels") -> dict[str, s
 
 
 def create_enrolment_token(
-    context: DecisionContext, fresh: FreshToken, region: str, labels: Mapping[str, str], open_there: int
+    context: DecisionContext, fresh: FreshToken, region: str, labels: Mapping[str, str], open_count: int
 ) -> Decision[EnrolmentToken]:
-    """A token by which one machine may join, in this region and with these labels."""
-    if open_there >= TOKENS_OPEN_MAX:
+    """A token for one machine to join, in this region and with these labels."""
+    if open_count >= TOKENS_OPEN_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"at most {TOKENS_OPEN_MAX} tokens are open", {"limit": TOKENS_OPEN_MAX})
     token = EnrolmentToken(
         id=fresh.id,
@@ -99,17 +99,17 @@ def create_enrolment_token(
         created_at=context.now,
         expires_at=context.now + ENROLMENT_LIFETIME,
     )
-    told = {"region": token.region, "expires_at": token.expires_at.isoformat()}
+    summary = {"region": token.region, "expires_at": token.expires_at.isoformat()}
     return Decision(
         result=token,
         writes=(Insert("enrolment_token", asdict(token) | {"hash": fresh.hash}),),
-        events=(_token_happened(token, {"change": "created", **told}),),
-        audits=(AuditRecord("node.enrol", "enrolment_token", token.id, None, after=told),),
+        events=(_token_event(token, {"change": "created", **summary}),),
+        audits=(AuditRecord("node.enrol", "enrolment_token", token.id, None, after=summary),),
     )
 
 
 def revoke_enrolment_token(context: DecisionContext, token: EnrolmentToken) -> Decision[EnrolmentToken]:
-    """A token that nobody used is no longer good; a second time changes nothing."""
+    """Revoke a token that was not used; revoking it again changes nothing."""
     if token.used_at is not None:
         raise Refusal(Code.CONFLICT, f"{token.node_id} joined with it; retire the node", {"node_id": token.node_id})
     if token.revoked_at is not None:
@@ -117,13 +117,13 @@ def revoke_enrolment_token(context: DecisionContext, token: EnrolmentToken) -> D
     return Decision(
         result=replace(token, revoked_at=context.now, revision=token.revision + 1),
         writes=(Update("enrolment_token", token.id, token.revision, {"revoked_at": context.now}),),
-        events=(_token_happened(token, {"change": "revoked"}),),
+        events=(_token_event(token, {"change": "revoked"}),),
         audits=(AuditRecord("node.enrol", "enrolment_token", token.id, None, before={"revoked": False}),),
     )
 
 
 def enrol(context: DecisionContext, known: EnrolmentContext, joining: JoinRequest) -> Decision[Node]:
-    """A machine joins with its token, or hears again that it did; `context.actor` is the node that it becomes."""
+    """Join with a token, or repeat the answer of an earlier join; `context.actor` is the new node."""
     token = known.token
     if token is None:
         raise refused("the token is unknown")
@@ -136,7 +136,7 @@ def enrol(context: DecisionContext, known: EnrolmentContext, joining: JoinReques
     if token.expires_at <= context.now:
         raise refused("the token has expired")
     node = _joined(context, token, known, joining)
-    told = {
+    summary = {
         "name": node.name,
         "host": node.host,
         "region": node.region,
@@ -151,13 +151,12 @@ def enrol(context: DecisionContext, known: EnrolmentContext, joining: JoinReques
             Update("enrolment_token", token.id, token.revision, used),
             Insert("node", _row(node), (NODE,)),
         ),
-        events=(EventRecord(EventType.NODE_ENROLLED, "node", node.id, None, data=told),),
-        audits=(AuditRecord("node.enrol", "node", node.id, None, after=told),),
+        events=(EventRecord(EventType.NODE_ENROLLED, "node", node.id, None, data=summary),),
+        audits=(AuditRecord("node.enrol", "node", node.id, None, after=summary),),
     )
 
 
 def refused(detail: str) -> Refusal:
-    """Why a machine does not join."""
     return Refusal(Code.ENROLMENT_REFUSED, detail)
 
 
@@ -181,14 +180,15 @@ def _joined(context: DecisionContext, token: EnrolmentToken, known: EnrolmentCon
 
 
 def _is_same(node: Node, joining: JoinRequest) -> bool:
-    kept = (node.signing_key, node.sealing_key)
-    return kept == (joining.signing_key, joining.sealing_key) and node.status != NodeState.RETIRED
+    known_keys = (node.signing_key, node.sealing_key)
+
+    return known_keys == (joining.signing_key, joining.sealing_key) and node.status != NodeState.RETIRED
 
 
 def _row(node: Node) -> dict[str, object]:
-    born = ("status", "generation")
-    return {name: value for name, value in asdict(node).items() if name not in born}
+    set_by_lifecycle = ("status", "generation")
+    return {name: value for name, value in asdict(node).items() if name not in set_by_lifecycle}
 
 
-def _token_happened(token: EnrolmentToken, data: Mapping[str, object]) -> EventRecord:
+def _token_event(token: EnrolmentToken, data: Mapping[str, object]) -> EventRecord:
     return EventRecord(EventType.ENROLMENT_TOKEN_CHANGED, "enrolment_token", token.id, None, data=data)

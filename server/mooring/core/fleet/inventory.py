@@ -1,11 +1,11 @@
-"""What a node has, as its agent reports it, and what becomes of its slots.
+"""The inventory of a node, as its agent reports it, and what a report changes about its slots.
 
-An inventory is believed about the node that reports it and about nothing else. Each GPU becomes a slot. A report that
-is like the last one changes nothing. One that differs takes free slots away and adds new ones; but a slot that somebody
-has is never freed or changed by a report: what does not fit is a finding with a name, for an operator to look at.
+An agent is believed only about its own node. Each GPU becomes a slot. A report that equals the last one changes
+nothing. A different one removes free slots and adds new ones, but never frees or changes a slot that an allocation
+has: such a difference becomes a finding for an operator.
 
-The facts are what compatibility compares: some follow from the inventory, and the agent adds what else it found, under
-names that mean nothing to the platform.
+Compatibility compares facts. Some follow from the inventory; the agent adds others, and the platform does not
+interpret their names.
 """
 
 import math
@@ -50,7 +50,7 @@ _FACT: Final = re.compile(FACT_PATTERN)
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU, real or declared."""
+    """One GPU, real or simulated."""
 
     index: int
     numa: int
@@ -61,8 +61,6 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class NumaNode:
-    """One NUMA place of the machine."""
-
     index: int
     cpus: int
     memory_bytes: int
@@ -70,8 +68,6 @@ class NumaNode:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """What a machine has."""
-
     agent_version: str
     host: HostKind
     cpus: int
@@ -83,7 +79,7 @@ class Inventory:
     limits: Mapping[str, Fact] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
-        """As it is kept and shown: lists are sorted, so that two reports of the same are equal."""
+        """The stored form; lists are sorted, so that two reports of the same inventory are equal."""
         return {
             "agent_version": self.agent_version,
             "host": self.host.value,
@@ -99,19 +95,19 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class InventoryChange:
-    """What a report does to the slots of a node, and what it must not do."""
+    """Writes for the slots of a node, and findings for what must not be changed."""
 
     writes: tuple[Write, ...] = ()
     findings: tuple[dict[str, Any], ...] = ()
 
 
 def facts_of(node: Node) -> dict[str, Fact]:
-    """What compatibility may ask of a node; what follows from the inventory counts before what the agent calls so."""
+    """The facts of a node; a fact that follows from the inventory wins over the agent's fact of that name."""
     return facts_from(node.host, node.region, node.inventory)
 
 
 def facts_from(host: str, region: str, inventory: Mapping[str, Any] | None) -> dict[str, Fact]:
-    """The same, of a node of which no more is known than this."""
+    """The same, without the whole node."""
     inventory = inventory or {}
     gpus = inventory.get("gpus", [])
     facts: dict[str, Fact] = {
@@ -131,14 +127,14 @@ def facts_from(host: str, region: str, inventory: Mapping[str, Any] | None) -> d
 
 
 def capacity_of(node: Node, shape: CapacityShape, gpu_count: int) -> Capacity:
-    """An allocation on this node, as compatibility sees it."""
+    """An allocation on this node, in the terms of compatibility."""
     return Capacity(shape, gpu_count, node.id, facts_of(node))
 
 
 def report_inventory(
     context: DecisionContext, node: Node, slots: Sequence[Slot], inventory: Inventory
 ) -> Decision[Node]:
-    """Take what an agent reports about its own node; the first report makes the node ready."""
+    """Record an agent's report about its own node; the first report makes the node ready."""
     if node.status == NodeState.RETIRED:
         raise Refusal(Code.ILLEGAL_TRANSITION, "the node is retired", {"state": node.status, "allowed": []})
     check_inventory(inventory)
@@ -152,7 +148,7 @@ def report_inventory(
         return Decision(result=node)
     columns: dict[str, Any] = {"inventory": document, "inventory_at": context.now, "findings": findings, "host": host}
     changed = replace(node, **columns)
-    told: dict[str, Any] = {"change": "ready" if is_new else "inventory", **_summary(document, findings)}
+    summary: dict[str, Any] = {"change": "ready" if is_new else "inventory", **_summary(document, findings)}
     write: Write
     if is_new:
         edge = NODE.step(NodeState.ENROLLED, NodeTrigger.REPORT_READY)
@@ -164,21 +160,21 @@ def report_inventory(
     return Decision(
         result=changed,
         writes=(write, *reconciled.writes),
-        events=(EventRecord(EventType.NODE_CHANGED, "node", node.id, None, data={"name": node.name, **told}),),
-        audits=(AuditRecord("agent.report", "node", node.id, None, after=told),),
+        events=(EventRecord(EventType.NODE_CHANGED, "node", node.id, None, data={"name": node.name, **summary}),),
+        audits=(AuditRecord("agent.report", "node", node.id, None, after=summary),),
     )
 
 
 def reconcile_slots(
     context: DecisionContext, node_id: str, slots: Sequence[Slot], gpus: Sequence[Gpu]
 ) -> InventoryChange:
-    """Slots as the GPUs that are there, but for those that somebody has."""
-    there = {slot.index: slot for slot in slots}
+    """Make the slots equal to the reported GPUs, except slots that an allocation has."""
+    known = {slot.index: slot for slot in slots}
     reported = {gpu.index: gpu for gpu in gpus}
     writes: list[Write] = []
     findings: list[dict[str, Any]] = []
-    for index in sorted(there.keys() | reported.keys()):
-        slot, gpu = there.get(index), reported.get(index)
+    for index in sorted(known.keys() | reported.keys()):
+        slot, gpu = known.get(index), reported.get(index)
         if slot is None and gpu is not None:
             writes.append(_new_slot(context, node_id, gpu))
         elif slot is not None and gpu is None:
@@ -186,7 +182,7 @@ def reconcile_slots(
                 writes.append(Remove("slot", slot.id, slot.revision))
             else:
                 findings.append(_finding("gpu_missing", f"GPU {index} is {slot.status} and is not reported", slot))
-        elif slot is not None and gpu is not None and _columns(gpu) != _kept(slot):
+        elif slot is not None and gpu is not None and _columns(gpu) != _slot_columns(slot):
             if slot.status == SlotStatus.FREE:
                 writes.append(Update("slot", slot.id, slot.revision, _columns(gpu)))
             else:
@@ -196,13 +192,13 @@ def reconcile_slots(
 
 
 def check_inventory(inventory: Inventory) -> None:
-    """Bounds on everything, and no GPU twice."""
+    """Refuse values out of bounds and repeated indexes."""
     validation.display_name(inventory.agent_version, "agent_version", VERSION_MAX)
     _bounded("cpus", inventory.cpus, CPUS_MAX)
     _bounded("memory_bytes", inventory.memory_bytes, BYTES_MAX)
-    _few("gpus", len(inventory.gpus), GPUS_MAX)
-    _few("numa", len(inventory.numa), NUMA_MAX)
-    _few("addresses", len(inventory.addresses), ADDRESSES_MAX)
+    _at_most("gpus", len(inventory.gpus), GPUS_MAX)
+    _at_most("numa", len(inventory.numa), NUMA_MAX)
+    _at_most("addresses", len(inventory.addresses), ADDRESSES_MAX)
     for path, listed in (("gpus", [gpu.index for gpu in inventory.gpus]), ("numa", [n.index for n in inventory.numa])):
         if len(set(listed)) != len(listed):
             raise validation.invalid(path, "each index once")
@@ -211,10 +207,10 @@ def check_inventory(inventory: Inventory) -> None:
         _bounded("gpus.numa", gpu.numa, NUMA_MAX * 8)
         _bounded("gpus.memory_bytes", gpu.memory_bytes, BYTES_MAX)
         validation.display_name(gpu.model, "gpus.model", MODEL_MAX)
-    for place in inventory.numa:
-        _bounded("numa.index", place.index, NUMA_MAX * 8)
-        _bounded("numa.cpus", place.cpus, CPUS_MAX)
-        _bounded("numa.memory_bytes", place.memory_bytes, BYTES_MAX)
+    for numa in inventory.numa:
+        _bounded("numa.index", numa.index, NUMA_MAX * 8)
+        _bounded("numa.cpus", numa.cpus, CPUS_MAX)
+        _bounded("numa.memory_bytes", numa.memory_bytes, BYTES_MAX)
     for address in inventory.addresses:
         _address(address)
     _check_facts("facts", inventory.facts)
@@ -222,14 +218,14 @@ def check_inventory(inventory: Inventory) -> None:
 
 
 def _check_facts(path: str, facts: Mapping[str, Fact]) -> None:
-    _few(path, len(facts), FACTS_MAX)
+    _at_most(path, len(facts), FACTS_MAX)
     for name, value in facts.items():
         if not _FACT.fullmatch(name):
             raise validation.invalid(path, "names of 1 to 63 lower-case letters, digits, `_`, `.` and `-`")
         if isinstance(value, str):
             validation.remark(value, f"{path}.{name}", FACT_TEXT_MAX)
         elif not math.isfinite(value) or abs(value) > BYTES_MAX:
-            raise validation.invalid(f"{path}.{name}", "a number that is not beyond all bounds")
+            raise validation.invalid(f"{path}.{name}", f"a finite number of at most {BYTES_MAX}")
 
 
 def _address(text: str) -> None:
@@ -244,18 +240,18 @@ def _bounded(path: str, number: int, most: int) -> None:
         raise validation.invalid(path, f"0 to {most}")
 
 
-def _few(path: str, count: int, most: int) -> None:
+def _at_most(path: str, count: int, most: int) -> None:
     if count > most:
         raise validation.invalid(path, f"at most {most}")
 
 
 def _host(node: Node, slots: Sequence[Slot], host: HostKind) -> tuple[str, list[dict[str, Any]]]:
-    """Another kind of host is taken when nobody stands on the node: a sandbox outlives its agent, not its host."""
+    """Accept another kind of host only while no slot is held: a sandbox outlives its agent, but not its host."""
     if host.value == node.host:
         return node.host, []
     if not any(slot.is_held for slot in slots):
         return host.value, []
-    detail = f"the agent came back as {host}, and what it holds was made as {node.host}"
+    detail = f"the agent now reports host {host}, but its sandboxes were made with host {node.host}"
     return node.host, [{"code": "host_changed", "detail": detail}]
 
 
@@ -275,7 +271,7 @@ def _columns(gpu: Gpu) -> dict[str, object]:
     return {"numa": gpu.numa, "gpu_model": gpu.model, "memory_bytes": gpu.memory_bytes, "simulated": gpu.simulated}
 
 
-def _kept(slot: Slot) -> dict[str, object]:
+def _slot_columns(slot: Slot) -> dict[str, object]:
     return {
         "numa": slot.numa,
         "gpu_model": slot.gpu_model,

@@ -1,7 +1,7 @@
 """Node: a machine whose agent dials out to the platform.
 
-The state says whether the platform gives it new work. Whether it can be reached, and since when, is
-observed beside the state. Retiring revokes its key; with live allocations that is done only by a write-off.
+The state says whether the platform gives it new work. Whether the node is reachable is observed separately
+(`unreachable_since`). Retiring a node revokes its key; a node with live allocations is retired only by a write-off.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,27 +42,29 @@ S, T = NodeState, NodeTrigger
 NODE = Lifecycle(
     name="node",
     about="A machine whose agent dials out to the platform. "
-    "Whether it can be reached, and since when, is observed beside the state.",
+    "Whether it is reachable, and since when it is not, is observed separately.",
     states=NodeState,
     triggers=NodeTrigger,
     initial=S.ENROLLED,
     meaning={
-        S.ENROLLED: "its key is known; its agent has not reported what it has",
+        S.ENROLLED: "its key is registered; its agent has not reported its inventory yet",
         S.READY: "it takes new allocations",
-        S.DRAINING: "it takes no new allocations, and those that it has come to their end",
+        S.DRAINING: "it takes no new allocations and waits until those it has are released",
         S.DRAINED: "it has no allocations and takes none",
-        S.RETIRED: "gone for ever: its key is revoked and its slots are out of use",
+        S.RETIRED: "gone for good: its key is revoked and its slots are out of use",
     },
     edges=(
-        Transition(S.ENROLLED, T.REPORT_READY, S.READY, Who.AGENT, "Its agent proved its key and told its slots."),
-        Transition(S.ENROLLED, T.RETIRE, S.RETIRED, Who.ADMIN, "It will not come into use after all."),
+        Transition(S.ENROLLED, T.REPORT_READY, S.READY, Who.AGENT, "Its agent proved its key and reported its slots."),
+        Transition(S.ENROLLED, T.RETIRE, S.RETIRED, Who.ADMIN, "It is removed before it was ever used."),
         Transition(S.READY, T.DRAIN, S.DRAINING, Who.ADMIN, "An operator wants it empty, for repair or for good."),
-        Transition(S.READY, T.RETIRE, S.RETIRED, Who.ADMIN, "It goes at once: empty, or by write-off."),
+        Transition(
+            S.READY, T.RETIRE, S.RETIRED, Who.ADMIN, "It is removed at once: it is empty, or it is written off."
+        ),
         Transition(S.DRAINING, T.FINISH_DRAIN, S.DRAINED, Who.WORKER, "Its last allocation is released."),
-        Transition(S.DRAINING, T.RESUME, S.READY, Who.ADMIN, "An operator takes the drain back in time."),
-        Transition(S.DRAINING, T.RETIRE, S.RETIRED, Who.ADMIN, "It is lost while it drains, and is written off."),
+        Transition(S.DRAINING, T.RESUME, S.READY, Who.ADMIN, "An operator cancels the drain."),
+        Transition(S.DRAINING, T.RETIRE, S.RETIRED, Who.ADMIN, "It was lost during the drain and is written off."),
         Transition(S.DRAINED, T.RESUME, S.READY, Who.ADMIN, "An operator puts it back to work."),
-        Transition(S.DRAINED, T.RETIRE, S.RETIRED, Who.ADMIN, "It is empty, so taking it out disturbs nobody."),
+        Transition(S.DRAINED, T.RETIRE, S.RETIRED, Who.ADMIN, "It is empty, so nobody is affected."),
     ),
     requires={
         S.READY: frozenset({"inventory"}),
@@ -74,7 +76,7 @@ NODE = Lifecycle(
 
 
 class HostKind(StrEnum):
-    """How an agent keeps sandboxes apart."""
+    """How an agent isolates sandboxes."""
 
     NAMESPACE = "namespace"
     PROCESS = "process"
@@ -84,14 +86,12 @@ class HostKind(StrEnum):
 HOST_MEANING: Final[Mapping[HostKind, str]] = {
     HostKind.NAMESPACE: "each sandbox has a root, a network and processes of its own; the agent runs as root",
     HostKind.PROCESS: "no isolation: the node takes one project only",
-    HostKind.SIMULATED: "nothing is run: sandboxes are made in memory, to try the platform at scale",
+    HostKind.SIMULATED: "runs nothing: sandboxes exist in memory, to test the platform at scale",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine whose agent dials out."""
-
     id: str
     name: str
     host: str
@@ -118,13 +118,13 @@ class Node:
 
     @property
     def takes_work(self) -> bool:
-        """Whether new allocations may be placed here; the same is asked again by the database when one is."""
+        """Whether new allocations may be placed here; the database checks the same again for each placement."""
         return self.status == NodeState.READY and not self.sweep_due and self.unreachable_since is None
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOff:
-    """What an admin answers for who gives up a machine: why, and what may still be on it."""
+    """What an admin states and answers for: why the machine is given up, and what may still be on it."""
 
     reason: str
     may_be_left: str
@@ -136,16 +136,16 @@ _CHANGE: Final[Mapping[NodeTrigger, str]] = {
     NodeTrigger.FINISH_DRAIN: "drained",
     NodeTrigger.RESUME: "resumed",
 }
-"""How an event names a transition."""
+"""The value of `change` in the event of a transition."""
 
 
 def why_no_work(node: Node, allocations: int = 0) -> list[dict[str, str]]:
     """Why a node takes no new allocations; empty when it does."""
     reasons = []
     if node.status == NodeState.ENROLLED:
-        reasons.append(("inventory_missing", "its agent has not reported what it has"))
+        reasons.append(("inventory_missing", "its agent has not reported its inventory"))
     if node.status == NodeState.DRAINING:
-        reasons.append(("draining", f"an operator drains it; {allocations} allocations are left"))
+        reasons.append(("draining", f"an operator is draining it; {allocations} allocations are left"))
     if node.status == NodeState.DRAINED:
         reasons.append(("drained", "an operator drained it; `resume` puts it back to work"))
     if node.status == NodeState.RETIRED:
@@ -153,77 +153,79 @@ def why_no_work(node: Node, allocations: int = 0) -> list[dict[str, str]]:
     elif node.unreachable_since is not None:
         reasons.append(("unreachable", f"it is unreachable since {node.unreachable_since.isoformat()}"))
     if node.sweep_due and node.status != NodeState.RETIRED:
-        reasons.append(("sweep_due", "it was here before; what is left of that is swept before it takes work"))
+        reasons.append(
+            ("sweep_due", "it was a node before; its agent must sweep what is left of that before it takes work")
+        )
     return [{"code": code, "detail": detail} for code, detail in reasons]
 
 
 def drain_node(context: DecisionContext, node: Node) -> Decision[Node]:
-    """No new allocations from now on; those that are there come to their end."""
+    """Take no new allocations; those that are there run until they are released."""
     return _move(context, node, NodeTrigger.DRAIN, "node.drain")
 
 
 def resume_node(context: DecisionContext, node: Node) -> Decision[Node]:
-    """Take a drain back, whether it has finished or not."""
+    """Cancel a drain, finished or not."""
     return _move(context, node, NodeTrigger.RESUME, "node.drain")
 
 
 def finish_drain(context: DecisionContext, node: Node) -> Decision[Node]:
-    """The last allocation of a draining node is released."""
+    """End the drain of a node whose last allocation is released."""
     return _move(context, node, NodeTrigger.FINISH_DRAIN, "node.drain")
 
 
 def retire_node(
     context: DecisionContext, node: Node, slots: Sequence[Slot], allocation_ids: Sequence[str], reason: str
 ) -> Decision[Node]:
-    """An empty node goes for ever, and its key counts no more."""
+    """Retire an empty node for good, and revoke its key."""
     edge = NODE.step(NodeState(node.status), NodeTrigger.RETIRE)
     if allocation_ids or any(slot.is_held for slot in slots):
         raise Refusal(
             Code.NOT_EMPTY,
-            f"{node.name} has {len(allocation_ids)} allocations: drain it and wait, or write it off if it is gone",
+            f"{node.name} has {len(allocation_ids)} allocations: drain it and wait, or write it off if it is lost",
             {"allocation_ids": list(allocation_ids)[:NAMED_MAX]},
         )
-    return _retired(context, node, slots, (edge, validation.reason(reason), None))
+    return _retired(context, node, slots, edge, reason=validation.reason(reason), may_be_left=None)
 
 
 def write_off_node(context: DecisionContext, node: Node, slots: Sequence[Slot], stated: WriteOff) -> Decision[Node]:
-    """A lost machine is given up: the node is retired with all that it holds, and its slots are never used again.
+    """Give up a lost machine: retire the node with all that it holds, and never use its slots again.
 
-    Only the node, its key and its slots are dealt with here. An allocation on a node that was written off ends by
-    its own `write_off`, which the state of this node allows.
+    This covers only the node, its key and its slots. An allocation on a written-off node ends by its own `write_off`
+    transition, which the state of this node allows.
     """
     edge = NODE.step(NodeState(node.status), NodeTrigger.RETIRE)
     left = validation.remark(stated.may_be_left, "may_be_left", 1000)
     if not left:
         raise validation.invalid("may_be_left", "say what may still be on the machine; `nothing` is an answer")
-    return _retired(context, node, slots, (edge, validation.reason(stated.reason), left))
+    return _retired(context, node, slots, edge, reason=validation.reason(stated.reason), may_be_left=left)
 
 
 def finish_sweep(context: DecisionContext, node: Node) -> Decision[Node]:
-    """The node was looked through and nothing foreign is left on it: it may take work."""
+    """The agent has swept the node, so nothing unknown is left on it: it may take work."""
     if not node.sweep_due or node.status == NodeState.RETIRED:
         return Decision(result=node)
     swept = {"sweep_due": False}
     return Decision(
         result=replace(node, revision=node.revision + 1, sweep_due=False),
         writes=(Update("node", node.id, node.revision, swept),),
-        events=(_happened(node, EventType.NODE_CHANGED, {"change": "swept"}),),
+        events=(_node_event(node, EventType.NODE_CHANGED, {"change": "swept"}),),
         audits=(AuditRecord("agent.report", "node", node.id, None, after=swept),),
     )
 
 
 def mark_unreachable(context: DecisionContext, nodes: Sequence[Node]) -> Decision[tuple[Node, ...]]:
-    """These were not heard of for too long."""
+    """Mark nodes whose last heartbeat is too old."""
     return _marked(nodes, EventType.NODE_UNREACHABLE)
 
 
 def mark_reachable(context: DecisionContext, nodes: Sequence[Node]) -> Decision[tuple[Node, ...]]:
-    """These are heard of again."""
+    """Clear the mark of nodes that send heartbeats again."""
     return _marked(nodes, EventType.NODE_REACHABLE)
 
 
 def _marked(nodes: Sequence[Node], event: EventType) -> Decision[tuple[Node, ...]]:
-    """A node is unreachable since it was last seen: that moment is the database's, as the measure is."""
+    """A node is unreachable since its last heartbeat, both by the database's clock."""
     marked = tuple(
         replace(
             node,
@@ -232,7 +234,7 @@ def _marked(nodes: Sequence[Node], event: EventType) -> Decision[tuple[Node, ...
         )
         for node in nodes
     )
-    told = [
+    summaries = [
         {"last_seen_at": _text(before.last_seen_at), "unreachable_since": _text(before.unreachable_since)}
         for before in nodes
     ]
@@ -242,7 +244,7 @@ def _marked(nodes: Sequence[Node], event: EventType) -> Decision[tuple[Node, ...
         writes=tuple(
             Update("node", node.id, node.revision - 1, {"unreachable_since": node.unreachable_since}) for node in marked
         ),
-        events=tuple(_happened(node, event, data) for node, data in zip(nodes, told, strict=True)),
+        events=tuple(_node_event(node, event, data) for node, data in zip(nodes, summaries, strict=True)),
         audits=tuple(
             AuditRecord("node.watch", "node", node.id, None, after={"reachable": reachable}) for node in nodes
         ),
@@ -254,7 +256,7 @@ def _move(context: DecisionContext, node: Node, trigger: NodeTrigger, action: st
     return Decision(
         result=replace(node, status=edge.target.value, generation=node.generation + 1),
         writes=(StateChange("node", node.id, NODE, edge, node.generation, None),),
-        events=(_happened(node, EventType.NODE_CHANGED, {"change": _CHANGE[trigger], "status": edge.target.value}),),
+        events=(_node_event(node, EventType.NODE_CHANGED, {"change": _CHANGE[trigger], "status": edge.target.value}),),
         audits=(
             AuditRecord(
                 action, "node", node.id, None, before={"status": node.status}, after={"status": edge.target.value}
@@ -267,9 +269,11 @@ def _retired(
     context: DecisionContext,
     node: Node,
     slots: Sequence[Slot],
-    how: tuple[Transition[NodeState, NodeTrigger], str, str | None],
+    edge: Transition[NodeState, NodeTrigger],
+    *,
+    reason: str,
+    may_be_left: str | None,
 ) -> Decision[Node]:
-    edge, reason, may_be_left = how
     written_off_at = None if may_be_left is None else context.now
     columns: dict[str, Any] = {
         "retired_at": context.now,
@@ -278,7 +282,7 @@ def _retired(
         "may_be_left": may_be_left,
         "sweep_due": False,
     }
-    told = {
+    summary = {
         "written_off": may_be_left is not None,
         "reason": reason,
         "may_be_left": may_be_left,
@@ -291,12 +295,14 @@ def _retired(
             StateChange("node", node.id, NODE, edge, node.generation, None, columns),
             *quarantine_slots(slots),
         ),
-        events=(_happened(node, EventType.NODE_RETIRED, told),),
-        audits=(AuditRecord(action, "node", node.id, None, before={"status": node.status}, after=told, reason=reason),),
+        events=(_node_event(node, EventType.NODE_RETIRED, summary),),
+        audits=(
+            AuditRecord(action, "node", node.id, None, before={"status": node.status}, after=summary, reason=reason),
+        ),
     )
 
 
-def _happened(node: Node, event: EventType, data: Mapping[str, object]) -> EventRecord:
+def _node_event(node: Node, event: EventType, data: Mapping[str, object]) -> EventRecord:
     return EventRecord(event, "node", node.id, None, data={"name": node.name, **data})
 
 

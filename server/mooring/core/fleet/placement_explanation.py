@@ -1,9 +1,8 @@
 """Why a request does not fit, and the smallest change that would make it fit.
 
-Candidates are looked at by class, a region at a time: how many machines there are of the kind, how many of them take
-nothing new and why, and how near the best of them comes. A change that is proposed was tried on the board: another
-region, fewer GPUs, whole machines in place of a slice; where nothing that is there would do, it says how much would
-have to become free.
+Candidates are grouped by region: how many machines have the GPU model, how many of them take no new allocations and
+why, and how close the best of them comes. A proposed change was tried on the board first: another region, then fewer
+GPUs. When nothing in the fleet would fit, the explanation says how much would have to become free.
 """
 
 from collections import Counter
@@ -19,17 +18,17 @@ CLASSES_MAX: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class CandidateClass:
-    """The machines of one region that could be meant, and why none of them does."""
+    """The machines of one region with the right GPU model, and why none of them fits."""
 
     region: str
     machines: int
     because: str
-    change: str  # what would make one of them do; empty where nothing would
+    change: str  # what would make one of them fit; empty when nothing would
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementExplanation:
-    """Whether it fits now; if not, why, class by class, and the smallest change."""
+    """Whether it fits now; if not, why, and the smallest change that would make it fit."""
 
     fits: bool
     because: str = ""
@@ -39,7 +38,7 @@ class PlacementExplanation:
 
 @dataclass(frozen=True, slots=True)
 class AllowedChoices:
-    """What the caller could ask for instead: regions that are allowed to him, counts that the SKU is offered in."""
+    """What the caller could request instead: the regions they may use, and the GPU counts of the SKU."""
 
     regions: tuple[str, ...] = ()
     gpu_counts: tuple[int, ...] = ()
@@ -48,7 +47,7 @@ class AllowedChoices:
 def explain(
     board: PlacementBoard, requests: Sequence[PlacementRequest], choices: AllowedChoices
 ) -> PlacementExplanation:
-    """The answer for one allocation, or for a group that has to be on one machine."""
+    """Explain one allocation, or a group that must share a machine."""
     if _contradicts(requests):
         because = "whole machines do not share one machine"
         return PlacementExplanation(False, because, "a group without same_node")
@@ -58,7 +57,7 @@ def explain(
     classes = tuple(_classes(board, requests))
     because = "; ".join(f"{each.region}: {each.because}" for each in classes)
     if not classes:
-        because = f"no machine with {_kind(first)} is there"
+        because = f"the fleet has no machine with {_kind(first)}"
     return PlacementExplanation(False, because, _smallest(board, requests, choices, classes), classes[:CLASSES_MAX])
 
 
@@ -73,18 +72,18 @@ def _kind(request: PlacementRequest) -> str:
 def _classes(board: PlacementBoard, requests: Sequence[PlacementRequest]) -> Iterator[CandidateClass]:
     first = requests[0]
     by_region: dict[str, list[BoardNode]] = {}
-    for standing in board:
-        models = {slot.gpu_model for slot in standing.node.slots} or {""}
-        asked = first.node_id is None or first.node_id == standing.node.id
-        if asked and first.gpu_model in models and (first.regions is None or standing.node.region in first.regions):
-            by_region.setdefault(standing.node.region, []).append(standing)
+    for entry in board:
+        models = {slot.gpu_model for slot in entry.node.slots} or {""}
+        wanted = first.node_id is None or first.node_id == entry.node.id
+        if wanted and first.gpu_model in models and (first.regions is None or entry.node.region in first.regions):
+            by_region.setdefault(entry.node.region, []).append(entry)
     for region, machines in sorted(by_region.items()):
         because, change = _nearest(machines, requests)
         yield CandidateClass(region, len(machines), because, change)
 
 
 def _nearest(machines: list[BoardNode], requests: Sequence[PlacementRequest]) -> tuple[str, str]:
-    """Why none of these machines does, and what would have to change at the one that comes nearest."""
+    """Why none of these machines fits, and what would have to change at the closest one."""
     first = requests[0]
     open_, closed = [], Counter[str]()
     for each in machines:
@@ -93,46 +92,46 @@ def _nearest(machines: list[BoardNode], requests: Sequence[PlacementRequest]) ->
             closed[reason] += 1
         else:
             open_.append(each)
-    out = ", ".join(f"{count} {reason}" for reason, count in sorted(closed.items()))
+    unusable = ", ".join(f"{count} {reason}" for reason, count in sorted(closed.items()))
     if not open_:
-        return f"no machine takes it now ({out})", _reopened(closed)
-    beside = f" ({out})" if out else ""
+        return f"no machine takes it now ({unusable})", _reopened(closed)
+    note = f" ({unusable})" if unusable else ""
     if first.shape is CapacityShape.BAREMETAL:
-        return _whole_because(open_, first, beside)
+        return _whole_because(open_, first, note)
     wanted = sum(each.gpu_count for each in requests)
     most = max(each.free_count(first.gpu_model) for each in open_)
     free = sum(each.free_count(first.gpu_model) for each in open_)
     together = " together" if len(requests) > 1 else ""
-    because = f"{wanted} GPUs on one machine are asked for{together}, at most {most} are free on one, {free} in all"
+    because = f"{wanted} GPUs on one machine are requested{together}, at most {most} are free on one, {free} in all"
     missing = wanted - most
-    return because + beside, f"{missing} more GPU{'' if missing == 1 else 's'} on one machine"
+    return because + note, f"{missing} more GPU{'' if missing == 1 else 's'} on one machine"
 
 
-def _whole_because(machines: list[BoardNode], request: PlacementRequest, beside: str) -> tuple[str, str]:
+def _whole_because(machines: list[BoardNode], request: PlacementRequest, note: str) -> tuple[str, str]:
     fitting = [each for each in machines if len(each.node.slots) == request.gpu_count]
     if not fitting:
         sizes = sorted({len(each.node.slots) for each in machines})
         listed = ", ".join(str(size) for size in sizes)
-        return f"its machines have {listed} GPUs, not {request.gpu_count}{beside}", f"machines of {listed} GPUs"
+        return f"its machines have {listed} GPUs, not {request.gpu_count}{note}", f"machines of {listed} GPUs"
     used = sum(1 for each in fitting if each.projects or each.exclusive)
     because = f"none of {len(fitting)} machines of {request.gpu_count} GPUs is idle: {used} in use"
     blocked = len(fitting) - used
     if blocked:
         because += f", {blocked} with blocked slots"
-    return because + beside, "an idle machine"
+    return because + note, "an idle machine"
 
 
-def _closed_because(standing: BoardNode, request: PlacementRequest) -> str:
-    """Why a machine is no candidate, whatever is free on it; empty where it is one."""
-    if standing.node.refuses:
-        return standing.node.refuses
-    if not suits(standing.node, replace(request, regions=None)):
-        missing = next(need for need in request.needs if not need.met_by(standing.node.facts))
+def _closed_because(entry: BoardNode, request: PlacementRequest) -> str:
+    """Why a machine cannot be used, whatever is free on it; empty when it can."""
+    if entry.node.refuses:
+        return entry.node.refuses
+    if not suits(entry.node, replace(request, regions=None)):
+        missing = next(need for need in request.needs if not need.met_by(entry.node.facts))
         return f"without {missing}"
-    owner = standing.owner()
+    owner = entry.owner()
     if owner is not None and owner != request.project_id:
         return "of another project"
-    if standing.exclusive and request.shape is CapacityShape.GPU_SLICE:
+    if entry.exclusive and request.shape is CapacityShape.GPU_SLICE:
         return "taken as a whole"
     return ""
 
@@ -152,7 +151,7 @@ def _smallest(
     choices: AllowedChoices,
     classes: tuple[CandidateClass, ...],
 ) -> str:
-    """What was seen to fit comes first: another region, then fewer GPUs; then what would have to become free."""
+    """First what fits on the board: another region, then fewer GPUs; then what would have to become free."""
     first = requests[0]
     if first.node_id is None and first.regions is not None:
         for region in choices.regions:
@@ -172,11 +171,11 @@ def _smallest(
 
 
 def _free_in(board: PlacementBoard, region: str, request: PlacementRequest) -> str:
-    there = [each for each in board if each.node.region == region and each.takes(request.project_id)]
+    in_region = [each for each in board if each.node.region == region and each.takes(request.project_id)]
     if request.shape is CapacityShape.BAREMETAL:
-        idle = sum(1 for each in there if each.whole_of() == request.gpu_model)
+        idle = sum(1 for each in in_region if each.whole_of() == request.gpu_model)
         return f"{idle} idle"
-    return f"{sum(each.free_count(request.gpu_model) for each in there)} free"
+    return f"{sum(each.free_count(request.gpu_model) for each in in_region)} free"
 
 
 def _number(change: str) -> int:

@@ -1,11 +1,11 @@
 """A project's network on a node: one subnet for each project on each machine, one address for each sandbox.
 
-Sandboxes of one project on one machine reach each other; those of two projects never do, since they are in two
-networks. A subnet is the project's as long as something of it stands on the machine, and is kept afterwards until
-another project needs one and no fresh one is left. Every placement that uses a network touches its row, so that it is
-not handed on while somebody moves in; that no two have one address is said by the database as well.
+Sandboxes of one project on one machine reach each other; those of two projects never do, because they are in different
+networks. A subnet belongs to the project while the project has an allocation on the machine, and stays reserved for it
+until another project needs a subnet and no unused one is left. Every placement updates the row of its network, so that
+a network cannot be reassigned while a sandbox moves in; the database also refuses two equal addresses.
 
-A machine that keeps no two projects apart has a single network, and so takes one project at a time.
+A machine that cannot isolate projects has a single network, and so takes one project at a time.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from mooring.core.kernel.decision import DecisionContext, Insert, Update
 from mooring.core.kernel.ids import Prefix
 
 POOL: Final = "10.64.0.0/10"
-"""Where subnets come from, unless a node's label `network_pool` names another part of 10.0.0.0/8."""
+"""The pool of subnets, unless a node's label `network_pool` names another part of 10.0.0.0/8."""
 POOL_LABEL: Final = "network_pool"
 SUBNET_BITS: Final = 24
 FIRST_HOST: Final = 2  # the first address is the machine's own
@@ -29,7 +29,7 @@ _PRIVATE: Final = IPv4Network("10.0.0.0/8")
 
 @dataclass(frozen=True, slots=True)
 class ProjectNetwork:
-    """A subnet of a node, and the project that it was given to last."""
+    """A subnet of a node, and the project that had it last."""
 
     id: str
     node_id: str
@@ -42,7 +42,7 @@ class ProjectNetwork:
 
 @dataclass(frozen=True, slots=True)
 class NodeNeighbour:
-    """Something that stands on the node."""
+    """An allocation on the same node."""
 
     allocation_id: str
     project_id: str
@@ -52,7 +52,7 @@ class NodeNeighbour:
 
 @dataclass(frozen=True, slots=True)
 class NodeNetworks:
-    """All networks of a node, and who is in them."""
+    """All networks of a node, and the allocations in them."""
 
     networks: tuple[ProjectNetwork, ...] = ()
     neighbours: tuple[NodeNeighbour, ...] = ()
@@ -60,7 +60,7 @@ class NodeNetworks:
 
 @dataclass(frozen=True, slots=True)
 class NetworkPlan:
-    """The subnet of a project on a node, fresh addresses in it, and the row that makes it so."""
+    """The subnet of a project on a node, new addresses in it, and the write that reserves it."""
 
     subnet: str
     addresses: tuple[str, ...]
@@ -69,7 +69,7 @@ class NetworkPlan:
 
 
 def pool_of(label: str | None) -> IPv4Network:
-    """The part of 10.0.0.0/8 that a node takes its subnets from; a label that is no such part is not heeded."""
+    """The part of 10.0.0.0/8 that a node takes its subnets from; an invalid label is ignored."""
     try:
         pool = IPv4Network(label or POOL)
     except ValueError:
@@ -80,24 +80,25 @@ def pool_of(label: str | None) -> IPv4Network:
 
 def plan_network(
     context: DecisionContext,
-    home: tuple[str, str, str],
-    seen: NodeNetworks,
+    present: NodeNetworks,
     pool: IPv4Network,
     count: int,
     *,
+    node_id: str,
+    tenant_id: str,
+    project_id: str,
     single: bool,
 ) -> NetworkPlan | None:
-    """Where `count` new sandboxes of a project go on a node; none where there is no room.
+    """Addresses for `count` new sandboxes of a project on a node; None when there is no room.
 
-    `home` is node, tenant and project. With `single` the node has one network for all of its life.
+    With `single` the node has one network for all of its life.
     """
-    node_id, tenant_id, project_id = home
-    own = next((each for each in seen.networks if each.project_id == project_id), None)
+    own = next((each for each in present.networks if each.project_id == project_id), None)
     if own is not None:
         subnet: str | None = own.subnet
         write: Insert | Update = Update("project_network", own.id, own.revision, {})
     else:
-        subnet = _fresh(seen, pool, single=single)
+        subnet = _fresh(present, pool, single=single)
         row = {
             "id": context.mint(Prefix.PROJECT_NETWORK),
             "node_id": node_id,
@@ -108,20 +109,20 @@ def plan_network(
             "created_at": context.now,
         }
         write = Insert("project_network", row)
-        if subnet is None and (left := _left(seen)) is not None:
-            subnet = left.subnet
-            heir = {"tenant_id": tenant_id, "project_id": project_id}
-            write = Update("project_network", left.id, left.revision, heir)
+        if subnet is None and (unused := _unused(present)) is not None:
+            subnet = unused.subnet
+            new_owner = {"tenant_id": tenant_id, "project_id": project_id}
+            write = Update("project_network", unused.id, unused.revision, new_owner)
     if subnet is None:
         return None
-    addresses = _addresses(subnet, seen.neighbours, count)
-    peers = tuple(each for each in seen.neighbours if each.project_id == project_id and each.address is not None)
+    addresses = _addresses(subnet, present.neighbours, count)
+    peers = tuple(each for each in present.neighbours if each.project_id == project_id and each.address is not None)
     return None if addresses is None else NetworkPlan(subnet, addresses, peers, write)
 
 
-def _fresh(seen: NodeNetworks, pool: IPv4Network, *, single: bool) -> str | None:
-    """The first subnet that nobody ever had here."""
-    taken = {each.subnet for each in seen.networks}
+def _fresh(present: NodeNetworks, pool: IPv4Network, *, single: bool) -> str | None:
+    """The first subnet that no project ever had on this node."""
+    taken = {each.subnet for each in present.networks}
     most = 1 if single else min(NETWORK_SUBNETS_MAX, 1 << (SUBNET_BITS - pool.prefixlen))
     first = int(pool.network_address)
     for number in range(most):
@@ -131,10 +132,12 @@ def _fresh(seen: NodeNetworks, pool: IPv4Network, *, single: bool) -> str | None
     return None
 
 
-def _left(seen: NodeNetworks) -> ProjectNetwork | None:
-    """The network that has been empty the longest, as far as its id says."""
-    used = {each.project_id for each in seen.neighbours}
-    return min((each for each in seen.networks if each.project_id not in used), key=lambda each: each.id, default=None)
+def _unused(present: NodeNetworks) -> ProjectNetwork | None:
+    """The oldest network whose project has no allocation on the node any more."""
+    used = {each.project_id for each in present.neighbours}
+    return min(
+        (each for each in present.networks if each.project_id not in used), key=lambda each: each.id, default=None
+    )
 
 
 def _addresses(subnet: str, neighbours: Sequence[NodeNeighbour], count: int) -> tuple[str, ...] | None:

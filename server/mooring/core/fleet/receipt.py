@@ -1,9 +1,9 @@
-"""Receipts: what a node signed that it found after it took something away.
+"""Receipts: a node's signed statement of what it found after a teardown.
 
-The body is canonical JSON: sorted keys, no white space, ASCII, whole numbers only, so that anybody makes the same bytes
-again. A node's receipts are one chain: `sequence` counts from 1, and `previous` is the hash of the body before. Here
-the form, the truth of `clean`, the task that it is about, and its place in the chain are checked; the signature is
-checked by a gateway, before a word of it is believed.
+The body is canonical JSON (sorted keys, no white space, ASCII, whole numbers only), so that anybody can reproduce its
+bytes. The receipts of a node are one chain: `sequence` counts from 1, and `previous` is the hash of the body before.
+This module checks the form, that `clean` agrees with the rest, the task, and the place in the chain. A gateway verifies
+the signature before any of that.
 """
 
 import hashlib
@@ -32,8 +32,6 @@ DEPTH_MAX: Final = 4
 
 
 class ReceiptFault(StrEnum):
-    """Why a receipt is not taken."""
-
     MISSING = "receipt_missing"
     INVALID = "receipt_invalid"
     SIGNATURE = "receipt_signature"
@@ -43,7 +41,7 @@ class ReceiptFault(StrEnum):
 
 
 class ReceiptRefused(Exception):
-    """A receipt that is not taken; `fault` says why, `detail` where."""
+    """A refused receipt; `fault` says why, `detail` where."""
 
     def __init__(self, fault: ReceiptFault, detail: str) -> None:
         super().__init__(f"{fault}: {detail}")
@@ -104,8 +102,16 @@ SCHEMA: Final[Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class SignedReceipt:
+    """A receipt as the agent sent it, nothing of it verified."""
+
+    body: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Receipt:
-    """A receipt that was taken."""
+    """A verified receipt."""
 
     id: str
     tenant_id: str
@@ -126,30 +132,28 @@ class Receipt:
     created_at: datetime
 
     def insert(self) -> Insert:
-        """Its row."""
         return Insert("receipt", {name: getattr(self, name) for name in Receipt.__slots__})
 
 
 @dataclass(frozen=True, slots=True)
 class ReceiptChainLink:
-    """A place in a node's chain: the receipt that stands there, by its hash."""
+    """A position in a node's chain, and the hash of the receipt there."""
 
     sequence: int
     digest: str
 
 
 def digest_of(body: bytes) -> str:
-    """The hash by which the next receipt names this one."""
+    """The hash that the next receipt has as `previous`."""
     return hashlib.sha256(body).hexdigest()
 
 
 def canonical(document: Mapping[str, Any]) -> bytes:
-    """The one form in which a receipt is signed."""
     return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
 
 
 def read_body(body: bytes) -> dict[str, Any]:
-    """The receipt in these bytes; refused where the form, or what it says of itself, is not right."""
+    """Parse a receipt; refuses a wrong form, and `clean` where something remains or was not checked."""
     if len(body) > BODY_BYTES_MAX:
         raise ReceiptRefused(ReceiptFault.INVALID, f"it is larger than {BODY_BYTES_MAX} bytes")
     try:
@@ -163,15 +167,15 @@ def read_body(body: bytes) -> dict[str, Any]:
         raise ReceiptRefused(ReceiptFault.INVALID, f"{findings[0].pointer}: {findings[0].reason}")
     if canonical(document) != body:
         raise ReceiptRefused(ReceiptFault.INVALID, "it is not in its canonical form")
-    looked = set(KINDS) <= document["looked"].keys() and not document.get("not_looked")
-    if document["clean"] and (document["remaining"] or not looked):
-        raise ReceiptRefused(ReceiptFault.INVALID, "it says clean, and something remains or was not looked at")
+    all_checked = set(KINDS) <= document["looked"].keys() and not document.get("not_looked")
+    if document["clean"] and (document["remaining"] or not all_checked):
+        raise ReceiptRefused(ReceiptFault.INVALID, "it says clean, but something remains or was not checked")
     result: dict[str, Any] = document
     return result
 
 
 def check_subject(document: Mapping[str, Any], task: Task) -> None:
-    """A receipt is about the task that it came with."""
+    """Refuse a receipt about another task than the one that it came with."""
     wanted = {
         "task_id": task.id,
         "task_type": task.type,
@@ -187,22 +191,20 @@ def check_subject(document: Mapping[str, Any], task: Task) -> None:
 
 
 def check_place(document: Mapping[str, Any], last: ReceiptChainLink | None) -> None:
-    """A receipt is the next of its node's chain."""
+    """Refuse a receipt that does not follow the last one of its node's chain."""
     expected = ReceiptChainLink(0, FIRST_PREVIOUS) if last is None else last
     sequence, previous = document["sequence"], document["previous"]
     if sequence > expected.sequence + 1:
         raise ReceiptRefused(
-            ReceiptFault.GAP, f"the chain stands at {expected.sequence}, and this is {sequence}: some are missing"
+            ReceiptFault.GAP, f"the last receipt is {expected.sequence} and this is {sequence}: some are missing"
         )
     if sequence <= expected.sequence or previous != expected.digest:
-        raise ReceiptRefused(ReceiptFault.FORK, f"another receipt stands at {min(sequence, expected.sequence)}")
+        raise ReceiptRefused(ReceiptFault.FORK, f"the chain has another receipt at {min(sequence, expected.sequence)}")
 
 
 def receipt_of(
-    context: DecisionContext, task: Task, document: Mapping[str, Any], signed: tuple[bytes, bytes], *, late: bool
+    context: DecisionContext, task: Task, document: Mapping[str, Any], signed: SignedReceipt, *, late: bool
 ) -> Receipt:
-    """The receipt as it is kept; `signed` are its bytes and the signature over them."""
-    body, signature = signed
     return Receipt(
         id=context.mint(Prefix.RECEIPT),
         tenant_id=task.tenant_id,
@@ -214,11 +216,11 @@ def receipt_of(
         owner=task.owner,
         sequence=document["sequence"],
         previous=document["previous"],
-        digest=digest_of(body),
+        digest=digest_of(signed.body),
         clean=document["clean"],
         late=late,
-        body=body,
-        signature=signature,
+        body=signed.body,
+        signature=signed.signature,
         looked_at=datetime.fromtimestamp(document["looked_at"], UTC),
         created_at=context.now,
     )

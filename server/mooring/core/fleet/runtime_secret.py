@@ -1,9 +1,9 @@
-"""Runtime secrets: what an app needs to know, handed to one task at a time.
+"""Runtime secrets of apps, granted to one task at a time.
 
-A secret belongs to one instance, or to one allocation, and has one purpose of a closed registry. It lies sealed in the
-database. A grant hands it to one task, for a bounded time; its value leaves the platform only inside that task's
-payload, sealed to the key of the node. With the teardown of what it belongs to it is destroyed: the row stays, so that
-the trail can be read, and the sealed value is deleted.
+A secret belongs to one instance or to one allocation, and has one purpose from a closed list. The database has it
+sealed. A grant gives it to one task for a limited time; the value leaves the platform only inside that task's payload,
+sealed to the key of the node. The teardown of its owner destroys the secret: the sealed value is deleted, and the row
+stays for the audit trail.
 """
 
 import re
@@ -29,7 +29,7 @@ _REPOSITORY: Final = re.compile(REPOSITORY_PATTERN)
 
 
 class SecretPurpose(StrEnum):
-    """What a secret is for; another purpose comes only with a use that is shown."""
+    """What a secret is for; a new purpose needs a proven use."""
 
     ARTIFACT_PULL = "artifact_pull"
     APP_ACCESS = "app_access"
@@ -39,22 +39,22 @@ class SecretPurpose(StrEnum):
 
 PURPOSE_MEANING: Final[Mapping[SecretPurpose, str]] = MappingProxyType(
     {
-        SecretPurpose.ARTIFACT_PULL: "to fetch an image or a blob from where it lies",
-        SecretPurpose.APP_ACCESS: "to enter an app; whoever may connect to the instance may have it shown",
-        SecretPurpose.MEMBER_SECRET: "for the members of an instance among themselves; nobody is shown it",
+        SecretPurpose.ARTIFACT_PULL: "to fetch an image or a blob from its registry or source",
+        SecretPurpose.APP_ACCESS: "to sign in to an app; everybody who may connect to the instance may read it",
+        SecretPurpose.MEMBER_SECRET: "shared by the members of an instance; nobody else can read it",
         SecretPurpose.CLUSTER_KEY: (
-            "a key by which the members of one instance prove themselves to each other; nobody is shown it"
+            "a key with which the members of an instance authenticate to each other; nobody else can read it"
         ),
     }
 )
 
-# What an adapter has kept for its instance; the rest is the platform's own to make.
+# The purposes that an adapter may store secrets for; the platform itself makes the others.
 ADAPTER_PURPOSES: Final = (SecretPurpose.APP_ACCESS, SecretPurpose.MEMBER_SECRET, SecretPurpose.CLUSTER_KEY)
 
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSecret:
-    """A secret of one instance or allocation; its value is not here."""
+    """A secret of one instance or allocation, without its value."""
 
     id: str
     tenant_id: str
@@ -63,7 +63,7 @@ class RuntimeSecret:
     allocation_id: str | None
     name: str
     purpose: str
-    secret_id: str | None  # the sealed value; none when it is destroyed
+    secret_id: str | None  # the sealed value; None after it was destroyed
     revision: int
     created_at: datetime
     destroyed_at: datetime | None = None
@@ -71,7 +71,7 @@ class RuntimeSecret:
 
 @dataclass(frozen=True, slots=True)
 class RuntimeSecretSpec:
-    """A secret to be kept: whose, for what, and its value sealed."""
+    """A secret to store: its owner, its purpose and its sealed value."""
 
     tenant_id: str
     project_id: str
@@ -84,7 +84,7 @@ class RuntimeSecretSpec:
 
 @dataclass(frozen=True, slots=True)
 class SecretGrantRequest:
-    """A secret that a task gets under a name: a stored one, or a token for one repository that is made at the claim."""
+    """A secret for a task under a name: a stored one, or a token for one repository, which is made at the claim."""
 
     name: str
     purpose: str
@@ -93,7 +93,7 @@ class SecretGrantRequest:
 
 
 def read_purpose(text: str, path: str = "purpose") -> SecretPurpose:
-    """The purpose that a text names; an unknown one is refused."""
+    """Parse a purpose; refuses an unknown one."""
     try:
         return SecretPurpose(text)
     except ValueError:
@@ -101,7 +101,7 @@ def read_purpose(text: str, path: str = "purpose") -> SecretPurpose:
 
 
 def store_secret(context: DecisionContext, spec: RuntimeSecretSpec, present: int) -> Decision[RuntimeSecret]:
-    """Keep a secret for an instance or an allocation, of which `present` are there already."""
+    """Store a secret for an instance or an allocation that has `present` secrets already."""
     if (spec.instance_id is None) == (spec.allocation_id is None):
         raise invalid("instance_id", "a secret belongs to one instance, or to one allocation")
     if not _NAME.fullmatch(spec.name):
@@ -121,7 +121,7 @@ def store_secret(context: DecisionContext, spec: RuntimeSecretSpec, present: int
         created_at=context.now,
     )
     row = {name: getattr(secret, name) for name in RuntimeSecret.__slots__}
-    told = {"name": secret.name, "purpose": secret.purpose, "belongs_to": secret.instance_id or secret.allocation_id}
+    summary = {"name": secret.name, "purpose": secret.purpose, "belongs_to": secret.instance_id or secret.allocation_id}
     return Decision(
         result=secret,
         writes=(Insert("secret", spec.sealed.row(context.now)), Insert("runtime_secret", row)),
@@ -132,7 +132,7 @@ def store_secret(context: DecisionContext, spec: RuntimeSecretSpec, present: int
                 secret.id,
                 secret.tenant_id,
                 secret.project_id,
-                after=told,
+                after=summary,
                 app_instance_id=secret.instance_id,
             ),
         ),
@@ -142,7 +142,7 @@ def store_secret(context: DecisionContext, spec: RuntimeSecretSpec, present: int
 def destroy_secrets(
     context: DecisionContext, secrets: Iterable[RuntimeSecret]
 ) -> tuple[tuple[Write, ...], tuple[AuditRecord, ...]]:
-    """What destroys these secrets, to be put into the decision that ends what they belong to."""
+    """Writes and audit records that destroy these secrets, for the decision that ends their owner."""
     writes: list[Write] = []
     audits: list[AuditRecord] = []
     for each in secrets:
@@ -165,7 +165,7 @@ def destroy_secrets(
 
 
 def destroy_all(context: DecisionContext, secrets: Sequence[RuntimeSecret]) -> Decision[tuple[RuntimeSecret, ...]]:
-    """Destroy these secrets, whatever becomes of what they belong to."""
+    """Destroy these secrets, independent of their owner."""
     writes, audits = destroy_secrets(context, secrets)
     after = tuple(
         replace(each, secret_id=None, destroyed_at=context.now, revision=each.revision + 1) for each in secrets
@@ -174,7 +174,7 @@ def destroy_all(context: DecisionContext, secrets: Sequence[RuntimeSecret]) -> D
 
 
 def check_grant(request: SecretGrantRequest, instance_id: str | None, allocation_id: str, path: str) -> None:
-    """A task gets what belongs to its own instance or allocation, for the purpose that it was kept for."""
+    """Refuse a secret of another owner, or for another purpose than it was stored for."""
     if not _NAME.fullmatch(request.name):
         raise invalid(f"{path}/name", f"a name of the form {NAME_PATTERN}")
     purpose = read_purpose(request.purpose, f"{path}/purpose")
@@ -190,18 +190,22 @@ def check_grant(request: SecretGrantRequest, instance_id: str | None, allocation
         return
     own = stored.instance_id == instance_id if stored.instance_id else stored.allocation_id == allocation_id
     if not own:
-        raise Refusal(Code.NOT_FOUND, f"{path}: there is no such secret, or it is not this task's to have")
+        raise Refusal(Code.NOT_FOUND, f"{path}: there is no such secret, or this task may not have it")
     if stored.destroyed_at is not None:
         raise Refusal(Code.NOT_FOUND, f"{path}: the secret was destroyed")
     if stored.purpose != purpose:
-        raise invalid(f"{path}/purpose", f"the secret was kept for {stored.purpose}")
+        raise invalid(f"{path}/purpose", f"the secret was stored for {stored.purpose}")
 
 
 def grant_row(
-    context: DecisionContext, request: SecretGrantRequest, task: tuple[str, str, str], until: datetime
+    context: DecisionContext,
+    request: SecretGrantRequest,
+    *,
+    tenant_id: str,
+    project_id: str,
+    task_id: str,
+    until: datetime,
 ) -> Insert:
-    """The row of a grant; `task` names tenant, project and task."""
-    tenant_id, project_id, task_id = task
     return Insert(
         "secret_grant",
         {

@@ -1,9 +1,9 @@
 """SKU: a kind of capacity with its price.
 
-A SKU says what is offered: a shape, a GPU model, the regions and the numbers of GPUs that may be asked for, and what a
-GPU costs for an hour, in minor units of its currency. What it is made of never changes; a price changes by a further
-line of its history, and no line is ever rewritten, so that what an allocation was promised can be read for ever. A SKU
-that is withdrawn stays readable and takes no new allocations.
+A SKU says what is offered: a shape, a GPU model, the regions and the numbers of GPUs that may be requested, and what a
+GPU costs per hour, in minor units of its currency. Shape and model never change. A new price adds a line to its
+history, and no line is ever rewritten, so that the price of every allocation stays on record. A withdrawn SKU stays
+readable and takes no new allocations.
 """
 
 import re
@@ -31,7 +31,7 @@ _CURRENCY: Final = re.compile(CURRENCY_PATTERN)
 
 
 class SkuStatus(StrEnum):
-    """Whether new allocations may name it."""
+    """Whether new allocations may request it."""
 
     OFFERED = "offered"
     WITHDRAWN = "withdrawn"
@@ -58,7 +58,7 @@ class Sku:
 
 @dataclass(frozen=True, slots=True)
 class SkuPrice:
-    """One line of a SKU's history: what it costs from then on."""
+    """One line of a SKU's price history: what it costs from then on."""
 
     id: str
     sku_id: str
@@ -72,16 +72,12 @@ class SkuPrice:
 
 @dataclass(frozen=True, slots=True)
 class SkuPriceSpec:
-    """What a GPU costs for an hour."""
-
     minor_per_gpu_hour: int
     currency: str
 
 
 @dataclass(frozen=True, slots=True)
 class SkuSpec:
-    """A SKU that somebody asks for."""
-
     slug: str
     display_name: str
     shape: CapacityShape
@@ -93,7 +89,7 @@ class SkuSpec:
 
 @dataclass(frozen=True, slots=True)
 class SkuChange:
-    """What shall be another; what is not given stays."""
+    """The fields to change; None leaves a field as it is."""
 
     display_name: str | None = None
     regions: tuple[str, ...] | None = None
@@ -104,9 +100,8 @@ class SkuChange:
     reason: str = ""
 
 
-def create_sku(context: DecisionContext, spec: SkuSpec, skus_there: int) -> Decision[Sku]:
-    """Offer a kind of capacity."""
-    if skus_there >= SKUS_MAX:
+def create_sku(context: DecisionContext, spec: SkuSpec, sku_count: int) -> Decision[Sku]:
+    if sku_count >= SKUS_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"there are at most {SKUS_MAX} SKUs", {"limit": SKUS_MAX})
     price = _price(spec.price)
     sku = Sku(
@@ -124,18 +119,18 @@ def create_sku(context: DecisionContext, spec: SkuSpec, skus_there: int) -> Deci
         revision=0,
         created_at=context.now,
     )
-    told = _told(sku)
+    summary = _summary(sku)
     return Decision(
         result=sku,
         writes=(Insert("sku", asdict(sku)), _line(context, sku, "the first price")),
-        events=(_happened(sku, {"change": "created", **told}),),
-        audits=(AuditRecord("sku.update", "sku", sku.id, None, after=told),),
+        events=(_sku_event(sku, {"change": "created", **summary}),),
+        audits=(AuditRecord("sku.update", "sku", sku.id, None, after=summary),),
     )
 
 
-def update_sku(context: DecisionContext, sku: Sku, change: SkuChange, revision_seen: int | None) -> Decision[Sku]:
-    """Change what is offered, or what it costs from now on; a change of nothing is no change."""
-    if revision_seen is not None and revision_seen != sku.revision:
+def update_sku(context: DecisionContext, sku: Sku, change: SkuChange, revision_expected: int | None) -> Decision[Sku]:
+    """Change what is offered, or what it costs from now on; equal values change nothing."""
+    if revision_expected is not None and revision_expected != sku.revision:
         raise Refusal(
             Code.REVISION_CONFLICT,
             f"the SKU has revision {sku.revision}",
@@ -144,7 +139,7 @@ def update_sku(context: DecisionContext, sku: Sku, change: SkuChange, revision_s
     changed = _changed(sku, change)
     if changed == sku:
         return Decision(result=sku)
-    before, after = _told(sku), _told(changed)
+    before, after = _summary(sku), _summary(changed)
     columns = {name: value for name, value in asdict(changed).items() if value != getattr(sku, name)}
     repriced = changed.price_revision != sku.price_revision
     reason = validation.reason(change.reason) if repriced else change.reason.strip()
@@ -153,7 +148,7 @@ def update_sku(context: DecisionContext, sku: Sku, change: SkuChange, revision_s
     return Decision(
         result=replace(changed, revision=sku.revision + 1),
         writes=(*line, Update("sku", sku.id, sku.revision, columns)),
-        events=(_happened(sku, {"change": what, **after}),),
+        events=(_sku_event(sku, {"change": what, **after}),),
         audits=(AuditRecord("sku.update", "sku", sku.id, None, before=before, after=after, reason=reason or None),),
     )
 
@@ -216,10 +211,10 @@ def _counts(counts: Iterable[int]) -> list[int]:
     return named
 
 
-def _told(sku: Sku) -> dict[str, object]:
-    kept = ("id", "revision", "created_at")
-    return {name: value for name, value in asdict(sku).items() if name not in kept}
+def _summary(sku: Sku) -> dict[str, object]:
+    omitted = ("id", "revision", "created_at")
+    return {name: value for name, value in asdict(sku).items() if name not in omitted}
 
 
-def _happened(sku: Sku, data: Mapping[str, object]) -> EventRecord:
+def _sku_event(sku: Sku, data: Mapping[str, object]) -> EventRecord:
     return EventRecord(EventType.SKU_CHANGED, "sku", sku.id, None, data=data)

@@ -1,8 +1,8 @@
-"""Slot: a GPU of a node with its NUMA place, and whether somebody has it.
+"""Slot: a GPU of a node with its NUMA node, and which allocation has it.
 
 A slot is free, or claimed by one allocation. It is free again only after a clean receipt; until then it is
-`cleanup_blocked`. When its node is retired it is `quarantined`, for ever. Whoever changes a slot names the revision
-that he saw, so of two claims one wins; and the database asks the node, so that no claim slips past a drain.
+`cleanup_blocked`. When its node is retired it is `quarantined` for good. Every change names the revision that it was
+decided on, so of two claims one wins; and the database checks the node's state, so that no claim slips past a drain.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,8 +16,6 @@ from mooring.core.kernel.errors import Code, Refusal
 
 
 class SlotStatus(StrEnum):
-    """Who has a slot."""
-
     FREE = "free"
     CLAIMED = "claimed"
     CLEANUP_BLOCKED = "cleanup_blocked"
@@ -25,9 +23,9 @@ class SlotStatus(StrEnum):
 
 
 SLOT_MEANING: Final[Mapping[SlotStatus, str]] = {
-    SlotStatus.FREE: "nobody has it",
+    SlotStatus.FREE: "no allocation has it",
     SlotStatus.CLAIMED: "one allocation has it",
-    SlotStatus.CLEANUP_BLOCKED: "its allocation was torn down, and no clean receipt says that nothing is left",
+    SlotStatus.CLEANUP_BLOCKED: "its allocation was torn down, but no clean receipt proves that nothing is left",
     SlotStatus.QUARANTINED: "its node is retired: it is never used again",
 }
 _LEGAL: Final[Mapping[SlotStatus, frozenset[SlotStatus]]] = {
@@ -40,8 +38,6 @@ _LEGAL: Final[Mapping[SlotStatus, frozenset[SlotStatus]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """One GPU of a node."""
-
     id: str
     node_id: str
     index: int
@@ -56,22 +52,22 @@ class Slot:
 
     @property
     def is_held(self) -> bool:
-        """Whether it is somebody's, or owes somebody a look."""
+        """Whether an allocation has it, or its teardown is not proven yet."""
         return self.status in (SlotStatus.CLAIMED, SlotStatus.CLEANUP_BLOCKED)
 
 
 def claim_slots(slots: Sequence[Slot], allocation_id: str) -> tuple[Update, ...]:
-    """Free slots become an allocation's; whoever was slower finds another revision."""
+    """Give free slots to an allocation; the slower of two claims finds a changed revision and loses."""
     return _changed(slots, SlotStatus.CLAIMED, allocation_id)
 
 
 def free_slots(slots: Iterable[Slot]) -> tuple[Update, ...]:
-    """Slots return to the pool; the caller has the clean receipt in his hands."""
+    """Return slots to the pool; the caller must have a clean receipt."""
     return _changed(slots, SlotStatus.FREE, None)
 
 
 def block_slots(slots: Iterable[Slot]) -> tuple[Update, ...]:
-    """Slots whose teardown was not proven stay with their allocation."""
+    """Block slots whose teardown was not proven; they stay with their allocation."""
     claimed = [slot for slot in slots if slot.status != SlotStatus.CLEANUP_BLOCKED]
     return tuple(
         change for slot in claimed for change in _changed([slot], SlotStatus.CLEANUP_BLOCKED, slot.allocation_id)
@@ -79,7 +75,7 @@ def block_slots(slots: Iterable[Slot]) -> tuple[Update, ...]:
 
 
 def quarantine_slots(slots: Iterable[Slot]) -> tuple[Update, ...]:
-    """Slots of a node that goes for ever; whose they were stays readable."""
+    """Take the slots of a retired node out of use; `allocation_id` still names their last allocation."""
     left = [slot for slot in slots if slot.status != SlotStatus.QUARANTINED]
     return tuple(change for slot in left for change in _changed([slot], SlotStatus.QUARANTINED, slot.allocation_id))
 
@@ -90,7 +86,7 @@ def _changed(slots: Iterable[Slot], status: SlotStatus, allocation_id: str | Non
         if status not in _LEGAL[SlotStatus(slot.status)]:
             raise Refusal(
                 Code.ILLEGAL_TRANSITION,
-                f"slot {slot.index} is {slot.status}: it does not become {status}",
+                f"slot {slot.index} is {slot.status} and cannot become {status}",
                 {"slot_id": slot.id, "state": slot.status, "allowed": sorted(_LEGAL[SlotStatus(slot.status)])},
             )
         changes.append(Update("slot", slot.id, slot.revision, {"status": status.value, "allocation_id": allocation_id}))

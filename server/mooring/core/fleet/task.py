@@ -1,9 +1,9 @@
 """Task: one typed, signed, expiring piece of work for a node agent.
 
-A claim is a lease. Losing it puts the task back, and the next claim has a higher fencing token. A task that
-nobody has claimed is cancelled at once; a claimed one is asked, and its agent may have been faster. After
-an expired claim nobody knows what the node did, so the owner is verified before anything else is done to
-it.
+A claim is a lease. When it is lost, the task goes back to the queue, and the next claim has a higher fencing token. A
+task that no agent has claimed is cancelled at once; for a claimed one the agent is asked to stop, and may have finished
+first. After a claimed task expired nobody knows what the node did, so the platform verifies the owner before it does
+anything else to it.
 """
 
 from dataclasses import dataclass
@@ -44,27 +44,37 @@ TASK = Lifecycle(
     triggers=TaskTrigger,
     initial=S.QUEUED,
     meaning={
-        S.QUEUED: "it waits for its node's agent",
+        S.QUEUED: "waiting for its node's agent",
         S.CLAIMED: "the agent holds it under a lease",
-        S.CANCELLING: "the agent that holds it is asked to end early",
+        S.CANCELLING: "its agent is asked to stop early",
         S.SUCCEEDED: "done; the receipt says what was observed",
         S.FAILED: "not done; the receipt says why",
-        S.CANCELLED: "ended early, or never begun, because somebody asked",
-        S.EXPIRED: "its time is over; if it was claimed, the owner is verified before anything else",
+        S.CANCELLED: "stopped early, or never started, on request",
+        S.EXPIRED: "past its deadline; if it was claimed, the owner is verified before anything else",
     },
     edges=(
-        Transition(S.QUEUED, T.CLAIM, S.CLAIMED, Who.AGENT, "The node's agent takes it under a lease."),
-        Transition(S.QUEUED, T.CANCEL, S.CANCELLED, Who.SYSTEM, "What wanted it has ended, and nobody has begun it."),
-        Transition(S.QUEUED, T.EXPIRE, S.EXPIRED, Who.WORKER, "Its time is over before any agent came for it."),
+        Transition(S.QUEUED, T.CLAIM, S.CLAIMED, Who.AGENT, "The node's agent claims it under a lease."),
+        Transition(S.QUEUED, T.CANCEL, S.CANCELLED, Who.SYSTEM, "It is no longer needed, and no agent has started it."),
+        Transition(S.QUEUED, T.EXPIRE, S.EXPIRED, Who.WORKER, "Its deadline passed before an agent claimed it."),
         Transition(S.CLAIMED, T.SUCCEED, S.SUCCEEDED, Who.AGENT, "The receipt shows that it is done."),
         Transition(S.CLAIMED, T.FAIL, S.FAILED, Who.AGENT, "The receipt shows that it could not be done."),
-        Transition(S.CLAIMED, T.LOSE_LEASE, S.QUEUED, Who.WORKER, "The agent fell silent, so it is offered again."),
-        Transition(S.CLAIMED, T.CANCEL, S.CANCELLING, Who.SYSTEM, "What wanted it has ended, but it is begun."),
-        Transition(S.CLAIMED, T.EXPIRE, S.EXPIRED, Who.WORKER, "Its time is over; nobody knows what was done."),
-        Transition(S.CANCELLING, T.FINISH_CANCEL, S.CANCELLED, Who.AGENT, "The receipt shows that it ended early."),
-        Transition(S.CANCELLING, T.SUCCEED, S.SUCCEEDED, Who.AGENT, "It was done before the agent heard of it."),
-        Transition(S.CANCELLING, T.FAIL, S.FAILED, Who.AGENT, "It came to an error before it had ended early."),
-        Transition(S.CANCELLING, T.EXPIRE, S.EXPIRED, Who.WORKER, "Its time is over, and the agent is silent."),
+        Transition(
+            S.CLAIMED,
+            T.LOSE_LEASE,
+            S.QUEUED,
+            Who.WORKER,
+            "The agent stopped renewing its lease, so the task is offered again.",
+        ),
+        Transition(
+            S.CLAIMED, T.CANCEL, S.CANCELLING, Who.SYSTEM, "It is no longer needed, but an agent has started it."
+        ),
+        Transition(S.CLAIMED, T.EXPIRE, S.EXPIRED, Who.WORKER, "Its deadline passed; nobody knows what was done."),
+        Transition(S.CANCELLING, T.FINISH_CANCEL, S.CANCELLED, Who.AGENT, "The receipt shows that it stopped early."),
+        Transition(
+            S.CANCELLING, T.SUCCEED, S.SUCCEEDED, Who.AGENT, "It was done before the agent got the request to stop."
+        ),
+        Transition(S.CANCELLING, T.FAIL, S.FAILED, Who.AGENT, "It failed before it had stopped."),
+        Transition(S.CANCELLING, T.EXPIRE, S.EXPIRED, Who.WORKER, "Its deadline passed without a report of the agent."),
     ),
     requires={
         S.CLAIMED: frozenset({"lease_expires_at"}),
@@ -78,13 +88,11 @@ TASK = Lifecycle(
 
 
 SYSTEM_MAKER = "system"
-"""The maker of what the platform asks for by itself; every other maker is a service account."""
+"""The maker of the platform's own tasks; every other maker is a service account."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task as it stands."""
-
     id: str
     tenant_id: str
     project_id: str
@@ -120,15 +128,15 @@ class Task:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
+        """Whether it is in a final state."""
         return TaskState(self.status) in TASK.final
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it is a read that a person asked for: as other reads, it leaves no event and no audit row."""
+        """Whether it is a log read for a person: like other reads, it leaves no event and no audit row."""
         return self.type == LOG_READ and self.maker == SYSTEM_MAKER
 
 
 def owner_name(allocation_id: str, label: str = "") -> str:
-    """How tasks and receipts spell an owner: the allocation, or a label within it."""
+    """The owner of tasks and receipts: an allocation, or a label within it."""
     return f"{allocation_id}/{label}" if label else allocation_id

@@ -1,11 +1,11 @@
-"""Making tasks: a wish in, rows out, to be put into any decision.
+"""Creates tasks: a request goes in, and rows come out that any decision can include.
 
 A task is named by (operation, step), or by (allocation, step) where there is no operation. The name is unique in the
-database: whoever makes it again, after a crash or beside another holder, loads the first one and goes on from it; of
-two who race, the slower decides anew and finds it. So a step may be taken any number of times and is done once.
+database: a caller that repeats the step, after a crash or beside another holder, loads the first task and continues
+with it; of two that race, the slower one decides again and finds it. So a step may be taken many times and runs once.
 
-Everything that a node would refuse is refused here already: an unknown type, arguments outside of the schema, a secret
-that was not granted, an owner that is not of the allocation.
+Everything that a node would refuse is refused here: an unknown type, arguments that break the schema, a secret that
+was not granted, an owner outside the allocation.
 """
 
 import json
@@ -32,21 +32,19 @@ LIFETIME_MIN: Final = timedelta(seconds=10)
 LIFETIME_MAX: Final = timedelta(days=7)
 GRANTS_MAX: Final = 32
 PLATFORM_ONLY: Final = frozenset({"sandbox.create", "sandbox.destroy", "teardown.verify", "tunnel.open"})
-"""What only the platform asks for: whoever makes these decides about an allocation's beginning and end."""
+"""Types that only the platform may create: they begin and end allocations, or open a tunnel into one."""
 
 PLATFORM_STEPS: Final = frozenset({*PLATFORM_ONLY, "tunnel"})
-"""How the platform's own steps begin: a name that is taken would keep it from ending an allocation."""
+"""Prefixes of the platform's own steps: if an adapter took such a name, an allocation could not be ended."""
 
 _STEP: Final = re.compile(STEP_PATTERN)
 _LABEL: Final = re.compile(LABEL_PATTERN)
 UNWRITTEN: Final = frozenset({"status", "generation", "log_bytes", "log_truncated"})
-"""What the row of a new task leaves to its lifecycle and to the database."""
+"""Columns that the unit of work or the database sets for a new row."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRequest:
-    """A task that somebody wants done."""
-
     tenant_id: str
     project_id: str
     allocation_id: str
@@ -54,18 +52,18 @@ class TaskRequest:
     type: str
     step: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    label: str = ""  # the owner within the allocation, such as a member; none: the allocation itself
+    label: str = ""  # the owner within the allocation, such as a member; empty: the allocation itself
     instance_id: str | None = None
     member_id: str | None = None
     operation_id: str | None = None
     lifetime: timedelta = LIFETIME
     grants: tuple[SecretGrantRequest, ...] = ()
-    maker: str = SYSTEM_MAKER  # or the service account that asks for it
+    maker: str = SYSTEM_MAKER  # or the id of a service account
 
 
 @dataclass(frozen=True, slots=True)
 class NewTask:
-    """A task that is made, and what makes it true: to be put into a decision."""
+    """A new task, and the writes, events and audit records to include in a decision."""
 
     task: Task
     writes: tuple[Write, ...]
@@ -74,7 +72,7 @@ class NewTask:
 
 
 def make_task(context: DecisionContext, request: TaskRequest) -> NewTask:
-    """The rows of a new task; a refusal where a node would not take it."""
+    """Create a task; refuses what a node would refuse."""
     family = _family(request)
     _check_form(request)
     _check_arguments(family, request.arguments)
@@ -103,8 +101,17 @@ def make_task(context: DecisionContext, request: TaskRequest) -> NewTask:
         expires_at=context.now + request.lifetime,
     )
     row = {name: getattr(task, name) for name in Task.__slots__ if name not in UNWRITTEN}
-    named = (task.tenant_id, task.project_id, task.id)
-    grants = [grant_row(context, each, named, task.expires_at) for each in request.grants]
+    grants = [
+        grant_row(
+            context,
+            each,
+            tenant_id=task.tenant_id,
+            project_id=task.project_id,
+            task_id=task.id,
+            until=task.expires_at,
+        )
+        for each in request.grants
+    ]
     writes = (Insert("task", row, (TASK,)), *grants)
     return NewTask(
         task, writes, () if task.is_quiet else (queued(task),), () if task.is_quiet else _audits(task, request)
@@ -112,7 +119,7 @@ def make_task(context: DecisionContext, request: TaskRequest) -> NewTask:
 
 
 def queued(task: Task) -> EventRecord:
-    """The event that wakes the node's poll, in whichever process it waits."""
+    """The event that wakes the node's waiting poll, in any process."""
     return EventRecord(
         EventType.TASK_QUEUED,
         "task",
@@ -125,7 +132,7 @@ def queued(task: Task) -> EventRecord:
 
 
 def _audits(task: Task, request: TaskRequest) -> tuple[AuditRecord, ...]:
-    told = {
+    summary = {
         "type": task.type,
         "owner": task.owner,
         "step": task.step,
@@ -133,7 +140,7 @@ def _audits(task: Task, request: TaskRequest) -> tuple[AuditRecord, ...]:
         "expires_at": task.expires_at.isoformat(),
     }
     made = AuditRecord(
-        "task.create", "task", task.id, task.tenant_id, task.project_id, after=told, app_instance_id=task.instance_id
+        "task.create", "task", task.id, task.tenant_id, task.project_id, after=summary, app_instance_id=task.instance_id
     )
     granted = tuple(
         AuditRecord(
@@ -160,7 +167,7 @@ def _family(request: TaskRequest) -> TaskFamily:
     if family is None:
         raise invalid("type", f"one of {', '.join(FAMILIES)}")
     if request.maker != SYSTEM_MAKER and family.type in PLATFORM_ONLY:
-        raise Refusal(Code.PERMISSION_DENIED, f"{family.type} is asked for by the platform alone")
+        raise Refusal(Code.PERMISSION_DENIED, f"only the platform may create {family.type} tasks")
     return family
 
 
@@ -168,7 +175,7 @@ def _check_form(request: TaskRequest) -> None:
     if not _STEP.fullmatch(request.step):
         raise invalid("step", f"a name of the form {STEP_PATTERN}")
     if request.maker != SYSTEM_MAKER and request.step.partition("/")[0] in PLATFORM_STEPS:
-        raise invalid("step", "another name: the platform's own steps begin so")
+        raise invalid("step", "another name: this prefix is reserved for the platform's own steps")
     if request.label and not _LABEL.fullmatch(request.label):
         raise invalid("label", f"a label of the form {LABEL_PATTERN}")
     if request.label and request.type in WHOLE_ALLOCATION:
@@ -200,6 +207,6 @@ def _check_grants(request: TaskRequest) -> None:
     if len(set(granted)) != len(granted):
         raise invalid("grants", "one name is granted twice")
     if missing := sorted(named - set(granted)):
-        raise invalid("arguments", f"the secret {missing[0]} is named and not granted")
-    if idle := sorted(set(granted) - named):
-        raise invalid("grants", f"the secret {idle[0]} is granted and named nowhere in the arguments")
+        raise invalid("arguments", f"the secret {missing[0]} is named but not granted")
+    if unused := sorted(set(granted) - named):
+        raise invalid("grants", f"the secret {unused[0]} is granted but not named in the arguments")

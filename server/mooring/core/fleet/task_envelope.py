@@ -1,7 +1,7 @@
-"""The envelope of a task: the bytes that are signed, and what a secret is bound to when it is sealed.
+"""The envelope of a task: the bytes that are signed, and what a sealed secret is bound to.
 
-The payload is signed as it is. It names the node, the audience and the fence of the claim, so that it counts for one
-holder, once; a copy shown to another node, or a second time, is refused there.
+The signature covers the payload byte by byte. The payload names the node, the audience and the fence of the claim, so
+that it is valid for one holder, once: another node refuses a copy, and the same node refuses a replay.
 """
 
 import base64
@@ -27,8 +27,7 @@ class SealedSecret:
     nonce: bytes
     ciphertext: bytes
 
-    def told(self) -> dict[str, str]:
-        """As it stands in the payload."""
+    def document(self) -> dict[str, str]:
         return {
             "name": self.name,
             "purpose": self.purpose,
@@ -40,7 +39,7 @@ class SealedSecret:
 
 @dataclass(frozen=True, slots=True)
 class TaskEnvelope:
-    """A signed payload as it goes to an agent."""
+    """A signed payload for an agent."""
 
     payload: str
     key_id: str
@@ -48,12 +47,12 @@ class TaskEnvelope:
 
 
 def encode(data: bytes) -> str:
-    """Base64 as it goes into addresses, without padding."""
+    """URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
 
 
 def decode(text: str) -> bytes:
-    """The bytes of such a text; ValueError where it is none."""
+    """The inverse of `encode`; raises ValueError."""
     return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
 
 
@@ -63,7 +62,6 @@ def sealing_info(node_id: str, task_id: str, purpose: str, name: str) -> bytes:
 
 
 def payload_of(task: Task, audience: str, now: datetime, secrets: Iterable[SealedSecret] = ()) -> bytes:
-    """The bytes that the platform signs."""
     document: dict[str, Any] = {
         "v": PAYLOAD_VERSION,
         "task_id": task.id,
@@ -80,7 +78,7 @@ def payload_of(task: Task, audience: str, now: datetime, secrets: Iterable[Seale
         "correlation_id": task.correlation_id,
         "trace_id": task.trace_id,
         "arguments": task.arguments,
-        "secrets": [each.told() for each in secrets],
+        "secrets": [each.document() for each in secrets],
     }
     if task.instance_id is not None:
         document["instance_id"] = task.instance_id

@@ -1,8 +1,8 @@
-"""Task families: the closed registry of what a node can be asked to do.
+"""Task families: the closed registry of what a node can do.
 
-A family has a name, a schema of its arguments and one of its result. `closes` families end an owner: from the moment
-such a task is made nothing else is made for the owner, and its result counts only with a receipt. The registry is
-published at `/api/v1/schemas/tasks`; the agent carries a generated copy and refuses what is not in it.
+A family has a name, a schema of its arguments and a schema of its result. A family with `closes` ends an owner: once
+such a task exists, no other task is created for the owner, and its result counts only with a receipt. The registry is
+published at `/api/v1/schemas/tasks`; the agent ships a generated copy and refuses everything else.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,7 +30,7 @@ ARGV_BYTES_MAX: Final = 128 * 1024
 
 
 class FailureCode(StrEnum):
-    """Why a task failed, as its agent says; the list is closed."""
+    """Why a task failed, as its agent reports; the list is closed."""
 
     REFUSED = "refused"
     INTERRUPTED = "interrupted"
@@ -50,7 +50,7 @@ class FailureCode(StrEnum):
 
 
 class RefusalReason(StrEnum):
-    """Why an agent does not take a task, without any effect; the list is closed."""
+    """Why an agent rejects a task before it has any effect; the list is closed."""
 
     BAD_SIGNATURE = "bad_signature"
     WRONG_NODE = "wrong_node"
@@ -64,40 +64,38 @@ class RefusalReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskFamily:
-    """One kind of task."""
-
     type: str
     meaning: str
     arguments: Mapping[str, Any]
     result: Mapping[str, Any]
-    closes: bool = False  # it ends an owner, and answers with a receipt
+    closes: bool = False  # it ends an owner, and its result has a receipt
 
 
 _MEANINGS: Final[Mapping[str, str]] = {
-    "sandbox.create": "make the sandbox of an allocation",
-    "sandbox.destroy": "end everything of an allocation, look afterwards, and answer with a receipt",
+    "sandbox.create": "create the sandbox of an allocation",
+    "sandbox.destroy": "remove everything of an allocation, check that nothing is left, and answer with a receipt",
     "files.write": "write files below the sandbox's root",
     "process.run": "run a program to its end",
     "service.start": "start a supervised program",
     "service.stop": "stop a supervised program",
-    "service.inspect": "say how a supervised program stands",
-    "log.read": "read a part of what a supervised program or a container wrote",
+    "service.inspect": "report the state of a supervised program",
+    "log.read": "read a part of the log of a supervised program or a container",
     "container.launch": "start a container, by the digest of its image",
-    "container.control": "stop, start, restart or look at a container",
+    "container.control": "stop, start, restart or inspect a container",
     "container.remove": "remove a container",
-    "artifact.fetch": "fetch an artifact, verify it, and keep it in the node's cache",
+    "artifact.fetch": "fetch an artifact, verify it, and store it in the node's cache",
     "probe.tcp": "connect to a port inside the sandbox",
-    "probe.http": "ask a port inside the sandbox over HTTP",
-    "probe.exec": "run a program inside the sandbox that says whether all is well",
-    "teardown.verify": "end everything of one owner, look afterwards, and answer with a receipt",
-    "tunnel.open": "dial the relay, so that somebody can reach a port of the sandbox, or run one command in it",
+    "probe.http": "send an HTTP request to a port inside the sandbox",
+    "probe.exec": "run a health check program inside the sandbox",
+    "teardown.verify": "remove everything of one owner, check that nothing is left, and answer with a receipt",
+    "tunnel.open": "connect to the relay, so that a user can reach ports of the sandbox or run one command in it",
 }
-_GIVEN: Final = ("content", "content_base64", "secret", "directory")
+_CONTENT_FIELDS: Final = ("content", "content_base64", "secret", "directory")
 CLOSING: Final = ("sandbox.destroy", "teardown.verify")
 WHOLE_ALLOCATION: Final = ("sandbox.create", "sandbox.destroy")
-"""What concerns the allocation as a whole, and no label within it."""
+"""Types that concern the whole allocation, never a label within it."""
 PLATFORM_TASKS: Final = frozenset((*CLOSING, *WHOLE_ALLOCATION))
-"""What the platform itself asks of nodes: allocations and instances wait for the end of these, and of no others."""
+"""The platform's own tasks: allocations and instances wait for the end of these and of no others."""
 
 FAMILIES: Final[Mapping[str, TaskFamily]] = MappingProxyType(
     {
@@ -106,11 +104,11 @@ FAMILIES: Final[Mapping[str, TaskFamily]] = MappingProxyType(
     }
 )
 if not set(FAMILIES) == set(ARGUMENTS) == set(RESULTS):
-    raise ValueError("every task family has a meaning, a schema of its arguments and one of its result")
+    raise ValueError("every task family needs a meaning, a schema of its arguments and one of its result")
 
 
 def published() -> dict[str, Any]:
-    """The registry as plain values: what `/api/v1/schemas/tasks` answers, and what the agent carries."""
+    """The registry as plain values, for `/api/v1/schemas/tasks` and for the agent's copy."""
     return {
         "version": REGISTRY_VERSION,
         "limits": {
@@ -138,7 +136,7 @@ def published() -> dict[str, Any]:
 
 
 def argument_findings(family: TaskFamily, arguments: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """All that is wrong with a task's arguments: by the schema first, then what a schema cannot say."""
+    """Everything that is wrong with a task's arguments: by the schema, then by rules that a schema cannot express."""
     if depth_exceeds(arguments, DEPTH_MAX):
         return (error("", "too_deep", "it is nested too deeply", "use fewer levels"),)
     wrong = bounded(findings_of(dict(arguments), family.arguments))
@@ -146,14 +144,13 @@ def argument_findings(family: TaskFamily, arguments: Mapping[str, Any]) -> tuple
 
 
 def result_findings(family: TaskFamily, result: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """All that is wrong with what an agent says came of a task."""
+    """Everything that is wrong with the result that an agent reports."""
     if depth_exceeds(result, DEPTH_MAX):
         return (error("", "too_deep", "it is nested too deeply", "use fewer levels"),)
     return bounded(findings_of(dict(result), family.result))
 
 
 def secret_names(arguments: Mapping[str, Any]) -> frozenset[str]:
-    """The secrets that a task's arguments name."""
     named = {arguments.get("secret"), *arguments.get("environment_secrets", {}).values()}
     named |= {each.get("secret") for each in (arguments.get("image", {}), *arguments.get("files", ()))}
     return frozenset(name for name in named if name is not None)
@@ -168,8 +165,8 @@ def _rules(family: TaskFamily, arguments: Mapping[str, Any]) -> Iterator[Finding
             yield error("/argv", "too_large", "the arguments are too long", f"at most {ARGV_BYTES_MAX} bytes together")
     twice = sorted(arguments.get("environment", {}).keys() & arguments.get("environment_secrets", {}).keys())
     for name in twice:
-        place = below("/environment_secrets", name)
-        yield error(place, "twice", f"{name} is also in `environment`", "give it once")
+        pointer = below("/environment_secrets", name)
+        yield error(pointer, "twice", f"{name} is also in `environment`", "give it once")
     if family.type == "files.write":
         yield from _file_rules(arguments["files"])
 
@@ -177,11 +174,11 @@ def _rules(family: TaskFamily, arguments: Mapping[str, Any]) -> Iterator[Finding
 def _file_rules(files: list[dict[str, Any]]) -> Iterator[Finding]:
     seen: set[str] = set()
     for index, each in enumerate(files):
-        place = below("/files", index)
-        given = [name for name in _GIVEN if each.get(name) not in (None, False)]
+        pointer = below("/files", index)
+        given = [name for name in _CONTENT_FIELDS if each.get(name) not in (None, False)]
         if len(given) != 1:
-            reason = f"{' and '.join(given)} stand beside each other" if given else "it has no content"
-            yield error(place, "one_of", reason, f"give one of {', '.join(_GIVEN)}")
+            reason = f"it has {' and '.join(given)}" if given else "it has no content"
+            yield error(pointer, "one_of", reason, f"give one of {', '.join(_CONTENT_FIELDS)}")
         if each["path"] in seen:
-            yield error(below(place, "path"), "twice", "this path stands in the list already", "write it once")
+            yield error(below(pointer, "path"), "twice", "this path is in the list already", "write it once")
         seen.add(each["path"])

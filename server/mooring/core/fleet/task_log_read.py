@@ -1,11 +1,11 @@
-"""Reads of logs: what tells the result of `log.read` from others.
+"""Reads of logs: what is special about the result of `log.read`.
 
-A read that a person asked for is quiet: it leaves no event and no audit row, as no other reading does, and is kept
-for an hour. What it read may hold secrets of the app, and is listed nowhere.
+A read for a person is quiet: like every other read it leaves no event and no audit row. It is deleted after an hour.
+Its content may contain secrets of the app, so no list shows it.
 """
 
 from typing import Final
 
 LOG_READ: Final = "log.read"
 CONTENT: Final = "content_base64"
-"""The field of the result that holds what was read."""
+"""The field of the result with the content that was read."""

@@ -1,8 +1,8 @@
-"""What an agent reports of its tasks, and what it is answered.
+"""The reports of agents about their tasks, and the verdicts on them.
 
-Each report is answered on its own. One under an old fence is answered `lease_lost` and changes nothing; a result that
-comes again is accepted again and has no second effect. Which code an agent meets says what it does next: it drops what
-was not taken, and a task that is still wanted comes to it again.
+Each report gets its own verdict. A report under an old fence gets `lease_lost` and changes nothing; a repeated result
+is accepted again and has no second effect. The code tells the agent what to do next: it drops a refused report, and a
+task that is still needed is offered again.
 """
 
 from collections.abc import Mapping
@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from mooring.core.fleet.receipt import ReceiptFault
+from mooring.core.fleet.receipt import ReceiptFault, SignedReceipt
 from mooring.core.fleet.task import Task, TaskState
 from mooring.core.fleet.task_family import CLOSING, DEPTH_MAX, FAMILIES, FailureCode, RefusalReason, result_findings
 from mooring.core.fleet.task_log_read import CONTENT, LOG_READ
 from mooring.core.fleet.task_schema import LOG_BYTES_MAX, RESULT_BYTES_MAX
 from mooring.core.fleet.task_transitions import TaskEnd, TaskOutcome
-from mooring.core.kernel.finding import Finding
 from mooring.core.kernel.json_schema import depth_exceeds
 
 CHUNK_BYTES_MAX: Final = 262_144
@@ -25,8 +24,6 @@ STRAYS_MAX: Final = 100
 
 
 class ReportCode(StrEnum):
-    """Why a report is not taken."""
-
     LEASE_LOST = "lease_lost"
     NOT_FOUND = "not_found"
     VALIDATION_FAILED = "validation_failed"
@@ -43,7 +40,7 @@ class ReportCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskReportVerdict:
-    """What the platform says to one report."""
+    """The platform's answer to one report."""
 
     accepted: bool
     code: ReportCode | None = None
@@ -55,8 +52,6 @@ ACCEPTED: Final = TaskReportVerdict(True)
 
 @dataclass(frozen=True, slots=True)
 class TaskProgressReport:
-    """How far a task is."""
-
     task_id: str
     fence: int
     progress: Mapping[str, Any]
@@ -74,18 +69,16 @@ class TaskLogReport:
 
 @dataclass(frozen=True, slots=True)
 class TaskResultReport:
-    """How a task ended; with the body and the signature of a receipt, where there is one."""
+    """How a task ended, with its receipt if it has one."""
 
     task_id: str
     fence: int
     ended: TaskEnd
-    receipt: tuple[bytes, bytes] | None = None
+    receipt: SignedReceipt | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRejected:
-    """A task that the agent did not take."""
-
     task_id: str | None
     reason: RefusalReason
     detail: str
@@ -93,15 +86,13 @@ class TaskRejected:
 
 @dataclass(frozen=True, slots=True)
 class TaskStrayReport:
-    """What a sweep found on the node that the platform does not know of."""
+    """What a sweep found on the node that the platform does not know."""
 
     what: tuple[Mapping[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MalformedReport:
-    """A report that is none."""
-
     detail: str
 
 
@@ -109,65 +100,64 @@ Report = TaskProgressReport | TaskLogReport | TaskResultReport | TaskRejected | 
 
 
 def refused(code: ReportCode, detail: str) -> TaskReportVerdict:
-    """The answer to a report that is not taken."""
     return TaskReportVerdict(False, code, detail)
 
 
 def why_not_held(task: Task, fence: int) -> TaskReportVerdict | None:
-    """Why this fence does not hold the task now; none where it does."""
+    """Why this fence does not hold the task now; None when it does."""
     if fence != task.fence or task.status == TaskState.QUEUED:
-        return refused(ReportCode.LEASE_LOST, f"fence {fence} does not hold the task any more")
+        return refused(ReportCode.LEASE_LOST, f"fence {fence} no longer holds the task")
     return None
 
 
-def why_no_result(task: Task, resulted: TaskResultReport) -> TaskReportVerdict | None:
-    """What is wrong with a result, before anything of it is believed."""
-    ended = resulted.ended
+def why_no_result(task: Task, report: TaskResultReport) -> TaskReportVerdict | None:
+    """What is wrong with a result, checked before any of it is used; None when it is valid."""
+    ended = report.ended
     if ended.outcome is TaskOutcome.FAILED and ended.failure_code not in tuple(FailureCode):
         return refused(ReportCode.VALIDATION_FAILED, f"failure.code is one of {', '.join(FailureCode)}")
     if depth_exceeds(ended.result, DEPTH_MAX) or _has_zero(ended.result):
-        return refused(ReportCode.VALIDATION_FAILED, "the result is nested too deeply, or holds U+0000")
+        return refused(ReportCode.VALIDATION_FAILED, "the result is nested too deeply, or contains U+0000")
     if wrong := _why_no_output(task, ended.result or {}) or _why_no_content(task, ended.result or {}):
         return wrong
     family = FAMILIES.get(task.type)
     if ended.outcome is TaskOutcome.SUCCEEDED and family is not None:
         findings = result_findings(family, ended.result or {})
         if findings:
-            return refused(ReportCode.VALIDATION_FAILED, _told(findings[0]))
-        if task.type in CLOSING and resulted.receipt is None:
+            return refused(ReportCode.VALIDATION_FAILED, f"result{findings[0].pointer}: {findings[0].reason}")
+        if task.type in CLOSING and report.receipt is None:
             return refused(ReportCode.RECEIPT_MISSING, f"{task.type} succeeds only with its receipt")
-    if resulted.receipt is not None and task.type not in CLOSING:
+    if report.receipt is not None and task.type not in CLOSING:
         return refused(ReportCode.RECEIPT_INVALID, f"{task.type} has no receipt")
     return None
 
 
 def _why_no_output(task: Task, result: Mapping[str, Any]) -> TaskReportVerdict | None:
-    """A program's output is in a result as far as the task asked for it, however the task ended."""
+    """Refuse more output of the program than the task asks for, however the task ended."""
     if "output" not in result:
         return None
-    asked, output = task.arguments.get("output_bytes", 0), result["output"]
-    if not isinstance(output, str) or len(output.encode(errors="replace")) > asked:
-        return refused(ReportCode.VALIDATION_FAILED, f"the task asks for an output of at most {asked} bytes")
+    limit, output = task.arguments.get("output_bytes", 0), result["output"]
+    if not isinstance(output, str) or len(output.encode(errors="replace")) > limit:
+        return refused(ReportCode.VALIDATION_FAILED, f"the task asks for an output of at most {limit} bytes")
     return None
 
 
 def _why_no_content(task: Task, result: Mapping[str, Any]) -> TaskReportVerdict | None:
-    """What was read of a log is in the result of a read that succeeded, as far as it was asked for."""
+    """Refuse more log content than the read asks for, and any in the result of another task."""
     if CONTENT not in result:
         return None
-    asked, content = int(task.arguments.get("max_bytes", LOG_BYTES_MAX)), result[CONTENT]
-    if task.type != LOG_READ or not isinstance(content, str) or len(content) > asked // 3 * 4 + 4:
-        return refused(ReportCode.VALIDATION_FAILED, f"the task asks for at most {asked} bytes of a log")
+    limit, content = int(task.arguments.get("max_bytes", LOG_BYTES_MAX)), result[CONTENT]
+    if task.type != LOG_READ or not isinstance(content, str) or len(content) > limit // 3 * 4 + 4:
+        return refused(ReportCode.VALIDATION_FAILED, f"the task asks for at most {limit} bytes of a log")
     return None
 
 
 def counted(result: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """What of a result counts against its size: all but output and what was read, which have bounds of their own."""
+    """The part of a result that its size limit applies to: output and log content have limits of their own."""
     return {name: value for name, value in (result or {}).items() if name not in ("output", CONTENT)}
 
 
 def why_too_large(size: int) -> TaskReportVerdict | None:
-    """Whether a result's document is larger than what is kept."""
+    """Refuse a result that is larger than what is stored."""
     if size > RESULT_BYTES_MAX:
         return refused(ReportCode.VALIDATION_FAILED, f"the result is larger than {RESULT_BYTES_MAX} bytes")
     return None
@@ -175,30 +165,26 @@ def why_too_large(size: int) -> TaskReportVerdict | None:
 
 @dataclass(frozen=True, slots=True)
 class LogAppend:
-    """What of a chunk is new, where it goes, and whether something had to be left out."""
+    """The new part of a chunk, its offset, and whether some of it exceeded the limit."""
 
     offset: int
     chunk: bytes
     truncated: bool
 
 
-def fit_chunk(log_bytes: int, logged: TaskLogReport, limit: int) -> LogAppend | TaskReportVerdict:
-    """What of a chunk is to be kept, after what is there already and within the limit."""
-    if logged.offset > log_bytes:
-        return refused(ReportCode.LOG_GAP, f"the output is known up to {log_bytes}")
-    fresh = logged.chunk[log_bytes - logged.offset :]
+def fit_chunk(log_bytes: int, report: TaskLogReport, limit: int) -> LogAppend | TaskReportVerdict:
+    """The part of a chunk to store: after what is stored already, and within the limit."""
+    if report.offset > log_bytes:
+        return refused(ReportCode.LOG_GAP, f"the stored output ends at {log_bytes}")
+    fresh = report.chunk[log_bytes - report.offset :]
     room = max(0, limit - log_bytes)
     return LogAppend(log_bytes, fresh[:room], truncated=len(fresh) > room)
 
 
 def _has_zero(value: Any) -> bool:
-    """Whether a text within holds what no database keeps."""
+    """Whether any text in it contains NUL, which PostgreSQL cannot store."""
     if isinstance(value, str):
         return "\x00" in value
     if isinstance(value, Mapping):
         return any(_has_zero(each) for pair in value.items() for each in pair)
     return isinstance(value, list) and any(_has_zero(each) for each in value)
-
-
-def _told(finding: Finding) -> str:
-    return f"result{finding.pointer}: {finding.reason}"

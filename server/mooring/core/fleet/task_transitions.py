@@ -1,7 +1,7 @@
-"""What becomes of a task: it is cancelled, its lease is lost, its time is over, or its agent tells how it ended.
+"""Transitions of a task: it is cancelled, loses its lease, expires, or its agent reports how it ended.
 
-Claiming stands in `storage/fleet/task_claim.py`, one statement for many nodes. Everything here is decided one task at
-a time and guarded by the generation that was seen.
+Claiming is in `storage/fleet/task_claim.py`, one statement for many nodes. Everything here is decided one task at a
+time and guarded by the generation of the snapshot.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,10 +17,10 @@ from mooring.core.fleet.task_family import FailureCode, RefusalReason
 from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, StateChange, Write
 from mooring.core.kernel.event_types import EventType
 
-Told = TypeVar("Told", EventRecord, AuditRecord)
+Record = TypeVar("Record", EventRecord, AuditRecord)
 DETAIL_LENGTH_MAX: Final = 2_000
 AWAITED: Final = frozenset({"tunnel.open"})
-"""Tasks at whose other end somebody waits: what nobody came for in time is over."""
+"""Types that a user is waiting for: a task that no agent claims in time expires."""
 AWAITED_FOR: Final = timedelta(seconds=120)
 ENDS_THE_TASK: Final = frozenset(
     {
@@ -30,14 +30,14 @@ ENDS_THE_TASK: Final = frozenset(
         RefusalReason.OWNER_CLOSED,
     }
 )
-"""Refusals after the signature was believed: such a task cannot be under way on its node, and never will be.
+"""Rejections after the signature was verified: such a task is not running on its node, and never will be.
 
-The others say that somebody showed the node something that is not its task; they must not end the real one.
+The other reasons mean that the node received something that is not its task; they must not end the real one.
 """
 
 
 class TaskOutcome(StrEnum):
-    """How a task ended, as its agent says."""
+    """How a task ended, as its agent reports."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -46,7 +46,7 @@ class TaskOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TaskEnd:
-    """What an agent tells of a task that is over."""
+    """An agent's report of a task that ended."""
 
     outcome: TaskOutcome
     failure_code: str | None = None
@@ -64,10 +64,10 @@ _TRIGGER: Final = {
 
 
 def finish(context: DecisionContext, task: Task, ended: TaskEnd, receipt: Receipt | None = None) -> Decision[Task]:
-    """The task is over; with its receipt, where there is one."""
+    """End the task as its agent reports, and store its receipt if it has one."""
     trigger = _TRIGGER[ended.outcome]
     if ended.outcome is TaskOutcome.CANCELLED and task.status == TaskState.CLAIMED:
-        trigger = TaskTrigger.FAIL  # nobody asked the platform for it: the agent ended it for a reason of its own
+        trigger = TaskTrigger.FAIL  # nobody cancelled it: the agent stopped it for a reason of its own
     failed = trigger is not TaskTrigger.SUCCEED
     columns = {
         "finished_at": context.now,
@@ -82,14 +82,14 @@ def finish(context: DecisionContext, task: Task, ended: TaskEnd, receipt: Receip
     return Decision(
         result=after,
         writes=(*writes, *(() if receipt is None else (receipt.insert(),))),
-        events=_heard(task, _of_maker(event, task)),
-        audits=_heard(task, _of_maker(_audited("agent.report", task, after, receipt), task)),
+        events=_unless_quiet(task, _of_maker(event, task)),
+        audits=_unless_quiet(task, _of_maker(_audited("agent.report", task, after, receipt), task)),
         traceless=task.is_quiet,
     )
 
 
 def refuse(context: DecisionContext, task: Task, reason: RefusalReason, detail: str) -> Decision[Task]:
-    """The node did not take the task, and will not: it failed without an effect."""
+    """Fail a task that its node rejected for good; it had no effect."""
     columns = {
         "finished_at": context.now,
         "lease_expires_at": None,
@@ -98,21 +98,21 @@ def refuse(context: DecisionContext, task: Task, reason: RefusalReason, detail: 
     }
     writes, event, after = _end(context, task, TaskTrigger.FAIL, columns, None)
     audit = _of_maker(_audited("agent.report", task, after, None), task)
-    told = _heard(task, _of_maker(event, task))
-    return Decision(after, writes, told, _heard(task, audit), traceless=task.is_quiet)
+    events = _unless_quiet(task, _of_maker(event, task))
+    return Decision(after, writes, events, _unless_quiet(task, audit), traceless=task.is_quiet)
 
 
 def cancel(context: DecisionContext, task: Task) -> Decision[Task]:
-    """Ask for the early end of a task: at once where nobody has begun it, else its agent is asked."""
+    """Cancel a task: at once if no agent has claimed it, otherwise its agent is asked to stop."""
     if task.status == TaskState.CANCELLING:
         return Decision(task)
     edge = TASK.step(TaskState(task.status), TaskTrigger.CANCEL)
     if edge.target is TaskState.CANCELLED:
         writes, event, after = _end(context, task, TaskTrigger.CANCEL, {"finished_at": context.now}, None)
-        audits = _heard(task, _audited("task.cancel", task, after, None))
-        return Decision(after, writes, _heard(task, event), audits, traceless=task.is_quiet)
+        audits = _unless_quiet(task, _audited("task.cancel", task, after, None))
+        return Decision(after, writes, _unless_quiet(task, event), audits, traceless=task.is_quiet)
     after = replace(task, status=edge.target.value, generation=task.generation + 1)
-    told = EventRecord(
+    event = EventRecord(
         EventType.TASK_CANCELLING,
         "task",
         task.id,
@@ -121,13 +121,13 @@ def cancel(context: DecisionContext, task: Task) -> Decision[Task]:
         {"type": task.type, "owner": task.owner},
         app_instance_id=task.instance_id,
     )
-    audits = _heard(task, _audited("task.cancel", task, after, None))
+    audits = _unless_quiet(task, _audited("task.cancel", task, after, None))
     writes = (_move(task, TaskTrigger.CANCEL, {}),)
-    return Decision(after, writes, _heard(task, told), audits, traceless=task.is_quiet)
+    return Decision(after, writes, _unless_quiet(task, event), audits, traceless=task.is_quiet)
 
 
 def cancel_all(context: DecisionContext, tasks: Iterable[Task]) -> tuple[tuple[Write, ...], tuple[EventRecord, ...]]:
-    """What cancels those of the tasks that are not over, to be put into the decision that ends what wanted them."""
+    """Writes and events that cancel the unfinished tasks, for the decision that ends what needed them."""
     writes: list[Write] = []
     events: list[EventRecord] = []
     for task in tasks:
@@ -139,16 +139,16 @@ def cancel_all(context: DecisionContext, tasks: Iterable[Task]) -> tuple[tuple[W
 
 
 def last_claim_at(task: Task) -> datetime:
-    """When the task is over if nobody has begun it: somebody who waits at the other end does not wait for a day."""
+    """When the task expires if no agent claims it: early for types that a user waits for."""
     if task.type not in AWAITED or task.status != TaskState.QUEUED or task.first_claimed_at is not None:
         return task.expires_at
     return min(task.expires_at, task.created_at + AWAITED_FOR)
 
 
-def lapse(context: DecisionContext, tasks: Iterable[Task], *, forsaken: bool = False) -> Decision[tuple[Task, ...]]:
-    """Tasks whose time is over end; those whose lease is lost are offered again, under a higher fence.
+def lapse(context: DecisionContext, tasks: Iterable[Task], *, abandoned: bool = False) -> Decision[tuple[Task, ...]]:
+    """End tasks that are past their deadline; offer those that lost their lease again, under a higher fence.
 
-    `forsaken` ones have a lease that nobody holds: their agent began anew and does not know of them.
+    With `abandoned` the leases count as lost: the agent was restarted and does not know these tasks.
     """
     after: list[Task] = []
     writes: list[Write] = []
@@ -159,22 +159,22 @@ def lapse(context: DecisionContext, tasks: Iterable[Task], *, forsaken: bool = F
             columns = {"finished_at": context.now, "lease_expires_at": None}
             ended, event, now = _end(context, task, TaskTrigger.EXPIRE, columns, None)
             writes += ended
-        elif task.lease_expires_at is not None and (forsaken or task.lease_expires_at <= context.now):
+        elif task.lease_expires_at is not None and (abandoned or task.lease_expires_at <= context.now):
             writes.append(_move(task, TaskTrigger.LOSE_LEASE, {"lease_expires_at": None}))
             now = replace(task, status=TaskState.QUEUED.value, generation=task.generation + 1, lease_expires_at=None)
             event = queued(now)
         else:
             continue
         after.append(now)
-        events += _heard(task, _of_maker(event, task))
-        audits += _heard(task, _of_maker(_audited("task.lapse", task, now, None), task))
+        events += _unless_quiet(task, _of_maker(event, task))
+        audits += _unless_quiet(task, _of_maker(_audited("task.lapse", task, now, None), task))
     quiet = all(task.is_quiet for task in after)
     return Decision(tuple(after), tuple(writes), tuple(events), tuple(audits), traceless=quiet)
 
 
 def add_receipt(context: DecisionContext, task: Task, receipt: Receipt) -> Decision[Receipt]:
-    """A receipt that came when its task had been given up: it is added to the record, and changes nothing else."""
-    told = {"receipt_id": receipt.id, "clean": receipt.clean, "task_id": task.id, "owner": task.owner}
+    """Store a receipt whose task was given up before: it completes the record and changes nothing else."""
+    summary = {"receipt_id": receipt.id, "clean": receipt.clean, "task_id": task.id, "owner": task.owner}
     return Decision(
         result=receipt,
         writes=(receipt.insert(),),
@@ -185,7 +185,7 @@ def add_receipt(context: DecisionContext, task: Task, receipt: Receipt) -> Decis
                 receipt.id,
                 task.tenant_id,
                 task.project_id,
-                told,
+                summary,
                 app_instance_id=task.instance_id,
                 under=(task.correlation_id, task.trace_id),
             ),
@@ -197,7 +197,7 @@ def add_receipt(context: DecisionContext, task: Task, receipt: Receipt) -> Decis
                 receipt.id,
                 task.tenant_id,
                 task.project_id,
-                after=told,
+                after=summary,
                 app_instance_id=task.instance_id,
                 under=(task.correlation_id, task.trace_id),
             ),
@@ -206,13 +206,13 @@ def add_receipt(context: DecisionContext, task: Task, receipt: Receipt) -> Decis
 
 
 def _exit_code(ended: TaskEnd) -> int | None:
-    """How the program ended: a failure says it, and so does the result of one that succeeded."""
-    told = None if ended.result is None else ended.result.get("exit_code")
-    return told if ended.exit_code is None and isinstance(told, int) else ended.exit_code
+    """The exit code of the program, from the failure or from the result."""
+    of_result = None if ended.result is None else ended.result.get("exit_code")
+    return of_result if ended.exit_code is None and isinstance(of_result, int) else ended.exit_code
 
 
 def may_renew(task: Task, now: datetime) -> bool:
-    """Whether somebody holds the task under a lease now."""
+    """Whether an agent may renew its lease of the task now."""
     return task.status in (TaskState.CLAIMED, TaskState.CANCELLING) and not task.expires_at <= now
 
 
@@ -221,7 +221,7 @@ def _end(
 ) -> tuple[tuple[Write, ...], EventRecord, Task]:
     move = _move(task, trigger, columns)
     after = replace(task, status=move.edge.target.value, generation=task.generation + 1, **dict(columns))
-    told: dict[str, object] = {
+    summary: dict[str, object] = {
         "status": after.status,
         "type": task.type,
         "owner": task.owner,
@@ -229,14 +229,14 @@ def _end(
         "failure_code": after.failure_code,
     }
     if receipt is not None:
-        told |= {"receipt_id": receipt.id, "clean": receipt.clean}
+        summary |= {"receipt_id": receipt.id, "clean": receipt.clean}
     event = EventRecord(
         EventType.TASK_FINISHED,
         "task",
         task.id,
         task.tenant_id,
         task.project_id,
-        told,
+        summary,
         app_instance_id=task.instance_id,
     )
     return (move,), event, after
@@ -248,9 +248,9 @@ def _move(task: Task, trigger: TaskTrigger, columns: Mapping[str, Any]) -> State
 
 
 def _audited(action: str, before: Task, after: Task, receipt: Receipt | None) -> AuditRecord:
-    told: dict[str, object] = {"status": after.status, "fence": after.fence, "failure_code": after.failure_code}
+    summary: dict[str, object] = {"status": after.status, "fence": after.fence, "failure_code": after.failure_code}
     if receipt is not None:
-        told |= {"receipt_id": receipt.id, "clean": receipt.clean}
+        summary |= {"receipt_id": receipt.id, "clean": receipt.clean}
     return AuditRecord(
         action,
         "task",
@@ -258,19 +258,18 @@ def _audited(action: str, before: Task, after: Task, receipt: Receipt | None) ->
         before.tenant_id,
         before.project_id,
         before={"status": before.status},
-        after=told,
+        after=summary,
         app_instance_id=before.instance_id,
     )
 
 
-def _heard(task: Task, told: Told) -> tuple[Told, ...]:
-    """What is told of a task, unless it is a quiet one."""
-    return () if task.is_quiet else (told,)
+def _unless_quiet(task: Task, record: Record) -> tuple[Record, ...]:
+    return () if task.is_quiet else (record,)
 
 
-def _of_maker(told: Told, task: Task) -> Told:
-    """What agents and the passing of time do to a task stands under the correlation of whoever asked for the task."""
-    return replace(told, under=(task.correlation_id, task.trace_id))
+def _of_maker(record: Record, task: Task) -> Record:
+    """Agents and the platform change a task under the correlation id of the request that created it."""
+    return replace(record, under=(task.correlation_id, task.trace_id))
 
 
 def _cut(text: str | None) -> str | None:

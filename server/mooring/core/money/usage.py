@@ -1,8 +1,8 @@
-"""Usage that apps report: intervals with a quantity, each stored once under an id of the adapter's.
+"""Usage that apps report: intervals with a quantity, each stored once under the adapter's id.
 
-What a unit means is the manifest's word. A record that comes again as it was is accepted and not stored again; one
-that differs from what is stored under its id is refused, with all that came beside it: a figure that was counted is
-not changed, it is corrected by a record of its own. Charging is not decided here.
+The manifest defines the units. A record that is repeated unchanged is accepted and not stored again. A record that
+differs from the stored one with its id is refused, with the whole batch: a stored quantity never changes, and a
+correction is a record of its own. Charging is not decided here.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -26,7 +26,7 @@ APP_RUNTIME: Final = "app_runtime"
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """One interval of use."""
+    """One interval of use, as an adapter reports it."""
 
     record_id: str
     unit: str
@@ -38,8 +38,6 @@ class UsageReport:
 
 @dataclass(frozen=True, slots=True)
 class UsageRecord:
-    """A stored interval."""
-
     id: str
     tenant_id: str
     project_id: str
@@ -55,11 +53,11 @@ class UsageRecord:
     correlation_id: str
     trace_id: str
     created_at: datetime
-    covered_by_allocation: bool = False  # it shows who used what the allocation pays, and repeats no charge
+    covered_by_allocation: bool = False  # it shows who used what the allocation pays for, and is not charged again
 
     @property
-    def told(self) -> UsageReport:
-        """What the adapter said."""
+    def report(self) -> UsageReport:
+        """The report that this record was made from."""
         return UsageReport(
             self.record_id, self.unit, self.started_at, self.ended_at, self.quantity, self.attached_project_id
         )
@@ -67,36 +65,38 @@ class UsageRecord:
 
 @dataclass(frozen=True, slots=True)
 class UsageContext:
-    """What usage is held against."""
+    """What a usage report is checked against."""
 
     claim: InstanceClaim
     instance: Instance
     manifest: Manifest
-    stored: Mapping[str, UsageRecord]  # those of the ids that are there
-    projects: frozenset[str]  # those of the projects that are, or were, attached to the instance
+    stored: Mapping[str, UsageRecord]  # by the adapter's id: those of the reported records that are stored already
+    projects: frozenset[str]  # those of the reported projects that are, or were, attached to the instance
 
 
-def store_usage(context: DecisionContext, seen: UsageContext, told: Sequence[UsageReport]) -> Decision[tuple[int, int]]:
-    """The new records; how many are new, and how many were there."""
-    if len({each.record_id for each in told}) != len(told):
+def store_usage(
+    context: DecisionContext, loaded: UsageContext, reported: Sequence[UsageReport]
+) -> Decision[tuple[int, int]]:
+    """Store the new records; the result is how many were new, and how many were stored already."""
+    if len({each.record_id for each in reported}) != len(reported):
         raise invalid("records", "each record_id once")
-    units = {each.unit: each.covered_by_allocation for each in seen.manifest.usage_units}
+    units = {each.unit: each.covered_by_allocation for each in loaded.manifest.usage_units}
     fresh = []
-    for index, each in enumerate(told):
-        before = seen.stored.get(each.record_id)
+    for index, each in enumerate(reported):
+        before = loaded.stored.get(each.record_id)
         if before is not None:
-            if before.told != each:
+            if before.report != each:
                 raise Refusal(
                     Code.CONFLICT,
-                    f"the record {each.record_id} is stored with another content",
+                    f"the record {each.record_id} is stored with different values",
                     {"record_id": each.record_id},
                 )
             continue
-        _check(context, seen, each, units, f"records/{index}")
-        fresh.append(_record(context, seen.instance, each, covered=units[each.unit]))
+        _check(context, loaded, each, units, f"records/{index}")
+        fresh.append(_record(context, loaded.instance, each, covered=units[each.unit]))
     if not fresh:
-        return Decision((0, len(told)))
-    instance = seen.instance
+        return Decision((0, len(reported)))
+    instance = loaded.instance
     audit = AuditRecord(
         "usage.report",
         "instance",
@@ -106,25 +106,25 @@ def store_usage(context: DecisionContext, seen: UsageContext, told: Sequence[Usa
         app_instance_id=instance.id,
     )
     rows = tuple(Insert("usage_record", asdict(each)) for each in fresh)
-    return Decision((len(fresh), len(told) - len(fresh)), (guard_of(seen.claim), *rows), (), (audit,))
+    return Decision((len(fresh), len(reported) - len(fresh)), (guard_of(loaded.claim), *rows), (), (audit,))
 
 
 def _check(
-    context: DecisionContext, seen: UsageContext, report: UsageReport, units: Collection[str], path: str
+    context: DecisionContext, loaded: UsageContext, report: UsageReport, units: Collection[str], path: str
 ) -> None:
     if report.unit not in units:
         known = ", ".join(sorted(units)) or "none"
         raise invalid(f"{path}/unit", f"a unit of the pinned manifest: {known}")
     if report.ended_at < report.started_at:
         raise invalid(f"{path}/ended_at", "a time that is not before `started_at`")
-    if report.started_at < seen.instance.created_at or report.ended_at > context.now:
+    if report.started_at < loaded.instance.created_at or report.ended_at > context.now:
         raise invalid(f"{path}/started_at", "an interval between the instance's creation and now")
     attached = report.attached_project_id
-    if attached is None or attached == seen.instance.project_id:
+    if attached is None or attached == loaded.instance.project_id:
         return
-    if seen.instance.control_plane_scope == ControlPlaneScope.PROJECT:
+    if loaded.instance.control_plane_scope == ControlPlaneScope.PROJECT:
         raise invalid(f"{path}/attached_project_id", "none: the instance serves its own project alone")
-    if attached not in seen.projects:
+    if attached not in loaded.projects:
         raise Refusal(Code.NOT_FOUND, f"{path}/attached_project_id: no such project is attached, or was")
 
 

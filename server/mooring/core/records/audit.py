@@ -1,4 +1,4 @@
-"""Audit rows as they are read: who did, or was refused, what."""
+"""Rows of the audit trail: who did what, or was refused."""
 
 from dataclasses import dataclass
 from datetime import datetime

@@ -1,7 +1,7 @@
-"""The timeline: what happened around an instance, or under one correlation id, as one story.
+"""The timeline of an instance, or of one correlation id: its events and audit rows in one order.
 
-Events and audit rows are kept apart, since they are for different readers, and stand in one order: both have a place
-in the stream. An entry is either of them, with one line of text that a person can read.
+Events and audit rows are stored separately, because they are for different readers. Both have a position in the stream,
+which gives the order. An entry is either of them, with one line of text for people.
 """
 
 from collections.abc import Mapping
@@ -18,8 +18,6 @@ AUDIT: Final = "audit"
 
 @dataclass(frozen=True, slots=True)
 class TimelineRow:
-    """One line of the timeline."""
-
     position: StreamPosition
     id: str
     kind: str
@@ -36,49 +34,49 @@ class TimelineRow:
 
 
 def text_of(entry: TimelineRow) -> str:
-    """An entry in one line."""
-    told = entry.data
+    """The line of text for people."""
+    data = entry.data
     if entry.kind == AUDIT:
-        return _sentence(entry.actor_kind, entry.actor_id, told.get("outcome"), entry.type, told.get("reason"))
+        return _sentence(entry.actor_kind, entry.actor_id, data.get("outcome"), entry.type, data.get("reason"))
     if entry.type == EventType.OPERATION_CHANGED:
-        return _operation(told)
+        return _operation(data)
     if entry.kind == "attachment":
-        return _attachment(entry, told)
+        return _attachment(entry, data)
     if entry.kind in ("instance", "member"):
-        name = told.get("name") or entry.subject_id
-        failed = _joined(told.get("failure_code"), told.get("failure_detail"))
-        blocked = f"waits: {told['blocker']}" if told.get("blocker") else None
-        proof = f"proof: {told['teardown_proof']}" if told.get("teardown_proof") else None
-        return _sentence(entry.kind, name, "is", told.get("status"), _health(told), failed, blocked, proof)
+        name = data.get("name") or entry.subject_id
+        failed = _joined(data.get("failure_code"), data.get("failure_detail"))
+        blocked = f"waits: {data['blocker']}" if data.get("blocker") else None
+        proof = f"proof: {data['teardown_proof']}" if data.get("teardown_proof") else None
+        return _sentence(entry.kind, name, "is", data.get("status"), _health(data), failed, blocked, proof)
     if entry.kind == "task":
-        verb = entry.type.rpartition(".")[2] if told.get("status") is None else told["status"]
-        receipt = f"receipt {told['receipt_id']}" if told.get("receipt_id") else None
-        return _sentence("task", told.get("type"), verb, told.get("failure_code"), receipt)
+        verb = entry.type.rpartition(".")[2] if data.get("status") is None else data["status"]
+        receipt = f"receipt {data['receipt_id']}" if data.get("receipt_id") else None
+        return _sentence("task", data.get("type"), verb, data.get("failure_code"), receipt)
     if entry.kind == "allocation":
-        why = told.get("blocker") or told.get("failure_detail") or told.get("failure_code")
-        return _sentence("allocation", told.get("name") or entry.subject_id, entry.type.rpartition(".")[2], why)
+        why = data.get("blocker") or data.get("failure_detail") or data.get("failure_code")
+        return _sentence("allocation", data.get("name") or entry.subject_id, entry.type.rpartition(".")[2], why)
     return _sentence(entry.kind, entry.subject_id, entry.type.rpartition(".")[2])
 
 
-def _attachment(entry: TimelineRow, told: Mapping[str, Any]) -> str:
+def _attachment(entry: TimelineRow, data: Mapping[str, Any]) -> str:
     if entry.type == EventType.ATTACHMENT_ACTION_CHANGED:
-        return _sentence("action", told.get("action"), "is", told.get("status"), told.get("failure_code"))
-    blocked = f"waits: {told['blocker']}" if told.get("blocker") else None
-    named = told.get("account_name") or entry.subject_id
-    return _sentence("attachment", named, "is", told.get("status"), blocked, told.get("refusal_reason"))
+        return _sentence("action", data.get("action"), "is", data.get("status"), data.get("failure_code"))
+    blocked = f"waits: {data['blocker']}" if data.get("blocker") else None
+    named = data.get("account_name") or entry.subject_id
+    return _sentence("attachment", named, "is", data.get("status"), blocked, data.get("refusal_reason"))
 
 
-def _operation(told: Mapping[str, Any]) -> str:
-    steps = f"{told.get('steps_done', 0)}/{told['steps']} steps" if told.get("steps") else None
-    step = f"now: {told['step']}" if told.get("step") else None
-    blocked = f"waits: {told['blocker']}" if told.get("blocker") else None
-    failed = _joined(told.get("failure_code"), told.get("failure_detail"))
-    turn = "the platform tears down" if told.get("phase") == "platform" and told.get("status") == "running" else None
-    return _sentence("operation", told.get("kind"), "is", told.get("status"), steps, step, turn, blocked, failed)
+def _operation(data: Mapping[str, Any]) -> str:
+    steps = f"{data.get('steps_done', 0)}/{data['steps']} steps" if data.get("steps") else None
+    step = f"now: {data['step']}" if data.get("step") else None
+    blocked = f"waits: {data['blocker']}" if data.get("blocker") else None
+    failed = _joined(data.get("failure_code"), data.get("failure_detail"))
+    turn = "the platform tears down" if data.get("phase") == "platform" and data.get("status") == "running" else None
+    return _sentence("operation", data.get("kind"), "is", data.get("status"), steps, step, turn, blocked, failed)
 
 
-def _health(told: Mapping[str, Any]) -> str | None:
-    health = told.get("health")
+def _health(data: Mapping[str, Any]) -> str | None:
+    health = data.get("health")
     return f"({health})" if health and health != "unknown" else None
 
 
@@ -87,7 +85,7 @@ def _joined(*parts: object) -> str | None:
 
 
 def _sentence(*parts: object) -> str:
-    """Words, and after the fourth of them whatever is said beside them."""
-    said = [str(part) for part in parts if part]
-    head, rest = said[:4], said[4:]
+    """Join the non-empty parts: the first four with spaces, the rest with semicolons."""
+    texts = [str(part) for part in parts if part]
+    head, rest = texts[:4], texts[4:]
     return "; ".join([" ".join(head), *rest])

@@ -1,9 +1,9 @@
-"""Webhooks: who is told of events, at which address, and with which key the messages are signed.
+"""Webhooks: a URL that gets events, a filter of event types, and the key that signs the messages.
 
-A webhook belongs to one place: the platform, a tenant or a project, and is told of the events of that place and below.
-Its key is made by the platform, told once, and sealed at rest. A new key does not cut the receiver off: for a day each
-message is signed with the old one as well. The address may hold a credential of the receiver's, so events and audit
-rows name its host only.
+A webhook belongs to one scope (the platform, a tenant or a project) and gets the events of that scope and below it. The
+platform generates its key, shows it once, and stores it sealed. A new key does not cut the receiver off: for a day each
+message is signed with the old key as well. The URL may contain a credential of the receiver, so events and audit
+records have only its host.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,12 +27,14 @@ KEY_PURPOSE: Final = "webhook_key"
 KEY_BYTES: Final = 32
 KEY_PREFIX: Final = "whsec_"
 KEY_OVERLAP: Final = timedelta(hours=24)
-UNDELIVERED: Final = "contract.delivery."  # the database delivers no news of deliveries: it would feed itself
+UNDELIVERED: Final = (
+    "contract.delivery."  # the database creates no deliveries for events about deliveries: they would never end
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Webhook:
-    """An address that is told of events."""
+    """A URL that gets events; the key is referenced, not included."""
 
     id: str
     tenant_id: str | None
@@ -49,7 +51,7 @@ class Webhook:
 
 @dataclass(frozen=True, slots=True)
 class WebhookWithKey:
-    """A webhook with a key that is told once."""
+    """A webhook with its new key, which is shown once."""
 
     webhook: Webhook
     key: str
@@ -57,7 +59,7 @@ class WebhookWithKey:
 
 @dataclass(frozen=True, slots=True)
 class WebhookSpec:
-    """What the caller asks for; in a change, what is not given stays."""
+    """What the caller requests; in a change, None leaves a field as it is."""
 
     url: str | None = None
     event_types: tuple[str, ...] | None = None
@@ -67,26 +69,26 @@ class WebhookSpec:
 
 @dataclass(frozen=True, slots=True)
 class NewWebhookKey:
-    """A new key, as it is told and as it is kept."""
+    """A new key: `text` is shown once, `sealed` is stored."""
 
-    told: str
+    text: str
     sealed: Sealed
 
 
 def create_webhook(
     context: DecisionContext,
-    home: tuple[str | None, str | None],
+    owner: tuple[str | None, str | None],
     spec: WebhookSpec,
     key: NewWebhookKey,
-    webhooks_there: int,
+    webhook_count: int,
 ) -> Decision[WebhookWithKey]:
-    """A new webhook; `home` is its tenant and project, none of them for the platform."""
-    if webhooks_there >= WEBHOOKS_MAX:
-        raise Refusal(Code.LIMIT_REACHED, f"a place has at most {WEBHOOKS_MAX} webhooks", {"limit": WEBHOOKS_MAX})
+    """Create a webhook; `owner` is its tenant and project, None for the platform."""
+    if webhook_count >= WEBHOOKS_MAX:
+        raise Refusal(Code.LIMIT_REACHED, f"there may be at most {WEBHOOKS_MAX} webhooks here", {"limit": WEBHOOKS_MAX})
     webhook = Webhook(
         id=context.mint(Prefix.WEBHOOK),
-        tenant_id=home[0],
-        project_id=home[1],
+        tenant_id=owner[0],
+        project_id=owner[1],
         url=read_url(spec.url or "").url,
         description=validation.remark(spec.description or "", "description"),
         event_types=check_event_types(spec.event_types or ()),
@@ -96,20 +98,20 @@ def create_webhook(
         revision=0,
         created_at=context.now,
     )
-    told = _told(webhook)
+    summary = _summary(webhook)
     return Decision(
-        result=WebhookWithKey(webhook, key.told),
+        result=WebhookWithKey(webhook, key.text),
         writes=(Insert("secret", key.sealed.row(context.now)), Insert("webhook", asdict(webhook))),
-        events=(_happened(EventType.WEBHOOK_CREATED, webhook, told),),
-        audits=(_audited("webhook.create", webhook, after=told),),
+        events=(_webhook_event(EventType.WEBHOOK_CREATED, webhook, summary),),
+        audits=(_audited("webhook.create", webhook, after=summary),),
     )
 
 
 def update_webhook(
-    context: DecisionContext, webhook: Webhook, spec: WebhookSpec, revision_seen: int | None
+    context: DecisionContext, webhook: Webhook, spec: WebhookSpec, revision_expected: int | None
 ) -> Decision[Webhook]:
-    """Another address, list, description, or a pause; saying what is there already changes nothing."""
-    require_revision(webhook.revision, revision_seen)
+    """Change the URL, the event types or the description, or pause it; equal values change nothing."""
+    require_revision(webhook.revision, revision_expected)
     wanted: dict[str, object] = {}
     if spec.url is not None:
         wanted["url"] = read_url(spec.url).url
@@ -129,59 +131,61 @@ def update_webhook(
     return Decision(
         result=after,
         writes=(Update("webhook", webhook.id, webhook.revision, changed),),
-        events=(_happened(EventType.WEBHOOK_UPDATED, after, {"change": change, **_told(after)}),),
-        audits=(_audited("webhook.update", webhook, before=_told(webhook), after=_told(after)),),
+        events=(_webhook_event(EventType.WEBHOOK_UPDATED, after, {"change": change, **_summary(after)}),),
+        audits=(_audited("webhook.update", webhook, before=_summary(webhook), after=_summary(after)),),
     )
 
 
 def rotate_key(
     context: DecisionContext, webhook: Webhook, key: NewWebhookKey, old_key: Sealed
 ) -> Decision[WebhookWithKey]:
-    """A new key; `old_key` is the present one sealed anew, which signs beside it for a while.
+    """Set a new key; `old_key` is the present one, sealed again with an expiry, and keeps signing for a while.
 
-    The rows of the keys that are no longer named go with the change, by a trigger of the database.
+    A trigger of the database deletes the rows of keys that the webhook no longer references.
     """
     changed: dict[str, object] = {"secret_id": key.sealed.id, "previous_secret_id": old_key.id}
     after = replace(webhook, revision=webhook.revision + 1, **changed)  # type: ignore[arg-type]
     return Decision(
-        result=WebhookWithKey(after, key.told),
+        result=WebhookWithKey(after, key.text),
         writes=(
             Update("webhook", webhook.id, webhook.revision, changed),
             Insert("secret", key.sealed.row(context.now)),
             Insert("secret", old_key.row(context.now, context.now + KEY_OVERLAP)),
         ),
-        events=(_happened(EventType.WEBHOOK_UPDATED, after, {"change": "re-keyed"}),),
+        events=(_webhook_event(EventType.WEBHOOK_UPDATED, after, {"change": "re-keyed"}),),
         audits=(_audited("webhook.update", webhook, after={"change": "re-keyed"}),),
     )
 
 
 def delete_webhook(context: DecisionContext, webhook: Webhook) -> Decision[Webhook]:
-    """It goes at once, with its keys and with what it had not delivered."""
+    """Delete it with its keys and its undelivered messages."""
     return Decision(
         result=webhook,
         writes=(Remove("webhook", webhook.id, webhook.revision),),
-        events=(_happened(EventType.WEBHOOK_DELETED, webhook, {}),),
-        audits=(_audited("webhook.delete", webhook, before=_told(webhook)),),
+        events=(_webhook_event(EventType.WEBHOOK_DELETED, webhook, {}),),
+        audits=(_audited("webhook.delete", webhook, before=_summary(webhook)),),
     )
 
 
 def check_event_types(wanted: Sequence[str]) -> list[str]:
-    """Whole types, or families that end in `.*`, that something can be delivered for; none: all."""
+    """Check event types and families such as `identity.*`; an empty list means all."""
     if len(wanted) > EVENT_TYPES_MAX:
         raise validation.invalid("event_types", f"at most {EVENT_TYPES_MAX} types and families")
     delivered = [each.value for each in EventType if not each.startswith(UNDELIVERED)]
     for text in wanted:
         family = text.removesuffix("*")
         if text.startswith(UNDELIVERED):
-            raise validation.invalid("event_types", f"{text}: news of deliveries is never delivered; read it as events")
+            raise validation.invalid(
+                "event_types", f"{text}: events about deliveries are never delivered; read them as events"
+            )
         if not any(each.startswith(family) if text.endswith(".*") else each == text for each in delivered):
             raise validation.invalid(
-                "event_types", f"{text[:100]!r} is no event type and no family such as 'identity.*'"
+                "event_types", f"{text[:100]!r} is neither an event type nor a family such as 'identity.*'"
             )
     return sorted(set(wanted))
 
 
-def _told(webhook: Webhook) -> dict[str, object]:
+def _summary(webhook: Webhook) -> dict[str, object]:
     return {
         "host": read_url(webhook.url).host,
         "event_types": list(webhook.event_types),
@@ -190,7 +194,7 @@ def _told(webhook: Webhook) -> dict[str, object]:
     }
 
 
-def _happened(type_: EventType, webhook: Webhook, data: Mapping[str, object]) -> EventRecord:
+def _webhook_event(type_: EventType, webhook: Webhook, data: Mapping[str, object]) -> EventRecord:
     return EventRecord(type_, "webhook", webhook.id, webhook.tenant_id, webhook.project_id, data=data)
 
 

@@ -1,1 +1,1 @@
-"""Decisions of the runtime wing: what is running."""
+"""Decisions about what is running: instances, members, operations, claims, attachments and visits."""

@@ -1,8 +1,9 @@
-"""What an adapter tells of an instance: how far an operation is, how members stand, how the whole is.
+"""What an adapter reports about an instance: the progress of an operation, the state of members, the health of the
+whole.
 
-A report is all or nothing: one decision, under the fence of the claim. It says what was observed, so that saying it
-again changes nothing and writes nothing; only what differs from what is stored becomes a row. Which steps a member or
-an operation may take is the lifecycle's word, and an adapter's report is refused where it has none.
+A report is all or nothing: one decision, under the fence of the claim. It states what was observed, so repeating it
+changes nothing and writes nothing; only differences from the stored state become rows. The lifecycle tables say which
+steps a member or an operation may take, and a report that asks for any other step is refused.
 """
 
 import json
@@ -47,7 +48,7 @@ DETAIL_BYTES_MAX: Final = 16_384
 
 
 class ReportableState(StrEnum):
-    """How a member may be reported; the other states are not an adapter's to say."""
+    """The states that an adapter may report for a member; the others are set by the platform."""
 
     JOINING = "joining"
     READY = "ready"
@@ -58,14 +59,12 @@ class ReportableState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class FailureReport:
-    """Why something failed."""
-
     code: OperationFailure
     detail: str = ""
     last_lines: tuple[str, ...] = ()
 
     def columns(self, context: DecisionContext) -> dict[str, Any]:
-        """As it is stored with what failed."""
+        """The columns that store this failure on an instance, a member or an operation."""
         return {
             "failed_at": context.now,
             "failure_code": self.code.value,
@@ -76,15 +75,14 @@ class FailureReport:
 
 @dataclass(frozen=True, slots=True)
 class BlockerReport:
-    """What stands in an operation's way, by code and words; none: nothing does any more."""
+    """What blocks an operation; without a code, nothing blocks it any more."""
 
-    by: tuple[str, str] | None
+    code: str | None = None
+    detail: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """One step of an operation."""
-
     name: str
     status: StepState
     detail: str | None = None
@@ -93,14 +91,17 @@ class StepReport:
 
 @dataclass(frozen=True, slots=True)
 class HoldReport:
-    """Why the adapter wants no new work on a member."""
+    """A reason why the adapter wants no new work on a member."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberReport:
-    """What was observed of a member; what is none is not told. A text that may be cleared is told as a tuple."""
+    """What was observed of a member; None means "not reported".
+
+    `health_detail` is a one-tuple because its text can be cleared: None leaves it unchanged, `(None,)` clears it.
+    """
 
     id: str
     status: ReportableState | None = None
@@ -114,14 +115,14 @@ class MemberReport:
 
 @dataclass(frozen=True, slots=True)
 class EndpointReport:
-    """Where the app can be reached, in the form that is stored."""
+    """Where the app can be reached, in the form in which it is stored."""
 
     plain: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceReport:
-    """What was observed of the whole."""
+    """What was observed of the instance as a whole; None means "not reported"."""
 
     health: InstanceHealth | None = None
     health_detail: tuple[str | None] | None = None
@@ -132,7 +133,7 @@ class InstanceReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterReport:
-    """A report."""
+    """Everything that one report states."""
 
     begin: bool = False
     blocked: BlockerReport | None = None
@@ -143,7 +144,7 @@ class AdapterReport:
 
 @dataclass(frozen=True, slots=True)
 class ReportContext:
-    """What a report is held against: the instance and its claim, the operation that it names, the members."""
+    """What a report is checked against: the instance and its claim, the operation that it names, the members."""
 
     claim: InstanceClaim
     instance: Instance
@@ -152,55 +153,58 @@ class ReportContext:
     unreachable: frozenset[str] = field(default=frozenset())  # members whose node does not answer
 
 
-def under(context: DecisionContext, seen: ReportContext) -> DecisionContext:
-    """The context with the correlation of what is reported on: an adapter's request has one of its own."""
-    subject = seen.operation or seen.instance
+def with_correlation(context: DecisionContext, current: ReportContext) -> DecisionContext:
+    """The context with the correlation of the reported operation or instance, not that of the adapter's request."""
+    subject = current.operation or current.instance
     return replace(context, correlation_id=subject.correlation_id, trace_id=subject.trace_id)
 
 
-def take_report(context: DecisionContext, seen: ReportContext, report: AdapterReport) -> Decision[Instance]:
-    """What becomes true by this report; the instance as it then is."""
+def take_report(context: DecisionContext, current: ReportContext, report: AdapterReport) -> Decision[Instance]:
+    """The writes that this report leads to, and the instance after them."""
     parts: list[Decision[Any]] = []
     if report.begin or report.blocked is not None or report.steps:
-        parts += _operation(context, seen, report)
-    twice = {each.id for each in report.members}
-    if len(twice) != len(report.members):
-        raise invalid("members", "each member once")
+        parts += _operation(context, current, report)
+    unique = {each.id for each in report.members}
+    if len(unique) != len(report.members):
+        raise invalid("members", "must name each member only once")
     for each in report.members:
-        parts += _member(context, seen, each)
-    instance, written = _instance(context, seen, report)
+        parts += _member(context, current, each)
+    instance, written = _instance(context, current, report)
     parts += written
-    return together(instance, *parts, *_guard(seen, parts))
+    return together(instance, *parts, *_guard(current, parts))
 
 
-def _guard(seen: ReportContext, parts: list[Decision[Any]]) -> list[Decision[None]]:
-    return [Decision(None, (guard_of(seen.claim),), traceless=True)] if parts else []
+def _guard(current: ReportContext, parts: list[Decision[Any]]) -> list[Decision[None]]:
+    return [Decision(None, (guard_of(current.claim),), traceless=True)] if parts else []
 
 
 # The operation --------------------------------------------------------------------------------------------------------
 
 
 def require_turn(operation: Operation) -> None:
-    """The operation is open, was handed to adapters, and the adapter's part of it is not over."""
+    """Refuse unless the operation is open, was handed to adapters, and is still in the adapter's phase."""
     if operation.is_over or operation.phase != Phase.ADAPTER or operation.dispatched_at is None:
-        how = operation.status if operation.phase == Phase.ADAPTER else f"{operation.status}, and the platform's turn"
+        how = (
+            operation.status if operation.phase == Phase.ADAPTER else f"{operation.status} and in the platform's phase"
+        )
         raise Refusal(
             Code.CONFLICT,
-            f"operation {operation.id} is {how}: nothing more is reported on it",
+            f"operation {operation.id} is {how}: it takes no more reports",
             {"operation_id": operation.id, "status": operation.status, "phase": operation.phase},
         )
 
 
-def _operation(context: DecisionContext, seen: ReportContext, report: AdapterReport) -> list[Decision[Any]]:
-    operation = seen.operation
+def _operation(context: DecisionContext, current: ReportContext, report: AdapterReport) -> list[Decision[Any]]:
+    operation = current.operation
     if operation is None:
-        raise invalid("operation_id", "the operation that begins, is blocked, or has these steps")
+        raise invalid("operation_id", "required: name the operation that begins, is blocked, or has these steps")
     columns = _progress(context, operation, report.steps)
-    if report.begin and operation.attempt_fence != seen.claim.fence:
-        columns |= {"attempts": operation.attempts + 1, "attempt_fence": seen.claim.fence}
+    if report.begin and operation.attempt_fence != current.claim.fence:
+        columns |= {"attempts": operation.attempts + 1, "attempt_fence": current.claim.fence}
     trigger = _trigger(operation, report)
-    if report.blocked is not None and report.blocked.by is not None and operation.status != OperationState.CANCELLING:
-        code, detail = report.blocked.by
+    blocked = report.blocked
+    if blocked is not None and blocked.code is not None and operation.status != OperationState.CANCELLING:
+        code, detail = blocked.code, blocked.detail
         if (operation.blocker_code, operation.blocker) != (code, detail):
             columns |= {"blocker_code": code, "blocker": detail}
     if trigger is None and not columns:
@@ -209,7 +213,7 @@ def _operation(context: DecisionContext, seen: ReportContext, report: AdapterRep
     if operation.started_at is None and (report.begin or trigger is OperationTrigger.BLOCK):
         columns |= {"started_at": context.now}
     if trigger is not None:
-        return [move_operation(context, seen.instance.app_slug, operation, trigger, (ACTION, columns))]
+        return [move_operation(context, current.instance.app_slug, operation, trigger, ACTION, **columns)]
     if operation.status == OperationState.ACCEPTED:
         raise Refusal(
             Code.ILLEGAL_TRANSITION,
@@ -219,23 +223,23 @@ def _operation(context: DecisionContext, seen: ReportContext, report: AdapterRep
                 "status": operation.status,
             },
         )
-    return [change_operation(seen.instance.app_slug, operation, ACTION, **columns)]
+    return [change_operation(current.instance.app_slug, operation, ACTION, **columns)]
 
 
 def _trigger(operation: Operation, report: AdapterReport) -> OperationTrigger | None:
     status, blocked = operation.status, report.blocked
-    if blocked is not None and blocked.by is not None:
+    if blocked is not None and blocked.code is not None:
         return OperationTrigger.BLOCK if status in (OperationState.ACCEPTED, OperationState.RUNNING) else None
     if status == OperationState.BLOCKED and (blocked is not None or report.begin):
         return OperationTrigger.UNBLOCK
     return OperationTrigger.START if report.begin and status == OperationState.ACCEPTED else None
 
 
-def _progress(context: DecisionContext, operation: Operation, told: tuple[StepReport, ...]) -> dict[str, Any]:
-    """The steps with what was told of them, where that is anything new."""
+def _progress(context: DecisionContext, operation: Operation, reports: tuple[StepReport, ...]) -> dict[str, Any]:
+    """The changed columns of the operation after these step reports; empty if they report nothing new."""
     steps = {each["name"]: each for each in operation.steps}
     progress = operation.progress
-    for each in told:
+    for each in reports:
         steps[each.name] = _step(context, steps.get(each.name), each)
         if each.status is StepState.RUNNING and each.progress is not None:
             progress = {"step": each.name, **each.progress}
@@ -265,44 +269,50 @@ def _step(context: DecisionContext, before: dict[str, Any] | None, report: StepR
 # Members --------------------------------------------------------------------------------------------------------------
 
 
-def _member(context: DecisionContext, seen: ReportContext, report: MemberReport) -> list[Decision[Any]]:
-    member = seen.members.get(report.id)
+def _member(context: DecisionContext, current: ReportContext, report: MemberReport) -> list[Decision[Any]]:
+    member = current.members.get(report.id)
     if member is None:
         raise Refusal(Code.NOT_FOUND, f"the instance has no member {report.id}")
     columns = _observed(context, member, report)
-    columns |= _version(seen, member, report.version)
-    columns |= _holds(context, seen, member, report.holds)
-    slug = seen.instance.app_slug
+    columns |= _version(current, member, report.version)
+    columns |= _holds(context, current, member, report.holds)
+    slug = current.instance.app_slug
     if report.status is None or report.status.value == member.status:
         if report.failure is not None and member.status != MemberState.FAILED:
-            raise invalid("members/failure", "a failure comes with the status `failed`")
+            raise invalid("members/failure", "only a member with the status `failed` has a failure")
         if not columns:
             return []
         if member.status in (MemberState.REMOVING, MemberState.REMOVED):
-            MEMBER.step(MemberState(member.status), MemberTrigger.RECOVER)  # refuses: what is torn down is not observed
+            MEMBER.step(
+                MemberState(member.status), MemberTrigger.RECOVER
+            )  # refuses: a member that is torn down takes no observations
         return [change_member(slug, member, ACTION, **columns)]
-    trigger = _member_trigger(seen, member, report.status)
+    trigger = _member_trigger(current, member, report.status)
     if trigger is MemberTrigger.FAIL:
         if report.failure is None:
-            raise invalid("members/failure", "what fails says why")
+            raise invalid("members/failure", "required with the status `failed`")
         columns |= report.failure.columns(context)
-    if trigger is MemberTrigger.FINISH_DRAIN and member.id in seen.unreachable:
+    if trigger is MemberTrigger.FINISH_DRAIN and member.id in current.unreachable:
         raise Refusal(
             Code.CONFLICT,
-            f"the node of member {member.id} does not answer: what cannot be observed is not drained",
+            f"the node of member {member.id} does not answer, so nobody can have observed that it is drained",
             {"member_id": member.id},
         )
-    if seen.operation is not None and member.id in seen.operation.member_ids:
-        columns |= {"last_operation_id": seen.operation.id}
-    return [move_member(context, slug, member, trigger, (ACTION, columns))]
+    if current.operation is not None and member.id in current.operation.member_ids:
+        columns |= {"last_operation_id": current.operation.id}
+    return [move_member(context, slug, member, trigger, ACTION, **columns)]
 
 
-def _member_trigger(seen: ReportContext, member: Member, wanted: ReportableState) -> MemberTrigger:
+def _member_trigger(current: ReportContext, member: Member, wanted: ReportableState) -> MemberTrigger:
     status = MemberState(member.status)
     if wanted is ReportableState.JOINING:
-        return MemberTrigger.REPAIR if status is MemberState.FAILED and _mends(seen, member) else MemberTrigger.JOIN
+        return (
+            MemberTrigger.REPAIR
+            if status is MemberState.FAILED and _may_rebuild(current, member)
+            else MemberTrigger.JOIN
+        )
     if wanted is ReportableState.READY:
-        if status in (MemberState.DRAINING, MemberState.DRAINED) and _resumes(seen, member):
+        if status in (MemberState.DRAINING, MemberState.DRAINED) and _may_resume(current, member):
             return MemberTrigger.RESUME
         return MemberTrigger.RECOVER if status is MemberState.DEGRADED else MemberTrigger.REPORT_READY
     return {
@@ -312,17 +322,17 @@ def _member_trigger(seen: ReportContext, member: Member, wanted: ReportableState
     }[wanted]
 
 
-def _mends(seen: ReportContext, member: Member) -> bool:
-    """Whether somebody asked for this member to be built once more: an open operation of the whole, or of it."""
-    operation = seen.operation
+def _may_rebuild(current: ReportContext, member: Member) -> bool:
+    """Whether an open operation, of the whole instance or of this member, asks to rebuild the member."""
+    operation = current.operation
     if operation is None or operation.is_over or operation.phase != Phase.ADAPTER:
         return False
     return operation.kind in WHOLE_KINDS or member.id in operation.member_ids
 
 
-def _resumes(seen: ReportContext, member: Member) -> bool:
-    """Whether the drain was taken back: an operation of the whole puts members back to work after it drained them."""
-    operation = seen.operation
+def _may_resume(current: ReportContext, member: Member) -> bool:
+    """Whether the drain was undone: operations of the whole instance put members back to work after draining them."""
+    operation = current.operation
     if operation is None or operation.is_over:
         return False
     whole = operation.kind in WHOLE_KINDS
@@ -342,42 +352,42 @@ def _observed(
     return columns
 
 
-def _version(seen: ReportContext, member: Member, version: str | None) -> dict[str, Any]:
-    """The version that a member runs is the instance's, or the one that an operation leads to."""
+def _version(current: ReportContext, member: Member, version: str | None) -> dict[str, Any]:
+    """A member runs the instance's version, its previous one, or the target of the operation; others are refused."""
     if version is None or version == member.version:
         return {}
-    pins = [seen.instance.pin, seen.instance.previous_pin]
-    if seen.operation is not None:
-        pins.insert(0, seen.operation.target_pin)
+    pins = [current.instance.pin, current.instance.previous_pin]
+    if current.operation is not None:
+        pins.insert(0, current.operation.target_pin)
     for pin in pins:
         if pin is not None and pin["version"] == version:
             return {"version": version, "version_id": pin["version_id"]}
-    raise invalid("members/version", "the instance's version, or the one that the operation leads to")
+    raise invalid("members/version", "must be the instance's version or the target version of the operation")
 
 
 def _holds(
-    context: DecisionContext, seen: ReportContext, member: Member, told: tuple[HoldReport, ...] | None
+    context: DecisionContext, current: ReportContext, member: Member, reports: tuple[HoldReport, ...] | None
 ) -> dict[str, list[dict[str, Any]]]:
-    """The adapter's own holds anew; whatever others want with the member stays."""
-    if told is None:
+    """Replace the adapter's own holds; the holds of other owners stay."""
+    if reports is None:
         return {}
-    owner = seen.claim.service_account_id
+    owner = current.claim.service_account_id
     own = {each["reason"]: each for each in member.holds if each["owner"] == owner}
-    if set(own) == {each.reason for each in told}:
+    if set(own) == {each.reason for each in reports}:
         return {}
     since = context.now.isoformat()
-    kept = [own.get(each.reason, {"owner": owner, "reason": each.reason, "since": since}) for each in told]
-    return {"holds": [*(each for each in member.holds if each["owner"] != owner), *kept]}
+    own_holds = [own.get(each.reason, {"owner": owner, "reason": each.reason, "since": since}) for each in reports]
+    return {"holds": [*(each for each in member.holds if each["owner"] != owner), *own_holds]}
 
 
 # The instance ---------------------------------------------------------------------------------------------------------
 
 
 def _instance(
-    context: DecisionContext, seen: ReportContext, report: AdapterReport
+    context: DecisionContext, current: ReportContext, report: AdapterReport
 ) -> tuple[Instance, list[Decision[Any]]]:
-    instance, operation = seen.instance, seen.operation
-    columns = {} if report.instance is None else _of_whole(context, seen, report.instance)
+    instance, operation = current.instance, current.operation
+    columns = {} if report.instance is None else _instance_columns(context, current, report.instance)
     begins = (
         report.begin
         and operation is not None
@@ -390,28 +400,28 @@ def _instance(
     if not columns:
         return instance, []
     if instance.status == InstanceState.STOPPED:
-        raise Refusal(Code.CONFLICT, "the instance is stopped: nothing more is observed of it")
+        raise Refusal(Code.CONFLICT, "the instance is stopped: it takes no more reports")
     healthy = columns.get("health") == InstanceHealth.HEALTHY
     event = EventType.INSTANCE_HEALTHY if healthy else EventType.INSTANCE_CHANGED
     changed = change_instance(instance, ACTION, event, **columns)
     return changed.result, [changed]
 
 
-def _of_whole(context: DecisionContext, seen: ReportContext, report: InstanceReport) -> dict[str, Any]:
-    columns = _observed(context, seen.instance, report)
+def _instance_columns(context: DecisionContext, current: ReportContext, report: InstanceReport) -> dict[str, Any]:
+    columns = _observed(context, current.instance, report)
     if report.endpoints is not None:
-        endpoints = [_endpoint(seen, each.plain) for each in report.endpoints]
+        endpoints = [_endpoint(current, each.plain) for each in report.endpoints]
         if len({each["name"] for each in endpoints}) != len(endpoints):
-            raise invalid("instance/endpoints", "each name once")
-        if endpoints != seen.instance.endpoints:
+            raise invalid("instance/endpoints", "must have unique names")
+        if endpoints != current.instance.endpoints:
             columns["endpoints"] = endpoints
-    if report.topology_mode is not None and report.topology_mode != seen.instance.topology_mode:
+    if report.topology_mode is not None and report.topology_mode != current.instance.topology_mode:
         columns["topology_mode"] = report.topology_mode
     return columns
 
 
-def _endpoint(seen: ReportContext, plain: Mapping[str, Any]) -> dict[str, Any]:
-    member = seen.members.get(plain["member_id"])
+def _endpoint(current: ReportContext, plain: Mapping[str, Any]) -> dict[str, Any]:
+    member = current.members.get(plain["member_id"])
     if member is None or member.status == MemberState.REMOVED:
         raise Refusal(Code.NOT_FOUND, f"the instance has no member {plain['member_id']}")
     check_endpoint(plain, "instance/endpoints")
@@ -419,7 +429,7 @@ def _endpoint(seen: ReportContext, plain: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def bounded_detail(value: Mapping[str, Any], path: str) -> dict[str, Any]:
-    """An adapter's own words, within their bounds."""
+    """The adapter's own JSON, refused if it is malformed or too large."""
     for refusal in refusals_of(plain_findings(value), path):
         raise refusal
     if len(json.dumps(value, ensure_ascii=False).encode()) > DETAIL_BYTES_MAX:

@@ -1,9 +1,9 @@
 """Attachment: a project's use of an instance that belongs to another project of its tenant.
 
-It exists only for instances whose control plane is the tenant's. An admin of the tenant, who speaks for both projects,
-asks for it; the instance's adapter makes what the project needs there, under an account name of its own, and with that
-it is active; or it cannot, and the attachment is refused with the reason. Ending it takes all of that back. Both ends
-stay readable afterwards.
+It exists only for instances whose control plane has the scope `tenant`. An admin of the tenant, who acts for both
+projects, requests it. The instance's adapter then creates what the project needs, under a separate account name, and
+the attachment becomes active; if the adapter cannot do that, the attachment is refused with the reason. Detaching
+removes all of it. Detached and refused attachments stay readable.
 """
 
 import hashlib
@@ -40,26 +40,36 @@ ATTACHMENT = Lifecycle(
     triggers=AttachmentTrigger,
     initial=S.REQUESTED,
     meaning={
-        S.REQUESTED: "asked for; the adapter has not made what it needs yet",
+        S.REQUESTED: "requested; the adapter has not set up the account yet",
         S.ACTIVE: "the project uses the instance",
-        S.DETACHING: "the use is being ended, and what belongs to it is taken back",
-        S.DETACHED: "the use has ended; the record stays readable",
-        S.REFUSED: "it did not come about, and says why",
+        S.DETACHING: "the adapter removes what the project has there",
+        S.DETACHED: "the project no longer uses the instance; the record stays readable",
+        S.REFUSED: "it was not set up; `refusal_reason` says why",
     },
     edges=(
         Transition(
-            S.REQUESTED, T.ACTIVATE, S.ACTIVE, Who.ADAPTER, "The instance serves the project under its account."
+            S.REQUESTED,
+            T.ACTIVATE,
+            S.ACTIVE,
+            Who.ADAPTER,
+            "The adapter set up the account; the instance serves the project.",
         ),
         Transition(
-            S.REQUESTED, T.REFUSE, S.REFUSED, Who.ADAPTER, "The instance cannot serve it, or it was taken back."
+            S.REQUESTED, T.REFUSE, S.REFUSED, Who.ADAPTER, "The adapter cannot set it up, or the request was withdrawn."
         ),
-        Transition(S.ACTIVE, T.DETACH, S.DETACHING, Who.USER, "An admin ends it, or the instance ends."),
+        Transition(
+            S.ACTIVE,
+            T.DETACH,
+            S.DETACHING,
+            Who.USER,
+            "An admin detaches the project, or the instance is stopped or fails.",
+        ),
         Transition(
             S.DETACHING,
             T.FINISH_DETACH,
             S.DETACHED,
             Who.ADAPTER,
-            "What the project was given is taken back; with the end of the instance the worker says so.",
+            "The adapter removed what the project had; if the instance has ended, the worker records it.",
         ),
     ),
     requires={
@@ -70,30 +80,30 @@ ATTACHMENT = Lifecycle(
 )
 
 LIVE: Final = frozenset({S.REQUESTED, S.ACTIVE, S.DETACHING})
-"""The states in which it is not over."""
+"""The states that are not final."""
 
 ATTACHMENTS_MAX: Final = 100
-"""Attachments of one instance that are not over."""
+"""How many attachments of one instance may be live."""
 ACCOUNT_NAME_PATTERN: Final = "^[a-z][a-z0-9-]{0,30}$"
 ACCOUNT_NAME_LENGTH: Final = 31
-_MARK: Final = "p-"
-"""No account of the app's own, nor a user of an operating system, is called so: a slug alone may be `root`."""
-_DIGITS: Final = 6
+_PREFIX: Final = "p-"
+"""A prefix that keeps account names apart from the app's own accounts and from system users: a slug may be `root`."""
+_SUFFIX_LENGTH: Final = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachment:
-    """A project's use of another project's instance."""
+    """A project's use of an instance of another project of its tenant."""
 
     id: str
     tenant_id: str
-    project_id: str  # the one that is attached
+    project_id: str  # the attached project
     instance_id: str
     owning_project_id: str
     instance_name: str
     app_slug: str
     account_name: str
-    operation_id: str  # the last one that attaches or detaches it
+    operation_id: str  # the latest attach or detach operation
     requested_by: str
     correlation_id: str
     trace_id: str
@@ -102,8 +112,8 @@ class Attachment:
     revision: int
     created_at: datetime
     cancel_work: bool = False
-    timeout_seconds: int | None = None  # of a detach: how long its work may go on
-    attempts: int = 0  # detaches that failed
+    timeout_seconds: int | None = None  # of a detach: how long running work may continue
+    attempts: int = 0  # failed detach operations so far
     blocker: str | None = None
     retry_at: datetime | None = None
     activated_at: datetime | None = None
@@ -114,30 +124,30 @@ class Attachment:
 
     @property
     def place(self) -> tuple[str, str]:
-        """The tenant and the attached project."""
+        """(tenant id, attached project's id)."""
         return self.tenant_id, self.project_id
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
         return AttachmentState(self.status) in ATTACHMENT.final
 
-    def told(self) -> dict[str, Any]:
-        """What an adapter learns of it with a request."""
+    def for_adapter(self) -> dict[str, Any]:
+        """The part that an adapter sees in an operation's request."""
         return {"id": self.id, "project_id": self.project_id, "account_name": self.account_name}
 
 
 def account_name(slug: str, project_id: str, taken: Collection[str]) -> str:
-    """The account's name for a project of this slug; where it is taken, or too long, a mark of the project follows.
+    """The account name for a project of this slug; a hash of the project id follows if it is taken or too long.
 
-    Names that other projects ever had at this instance are `taken`: what an app keeps under a name is not handed on.
+    `taken` includes names that other projects had in the past: an app may have data under a name, and no other project
+    must get it.
     """
-    plain = f"{_MARK}{slug}"
+    plain = f"{_PREFIX}{slug}"
     if len(plain) <= ACCOUNT_NAME_LENGTH and plain not in taken:
         return plain
-    mark = hashlib.sha256(project_id.encode()).hexdigest()
-    marked = (
-        f"{plain[: ACCOUNT_NAME_LENGTH - digits - 1].rstrip('-')}-{mark[:digits]}"
-        for digits in range(_DIGITS, ACCOUNT_NAME_LENGTH - len(_MARK))
-    )  # a slug may look like another project's mark: then there is more of it
-    return next(each for each in marked if each not in taken)
+    digest = hashlib.sha256(project_id.encode()).hexdigest()
+    candidates = (
+        f"{plain[: ACCOUNT_NAME_LENGTH - digits - 1].rstrip('-')}-{digest[:digits]}"
+        for digits in range(_SUFFIX_LENGTH, ACCOUNT_NAME_LENGTH - len(_PREFIX))
+    )  # a slug may look like a suffixed name; then use a longer suffix
+    return next(each for each in candidates if each not in taken)

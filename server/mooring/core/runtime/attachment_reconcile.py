@@ -1,9 +1,9 @@
-"""What becomes of attachments by themselves: with the end of their operations, and with the end of their instance.
+"""What the platform does with attachments when their operations end, or their instance ends.
 
-An operation that attaches ends in an active attachment or in a refused one; one that detaches ends in a detached one,
-or leaves it `detaching` with what was in the way, and is done again after a pause. Whoever ends the operation, its
-adapter, a deadline or a stop, the attachment follows: at once where the adapter says it, otherwise at the worker's next
-look. An instance that ends takes its attachments along: what they had there is gone with it.
+An attach operation ends in an active or a refused attachment. A detach operation ends in a detached one, or leaves it
+`detaching` with the blocker and is retried after a pause. It does not matter who ended the operation, its adapter, a
+deadline or a stop: the attachment follows, at once if the adapter reports the end, otherwise when the worker next
+reconciles the instance. When an instance ends, so do its attachments.
 """
 
 from dataclasses import replace
@@ -14,7 +14,7 @@ from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.runtime.attachment import Attachment, AttachmentState, AttachmentTrigger
 from mooring.core.runtime.attachment_transitions import activated, change_attachment, detached, move_attachment, refused
 from mooring.core.runtime.instance import Instance, InstanceState
-from mooring.core.runtime.instance_launch import new_row
+from mooring.core.runtime.instance_launch import build_operation
 from mooring.core.runtime.instance_snapshot import AttachmentSnapshot, InstanceSnapshot
 from mooring.core.runtime.instance_transitions import new_operation, together
 from mooring.core.runtime.operation import Operation, OperationKind, OperationState
@@ -24,7 +24,7 @@ RETRY_FIRST: Final = timedelta(seconds=30)
 RETRY_MAX: Final = timedelta(hours=1)
 BLOCKER_LENGTH: Final = 1000
 DETACH_SECONDS: Final = 3_600
-"""How long work may go on where nobody says it."""
+"""How long running work may continue if the caller does not say."""
 S, K = AttachmentState, OperationKind
 _ENDING: Final = frozenset({InstanceState.STOPPING, InstanceState.FAILED})
 
@@ -40,10 +40,15 @@ def settle(context: DecisionContext, snapshot: InstanceSnapshot) -> Decision[Att
 
 
 def outcome_of(
-    context: DecisionContext, attachment: Attachment, action: str, ended: tuple[OperationKind, OperationState, str]
+    context: DecisionContext,
+    attachment: Attachment,
+    action: str,
+    *,
+    kind: OperationKind,
+    outcome: OperationState,
+    reason: str,
 ) -> Decision[Attachment] | None:
-    """What the end of its last operation makes of an attachment: `ended` is its kind, how, and why it failed."""
-    kind, outcome, reason = ended
+    """The step of an attachment after the end of its latest operation; `reason` says why that failed."""
     succeeded = outcome is OperationState.SUCCEEDED
     if kind is K.ATTACH and attachment.status == S.REQUESTED:
         if succeeded:
@@ -53,12 +58,12 @@ def outcome_of(
         if succeeded:
             return detached(context, attachment, action)
         if attachment.retry_at is None:
-            return _again(context, attachment, action, reason)
+            return _retry_later(context, attachment, action, reason)
     return None
 
 
 def ended_with(context: DecisionContext, snapshot: InstanceSnapshot) -> list[Decision[Any]]:
-    """The attachments that end with all of the instance: nothing is left that a project could have there."""
+    """End the attachments together with their instance: nothing of them is left there."""
     parts: list[Decision[Any]] = []
     for each in snapshot.attachments:
         if each.attachment.status == S.DETACHING:
@@ -71,10 +76,16 @@ def ended_with(context: DecisionContext, snapshot: InstanceSnapshot) -> list[Dec
 def detach_operation(
     context: DecisionContext, instance: Instance, attachment: Attachment, graceful: timedelta
 ) -> Operation:
-    """The operation that takes back what a project has: its work may go on for a while, then there is time to end."""
+    """The operation that removes what a project has: running work may continue for its timeout, then the adapter has
+    the graceful period.
+    """
     seconds = DETACH_SECONDS if attachment.timeout_seconds is None else attachment.timeout_seconds
-    request = {"attachment": attachment.told(), "cancel_work": attachment.cancel_work, "timeout_seconds": seconds}
-    row = new_row(context, instance, K.DETACH, request, seconds + graceful.total_seconds())
+    request = {
+        "attachment": attachment.for_adapter(),
+        "cancel_work": attachment.cancel_work,
+        "timeout_seconds": seconds,
+    }
+    row = build_operation(context, instance, K.DETACH, request, seconds + graceful.total_seconds())
     return replace(row, dispatched_at=context.now)
 
 
@@ -84,8 +95,14 @@ def _running(
     attachment, last = each.attachment, each.operation
     if last is None or not last.is_over or attachment.status == S.ACTIVE:
         return None
-    ended = (K(last.kind), OperationState(last.status), why_ended(last))
-    step = outcome_of(context, attachment, ACTION, ended)
+    step = outcome_of(
+        context,
+        attachment,
+        ACTION,
+        kind=K(last.kind),
+        outcome=OperationState(last.status),
+        reason=why_ended(last),
+    )
     if step is not None:
         return step
     if attachment.status != S.DETACHING or (attachment.retry_at is not None and attachment.retry_at > context.now):
@@ -98,21 +115,21 @@ def _running(
 def _ending(
     context: DecisionContext, snapshot: InstanceSnapshot, each: AttachmentSnapshot
 ) -> Decision[Attachment] | None:
-    """With an instance that ends nothing new is begun, and what it took along is over when all of it is gone."""
-    attachment, because = each.attachment, f"the instance is {snapshot.instance.status}"
+    """Of an instance that ends: start nothing new, and end each attachment once nothing of the instance is left."""
+    attachment, reason = each.attachment, f"the instance is {snapshot.instance.status}"
     if attachment.status == S.ACTIVE:
-        columns = {"detach_requested_at": context.now, "blocker": because}
-        return move_attachment(context, attachment, AttachmentTrigger.DETACH, (ACTION, columns))
+        columns = {"detach_requested_at": context.now, "blocker": reason}
+        return move_attachment(context, attachment, AttachmentTrigger.DETACH, ACTION, **columns)
     if attachment.status == S.REQUESTED and (each.operation is None or each.operation.is_over):
-        return refused(context, attachment, ACTION, because)
+        return refused(context, attachment, ACTION, reason)
     gone = snapshot.instance.status == InstanceState.FAILED and not snapshot.members and not snapshot.operations
     if attachment.status == S.DETACHING and gone:
         return detached(context, attachment, ACTION)
     return None
 
 
-def _again(context: DecisionContext, attachment: Attachment, action: str, reason: str) -> Decision[Attachment]:
-    """A detach that failed says what was in the way, and is done again after a pause that grows."""
+def _retry_later(context: DecisionContext, attachment: Attachment, action: str, reason: str) -> Decision[Attachment]:
+    """Record what blocked a failed detach, and retry after a pause that doubles up to an hour."""
     pause = min(RETRY_FIRST * (1 << min(attachment.attempts, 10)), RETRY_MAX)
     columns = {
         "attempts": attachment.attempts + 1,
@@ -123,5 +140,5 @@ def _again(context: DecisionContext, attachment: Attachment, action: str, reason
 
 
 def why_ended(operation: Operation) -> str:
-    """Why an operation ended without what was asked for."""
+    """Why an operation did not succeed."""
     return operation.failure_detail or operation.cancel_reason or f"the operation ended: {operation.status}"

@@ -1,6 +1,7 @@
-"""Steps of attachments along their lifecycle, each with its row, its events and its audit rows.
+"""Lifecycle steps of attachments, each with its row, its events and its audit rows.
 
-Two projects are concerned, and both are told: each has an event and an audit row of its own, and both rows name both.
+Two projects are concerned, the attached one and the owning one. Each gets its own event and audit row, and both rows
+name both projects.
 """
 
 from collections.abc import Mapping
@@ -24,7 +25,6 @@ _UNWRITTEN: Final = frozenset({"status", "generation"})
 
 
 def new_attachment(attachment: Attachment, action: str) -> Decision[Attachment]:
-    """The row of a new attachment."""
     row = {name: each for name, each in asdict(attachment).items() if name not in _UNWRITTEN}
     return Decision(
         attachment, (Insert("attachment", row, (ATTACHMENT,)),), _events(attachment), _audits(action, attachment, None)
@@ -32,43 +32,39 @@ def new_attachment(attachment: Attachment, action: str) -> Decision[Attachment]:
 
 
 def move_attachment(
-    context: DecisionContext, attachment: Attachment, trigger: AttachmentTrigger, told: tuple[str, Mapping[str, Any]]
+    context: DecisionContext, attachment: Attachment, trigger: AttachmentTrigger, action: str, **columns: Any
 ) -> Decision[Attachment]:
-    """One step of an attachment; `told` is the action of the audit rows and the columns that change with it."""
-    action, columns = told
+    """One lifecycle step of an attachment, with the columns that change in it."""
     edge = ATTACHMENT.step(AttachmentState(attachment.status), trigger)
     after = replace(attachment, status=edge.target.value, generation=attachment.generation + 1, **columns)
     return Decision(
         after,
-        (StateChange("attachment", after.id, ATTACHMENT, edge, attachment.generation, after.tenant_id, dict(columns)),),
+        (StateChange("attachment", after.id, ATTACHMENT, edge, attachment.generation, after.tenant_id, columns),),
         _events(after),
         _audits(action, after, {"status": attachment.status}),
     )
 
 
 def change_attachment(attachment: Attachment, action: str, **columns: Any) -> Decision[Attachment]:
-    """Columns of an attachment that are no step of its lifecycle."""
+    """Change columns without a lifecycle step."""
     after = replace(attachment, revision=attachment.revision + 1, **columns)
     change = Update("attachment", after.id, attachment.revision, columns, generation_expected=attachment.generation)
     return Decision(after, (change,), _events(after), _audits(action, after, None))
 
 
 def activated(context: DecisionContext, attachment: Attachment, action: str) -> Decision[Attachment]:
-    """The instance serves the project."""
     columns = {"activated_at": context.now}
-    return move_attachment(context, attachment, AttachmentTrigger.ACTIVATE, (action, columns))
+    return move_attachment(context, attachment, AttachmentTrigger.ACTIVATE, action, **columns)
 
 
 def refused(context: DecisionContext, attachment: Attachment, action: str, reason: str) -> Decision[Attachment]:
-    """It does not come about."""
     columns = {"refused_at": context.now, "refusal_reason": reason[:REASON_LENGTH]}
-    return move_attachment(context, attachment, AttachmentTrigger.REFUSE, (action, columns))
+    return move_attachment(context, attachment, AttachmentTrigger.REFUSE, action, **columns)
 
 
 def detached(context: DecisionContext, attachment: Attachment, action: str) -> Decision[Attachment]:
-    """What the project was given is taken back."""
     columns = {"detached_at": context.now, "blocker": None, "retry_at": None}
-    return move_attachment(context, attachment, AttachmentTrigger.FINISH_DETACH, (action, columns))
+    return move_attachment(context, attachment, AttachmentTrigger.FINISH_DETACH, action, **columns)
 
 
 def _events(attachment: Attachment) -> tuple[EventRecord, ...]:
@@ -79,7 +75,7 @@ def _events(attachment: Attachment) -> tuple[EventRecord, ...]:
             attachment.id,
             attachment.tenant_id,
             project_id,
-            data=_told(attachment),
+            data=_data(attachment),
             app_slug=attachment.app_slug,
             app_instance_id=attachment.instance_id,
         )
@@ -96,15 +92,15 @@ def _audits(action: str, attachment: Attachment, before: Mapping[str, Any] | Non
             attachment.tenant_id,
             project_id,
             before=before,
-            after=_told(attachment),
+            after=_data(attachment),
             app_instance_id=attachment.instance_id,
         )
         for project_id in (attachment.project_id, attachment.owning_project_id)
     )
 
 
-def _told(attachment: Attachment) -> dict[str, Any]:
-    told = {
+def _data(attachment: Attachment) -> dict[str, Any]:
+    data = {
         "status": attachment.status,
         "instance_id": attachment.instance_id,
         "account_name": attachment.account_name,
@@ -114,4 +110,4 @@ def _told(attachment: Attachment) -> dict[str, Any]:
         "blocker": attachment.blocker,
         "refusal_reason": attachment.refusal_reason,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in data.items() if value is not None}

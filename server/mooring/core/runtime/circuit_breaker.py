@@ -1,9 +1,9 @@
-"""The circuit: when launches of one version on one shape keep failing, no more are begun for a while.
+"""The circuit breaker: when launches of one version on one shape keep failing, no more are started for a while.
 
-It is counted for each tenant: three failures in a row, within half an hour, open the circuit of that tenant. When
-three tenants have theirs open, the fault is not the tenants', and it is open for all. What was not the version's fault
-(no capacity, a lost node, somebody cancelled) is not among the facts. It closes by itself half an hour after the last
-failure, and a launch that succeeds closes it at once.
+It counts per tenant: three failures in a row within half an hour open the circuit for that tenant. When it is open for
+three tenants, the fault is not theirs, and it opens for all. Failures that the version did not cause (no capacity, a
+lost node, a cancelled launch) are not counted. The circuit closes half an hour after the last failure, or at once when
+a launch succeeds.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ BLAMELESS: Final = frozenset(
         OperationFailure.PERMISSION_DENIED, OperationFailure.ARTIFACT_REFUSED,
     }
 )  # fmt: skip
-"""Failures of a launch that say nothing about the version on this shape."""
+"""Launch failures that say nothing about the version on this shape."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,32 +34,32 @@ class LaunchOutcome:
     tenant_id: str
     operation_id: str
     finished_at: datetime
-    failure_code: str | None = None  # none: it succeeded
+    failure_code: str | None = None  # None: it succeeded
 
 
 @dataclass(frozen=True, slots=True)
 class CircuitFacts:
-    """The newest launches of one version on one shape, of every tenant."""
+    """The latest launches of one version on one shape, of all tenants."""
 
-    tenant_id: str  # who asks
+    tenant_id: str  # the tenant that wants to launch
     deploys: Sequence[LaunchOutcome] = ()
 
 
 def why_open(facts: CircuitFacts, now: datetime) -> Refusal | None:
-    """Why no launch is begun now; None where the circuit is closed."""
+    """Why no launch may start now; None if the circuit is closed."""
     failing = {tenant: _in_a_row(facts.deploys, tenant, now) for tenant in {each.tenant_id for each in facts.deploys}}
     opened = {tenant: failures for tenant, failures in failing.items() if len(failures) >= FAILURES_MAX}
     own = opened.get(facts.tenant_id, [])
     if own:
-        return _refusal("in a row here", own)
+        return _refusal("in a row in this tenant", own)
     if len(opened) >= TENANTS_MAX:
         last = sorted((row[0] for row in opened.values()), key=lambda each: each.finished_at, reverse=True)
-        return _refusal(f"in a row for {len(opened)} tenants", last, whose=False)
+        return _refusal(f"in a row for {len(opened)} tenants", last, own=False)
     return None
 
 
 def _in_a_row(deploys: Sequence[LaunchOutcome], tenant_id: str, now: datetime) -> list[LaunchOutcome]:
-    """A tenant's failures since its last success, within the window, the newest first."""
+    """A tenant's failures since its last success, within the window, newest first."""
     own = sorted((each for each in deploys if each.tenant_id == tenant_id), key=lambda each: each.finished_at)
     failures: list[LaunchOutcome] = []
     for each in reversed(own):
@@ -70,17 +70,17 @@ def _in_a_row(deploys: Sequence[LaunchOutcome], tenant_id: str, now: datetime) -
     return failures
 
 
-def _refusal(how: str, failures: Sequence[LaunchOutcome], *, whose: bool = True) -> Refusal:
-    """What the others' failures were is told, and not whose they were."""
+def _refusal(how: str, failures: Sequence[LaunchOutcome], *, own: bool = True) -> Refusal:
+    """The refusal with the failures; those of other tenants are listed without their operation ids."""
     until = failures[0].finished_at + WINDOW
-    told = [
+    listed = [
         {"failure_code": each.failure_code, "finished_at": each.finished_at.isoformat()}
-        | ({"operation_id": each.operation_id} if whose else {})
+        | ({"operation_id": each.operation_id} if own else {})
         for each in failures[:FAILURES_MAX]
     ]
     return Refusal(
         Code.CIRCUIT_OPEN,
-        f"launches of this version on this shape failed {FAILURES_MAX} times {how}; the next may begin at "
+        f"launches of this version on this shape failed {FAILURES_MAX} times {how}; the next may start at "
         f"{until.isoformat()}",
-        {"until": until.isoformat(), "failures": told},
+        {"until": until.isoformat(), "failures": listed},
     )

@@ -1,17 +1,15 @@
 """Closing records: what proves that a member is gone.
 
-An instance becomes `stopped`, and a member `removed`, only with a closing record of each member it
-concerns. Which states ask for that is data of the lifecycle tables (`Lifecycle.needs_closing_records`); this
-module says what a record is, when one may be made, and which are missing. The database refuses the same, as
-the second lock.
+An instance becomes `stopped`, and a member `removed`, only with a closing record of each member concerned. The
+lifecycle tables say which states need that (`Lifecycle.needs_closing_records`); this module says what a record is, when
+it may be made, and which are missing. A database constraint checks the same again.
 
-There is one record per member, for ever. A member that was removed long before its instance is stopped is
-still one of the instance's members, and its record counts. The proof of an instance is no better than its
-worst record: one write-off among a hundred receipts makes it `written_off`, and a receipt that comes late
-is added to the write-off and does not turn it into something else.
+Each member has exactly one record, which is never deleted. A member that was removed long before its instance was
+stopped is still one of the instance's members, and its record counts. The proof of an instance is only as good as its
+worst record: one write-off among a hundred receipts makes it `written_off`. A receipt that arrives after a write-off is
+added to it, and the record stays a write-off.
 
-Every function here looks at facts that were handed to it and answers with a refusal that has a name, or
-with None.
+Every function here is pure and returns a named refusal, or None.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -36,11 +34,11 @@ class ClosingKind(StrEnum):
 
 CLOSING_KIND_MEANING: Mapping[ClosingKind, str] = MappingProxyType(
     {
-        ClosingKind.RECEIPT: "the node looked and found nothing",
+        ClosingKind.RECEIPT: "the node searched for leftovers and found none",
         ClosingKind.NOTHING_STARTED: "no task of this member was ever claimed, and its queued tasks were "
         "cancelled in the same transaction",
-        ClosingKind.WRITE_OFF: "the node is lost for ever; a platform admin retired it, and stated a reason "
-        "and what may be left",
+        ClosingKind.WRITE_OFF: "the node is lost for good; a platform admin retired it, and stated the reason "
+        "and what may be left there",
     }
 )
 
@@ -52,8 +50,8 @@ class TeardownProof(StrEnum):
 
 TEARDOWN_PROOF_MEANING: Mapping[TeardownProof, str] = MappingProxyType(
     {
-        TeardownProof.RECEIPTS: "each member has a receipt, or nothing of it was ever started",
-        TeardownProof.WRITTEN_OFF: "at least one member was written off, so something of it may be left",
+        TeardownProof.RECEIPTS: "each member has a receipt, or was never started",
+        TeardownProof.WRITTEN_OFF: "at least one member was written off, so leftovers are possible",
     }
 )
 
@@ -70,15 +68,15 @@ class ClosingReason(StrEnum):
 CLOSING_REASON_MEANING: Mapping[ClosingReason, str] = MappingProxyType(
     {
         ClosingReason.RECORD_MISSING: "a member has no closing record yet",
-        ClosingReason.SOMETHING_LEFT: "the node looked, and something was still there",
-        ClosingReason.TASK_WAS_CLAIMED: "a task of the member was claimed, so something may have started",
-        ClosingReason.NODE_NOT_RETIRED: "the node may come back with its key, so it is not written off",
+        ClosingReason.SOMETHING_LEFT: "the node searched and found leftovers",
+        ClosingReason.TASK_WAS_CLAIMED: "an agent claimed a task of the member, so something may have started",
+        ClosingReason.NODE_NOT_RETIRED: "the node is not retired and may come back, so it cannot be written off",
     }
 )
 
 
 class ClosingRefused(Refusal):
-    """The end of something is not proven; `reason` names what stands in the way."""
+    """The end of a member or an instance is not proven; `reason` names what is missing."""
 
     def __init__(self, reason: ClosingReason, detail: str, member_ids: tuple[str, ...]):
         self.reason, self.member_ids = reason, member_ids
@@ -86,19 +84,19 @@ class ClosingRefused(Refusal):
 
 
 class IncompleteRecord(ValueError):
-    """A closing record that lacks what its kind must say, or says what its kind cannot know."""
+    """A closing record lacks a field that its kind requires, or has one that its kind does not allow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClosingRecord:
-    """What closes one member. Which of the optional fields are set follows from the kind."""
+    """The proof that one member is gone; its kind decides which optional fields are set."""
 
     member_id: str
     kind: ClosingKind
     recorded_at: datetime
-    receipt_id: str | None = None  # of a receipt; of a write-off only when the node came back late
+    receipt_id: str | None = None  # of a receipt; of a write-off only if the node came back later
     node_id: str | None = None  # of a write-off: the node that is lost
-    written_off_by: str | None = None  # of a write-off: the admin who answers for it
+    written_off_by: str | None = None  # of a write-off: the responsible admin
     reason: str | None = None  # of a write-off
     may_be_left: str | None = None  # of a write-off: what may still be on the node
 
@@ -133,26 +131,26 @@ def add_late_receipt(record: ClosingRecord, receipt_id: str) -> ClosingRecord:
 
 
 def missing_closing_records(member_ids: Iterable[str], records: Iterable[ClosingRecord]) -> tuple[str, ...]:
-    """The members that have no closing record, in the order given."""
+    """The members without a closing record, in the given order."""
     closed = {record.member_id for record in records}
     return tuple(member_id for member_id in member_ids if member_id not in closed)
 
 
 def teardown_proof(member_ids: Iterable[str], records: Iterable[ClosingRecord]) -> TeardownProof:
-    """What the closing records of these members prove together; `ClosingRefused` where one is missing.
+    """What the closing records of these members prove together; `ClosingRefused` if one is missing.
 
-    An instance without members has nothing that could be left, which is as good as receipts.
+    An instance without members leaves nothing behind, so it counts as proven by receipts.
     """
     members, found = tuple(member_ids), tuple(records)
     missing = missing_closing_records(members, found)
     if missing:
-        raise _record_missing("there is no teardown proof", missing)
-    asked = frozenset(members)
-    return proof_of(record.kind for record in found if record.member_id in asked)
+        raise _record_missing("the teardown is not proven", missing)
+    member_set = frozenset(members)
+    return proof_of(record.kind for record in found if record.member_id in member_set)
 
 
 def proof_of(kinds: Iterable[str]) -> TeardownProof:
-    """What records of these kinds prove together: no better than the worst of them."""
+    """What records of these kinds prove together: only as much as the worst of them."""
     return TeardownProof.WRITTEN_OFF if ClosingKind.WRITE_OFF in kinds else TeardownProof.RECEIPTS
 
 
@@ -162,7 +160,7 @@ def why_not_reached(
     member_ids: Iterable[str],
     records: Iterable[ClosingRecord],
 ) -> ClosingRefused | None:
-    """Why `target` is refused for want of closing records; None where it needs none or has them all."""
+    """Why closing records do not allow `target` yet; None if it needs none or has them all."""
     if target not in machine.needs_closing_records:
         return None
     missing = missing_closing_records(member_ids, records)
@@ -170,57 +168,56 @@ def why_not_reached(
 
 
 def why_not_stopped(member_ids: Iterable[str], records: Iterable[ClosingRecord]) -> ClosingRefused | None:
-    """Why an instance with these members, tombstones included, is not stopped yet."""
+    """Why an instance with these members, including removed ones, is not stopped yet."""
     return why_not_reached(INSTANCE, InstanceState.STOPPED, member_ids, records)
 
 
 def why_not_removed(member_id: str, records: Iterable[ClosingRecord]) -> ClosingRefused | None:
-    """Why this member is not removed yet."""
     return why_not_reached(MEMBER, MemberState.REMOVED, (member_id,), records)
 
 
 def why_no_receipt(member_id: str, found: Collection[str]) -> ClosingRefused | None:
-    """Why a node's answer does not close the member: it found what is named here."""
+    """Why the node's answer does not close the member: it found these leftovers."""
     if not found:
         return None
-    detail = f"the node still finds {', '.join(found)} of member {member_id}"
+    detail = f"the node still found {', '.join(found)} of member {member_id}"
     return ClosingRefused(ClosingReason.SOMETHING_LEFT, detail, (member_id,))
 
 
 @dataclass(frozen=True, slots=True)
 class MemberTask:
-    """What has to be known of a task to say whether its member was ever started."""
+    """What is known of a task to decide whether its member was ever started."""
 
     task_id: str
     state: TaskState
-    was_claimed: bool  # ever: a lost lease puts a task back into the queue, and the node may have begun
+    was_claimed: bool  # ever: a lost lease requeues a task that the node may have started
 
 
 _STATES_BEFORE_A_CLAIM = frozenset({TaskState.QUEUED, TaskState.CANCELLED, TaskState.EXPIRED})
 
 
 def why_not_nothing_started(member_id: str, tasks: Iterable[MemberTask]) -> ClosingRefused | None:
-    """Why it cannot be said that nothing of the member was ever started."""
+    """Why the record cannot be `nothing_started`."""
     claimed = [task.task_id for task in tasks if task.was_claimed or task.state not in _STATES_BEFORE_A_CLAIM]
     if not claimed:
         return None
-    detail = f"of member {member_id} these tasks were claimed: {', '.join(claimed)}"
+    detail = f"agents claimed these tasks of member {member_id}: {', '.join(claimed)}"
     return ClosingRefused(ClosingReason.TASK_WAS_CLAIMED, detail, (member_id,))
 
 
 def tasks_to_cancel(tasks: Iterable[MemberTask]) -> tuple[str, ...]:
-    """The queued tasks, which are cancelled in the transaction that records `nothing_started`."""
+    """The queued tasks, which the transaction that records `nothing_started` cancels."""
     return tuple(task.task_id for task in tasks if task.state is TaskState.QUEUED)
 
 
 def why_no_write_off(member_id: str, node_id: str, node_state: NodeState) -> ClosingRefused | None:
-    """Why the member cannot be written off with its node: only a retired node is lost for ever."""
+    """Why the member cannot be written off: only a retired node is lost for good."""
     if node_state is NodeState.RETIRED:
         return None
-    detail = f"node {node_id} of member {member_id} is {node_state}; a write-off needs it retired"
+    detail = f"node {node_id} of member {member_id} is {node_state}; retire the node before a write-off"
     return ClosingRefused(ClosingReason.NODE_NOT_RETIRED, detail, (member_id,))
 
 
 def _record_missing(what: str, missing: tuple[str, ...]) -> ClosingRefused:
-    detail = f"{what}: no closing record of {', '.join(missing)}"
+    detail = f"{what}: closing records are missing for {', '.join(missing)}"
     return ClosingRefused(ClosingReason.RECORD_MISSING, detail, missing)

@@ -1,9 +1,9 @@
 """Instance: one launched app in a project.
 
-The state says how far the launch or its end has come. Health is observed beside it, and what happens to a
-running instance (upgrade, rollback, reconcile, repair, restart) is an operation, not a state. Stop and
-decommission are one act. `failed` is not final: what is left is torn down while the state stays `failed`,
-and a later stop finds the closing records and passes through `stopping` to `stopped`.
+The state says how far the launch or the stop has come. Health is observed separately, and changes of a running instance
+(upgrade, rollback, reconcile, repair, restart) are operations, not states. Stopping and decommissioning are the same
+act. `failed` is not final: leftovers are torn down while the state stays `failed`, and a later stop finds the closing
+records and passes through `stopping` to `stopped`.
 """
 
 from collections.abc import Mapping
@@ -42,36 +42,36 @@ INSTANCE = Lifecycle(
     triggers=InstanceTrigger,
     initial=S.CREATED,
     meaning={
-        S.CREATED: "accepted and stored; its adapter has not begun",
-        S.STARTING: "its adapter builds the members",
-        S.RUNNING: "the adapter reported that the app is ready; health is observed beside it",
-        S.STOPPING: "it is torn down, and waits for a closing record of each member",
-        S.STOPPED: "each member has a closing record; `teardown_proof` says of which kind",
-        S.FAILED: "it ended with an error; the failure and the last logs stay readable",
+        S.CREATED: "accepted and stored; its adapter has not started yet",
+        S.STARTING: "its adapter starts the members",
+        S.RUNNING: "the adapter reported that the app is ready; health is observed separately",
+        S.STOPPING: "it is being torn down, and waits for a closing record of each member",
+        S.STOPPED: "each member has a closing record; `teardown_proof` says how strong the proof is",
+        S.FAILED: "it ended with an error; the failure and the last log lines stay readable",
     },
     edges=(
-        Transition(S.CREATED, T.START, S.STARTING, Who.ADAPTER, "Its adapter claims it and begins to deploy."),
-        Transition(S.CREATED, T.FAIL, S.FAILED, Who.WORKER, "No adapter began before the deadline."),
-        Transition(S.CREATED, T.STOP, S.STOPPING, Who.USER, "A caller gives it up before anything was begun."),
-        Transition(S.STARTING, T.REPORT_READY, S.RUNNING, Who.ADAPTER, "Its adapter observed that it is ready."),
+        Transition(S.CREATED, T.START, S.STARTING, Who.ADAPTER, "Its adapter claims it and starts to deploy."),
+        Transition(S.CREATED, T.FAIL, S.FAILED, Who.WORKER, "No adapter started it before the deadline."),
+        Transition(S.CREATED, T.STOP, S.STOPPING, Who.USER, "A caller stops it before anything was started."),
+        Transition(S.STARTING, T.REPORT_READY, S.RUNNING, Who.ADAPTER, "Its adapter observed that the app is ready."),
         Transition(
             S.STARTING,
             T.FAIL,
             S.FAILED,
             Who.ADAPTER,
-            "The deployment came to an error, or the worker saw its deadline pass.",
+            "The deployment failed, or the worker saw its deadline pass.",
         ),
-        Transition(S.STARTING, T.STOP, S.STOPPING, Who.USER, "A caller gives it up while it is being built."),
-        Transition(S.RUNNING, T.FAIL, S.FAILED, Who.ADAPTER, "The app ended by itself, and not as it should."),
+        Transition(S.STARTING, T.STOP, S.STOPPING, Who.USER, "A caller stops it while it is being deployed."),
+        Transition(S.RUNNING, T.FAIL, S.FAILED, Who.ADAPTER, "The app ended unexpectedly."),
         Transition(S.RUNNING, T.STOP, S.STOPPING, Who.USER, "A caller stops it, or its allocation is released."),
         Transition(
             S.STOPPING,
             T.FINISH_TEARDOWN,
             S.STOPPED,
             Who.WORKER,
-            "Each member has a closing record: the end is observed or answered for, not assumed.",
+            "Each member has a closing record: the end was observed, or an admin wrote it off; it is never assumed.",
         ),
-        Transition(S.FAILED, T.STOP, S.STOPPING, Who.USER, "A caller has seen the failure and closes it."),
+        Transition(S.FAILED, T.STOP, S.STOPPING, Who.USER, "A caller has read the failure and closes the instance."),
     ),
     requires={
         S.STOPPED: frozenset({"stopped_at", "teardown_proof"}),
@@ -82,7 +82,7 @@ INSTANCE = Lifecycle(
 
 
 class InstanceHealth(StrEnum):
-    """What was observed, beside the state."""
+    """The observed health, which is independent of the state."""
 
     HEALTHY = "healthy"
     DEGRADED = "degraded"
@@ -91,7 +91,7 @@ class InstanceHealth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VersionPin:
-    """What a version was when it was chosen: by digests, so that going back leads to the same bytes."""
+    """A version by its digests at the time it was chosen, so that a rollback leads to the same bytes."""
 
     version_id: str
     version: str
@@ -99,7 +99,6 @@ class VersionPin:
     artifacts: Mapping[str, str]  # role → digest
 
     def plain(self) -> dict[str, Any]:
-        """The pin as it is stored."""
         return {
             "version_id": self.version_id,
             "version": self.version,
@@ -109,13 +108,20 @@ class VersionPin:
 
 
 def pin_of(plain: Mapping[str, Any]) -> VersionPin:
-    """A stored pin."""
     return VersionPin(plain["version_id"], plain["version"], plain["manifest_digest"], dict(plain["artifacts"]))
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceRef:
+    """An instance by its project and its id, as a URL names it."""
+
+    project_id: str
+    instance_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Instance:
-    """One launched app."""
+    """One launched app in a project."""
 
     id: str
     tenant_id: str
@@ -142,7 +148,7 @@ class Instance:
     generation: int
     revision: int
     created_at: datetime
-    config_hidden: list[str] = field(default_factory=list)  # where in the config secrets stand: no view shows them
+    config_hidden: list[str] = field(default_factory=list)  # JSON pointers to secrets in the config, which views hide
     previous_pin: dict[str, Any] | None = None
     bound_capacity_shape: str | None = None
     topology_mode: str | None = None
@@ -161,10 +167,10 @@ class Instance:
 
     @property
     def place(self) -> tuple[str, str]:
-        """The tenant and the project."""
+        """(tenant id, project id)."""
         return self.tenant_id, self.project_id
 
     @property
     def is_shared(self) -> bool:
-        """Whether other projects of the tenant may be attached to it."""
+        """Whether other projects of the tenant may attach to it."""
         return self.control_plane_scope == ControlPlaneScope.TENANT

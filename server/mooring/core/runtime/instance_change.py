@@ -1,7 +1,7 @@
-"""What people ask of an instance that is there: stop, upgrade, roll back, reconcile, repair, restart, cancel.
+"""What callers ask of an existing instance: stop, upgrade, roll back, reconcile, repair, restart, cancel.
 
-Each is an operation. One of the whole is open at a time; a stop cancels whatever else is open, and is asked for as
-often as one likes. An operation that changes the version has its target by digests from the beginning, and holds them.
+Each request becomes an operation. Only one operation of the whole instance is open at a time; a stop cancels all others
+and may be repeated. An operation that changes the version records the target's digests at the start and holds them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +23,7 @@ from mooring.core.kernel import validation
 from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.instance import INSTANCE, Instance, InstanceState, InstanceTrigger, VersionPin, pin_of
-from mooring.core.runtime.instance_launch import OperationBounds, new_row, pin_of_version
+from mooring.core.runtime.instance_launch import OperationBounds, build_operation, pin_of_version
 from mooring.core.runtime.instance_transitions import move_instance, move_operation, new_operation, together
 from mooring.core.runtime.launch import LaunchSnapshot, evaluate, require
 from mooring.core.runtime.member import Member, MemberState
@@ -34,7 +34,7 @@ REASON_LENGTH: Final = 500
 
 
 class RepairScope(StrEnum):
-    """How much is repaired."""
+    """How much to repair."""
 
     WHOLE_RUNTIME = "whole_runtime"
     CONTROL_PLANE = "control_plane"
@@ -43,36 +43,35 @@ class RepairScope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InstanceContext:
-    """An instance as it stands: its members that are not removed, and its operations that are not over."""
+    """The current state of an instance, its members that are not removed, and its open operations."""
 
     instance: Instance
     members: Sequence[Member]
     operations: Sequence[Operation]
-    manifest: Manifest | None  # of the version that it is pinned to
-    last_stop: Operation | None = None  # of an instance that was stopped: the operation that did it
-    held: frozenset[str] = frozenset()  # the digests that the instance holds
+    manifest: Manifest | None  # of the pinned version
+    last_stop: Operation | None = None  # of a stopped instance: the operation that stopped it
+    held: frozenset[str] = frozenset()  # digests that the instance holds
 
     @property
     def lifecycle(self) -> ManifestLifecycle | None:
-        """What the manifest says of later changes."""
         return None if self.manifest is None else self.manifest.lifecycle
 
     @property
     def graceful_seconds(self) -> int:
-        """How long an adapter has to let go of what it started."""
+        """How long an adapter has to shut down what it started."""
         return GRACEFUL_SECONDS if self.lifecycle is None else self.lifecycle.delete.graceful_seconds
 
 
 @dataclass(frozen=True, slots=True)
 class PinnedVersion:
-    """The version that a pin names, as it is now."""
+    """The version that a pin names, as it is now; None if it no longer exists."""
 
     version: AppVersion | None
     artifacts: Sequence[tuple[Artifact, Trust]]
 
 
 def in_progress(operation: Operation) -> Refusal:
-    """Another operation is not over."""
+    """The refusal that names the operation that is still open."""
     return Refusal(
         Code.OPERATION_IN_PROGRESS,
         f"{operation.kind} {operation.id} is {operation.status}",
@@ -81,165 +80,181 @@ def in_progress(operation: Operation) -> Refusal:
 
 
 def require_running(instance: Instance, verb: str) -> None:
-    """Only what runs is changed; what does not run can be stopped."""
+    """Refuse unless the instance runs; in any other state it can only be stopped."""
     if instance.status == InstanceState.RUNNING:
         return
     allowed = [each.value for each in INSTANCE.allowed(InstanceState(instance.status))]
     raise Refusal(
         Code.ILLEGAL_TRANSITION,
-        f"instance is {instance.status}: cannot {verb}; that needs a running one",
+        f"instance is {instance.status}: cannot {verb}; only a running instance can",
         {"machine": "instance", "state": instance.status, "trigger": verb, "allowed": allowed},
     )
 
 
-def stop_instance(context: DecisionContext, seen: InstanceContext, bounds: OperationBounds) -> Decision[Operation]:
-    """Stop it for ever: everything else that is open is cancelled, and each member is torn down and looked for."""
-    instance = seen.instance
-    stopping = next((each for each in seen.operations if each.kind == OperationKind.DECOMMISSION), None)
-    if instance.status == InstanceState.STOPPED and seen.last_stop is not None:
-        return Decision(seen.last_stop)
+def stop_instance(context: DecisionContext, current: InstanceContext, bounds: OperationBounds) -> Decision[Operation]:
+    """Stop it for good: cancel all other open operations, tear down each member, and verify that nothing is left."""
+    instance = current.instance
+    stopping = next((each for each in current.operations if each.kind == OperationKind.DECOMMISSION), None)
+    if instance.status == InstanceState.STOPPED and current.last_stop is not None:
+        return Decision(current.last_stop)
     if instance.status == InstanceState.STOPPING and stopping is not None:
         return Decision(stopping)
     moved = move_instance(context, instance, InstanceTrigger.STOP, "instance.delete", stop_requested_at=context.now)
-    others = [
-        _cancelled(context, instance, each, "the instance is stopped")
-        for each in seen.operations
+    cancellations = [
+        _cancel(context, instance, each, "the instance is stopped")
+        for each in current.operations
         if each.kind != OperationKind.DECOMMISSION and each.status != OperationState.CANCELLING
     ]
-    if stopping is not None:  # the leftovers of a failed one are torn down already
-        return together(stopping, moved, *others)
+    if stopping is not None:  # the teardown of a failed instance is already under way
+        return together(stopping, moved, *cancellations)
     operation = replace(
-        new_row(context, instance, OperationKind.DECOMMISSION, {}, bounds.operation_seconds + seen.graceful_seconds),
-        member_ids=[each.id for each in seen.members],
+        build_operation(
+            context, instance, OperationKind.DECOMMISSION, {}, bounds.operation_seconds + current.graceful_seconds
+        ),
+        member_ids=[each.id for each in current.members],
         dispatched_at=context.now,
-        phase_deadline_at=context.now + timedelta(seconds=seen.graceful_seconds),
+        phase_deadline_at=context.now + timedelta(seconds=current.graceful_seconds),
     )
-    return together(operation, moved, *others, new_operation(moved.result, operation, "instance.delete"))
+    return together(operation, moved, *cancellations, new_operation(moved.result, operation, "instance.delete"))
 
 
 def cancel_operation(
     context: DecisionContext, instance: Instance, operation: Operation, reason: str
 ) -> Decision[Operation]:
-    """Ask an operation to end early; asking again changes nothing."""
+    """Ask an operation to end early; repeating it changes nothing."""
     if operation.status == OperationState.CANCELLING:
         return Decision(operation)
     if operation.kind == OperationKind.DECOMMISSION:
         raise Refusal(
             Code.NOT_SUPPORTED,
-            "a stop is not taken back: what is torn down does not come again",
+            "a stop cannot be cancelled: what is torn down does not come back",
             {"instead": "wait for it, and launch a new instance"},
         )
     if operation.kind == OperationKind.DETACH:
         raise Refusal(
             Code.NOT_SUPPORTED,
-            "a detach is not taken back: the project's account is closed",
+            "a detach cannot be cancelled: the project's account is already closed",
             {"instead": "wait for it, and attach the project again"},
         )
-    return _cancelled(context, instance, operation, validation.remark(reason, "reason", REASON_LENGTH))
+    return _cancel(context, instance, operation, validation.remark(reason, "reason", REASON_LENGTH))
 
 
 def upgrade_instance(
-    context: DecisionContext, seen: InstanceContext, launch: LaunchSnapshot, bounds: OperationBounds
+    context: DecisionContext, current: InstanceContext, launch: LaunchSnapshot, bounds: OperationBounds
 ) -> Decision[Operation]:
-    """Another version; refused early with what a plan of it would tell."""
-    instance = seen.instance
+    """Change to another version, unless `evaluate` finds a reason against it."""
+    instance = current.instance
     require_running(instance, "upgrade")
-    require_no_whole(seen)
-    judged = evaluate(launch)
-    require(judged)
+    require_no_whole(current)
+    evaluation = evaluate(launch)
+    require(evaluation)
     if launch.version is None or launch.manifest is None:
-        raise ValueError("an upgrade without refusals has a version")
+        raise ValueError("an evaluation without refusals must have a version")
     target = pin_of_version(launch.version, launch.manifest)
-    if target.version_id == instance.version_id and all(each.version_id == target.version_id for each in seen.members):
-        raise Refusal(Code.CONFLICT, f"the instance runs {target.version} already", {"version": target.version})
+    if target.version_id == instance.version_id and all(
+        each.version_id == target.version_id for each in current.members
+    ):
+        raise Refusal(Code.CONFLICT, f"the instance already runs {target.version}", {"version": target.version})
     _require_upgrade(launch.manifest, instance)
     request = {"version": target.version, "from": instance.version}
-    return _changing(context, seen, (OperationKind.UPGRADE, request, target), bounds)
+    return _start_change(context, current, OperationKind.UPGRADE, bounds, request=request, target=target)
 
 
 def rollback_instance(
-    context: DecisionContext, seen: InstanceContext, earlier: PinnedVersion, bounds: OperationBounds
+    context: DecisionContext, current: InstanceContext, earlier: PinnedVersion, bounds: OperationBounds
 ) -> Decision[Operation]:
-    """Back to what it was before, by the same digests."""
-    instance = seen.instance
+    """Change back to the previous version, by the same digests."""
+    instance = current.instance
     require_running(instance, "rollback")
-    require_no_whole(seen)
-    plain = rollback_target(instance, seen.members)
+    require_no_whole(current)
+    plain = rollback_target(instance, current.members)
     if plain is None:
-        raise _unavailable("there is no earlier version to go back to", {})
+        raise _unavailable("there is no previous version to roll back to", {})
     target = pin_of(plain)
-    _require_rollback(seen.lifecycle, target)
-    version, told = earlier.version, {"version": target.version, "version_id": target.version_id}
+    _require_rollback(current.lifecycle, target)
+    version, details = earlier.version, {"version": target.version, "version_id": target.version_id}
     if version is None or version.promotion == PromotionState.RETIRED:
-        raise _unavailable(f"version {target.version} is retired", told)
+        raise _unavailable(f"version {target.version} is retired", details)
     if version.manifest_digest != target.manifest_digest:
-        raise _unavailable(f"version {target.version} is not what it was", told)
+        raise _unavailable(f"the manifest of version {target.version} has changed since", details)
     known = {artifact.digest: (artifact, trust) for artifact, trust in earlier.artifacts}
     for digest in sorted(set(target.artifacts.values())):
         if digest not in known:
-            raise _unavailable(f"artifact {digest} is not there any more", told)
+            raise _unavailable(f"artifact {digest} no longer exists", details)
         artifact, trust = known[digest]
         if trust.state is TrustState.REVOKED:
-            raise _unavailable(f"artifact {digest} is revoked", told)
+            raise _unavailable(f"artifact {digest} is revoked", details)
         if (refusal := trust.refusal(artifact)) is not None:
             raise refusal
     request = {"version": target.version, "from": instance.version}
-    return _changing(context, seen, (OperationKind.ROLLBACK, request, target), bounds)
+    return _start_change(context, current, OperationKind.ROLLBACK, bounds, request=request, target=target)
 
 
 def rollback_target(instance: Instance, members: Iterable[Member]) -> dict[str, Any] | None:
-    """Where a rollback leads: after an upgrade that failed half-way to the pin, otherwise to the pin before it."""
+    """The current pin if an upgrade failed half-way, otherwise the previous pin."""
     if any(each.version_id != instance.version_id for each in members):
         return instance.pin
     return instance.previous_pin
 
 
-def reconcile_instance(context: DecisionContext, seen: InstanceContext, bounds: OperationBounds) -> Decision[Operation]:
-    """Let the adapter compare what is with what is wanted, and put it right."""
-    require_running(seen.instance, "reconcile")
-    require_no_whole(seen)
-    return _changing(context, seen, (OperationKind.RECONCILE, {}, None), bounds)
+def reconcile_instance(
+    context: DecisionContext, current: InstanceContext, bounds: OperationBounds
+) -> Decision[Operation]:
+    """Let the adapter compare actual with desired state and correct the difference."""
+    require_running(current.instance, "reconcile")
+    require_no_whole(current)
+    return _start_change(context, current, OperationKind.RECONCILE, bounds)
 
 
-def restart_instance(context: DecisionContext, seen: InstanceContext, bounds: OperationBounds) -> Decision[Operation]:
-    """Begin anew with the same version, where the manifest allows it."""
-    require_running(seen.instance, "restart")
-    restart = None if seen.lifecycle is None else seen.lifecycle.restart
+def restart_instance(
+    context: DecisionContext, current: InstanceContext, bounds: OperationBounds
+) -> Decision[Operation]:
+    """Restart with the same version, if the manifest allows it."""
+    require_running(current.instance, "restart")
+    restart = None if current.lifecycle is None else current.lifecycle.restart
     if restart is None or not restart.supported:
         instead = (restart.instead if restart is not None else "") or "reconcile or repair the instance"
-        raise Refusal(Code.NOT_SUPPORTED, "the app is not restarted as a whole", {"instead": instead})
-    require_no_whole(seen)
-    return _changing(context, seen, (OperationKind.RESTART, {}, None), bounds)
+        raise Refusal(
+            Code.NOT_SUPPORTED, "the app does not support a restart of the whole instance", {"instead": instead}
+        )
+    require_no_whole(current)
+    return _start_change(context, current, OperationKind.RESTART, bounds)
 
 
 def repair_instance(
-    context: DecisionContext, seen: InstanceContext, scope: RepairScope, member_id: str | None, bounds: OperationBounds
+    context: DecisionContext,
+    current: InstanceContext,
+    scope: RepairScope,
+    member_id: str | None,
+    bounds: OperationBounds,
 ) -> Decision[Operation]:
-    """Let the adapter build again what is broken: all of it, what steers it, or one member."""
-    require_running(seen.instance, "repair")
+    """Let the adapter rebuild what is broken: everything, the control plane, or one member."""
+    require_running(current.instance, "repair")
     if (scope is RepairScope.MEMBER) != (member_id is not None):
-        raise validation.invalid("member_id", f"it goes with the scope {RepairScope.MEMBER}, and only with that")
-    concerned = [each.id for each in seen.members if member_id is None or each.id == member_id]
+        raise validation.invalid(
+            "member_id", f"required with the scope {RepairScope.MEMBER}, and not allowed otherwise"
+        )
+    concerned = [each.id for each in current.members if member_id is None or each.id == member_id]
     if member_id is not None and not concerned:
         raise validation.invalid("member_id", "the instance has no such member")
-    require_no_whole(seen)
+    require_no_whole(current)
     if scope is RepairScope.MEMBER:
-        require_no_member_operation(seen.operations, concerned)
+        require_no_member_operation(current.operations, concerned)
     request: dict[str, Any] = {"scope": scope.value}
     if member_id is not None:
         request["member_id"] = member_id
-    return _changing(context, seen, (OperationKind.REPAIR, request, None), bounds, concerned)
+    return _start_change(context, current, OperationKind.REPAIR, bounds, request=request, member_ids=concerned)
 
 
-def require_no_whole(seen: InstanceContext) -> None:
-    """No other operation of the whole is open."""
-    for each in seen.operations:
+def require_no_whole(current: InstanceContext) -> None:
+    """Refuse while another operation of the whole instance is open."""
+    for each in current.operations:
         if each.kind in WHOLE_KINDS or each.kind == OperationKind.DECOMMISSION:
             raise in_progress(each)
 
 
 def require_no_member_operation(operations: Iterable[Operation], member_ids: Iterable[str]) -> None:
-    """No other operation of these members is open."""
+    """Refuse while another operation of these members is open."""
     wanted = set(member_ids)
     for each in operations:
         if each.kind in MEMBER_OPERATIONS and wanted & set(each.member_ids):
@@ -249,39 +264,42 @@ def require_no_member_operation(operations: Iterable[Operation], member_ids: Ite
 MEMBER_OPERATIONS: Final = frozenset(
     {OperationKind.ADD, OperationKind.DRAIN, OperationKind.REMOVE, OperationKind.REPLACE, OperationKind.DECOMMISSION}
 )
-"""Operations beside which no other one of the same member is begun."""
+"""While one of these is open for a member, no other operation of that member may start."""
 
 
-def _changing(
+def _start_change(
     context: DecisionContext,
-    seen: InstanceContext,
-    what: tuple[OperationKind, Mapping[str, Any], VersionPin | None],
+    current: InstanceContext,
+    kind: OperationKind,
     bounds: OperationBounds,
-    members: Sequence[str] | None = None,
+    *,
+    request: Mapping[str, Any] | None = None,
+    target: VersionPin | None = None,
+    member_ids: Sequence[str] | None = None,
 ) -> Decision[Operation]:
-    kind, request, target = what
-    instance = seen.instance
+    instance = current.instance
     operation = replace(
-        new_row(context, instance, kind, request, bounds.operation_seconds),
-        member_ids=[each.id for each in seen.members if each.status != MemberState.REMOVING]
-        if members is None
-        else list(members),
+        build_operation(context, instance, kind, request or {}, bounds.operation_seconds),
+        member_ids=[each.id for each in current.members if each.status != MemberState.REMOVING]
+        if member_ids is None
+        else list(member_ids),
         target_pin=None if target is None else target.plain(),
         dispatched_at=context.now,
     )
     parts: list[Decision[Any]] = []
     if target is not None:
-        wanted = [
+        holds = [
             Hold(digest, "instance", instance.id, target.version_id)
-            for digest in sorted(set(target.artifacts.values()) - seen.held)
+            for digest in sorted(set(target.artifacts.values()) - current.held)
         ]
-        parts.append(take_holds(context, wanted, tenant_id=instance.tenant_id, project_id=instance.project_id))
+        parts.append(take_holds(context, holds, tenant_id=instance.tenant_id, project_id=instance.project_id))
     return together(operation, *parts, new_operation(instance, operation, "instance.update"))
 
 
-def _cancelled(context: DecisionContext, instance: Instance, operation: Operation, reason: str) -> Decision[Operation]:
-    told = ("operation.cancel", {"cancel_reason": reason})
-    return move_operation(context, instance.app_slug, operation, OperationTrigger.CANCEL, told)
+def _cancel(context: DecisionContext, instance: Instance, operation: Operation, reason: str) -> Decision[Operation]:
+    return move_operation(
+        context, instance.app_slug, operation, OperationTrigger.CANCEL, "operation.cancel", cancel_reason=reason
+    )
 
 
 def _require_upgrade(manifest: Manifest, instance: Instance) -> None:
@@ -289,7 +307,7 @@ def _require_upgrade(manifest: Manifest, instance: Instance) -> None:
     if lifecycle is None or lifecycle.upgrade.strategy == "none":
         raise Refusal(
             Code.NOT_SUPPORTED,
-            f"version {manifest.version} does not take over from another one",
+            f"version {manifest.version} does not support upgrades from another version",
             {"instead": "launch a new instance of that version and stop this one"},
         )
     ranges = lifecycle.upgrade.from_versions
@@ -297,7 +315,7 @@ def _require_upgrade(manifest: Manifest, instance: Instance) -> None:
     if ranges and not any(current in read_range(each) for each in ranges):
         raise Refusal(
             Code.NOT_SUPPORTED,
-            f"version {manifest.version} takes over from {' or '.join(ranges)}, not from {instance.version}",
+            f"version {manifest.version} supports upgrades from {' or '.join(ranges)}, not from {instance.version}",
             {"instead": f"upgrade to a version of {' or '.join(ranges)} first", "from_versions": list(ranges)},
         )
 
@@ -306,12 +324,12 @@ def _require_rollback(lifecycle: ManifestLifecycle | None, target: VersionPin) -
     rollback = None if lifecycle is None else lifecycle.rollback
     if rollback is None or not rollback.supported:
         note = (rollback.note if rollback is not None else "") or "upgrade to a version that is offered"
-        raise Refusal(Code.NOT_SUPPORTED, "the version that runs does not go back", {"instead": note})
-    wanted = read_version(target.version)
-    if rollback.to_versions and not any(wanted in read_range(each) for each in rollback.to_versions):
+        raise Refusal(Code.NOT_SUPPORTED, "the running version does not support a rollback", {"instead": note})
+    target_version = read_version(target.version)
+    if rollback.to_versions and not any(target_version in read_range(each) for each in rollback.to_versions):
         raise Refusal(
             Code.NOT_SUPPORTED,
-            f"the version that runs goes back to {' or '.join(rollback.to_versions)}, not to {target.version}",
+            f"the running version can be rolled back to {' or '.join(rollback.to_versions)}, not to {target.version}",
             {"instead": rollback.note or "upgrade to a version that is offered"},
         )
 

@@ -1,7 +1,7 @@
-"""A launch that nothing stands in the way of: the instance, its members, their places and the operation, at once.
+"""Launching an app that passed evaluation: the instance, its members, their allocations and the operation.
 
-What is asked for becomes true in one decision or not at all: the instance, a hold on each digest that it pins, the
-allocations that it needs and has not, a member row bound to each of its places, and the operation that deploys it.
+One decision makes all of it true, or none: the instance, a hold on each pinned digest, the allocations that it needs
+and does not have yet, a member row bound to each allocation, and the operation that deploys it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from mooring.core.catalog.artifact_hold import take_holds
 from mooring.core.catalog.artifact_promotion import Hold
 from mooring.core.catalog.compatibility import CapacityShape, best_fit, fit
 from mooring.core.catalog.manifest import Manifest
-from mooring.core.catalog.policy import Layer, PolicyRequest, PolicyVerdict
+from mooring.core.catalog.policy import NO_RULE, Layer, PolicyRequest, PolicyVerdict
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.fleet.allocation import Allocation, AllocationContext, AllocationState, request_allocations
 from mooring.core.fleet.allocation_group import AllocationGroupRequest, create_group, require_room
@@ -36,12 +36,12 @@ from mooring.core.runtime.launch import (
 from mooring.core.runtime.launch_estimate import LaunchEstimate
 from mooring.core.runtime.member import MEMBER, Member
 from mooring.core.runtime.operation import OPERATION, Operation, OperationKind
-from mooring.core.runtime.topology import places
+from mooring.core.runtime.topology import MemberSlot, member_slots
 
 
 @dataclass(frozen=True, slots=True)
 class OperationBounds:
-    """How long operations may take when nobody says."""
+    """Default time limits of operations."""
 
     deploy_seconds: int = 1_800
     operation_seconds: int = 3_600
@@ -49,7 +49,7 @@ class OperationBounds:
 
 @dataclass(frozen=True, slots=True)
 class LaunchedInstance:
-    """An instance with its members and an operation of it."""
+    """An instance with its members and the operation that creates or changes them."""
 
     instance: Instance
     members: tuple[Member, ...]
@@ -58,7 +58,7 @@ class LaunchedInstance:
 
 @dataclass(frozen=True, slots=True)
 class ShapeChoice:
-    """A SKU in one size, and whether the app fits there."""
+    """A SKU in one GPU count, and whether the app fits there."""
 
     sku: str
     shape: str
@@ -70,12 +70,12 @@ class ShapeChoice:
     smallest_change: str
     price_minor_per_hour: int
     currency: str
-    available: bool  # whether there is a machine of this kind at all
+    available: bool  # whether any such machine exists
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchPrice:
-    """What the capacity costs in one currency: all of it, and what this launch adds."""
+    """The capacity's price in one currency: the total, and what this launch adds to it."""
 
     currency: str
     minor_per_hour: int
@@ -84,7 +84,7 @@ class LaunchPrice:
 
 @dataclass(frozen=True, slots=True)
 class PolicyAnswer:
-    """What policy says of all that is asked, and which layer has the last word."""
+    """The policy's answer to the whole request, and the layer that decides."""
 
     allowed: bool
     layer: Layer | None
@@ -94,7 +94,7 @@ class PolicyAnswer:
 
 @dataclass(frozen=True, slots=True)
 class LaunchPlan:
-    """What a launch would be, and all that stands in its way."""
+    """What a launch would create, and every refusal that it would meet."""
 
     version: AppVersion | None
     canary: bool
@@ -109,24 +109,24 @@ class LaunchPlan:
 
     @property
     def launchable(self) -> bool:
-        """Whether a create would be accepted."""
+        """Whether a create would be accepted now."""
         return not self.refusals
 
 
 def plan_launch(launch: LaunchSnapshot) -> LaunchPlan:
-    """What a launch would be; nothing is changed by asking."""
-    judged = evaluate(launch)
+    """What a launch would create; planning changes nothing."""
+    evaluation = evaluate(launch)
     version = launch.version
     return LaunchPlan(
         version=version,
         canary=version is not None and version.promotion == PromotionState.CANARY,
-        refusals=judged.refusals,
-        topology=judged.topology,
-        allocations=tuple(each for each in launch.wish.placement.allocations if each in launch.spots),
-        new_allocations=judged.members if judged.is_new_capacity else 0,
-        shapes=_shapes(launch, judged),
-        prices=_prices(launch, judged),
-        policy=_policy(launch, judged),
+        refusals=evaluation.refusals,
+        topology=evaluation.topology,
+        allocations=tuple(each for each in launch.request.placement.allocations if each in launch.target_allocations),
+        new_allocations=evaluation.members if evaluation.is_new_capacity else 0,
+        shapes=_shapes(launch, evaluation),
+        prices=_prices(launch, evaluation),
+        policy=_policy(launch, evaluation),
         expected=launch.expected,
     )
 
@@ -134,31 +134,31 @@ def plan_launch(launch: LaunchSnapshot) -> LaunchPlan:
 def create_instance(
     context: DecisionContext, launch: LaunchSnapshot, bounds: OperationBounds
 ) -> Decision[LaunchedInstance]:
-    """The instance and all that belongs to it; or a refusal with the first of what a plan would have told."""
-    judged = evaluate(launch)
-    require(judged)
+    """Create the instance and everything that belongs to it, or raise the first refusal of its evaluation."""
+    evaluation = evaluate(launch)
+    require(evaluation)
     version, manifest, account = launch.version, launch.manifest, launch.account
     if version is None or manifest is None or account is None:
-        raise ValueError("a launch without refusals has a version and an account")
+        raise ValueError("an evaluation without refusals must have a version and an account")
     pin = pin_of_version(version, manifest)
     instance = Instance(
         id=context.mint(Prefix.INSTANCE),
         tenant_id=launch.tenant_id,
         project_id=launch.project_id,
-        name=launch.wish.name,
+        name=launch.request.name,
         app_id=launch.app.id,
         app_slug=launch.app.slug,
         app_category=launch.app.category,
         version_id=version.id,
         version=version.version,
-        channel=None if launch.wish.version is not None else (launch.wish.channel or "stable"),
+        channel=None if launch.request.version is not None else (launch.request.channel or "stable"),
         pin=pin.plain(),
-        config=dict(launch.wish.config),
-        config_hidden=list(hidden_places(launch.wish.config, manifest.config_schema or {})),
-        topology=dict(judged.topology),
-        placement=launch.wish.placement.plain(),
-        operating_mode=launch.wish.operating_mode,
-        control_plane_scope=launch.wish.control_plane_scope,
+        config=dict(launch.request.config),
+        config_hidden=list(hidden_places(launch.request.config, manifest.config_schema or {})),
+        topology=dict(evaluation.topology),
+        placement=launch.request.placement.plain(),
+        operating_mode=launch.request.operating_mode,
+        control_plane_scope=launch.request.control_plane_scope,
         runtime_backend=manifest.runtime_backend,
         service_account_id=account.id,
         requested_by=context.actor.id,
@@ -168,25 +168,29 @@ def create_instance(
         generation=0,
         revision=0,
         created_at=context.now,
-        bound_capacity_shape=None if judged.shape is None else judged.shape.value,
-        topology_mode=launch.wish.topology_mode,
+        bound_capacity_shape=None if evaluation.shape is None else evaluation.shape.value,
+        topology_mode=launch.request.topology_mode,
     )
     holds = [Hold(digest, "instance", instance.id, version.id) for digest in sorted(set(pin.artifacts.values()))]
-    seated = assign_allocations(context, launch, judged, (instance, places(judged.topology)))
+    assigned = assign_allocations(
+        context, launch, evaluation, instance=instance, slots=member_slots(evaluation.topology)
+    )
     request = {
-        "topology": dict(judged.topology),
+        "topology": dict(evaluation.topology),
         "version": version.version,
         "version_id": version.id,
         "shape": instance.bound_capacity_shape,
     }
-    operation = new_row(context, instance, OperationKind.DEPLOY, request, bounds.deploy_seconds)
-    operation = dispatched(context, launch, replace(operation, member_ids=[each.id for each in seated.members]), seated)
-    members = tuple(replace(each, last_operation_id=operation.id) for each in seated.members)
+    operation = build_operation(context, instance, OperationKind.DEPLOY, request, bounds.deploy_seconds)
+    operation = dispatched(
+        context, launch, replace(operation, member_ids=[each.id for each in assigned.members]), assigned
+    )
+    members = tuple(replace(each, last_operation_id=operation.id) for each in assigned.members)
     return together(
         LaunchedInstance(instance, members, operation),
         new_instance(instance),
         take_holds(context, holds, tenant_id=instance.tenant_id, project_id=instance.project_id),
-        seated.asked,
+        assigned.capacity_request,
         member_rows(instance, members),
         new_operation(instance, operation, "instance.create"),
     )
@@ -194,27 +198,28 @@ def create_instance(
 
 @dataclass(frozen=True, slots=True)
 class AssignedMembers:
-    """Members with their places, and what asks for the places that are not there yet."""
+    """Members with their allocations, and the decision that requests the allocations that do not exist yet."""
 
     members: tuple[Member, ...]
     allocations: tuple[Allocation, ...]
-    asked: Decision[Any]
+    capacity_request: Decision[Any]
 
 
 def assign_allocations(
     context: DecisionContext,
     launch: LaunchSnapshot,
     evaluation: Evaluation,
-    who: tuple[Instance, Sequence[tuple[str, int]]],
+    *,
+    instance: Instance,
+    slots: Sequence[MemberSlot],
 ) -> AssignedMembers:
-    """A member for each (component, ordinal), each in an allocation of its own, or in those that were named in turn."""
-    instance, wanted = who
-    asked: Decision[Any] = Decision(None)
+    """A new member for each slot, in its own new allocation or in the named ones in turn."""
+    capacity_request: Decision[Any] = Decision(None)
     if evaluation.is_new_capacity:
-        asked = ask_capacity(context, launch, evaluation, len(wanted))
-        allocations: tuple[Allocation, ...] = asked.result
+        capacity_request = request_capacity(context, launch, evaluation, len(slots))
+        allocations: tuple[Allocation, ...] = capacity_request.result
     else:
-        allocations = tuple(launch.spots[each].allocation for each in launch.wish.placement.allocations)
+        allocations = tuple(launch.target_allocations[each].allocation for each in launch.request.placement.allocations)
     shares = launch.manifest is not None and launch.manifest.compatibility.shares_allocation
     members = tuple(
         Member(
@@ -235,45 +240,45 @@ def assign_allocations(
             created_at=context.now,
             allocation_id=allocations[number % len(allocations)].id,
             owns_allocation=evaluation.is_new_capacity,
-            keep_allocation=evaluation.is_new_capacity and launch.wish.placement.keep_allocations,
+            keep_allocation=evaluation.is_new_capacity and launch.request.placement.keep_allocations,
             shares=shares,
         )
-        for number, (component, ordinal) in enumerate(wanted)
+        for number, (component, ordinal) in enumerate(slots)
     )
-    return AssignedMembers(members, allocations, asked)
+    return AssignedMembers(members, allocations, capacity_request)
 
 
-def ask_capacity(
+def request_capacity(
     context: DecisionContext, launch: LaunchSnapshot, evaluation: Evaluation, count: int
 ) -> Decision[tuple[Allocation, ...]]:
-    """Ask for one allocation for each member; slices of one instance share a machine, where their network reaches."""
+    """Request one allocation per member; slices of one instance share a machine, where their network ends."""
     if launch.terms is None:
-        raise ValueError("new capacity has a SKU")
-    asking = AllocationContext(
+        raise ValueError("new capacity needs a SKU")
+    allocation_context = AllocationContext(
         launch.tenant_id, launch.project_id, launch.terms, launch.chain, launch.holding, launch.place_seconds
     )
-    wish, group, called = allocation_request(launch, evaluation), launch.group, [None] * count
-    if group is not None and wish.shape is CapacityShape.GPU_SLICE:
-        require_room(group.group, wish.shape, group.allocations)
-        return request_allocations(context, asking, wish, list(called), group.group.id)
+    request, group, names = allocation_request(launch, evaluation), launch.group, [None] * count
+    if group is not None and request.shape is CapacityShape.GPU_SLICE:
+        require_room(group.group, request.shape, group.allocations)
+        return request_allocations(context, allocation_context, request, list(names), group.group.id)
     members_max = 1 if launch.manifest is None else launch.manifest.compatibility.members_max
-    if not launch.is_new or not together_on_one_node(wish.shape, members_max):
-        return request_allocations(context, asking, wish, list(called), None)
+    if not launch.is_new or not together_on_one_node(request.shape, members_max):
+        return request_allocations(context, allocation_context, request, list(names), None)
     name = f"grp-{context.mint(Prefix.ALLOCATION_GROUP)[-12:]}"
-    grouped = create_group(context, asking, AllocationGroupRequest(name, count, True, wish))
+    grouped = create_group(context, allocation_context, AllocationGroupRequest(name, count, True, request))
     return Decision(grouped.result.allocations, grouped.writes, grouped.events, grouped.audits)
 
 
 def member_rows(instance: Instance, members: Sequence[Member]) -> Decision[None]:
-    """The rows of new members; the operation that makes them has the audit row."""
+    """The rows of new members, without audit rows: their operation has one."""
     rows = together(None, *(new_member(instance, each) for each in members))
     return replace(rows, audits=())
 
 
-def new_row(
+def build_operation(
     context: DecisionContext, instance: Instance, kind: OperationKind, request: Mapping[str, Any], seconds: float
 ) -> Operation:
-    """An operation that is to be over in so many seconds."""
+    """A new operation whose deadline is so many seconds from now."""
     return Operation(
         id=context.mint(Prefix.OPERATION),
         tenant_id=instance.tenant_id,
@@ -293,21 +298,21 @@ def new_row(
 
 
 def dispatched(
-    context: DecisionContext, launch: LaunchSnapshot, operation: Operation, seated: AssignedMembers
+    context: DecisionContext, launch: LaunchSnapshot, operation: Operation, assigned: AssignedMembers
 ) -> Operation:
-    """An adapter may take it at once where every place stands; else the worker says when."""
-    if all(each.status == AllocationState.ACTIVE for each in seated.allocations):
+    """Offer the operation to adapters at once if every allocation is active; otherwise the worker does it later."""
+    if all(each.status == AllocationState.ACTIVE for each in assigned.allocations):
         return replace(operation, dispatched_at=context.now)
     return replace(operation, deadline_at=operation.deadline_at + timedelta(seconds=launch.place_seconds))
 
 
 def pin_of_version(version: AppVersion, manifest: Manifest) -> VersionPin:
-    """What the version is now, by digests."""
+    """Pin the version by its current digests."""
     return VersionPin(version.id, version.version, version.manifest_digest, dict(manifest.artifacts))
 
 
 def _shapes(launch: LaunchSnapshot, evaluation: Evaluation) -> tuple[ShapeChoice, ...]:
-    """Every SKU on offer in every size, and whether the app fits there; what fits and costs least comes first."""
+    """Every SKU on offer in every GPU count, and whether the app fits; fitting and cheap ones first."""
     if launch.manifest is None:
         return ()
     members = max(evaluation.members, 1)
@@ -320,9 +325,9 @@ def _shapes(launch: LaunchSnapshot, evaluation: Evaluation) -> tuple[ShapeChoice
         )
         for count in sorted(terms.allowed_gpu_counts):
             kinds = launch.kinds.get(terms.slug, ())
-            offers = [offer_of(terms, kind, (members, count)) for kind in kinds or (None,)]
+            offers = [offer_of(terms, kind, members=members, gpu_count=count) for kind in kinds or (None,)]
             best = best_fit(launch.manifest.compatibility, offers) or fit(launch.manifest.compatibility, offers[0])
-            because = best.because if regions else "no region where it is sold is allowed by policy"
+            because = best.because if regions else "policy allows none of the regions where it is sold"
             price = terms.price_minor_per_gpu_hour * count * members
             found.append(
                 ShapeChoice(
@@ -349,9 +354,9 @@ def _shapes(launch: LaunchSnapshot, evaluation: Evaluation) -> tuple[ShapeChoice
 
 def _prices(launch: LaunchSnapshot, evaluation: Evaluation) -> tuple[LaunchPrice, ...]:
     totals: dict[str, list[int]] = {}
-    for allocation_id in dict.fromkeys(launch.wish.placement.allocations):
-        if (spot := launch.spots.get(allocation_id)) is not None:
-            each = spot.allocation
+    for allocation_id in dict.fromkeys(launch.request.placement.allocations):
+        if (target := launch.target_allocations.get(allocation_id)) is not None:
+            each = target.allocation
             totals.setdefault(each.currency, [0, 0])[0] += each.price_minor_per_gpu_hour * each.gpu_count
     if evaluation.is_new_capacity and launch.terms is not None:
         price = launch.terms.price_minor_per_gpu_hour * evaluation.gpu_count * evaluation.members
@@ -362,23 +367,23 @@ def _prices(launch: LaunchSnapshot, evaluation: Evaluation) -> tuple[LaunchPrice
 
 
 def _policy(launch: LaunchSnapshot, evaluation: Evaluation) -> PolicyAnswer:
-    """The first layer that denies; where none does, the narrowest that says anything."""
+    """The first layer that denies; if none does, the narrowest layer that says anything."""
     chain, gpus = launch.chain, launch.holding.gpus
     requests = [PolicyRequest(app=launch.app.slug)]
     if evaluation.is_new_capacity and launch.terms is not None:
         gpus += evaluation.gpu_count * evaluation.members
         requests += [PolicyRequest(sku=launch.terms.slug, region=region) for region in evaluation.regions]
-    for allocation_id in dict.fromkeys(launch.wish.placement.allocations):
-        if (spot := launch.spots.get(allocation_id)) is not None:
-            requests.append(PolicyRequest(sku=spot.allocation.sku_slug, region=spot.allocation.region))
+    for allocation_id in dict.fromkeys(launch.request.placement.allocations):
+        if (target := launch.target_allocations.get(allocation_id)) is not None:
+            requests.append(PolicyRequest(sku=target.allocation.sku_slug, region=target.allocation.region))
     requests.append(PolicyRequest(gpus=gpus))
     answers = tuple(dict.fromkeys(each for request in requests for each in chain.explain(request)))
     denied = next((each for each in answers if not each.allowed), None)
     if denied is not None:
         return PolicyAnswer(False, denied.layer, denied.reason, answers)
-    said = [each for each in answers if each.reason != "nothing is said"]
+    decisive = [each for each in answers if each.reason != NO_RULE]
     order = list(Layer)
-    last = max(said, key=lambda each: order.index(each.layer) if each.layer else -1, default=None)
+    last = max(decisive, key=lambda each: order.index(each.layer) if each.layer else -1, default=None)
     if last is None:
-        return PolicyAnswer(True, None, "no layer says anything", answers)
+        return PolicyAnswer(True, None, "no policy layer restricts this", answers)
     return PolicyAnswer(True, last.layer, last.reason, answers)

@@ -1,9 +1,8 @@
-"""What the runtime worker sees of an instance: one snapshot, from which `core/runtime/instance_reconcile.py` decides
-the next step.
+"""The snapshot of an instance from which `core/runtime/instance_reconcile.py` decides the next step.
 
-A snapshot has the instance, its members that are not removed, its operations that are not over, who holds it, and what
-became of the tasks and nodes that an end depends on. It is read in a few statements for many instances, and not in one
-transaction: what is decided on it is guarded by what it saw.
+It holds the instance, its members that are not removed, its open operations, its holder, and the tasks and nodes on
+which its end depends. A few statements read it for many instances, not one transaction: each decision is guarded by
+what its snapshot saw.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,14 +29,14 @@ LIVE: Final = frozenset(
         MemberState.DRAINED,
     }
 )  # fmt: skip
-"""Members that do their part, or are on the way to it."""
+"""Members that work, or will."""
 
 COMING: Final = frozenset({MemberState.REQUESTED, MemberState.JOINING})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeLimits:
-    """How long things may take."""
+    """How long an operation, a step, a claim, a cancel and a lease may take."""
 
     operation: timedelta
     step: timedelta
@@ -48,7 +47,7 @@ class TimeLimits:
 
 @dataclass(frozen=True, slots=True)
 class NodeStanding:
-    """What of a member's node matters to its end."""
+    """The facts about a member's node on which its end depends."""
 
     id: str
     status: str
@@ -58,31 +57,30 @@ class NodeStanding:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is gone for ever."""
+        """Whether the node is gone for good."""
         return self.status == NodeState.RETIRED
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimWatch:
-    """Who holds the instance, and when an adapter was last heard of under its account."""
+    """Who holds the instance, and when an adapter last used its operator account."""
 
     holder: str | None = None
     expires_at: datetime | None = None
     adapter_seen_at: datetime | None = None
 
     def is_held(self, now: datetime) -> bool:
-        """Whether somebody holds it under a lease now."""
         return self.holder is not None and self.expires_at is not None and self.expires_at > now
 
     def is_forsaken(self, now: datetime, lease: timedelta) -> bool:
-        """Whether nobody holds it, and nobody is about to: a restart of its adapter takes less than this."""
+        """Whether nobody holds it and nobody is about to: longer than a restart of its adapter takes."""
         if self.is_held(now):
             return False
         lapsed = self.expires_at is not None and self.expires_at + lease <= now
         return lapsed or self.adapter_seen_at is None or self.adapter_seen_at + 2 * lease <= now
 
     def last_seen(self) -> str:
-        """When an adapter was last heard of, in words."""
+        """When an adapter was last seen, as text."""
         if self.adapter_seen_at is None:
             return "never"
         return self.adapter_seen_at.isoformat(timespec="seconds")
@@ -90,20 +88,20 @@ class ClaimWatch:
 
 @dataclass(frozen=True, slots=True)
 class MemberSnapshot:
-    """A member that is not removed, with all that its end depends on."""
+    """A member that is not removed, with everything on which its end depends."""
 
     member: Member
     allocation: Allocation | None = None
     node: NodeStanding | None = None
-    shared: bool = False  # members of another instance have the same allocation
-    inherited: bool = False  # the member that the allocation was asked for with is gone, and left it to this one
-    started: bool = False  # an agent took some task of it
-    task: TaskFacts | None = None  # the teardown that it waits for
+    shared: bool = False  # members of another instance use the same allocation
+    inherited: bool = False  # the member that the allocation was requested for is gone, and this one took it over
+    started: bool = False  # an agent claimed a task of it
+    task: TaskFacts | None = None  # the teardown task that it waits for
     receipt_id: str | None = None  # of that task
-    clean_receipt_id: str | None = None  # a node looked for all of it, or of its allocation, and found nothing
-    queued: tuple[Task, ...] = ()  # what no agent has taken
-    teardowns: int = 0  # how many there were, for the name of the next
-    ended: tuple[str, str] | None = None  # of one to come: how the operation that made it failed
+    clean_receipt_id: str | None = None  # a node searched for leftovers of it or its allocation and found none
+    queued: tuple[Task, ...] = ()  # tasks that no agent has claimed
+    teardowns: int = 0  # how many there were so far; used in the name of the next
+    ended: tuple[str, str] | None = None  # of a joining member: code and detail of the failure of its operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +119,7 @@ class ClosedMember:
 
 @dataclass(frozen=True, slots=True)
 class AttachmentSnapshot:
-    """An attachment that is not over, and the last operation of it."""
+    """A live attachment and its latest operation."""
 
     attachment: Attachment
     operation: Operation | None = None
@@ -129,24 +127,26 @@ class AttachmentSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class InstanceSnapshot:
-    """An instance and everything that decides what comes next."""
+    """An instance and everything that decides its next step."""
 
     instance: Instance
     members: tuple[MemberSnapshot, ...] = ()
     operations: tuple[Operation, ...] = ()
-    ended: Operation | None = None  # the last deploy that is over
+    ended: Operation | None = None  # the latest deploy that has ended
     closed: tuple[ClosedMember, ...] = ()
     watch: ClaimWatch = field(default_factory=ClaimWatch)
-    minimum: Mapping[str, int] = field(default_factory=dict)  # component → the fewest members that it needs
+    minimum: Mapping[str, int] = field(default_factory=dict)  # component → minimum number of members
     graceful: timedelta = GRACEFUL
     holds: tuple[ArtifactHold, ...] = ()
     secrets: tuple[RuntimeSecret, ...] = ()
-    last_lines: Mapping[str, Sequence[str]] = field(default_factory=dict)  # operation → what its last failed task said
-    attachments: tuple[AttachmentSnapshot, ...] = ()  # those that are not over
-    circuit: CircuitFacts | None = None  # of one that waits for its launch: how others of the version went
+    last_lines: Mapping[str, Sequence[str]] = field(
+        default_factory=dict
+    )  # operation → last log lines of its last failed task
+    attachments: tuple[AttachmentSnapshot, ...] = ()  # live ones
+    circuit: CircuitFacts | None = None  # only while its launch waits: how other launches of the version ended
 
     def open_of(self, *kinds: OperationKind) -> tuple[Operation, ...]:
-        """The operations of these kinds that are not over."""
+        """The open operations of these kinds."""
         return tuple(each for each in self.operations if each.kind in kinds)
 
     def concerned(self, operation: Operation) -> tuple[MemberSnapshot, ...]:
@@ -155,7 +155,7 @@ class InstanceSnapshot:
         return tuple(each for each in self.members if each.member.id in named)
 
     def torn_down_by(self, operation: Operation) -> tuple[MemberSnapshot, ...]:
-        """The members that end with this operation and have not ended yet."""
+        """The members that this operation tears down and that are not removed yet."""
         if operation.kind == OperationKind.DECOMMISSION:
             return self.members
         named = self.concerned(operation)
@@ -168,7 +168,7 @@ class InstanceSnapshot:
 def idle_holds(
     instance: Instance, members: Iterable[Member], operations: Iterable[Operation], holds: Sequence[ArtifactHold]
 ) -> tuple[ArtifactHold, ...]:
-    """The holds that nothing needs any more: neither a pin, nor what is under way, nor a member's own version."""
+    """The holds that neither a pin, nor an open operation, nor a member's version needs."""
     pins: list[Mapping[str, Any] | None] = [instance.pin, instance.previous_pin]
     pins += [each.target_pin for each in operations if not each.is_over]
     digests = {digest for pin in pins if pin is not None for digest in pin["artifacts"].values()}

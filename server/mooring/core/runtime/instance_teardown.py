@@ -1,12 +1,12 @@
-"""How members end: torn down by the platform itself, looked for by their nodes, and closed with a record.
+"""How members end: the platform tears them down, their nodes verify that nothing is left, and a record closes them.
 
-What an adapter let go of, or had its time for, is torn down here. A member becomes `removing`; its node ends everything
-of it, looks, and signs what it found. Only that closes it: a clean receipt, or that no node ever began anything, or a
-node that an admin gave up for ever. Whatever else comes back is tried again after a pause, and until then the member
-and its operation name what is in the way.
+This starts when the adapter has shut down its part, or its time limit has passed. A member becomes `removing`; its node
+ends everything of it, searches for leftovers, and signs what it found. Only three things close the member: a clean
+receipt, the fact that no node ever started anything, or a node that an admin retired. Any other outcome is retried
+after a pause, and until then the member and its operation name the blocker.
 
-An allocation that was asked for with a member is given back as soon as the member is on its way out: from then on it
-is not charged, also while its node does not answer. Its own teardown waits for the members in it.
+An allocation that was requested for a member is released as soon as the member is being removed: from then on nobody
+pays for it, even while its node does not answer. The allocation's own teardown waits for the members in it.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ from mooring.core.runtime.operation import Operation, OperationKind, OperationSt
 
 ACTION: Final = "instance.run"
 AT_ONCE: Final = 50
-"""Members of which one decision tells: they become true in one statement, and a statement has its measure."""
+"""How many members one decision changes: all of it is one SQL statement, which must not grow without bound."""
 VERIFY: Final = "teardown.verify"
 VERIFY_LIFETIME: Final = timedelta(hours=1)
 ATTEMPTS_AT_ONCE: Final = 3
@@ -57,11 +57,11 @@ Step = Decision[Operation] | None
 
 
 def tear_down(context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation) -> Step:
-    """The next step of an operation whose second half is the platform's; none while nodes are at work."""
+    """The next step of an operation in the platform's phase; None while nodes are at work."""
     targets = snapshot.torn_down_by(operation)
-    parts = _begun(context, snapshot, operation, targets)
+    parts = _start_removal(context, snapshot, operation, targets)
     if not parts:
-        parts = _given_back(context, snapshot, targets)
+        parts = _release_allocations(context, snapshot, targets)
     if not parts:
         parts = [part for each in targets if (part := _member(context, snapshot, operation, each)) is not None][
             :AT_ONCE
@@ -74,29 +74,29 @@ def tear_down(context: DecisionContext, snapshot: InstanceSnapshot, operation: O
 
 
 def why_waiting(each: MemberSnapshot) -> str | None:
-    """What keeps a member from its end now; none while its node is at work on it."""
+    """What blocks the end of a member now; None while its node is at work on it."""
     node, member = each.node, each.member
     if node is not None and node.unreachable_since is not None and not node.is_gone:
         return f"node {node.id} unreachable since {node.unreachable_since.isoformat(timespec='seconds')}"
     return member.blocker if member.retry_at is not None else None
 
 
-def _begun(
+def _start_removal(
     context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation, targets: Sequence[MemberSnapshot]
 ) -> list[Decision[Member]]:
-    """From now on the members are on their way out, and nobody starts anything of them any more."""
+    """Mark the members as being removed, after which nothing of them can be started."""
     columns = {"last_operation_id": operation.id, "blocker": None, "retry_at": None}
     return [
-        move_member(context, snapshot.instance.app_slug, each.member, MemberTrigger.REMOVE, (ACTION, columns))
+        move_member(context, snapshot.instance.app_slug, each.member, MemberTrigger.REMOVE, ACTION, **columns)
         for each in targets
         if each.member.status != MemberState.REMOVING
     ][:AT_ONCE]
 
 
-def _given_back(
+def _release_allocations(
     context: DecisionContext, snapshot: InstanceSnapshot, targets: Sequence[MemberSnapshot]
 ) -> list[Decision[Any]]:
-    """The allocations that were asked for with members on their way out, unless somebody else is in them."""
+    """Release the allocations that were requested for these members, unless another member uses them."""
     staying = {each.member.allocation_id for each in snapshot.members if each.member.status != MemberState.REMOVING}
     wanted = {
         each.allocation.id: each.allocation
@@ -128,47 +128,47 @@ def _member(
             ClosingKind.WRITE_OFF,
             node_id=each.node.id,
             reason=each.node.retirement_reason,
-            may_be_left=each.node.may_be_left or "nothing is known of what may be left",
+            may_be_left=each.node.may_be_left or "unknown",
         )
     task = each.task
     if task is None or task.type != VERIFY:
         return _verify(context, snapshot, operation, each)
     if task.status not in TASK.final:
-        return _say(snapshot, each, why_waiting(each))
-    return _again(context, snapshot, operation, each)
+        return _set_blocker(snapshot, each, why_waiting(each))
+    return _retry(context, snapshot, operation, each)
 
 
-def _again(
+def _retry(
     context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation, each: MemberSnapshot
 ) -> Decision[Any] | None:
-    """Its teardown ended without a clean receipt: it is done again, at once or after a pause."""
+    """Retry a teardown that ended without a clean receipt, at once or after a pause."""
     task, member = each.task, each.member
     if task is None or (member.retry_at is not None and member.retry_at <= context.now):
         return _verify(context, snapshot, operation, each)
     if member.retry_at is not None:
         return None
-    lapsed = task.status == TaskState.EXPIRED and not task.claimed  # nobody came for it, so nothing was found
+    lapsed = task.status == TaskState.EXPIRED and not task.claimed  # no agent claimed it, so nobody searched
     interrupted = task.failure_code == FailureCode.INTERRUPTED
     if lapsed or (interrupted and member.teardown_attempts < ATTEMPTS_AT_ONCE):
         return _verify(context, snapshot, operation, each)
-    because = "the node tore down and looked, and something is left"
+    blocker = "the node tore it down and searched, and found leftovers"
     if each.receipt_id is not None:
-        because += f": receipt {each.receipt_id} names it"
+        blocker += f": receipt {each.receipt_id} names them"
     elif task.status != TaskState.SUCCEEDED:
-        because = f"the teardown did not end: {task.failure_code or task.status}"
-        because += f", {task.failure_detail}" if task.failure_detail else ""
+        blocker = f"the teardown did not succeed: {task.failure_code or task.status}"
+        blocker += f", {task.failure_detail}" if task.failure_detail else ""
     pause = min(RETRY_FIRST * (1 << min(max(0, member.teardown_attempts - 1), 10)), RETRY_MAX)
-    columns = {"retry_at": context.now + pause, "blocker": because[:BLOCKER_LENGTH]}
+    columns = {"retry_at": context.now + pause, "blocker": blocker[:BLOCKER_LENGTH]}
     return change_member(snapshot.instance.app_slug, member, ACTION, **columns)
 
 
 def _verify(
     context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation, each: MemberSnapshot
 ) -> Decision[Any]:
-    """Ask its node to end all of the member, to look, and to sign what it found."""
+    """Ask its node to end everything of the member, to search for leftovers, and to sign what it found."""
     member, allocation = each.member, each.allocation
     if allocation is None or allocation.node_id is None:
-        raise ValueError("a member of which something was started stands on a node")
+        raise ValueError("a member that was started must have a node")
     number = each.teardowns + 1
     task = make_task(
         context,
@@ -193,7 +193,7 @@ def _verify(
         "blocker": None,
     }
     change = change_member(snapshot.instance.app_slug, member, ACTION, **columns)
-    writes, events = cancel_all(context, each.queued)  # what no agent has taken would be refused by the closed owner
+    writes, events = cancel_all(context, each.queued)  # unclaimed tasks would be refused: their owner is closed
     return Decision(
         change.result,
         (*change.writes, *writes, *task.writes),
@@ -203,7 +203,7 @@ def _verify(
 
 
 def _never_started(context: DecisionContext, snapshot: InstanceSnapshot, each: MemberSnapshot) -> Decision[Any]:
-    """No agent ever took a task of it: what waits is taken back in the same statement, and nothing is left."""
+    """Close a member of which no agent claimed a task, and cancel its queued tasks in the same statement."""
     writes, events = cancel_all(context, each.queued)
     closed = _closed(context, snapshot, each, ClosingKind.NOTHING_STARTED)
     return replace(closed, writes=(*writes, *closed.writes), events=(*closed.events, *events))
@@ -223,16 +223,16 @@ def _closed(
         **columns,
     }
     ends = {"removed_at": context.now, "blocker": None, "retry_at": None, "health": InstanceHealth.UNKNOWN.value}
-    moved = move_member(context, snapshot.instance.app_slug, member, MemberTrigger.FINISH_TEARDOWN, (ACTION, ends))
-    told = {"kind": kind.value} | columns
+    moved = move_member(context, snapshot.instance.app_slug, member, MemberTrigger.FINISH_TEARDOWN, ACTION, **ends)
+    details = {"kind": kind.value} | columns
     audit = AuditRecord(
-        "member.close", "member", member.id, *member.place, after=told, app_instance_id=member.instance_id
+        "member.close", "member", member.id, *member.place, after=details, app_instance_id=member.instance_id
     )
     return replace(moved, writes=(Insert("closing_record", row), *moved.writes), audits=(*moved.audits, audit))
 
 
-def _say(snapshot: InstanceSnapshot, each: MemberSnapshot, blocker: str | None) -> Decision[Member] | None:
-    """Say what a member waits for; none where that is said already."""
+def _set_blocker(snapshot: InstanceSnapshot, each: MemberSnapshot, blocker: str | None) -> Decision[Member] | None:
+    """Record what a member waits for; None if that is already recorded."""
     if blocker == each.member.blocker:
         return None
     return change_member(snapshot.instance.app_slug, each.member, ACTION, blocker=blocker)
@@ -241,50 +241,51 @@ def _say(snapshot: InstanceSnapshot, each: MemberSnapshot, blocker: str | None) 
 def _wait(
     context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation, targets: Sequence[MemberSnapshot]
 ) -> Step:
-    """The operation names what its members wait for, and goes on by itself when that is gone."""
+    """Record what the members wait for as the operation's blocker; unblock it when that is gone."""
     reasons = [(each, why) for each in targets if (why := why_waiting(each)) is not None]
     slug = snapshot.instance.app_slug
     if not reasons:
         if operation.status != OperationState.BLOCKED:
             return None
-        return move_operation(context, slug, operation, OperationTrigger.UNBLOCK, (ACTION, {}))
+        return move_operation(context, slug, operation, OperationTrigger.UNBLOCK, ACTION)
     first, why = reasons[0]
     more = f"; {len(reasons) - 1} more members wait" if len(reasons) > 1 else ""
     blocker = f"member {first.member.name}: {why}{more}"[:BLOCKER_LENGTH]
     code = UNREACHABLE if why.startswith("node ") else SOMETHING_LEFT
     if operation.status == OperationState.RUNNING:
-        told = {"blocker": blocker, "blocker_code": code}
-        return move_operation(context, slug, operation, OperationTrigger.BLOCK, (ACTION, told))
+        columns = {"blocker": blocker, "blocker_code": code}
+        return move_operation(context, slug, operation, OperationTrigger.BLOCK, ACTION, **columns)
     if operation.status == OperationState.BLOCKED and operation.blocker != blocker:
         return change_operation(slug, operation, ACTION, blocker=blocker, blocker_code=code)
     return None
 
 
 def _finished(context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation) -> Step:
-    """Each member that the operation was to end has its closing record."""
+    """End the operation: each of its members has its closing record."""
     slug = snapshot.instance.app_slug
     if operation.status == OperationState.BLOCKED:
-        return move_operation(context, slug, operation, OperationTrigger.UNBLOCK, (ACTION, {}))
+        return move_operation(context, slug, operation, OperationTrigger.UNBLOCK, ACTION)
     whole = operation.kind == OperationKind.DECOMMISSION
     closed = [each for each in snapshot.closed if whole or each.member_id in operation.member_ids]
-    told = {"evidence": (operation.evidence or {}) | evidence_of(closed, context.now)}
-    parts: list[Decision[Any]] = [move_operation(context, slug, operation, OperationTrigger.SUCCEED, (ACTION, told))]
+    evidence = (operation.evidence or {}) | evidence_of(closed, context.now)
+    succeeded = move_operation(context, slug, operation, OperationTrigger.SUCCEED, ACTION, evidence=evidence)
+    parts: list[Decision[Any]] = [succeeded]
     if whole:
-        parts += [*_others(context, snapshot, operation), *_ended(context, snapshot)]
-    return together(parts[0].result, *parts)
+        parts += [*_finish_cancelled(context, snapshot, operation), *_end_instance(context, snapshot)]
+    return together(succeeded.result, *parts)
 
 
-def _others(context: DecisionContext, snapshot: InstanceSnapshot, ending: Operation) -> list[Decision[Any]]:
-    """Whatever else was asked to end has ended: nothing is left that it could go on with."""
+def _finish_cancelled(context: DecisionContext, snapshot: InstanceSnapshot, ending: Operation) -> list[Decision[Any]]:
+    """End all operations that were being cancelled: there is nothing left for them to work on."""
     return [
-        move_operation(context, snapshot.instance.app_slug, each, OperationTrigger.FINISH_CANCEL, (ACTION, {}))
+        move_operation(context, snapshot.instance.app_slug, each, OperationTrigger.FINISH_CANCEL, ACTION)
         for each in snapshot.operations
         if each.id != ending.id and each.status == OperationState.CANCELLING
     ]
 
 
-def _ended(context: DecisionContext, snapshot: InstanceSnapshot) -> list[Decision[Any]]:
-    """All of the instance is gone: what it held is let go, and a stop is through."""
+def _end_instance(context: DecisionContext, snapshot: InstanceSnapshot) -> list[Decision[Any]]:
+    """Release everything that the ended instance held, and complete a stop."""
     instance = snapshot.instance
     parts: list[Decision[Any]] = [drop_holds(context, snapshot.holds), destroy_all(context, snapshot.secrets)]
     parts += ended_with(context, snapshot)
@@ -299,7 +300,7 @@ def _ended(context: DecisionContext, snapshot: InstanceSnapshot) -> list[Decisio
 
 
 def evidence_of(closed: Sequence[ClosedMember], now: datetime) -> dict[str, Any]:
-    """What shows that members are gone: the receipts, how many were closed how, and the GPU time that they had."""
+    """The evidence that members are gone: receipts, the number of closing records of each kind, and GPU seconds."""
     kinds = {kind.value: sum(1 for each in closed if each.kind == kind) for kind in ClosingKind}
     receipts = sorted({each.receipt_id for each in closed if each.receipt_id is not None})
     return {
@@ -310,7 +311,7 @@ def evidence_of(closed: Sequence[ClosedMember], now: datetime) -> dict[str, Any]
 
 
 def _gpu_seconds(closed: Sequence[ClosedMember], now: datetime) -> int:
-    """GPUs times seconds that allocations were held by these members; two members of one allocation count once."""
+    """GPUs × seconds for which these members held allocations; an allocation with two members counts once."""
     spans: dict[str, tuple[datetime, datetime, int]] = {}
     for each in closed:
         if each.allocation_id is None or each.held_from is None:

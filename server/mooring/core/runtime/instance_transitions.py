@@ -1,7 +1,7 @@
-"""Steps of instances, members and operations along their lifecycles, each with its row, its event and its audit row.
+"""Lifecycle steps of instances, members and operations, each with its row, its event and its audit row.
 
-Everything that changes one of the three does it through these: so an event is never forgotten, and the data of an
-event always has the same form. What belongs together is joined with `together`.
+All changes of the three go through these functions, so no event is forgotten and event data always has the same form.
+`together` joins decisions that belong together.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from mooring.core.runtime.operation import OPERATION, Operation, OperationKind, 
 
 Result = TypeVar("Result")
 UNWRITTEN: Final = frozenset({"status", "generation"})
-"""What a new row leaves to its lifecycle."""
+"""Columns of a new row that its lifecycle sets."""
 
 INSTANCE_EVENT: Final[Mapping[InstanceState, EventType]] = {
     InstanceState.CREATED: EventType.INSTANCE_REQUESTED,
@@ -40,11 +40,11 @@ MEMBER_EVENT: Final[Mapping[MemberTrigger, EventType]] = {
     MemberTrigger.FINISH_TEARDOWN: EventType.MEMBER_REMOVED,
     MemberTrigger.FAIL: EventType.MEMBER_FAILED,
 }
-"""Steps of members that have an event type of their own; the others are `MEMBER_CHANGED`."""
+"""Member steps with their own event type; all others are `MEMBER_CHANGED`."""
 
 
 def together(result: Result, *parts: Decision[Any]) -> Decision[Result]:
-    """Several decisions that become true in one statement."""
+    """One decision that makes several true in one statement."""
     return Decision(
         result,
         tuple(write for part in parts for write in part.writes),
@@ -55,42 +55,39 @@ def together(result: Result, *parts: Decision[Any]) -> Decision[Result]:
 
 
 def new_instance(instance: Instance, action: str = "instance.create") -> Decision[Instance]:
-    """The row of a new instance."""
     return Decision(
         instance,
         (Insert("instance", _row(instance), (INSTANCE,)),),
         (instance_event(EventType.INSTANCE_REQUESTED, instance),),
-        (_audited(action, instance, after=_told_instance(instance)),),
+        (_audited(action, instance, after=_instance_data(instance)),),
     )
 
 
 def new_member(instance: Instance, member: Member, action: str = "member.add") -> Decision[Member]:
-    """The row of a new member; its instance's or its operation's event tells of it."""
-    told = _told_member(member)
+    """The row of a new member."""
     return Decision(
         member,
         (Insert("member", _row(member), (MEMBER,)),),
         (member_event(EventType.MEMBER_CHANGED, instance.app_slug, member),),
-        (_audited(action, member, after=told),),
+        (_audited(action, member, after=_member_data(member)),),
     )
 
 
 def new_operation(instance: Instance, operation: Operation, action: str) -> Decision[Operation]:
-    """The row of a new operation; an action that only reads leaves no audit row and no event."""
+    """The row of a new operation; a read-only action leaves no audit row and no event."""
     row = Insert("operation", _row(operation), (OPERATION,))
-    told = {"kind": operation.kind, "instance_id": instance.id, **_attached_told(operation)}
+    summary = {"kind": operation.kind, "instance_id": instance.id, **_attachment_ids(operation)}
     events = (operation_event(instance.app_slug, operation), *_attached_events(instance.app_slug, operation))
-    audits = (_audited(action, operation, after=told), *_attached_audits(action, operation))
+    audits = (_audited(action, operation, after=summary), *_attached_audits(action, operation))
     return _traced(Decision(operation, (row,), events, audits))
 
 
 def move_instance(
     context: DecisionContext, instance: Instance, trigger: InstanceTrigger, action: str, **columns: Any
 ) -> Decision[Instance]:
-    """One step of an instance."""
     edge = INSTANCE.step(InstanceState(instance.status), trigger)
     after = replace(instance, status=edge.target.value, generation=instance.generation + 1, **columns)
-    audit = _audited(action, after, before={"status": instance.status}, after=_told_instance(after))
+    audit = _audited(action, after, before={"status": instance.status}, after=_instance_data(after))
     return Decision(
         after,
         (StateChange("instance", after.id, INSTANCE, edge, instance.generation, after.tenant_id, columns),),
@@ -102,40 +99,39 @@ def move_instance(
 def change_instance(
     instance: Instance, action: str, event: EventType | None = EventType.INSTANCE_CHANGED, **columns: Any
 ) -> Decision[Instance]:
-    """Columns of an instance that are no step of its lifecycle."""
+    """Change columns without a lifecycle step."""
     after = replace(instance, revision=instance.revision + 1, **columns)
     change = Update("instance", after.id, instance.revision, columns, generation_expected=instance.generation)
     events = () if event is None else (instance_event(event, after),)
-    told = {name: value for name, value in columns.items() if name in _AUDITED}
-    return Decision(after, (change,), events, (_audited(action, after, after=told),))
+    audited = {name: value for name, value in columns.items() if name in _AUDITED}
+    return Decision(after, (change,), events, (_audited(action, after, after=audited),))
 
 
 def move_member(
-    context: DecisionContext, app_slug: str, member: Member, trigger: MemberTrigger, told: tuple[str, Mapping[str, Any]]
+    context: DecisionContext, app_slug: str, member: Member, trigger: MemberTrigger, action: str, **columns: Any
 ) -> Decision[Member]:
-    """One step of a member; `told` is the action of the audit row and the columns that change with it."""
-    action, columns = told
+    """One lifecycle step of a member, with the columns that change in it."""
     edge = MEMBER.step(MemberState(member.status), trigger)
     after = replace(member, status=edge.target.value, generation=member.generation + 1, **columns)
-    audit = _audited(action, after, before={"status": member.status}, after=_told_member(after))
+    audit = _audited(action, after, before={"status": member.status}, after=_member_data(after))
     return Decision(
         after,
-        (StateChange("member", after.id, MEMBER, edge, member.generation, after.tenant_id, dict(columns)),),
+        (StateChange("member", after.id, MEMBER, edge, member.generation, after.tenant_id, columns),),
         (member_event(MEMBER_EVENT.get(trigger, EventType.MEMBER_CHANGED), app_slug, after),),
         (audit,),
     )
 
 
 def change_member(app_slug: str, member: Member, action: str, **columns: Any) -> Decision[Member]:
-    """Columns of a member that are no step of its lifecycle."""
+    """Change columns without a lifecycle step."""
     after = replace(member, revision=member.revision + 1, **columns)
     change = Update("member", after.id, member.revision, columns, generation_expected=member.generation)
-    told = {name: value for name, value in columns.items() if name in _AUDITED}
+    audited = {name: value for name, value in columns.items() if name in _AUDITED}
     return Decision(
         after,
         (change,),
         (member_event(EventType.MEMBER_CHANGED, app_slug, after),),
-        (_audited(action, after, after=told),),
+        (_audited(action, after, after=audited),),
     )
 
 
@@ -144,88 +140,90 @@ def move_operation(
     app_slug: str,
     operation: Operation,
     trigger: OperationTrigger,
-    told: tuple[str, Mapping[str, Any]],
+    action: str,
+    **columns: Any,
 ) -> Decision[Operation]:
-    """One step of an operation; what ends it gets its time."""
-    action, columns = told
+    """One lifecycle step of an operation; a final state sets `finished_at`."""
     edge = OPERATION.step(OperationState(operation.status), trigger)
     ended = {"finished_at": context.now} if edge.target in OPERATION.final else {}
     unblocked = {"blocker": None, "blocker_code": None} if edge.source is OperationState.BLOCKED else {}
-    every = {**unblocked, **ended, **columns}
-    after = replace(operation, status=edge.target.value, generation=operation.generation + 1, **every)
-    audit = _audited(action, after, before={"status": operation.status}, after=_told_operation(after))
-    also = _attached_events(app_slug, after) if after.is_over else ()
+    changes = {**unblocked, **ended, **columns}
+    after = replace(operation, status=edge.target.value, generation=operation.generation + 1, **changes)
+    audit = _audited(action, after, before={"status": operation.status}, after=_operation_data(after))
+    attachment_events = _attached_events(app_slug, after) if after.is_over else ()
     return _traced(
         Decision(
             after,
-            (StateChange("operation", after.id, OPERATION, edge, operation.generation, after.tenant_id, every),),
-            (operation_event(app_slug, after), *also),
+            (StateChange("operation", after.id, OPERATION, edge, operation.generation, after.tenant_id, changes),),
+            (operation_event(app_slug, after), *attachment_events),
             (audit,),
         )
     )
 
 
 def change_operation(app_slug: str, operation: Operation, action: str, **columns: Any) -> Decision[Operation]:
-    """Columns of an operation that are no step of its lifecycle: its steps, its progress, whose turn it is."""
+    """Change columns without a lifecycle step: steps, progress, phase."""
     after = replace(operation, revision=operation.revision + 1, **columns)
     change = Update("operation", after.id, operation.revision, columns, generation_expected=operation.generation)
-    told = {name: value for name, value in columns.items() if name in _AUDITED}
+    audited = {name: value for name, value in columns.items() if name in _AUDITED}
     return _traced(
-        Decision(after, (change,), (operation_event(app_slug, after),), (_audited(action, after, after=told),))
+        Decision(after, (change,), (operation_event(app_slug, after),), (_audited(action, after, after=audited),))
     )
 
 
 def instance_event(event: EventType, instance: Instance) -> EventRecord:
-    """An event of an instance."""
     return EventRecord(
         event,
         "instance",
         instance.id,
         *instance.place,
-        data=_told_instance(instance),
+        data=_instance_data(instance),
         app_slug=instance.app_slug,
         app_instance_id=instance.id,
     )
 
 
 def member_event(event: EventType, app_slug: str, member: Member) -> EventRecord:
-    """An event of a member."""
     return EventRecord(
         event,
         "member",
         member.id,
         *member.place,
-        data=_told_member(member),
+        data=_member_data(member),
         app_slug=app_slug,
         app_instance_id=member.instance_id,
     )
 
 
 def operation_event(app_slug: str, operation: Operation) -> EventRecord:
-    """The event of an operation, which says how far it is."""
+    """The event of an operation, with its progress."""
     return EventRecord(
         EventType.OPERATION_CHANGED,
         "operation",
         operation.id,
         *operation.place,
-        data=_told_operation(operation),
+        data=_operation_data(operation),
         app_slug=app_slug,
         app_instance_id=operation.instance_id,
     )
 
 
-def _attached_told(operation: Operation) -> dict[str, Any]:
-    """Which attachment an operation is for, as both projects' records name it."""
-    told = operation.attachment
-    return {} if told is None else {"attachment_id": told["id"], "attached_project_id": told["project_id"]}
+def _attachment_ids(operation: Operation) -> dict[str, Any]:
+    """The ids under which both projects' records name the attachment."""
+    attachment = operation.attachment
+    return (
+        {}
+        if attachment is None
+        else {"attachment_id": attachment["id"], "attached_project_id": attachment["project_id"]}
+    )
 
 
 def _attached_events(app_slug: str, operation: Operation) -> tuple[EventRecord, ...]:
-    """What an attached project is told of an action of its own: that it is there, and how it ended."""
-    attached = operation.attachment
-    if attached is None or operation.kind != OperationKind.ACTION:
+    """The event of an action in the attached project that asked for it: when it starts and when it ends."""
+    attachment = operation.attachment
+    if attachment is None or operation.kind != OperationKind.ACTION:
         return ()
-    told = {
+    data = {
         "operation_id": operation.id,
         "action": operation.request.get("action"),
         "status": operation.status,
@@ -236,10 +234,10 @@ def _attached_events(app_slug: str, operation: Operation) -> tuple[EventRecord, 
         EventRecord(
             EventType.ATTACHMENT_ACTION_CHANGED,
             "attachment",
-            attached["id"],
+            attachment["id"],
             operation.tenant_id,
-            attached["project_id"],
-            data={name: each for name, each in told.items() if each is not None},
+            attachment["project_id"],
+            data={name: each for name, each in data.items() if each is not None},
             app_slug=app_slug,
             app_instance_id=operation.instance_id,
         ),
@@ -247,11 +245,11 @@ def _attached_events(app_slug: str, operation: Operation) -> tuple[EventRecord, 
 
 
 def _attached_audits(action: str, operation: Operation) -> tuple[AuditRecord, ...]:
-    """The audit row of an action in the project that asked for it."""
-    attached = operation.attachment
-    if attached is None or operation.kind != OperationKind.ACTION:
+    """The audit row of an action in the attached project that asked for it."""
+    attachment = operation.attachment
+    if attachment is None or operation.kind != OperationKind.ACTION:
         return ()
-    told = {
+    details = {
         "operation_id": operation.id,
         "action": operation.request.get("action"),
         "instance_id": operation.instance_id,
@@ -261,10 +259,10 @@ def _attached_audits(action: str, operation: Operation) -> tuple[AuditRecord, ..
         AuditRecord(
             action,
             "attachment",
-            attached["id"],
+            attachment["id"],
             operation.tenant_id,
-            attached["project_id"],
-            after=told,
+            attachment["project_id"],
+            after=details,
             app_instance_id=operation.instance_id,
         ),
     )
@@ -276,11 +274,11 @@ _AUDITED: Final = frozenset(
         "keep_allocation", "cancel_reason", "deadline_at", "holds", "retry_at",
     }
 )  # fmt: skip
-"""Columns that an audit row tells; the others are too long, or say nothing to a person."""
+"""Columns that audit rows contain; the others are too long, or mean nothing to a person."""
 
 
 def _traced(decision: Decision[Operation]) -> Decision[Operation]:
-    """The decision; of an action that only reads, without its event and its audit row."""
+    """The decision; without event and audit row if the action only reads."""
     if not decision.result.read_only:
         return decision
     return replace(decision, events=(), audits=(), traceless=True)
@@ -293,7 +291,7 @@ def _audited(
     before: Mapping[str, Any] | None = None,
     after: Mapping[str, Any],
 ) -> AuditRecord:
-    """The audit row of one of the three, which the timeline of its instance shows."""
+    """The audit row of the subject, which the instance's timeline shows."""
     return AuditRecord(
         action,
         type(subject).__name__.lower(),
@@ -309,8 +307,8 @@ def _row(value: Instance | Member | Operation) -> dict[str, Any]:
     return {name: each for name, each in asdict(value).items() if name not in UNWRITTEN}
 
 
-def _told_instance(instance: Instance) -> dict[str, Any]:
-    told = {
+def _instance_data(instance: Instance) -> dict[str, Any]:
+    data = {
         "name": instance.name,
         "status": instance.status,
         "version": instance.version,
@@ -319,11 +317,11 @@ def _told_instance(instance: Instance) -> dict[str, Any]:
         "failure_detail": instance.failure_detail,
         "teardown_proof": instance.teardown_proof,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in data.items() if value is not None}
 
 
-def _told_member(member: Member) -> dict[str, Any]:
-    told = {
+def _member_data(member: Member) -> dict[str, Any]:
+    data = {
         "name": member.name,
         "instance_id": member.instance_id,
         "component_key": member.component_key,
@@ -335,13 +333,13 @@ def _told_member(member: Member) -> dict[str, Any]:
         "failure_code": member.failure_code,
         "failure_detail": member.failure_detail,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in data.items() if value is not None}
 
 
-def _told_operation(operation: Operation) -> dict[str, Any]:
+def _operation_data(operation: Operation) -> dict[str, Any]:
     running = next((each["name"] for each in operation.steps if each.get("status") == "running"), None)
     done = sum(1 for each in operation.steps if each.get("status") in ("done", "skipped"))
-    told = {
+    data = {
         "kind": operation.kind,
         "status": operation.status,
         "phase": operation.phase,
@@ -352,6 +350,6 @@ def _told_operation(operation: Operation) -> dict[str, Any]:
         "failure_code": operation.failure_code,
         "failure_detail": operation.failure_detail,
         "progress": operation.progress,
-        **_attached_told(operation),
+        **_attachment_ids(operation),
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in data.items() if value is not None}

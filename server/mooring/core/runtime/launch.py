@@ -1,10 +1,10 @@
-"""Launching: everything that stands in the way of an instance, in one fixed order.
+"""Evaluating a launch: every reason against it, in one fixed order.
 
-Plan and create ask the same function (`judge`): plan tells all of it, create refuses with the first. So a plan never
-promises what a launch then refuses. Adding members and upgrading ask it too, about less: what runs already needs no
-name, and a version that was deprecated since may still grow.
+Plan and create call the same function (`evaluate`): a plan lists all refusals, a create raises the first. So a plan
+never promises what a launch would refuse. Adding members and upgrading use it too, with fewer checks: a running
+instance needs no name, and a version that was deprecated since may still grow.
 
-The order is from who may do it at all to how it is spelled: entitlement, promotion, trust, policy, compatibility,
+The order goes from who may launch to how the request is spelled: entitlement, promotion, trust, policy, compatibility,
 quota, configuration, topology, modes, name, account, circuit.
 """
 
@@ -51,18 +51,18 @@ from mooring.core.kernel.finding import errors_in
 from mooring.core.kernel.form_schema import plain_findings, value_findings
 from mooring.core.runtime.circuit_breaker import CircuitFacts, why_open
 from mooring.core.runtime.launch_estimate import LaunchEstimate
-from mooring.core.runtime.topology import places, read_topology
+from mooring.core.runtime.topology import member_slots, read_topology
 
 INSTANCES_MAX: Final = 10_000
-"""Instances of one project that are not stopped."""
+"""How many instances of one project may exist that are not stopped."""
 CONFIG_BYTES_MAX: Final = 65_536
 STANDS: Final = frozenset({AllocationState.REQUESTED, AllocationState.PROVISIONING, AllocationState.ACTIVE})
 OPERATOR_KEYS: Final = ("runtime.claim", "runtime.report")
-"""Without these an account can operate nothing."""
+"""The actions that an operator account needs at least."""
 
 
 class EvaluationPurpose(StrEnum):
-    """What the capacity and the version are judged for."""
+    """What the capacity and the version are evaluated for."""
 
     LAUNCH = "launch"
     ADD = "add"
@@ -71,7 +71,7 @@ class EvaluationPurpose(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementSpec:
-    """Where members go: allocations that are there, or capacity to be asked for."""
+    """Where members go: existing allocations, or new capacity to request."""
 
     allocations: tuple[str, ...] = ()
     sku: str | None = None
@@ -81,8 +81,8 @@ class PlacementSpec:
     keep_allocations: bool = False
 
     def plain(self) -> dict[str, Any]:
-        """The wish as it is stored; an add asks for the same where it says nothing."""
-        told = {
+        """The stored form; adding members uses it as the default."""
+        values = {
             "allocations": list(self.allocations),
             "sku": self.sku,
             "shape": self.shape and self.shape.value,
@@ -90,11 +90,10 @@ class PlacementSpec:
             "region": self.region,
             "keep_allocations": self.keep_allocations,
         }
-        return {name: value for name, value in told.items() if value}
+        return {name: value for name, value in values.items() if value}
 
 
 def placement_of(plain: Mapping[str, Any]) -> PlacementSpec:
-    """A stored wish."""
     shape = plain.get("shape")
     return PlacementSpec(
         allocations=tuple(plain.get("allocations", ())),
@@ -108,8 +107,6 @@ def placement_of(plain: Mapping[str, Any]) -> PlacementSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """What the caller asks for."""
-
     app: str
     name: str
     version: str | None = None
@@ -125,101 +122,101 @@ class LaunchRequest:
 
 @dataclass(frozen=True, slots=True)
 class TargetAllocation:
-    """An allocation that is there, as a launch sees it."""
+    """An existing allocation and whether members of other instances use it."""
 
     allocation: Allocation
     facts: Mapping[str, Fact] = field(default_factory=dict)
-    taken: bool = False  # it holds members of another instance
-    shared: bool = False  # all of which allow to share it
+    taken: bool = False  # members of another instance use it
+    shared: bool = False  # and all of them allow sharing
 
     def capacity(self, group: GroupWithAllocations | None = None) -> Capacity:
-        """The allocation, as compatibility sees it; one that has no node yet is with its group, or by itself."""
-        where = self.allocation.node_id or self.allocation.id
+        """The allocation as `compatibility` sees it; without a node it counts as on its group's node, or alone."""
+        node = self.allocation.node_id or self.allocation.id
         if group is not None and self.allocation.group_id == group.group.id:
-            where = next((each.node_id for each in group.allocations if each.node_id is not None), group.group.id)
-        return Capacity(CapacityShape(self.allocation.shape), self.allocation.gpu_count, where, self.facts)
+            node = next((each.node_id for each in group.allocations if each.node_id is not None), group.group.id)
+        return Capacity(CapacityShape(self.allocation.shape), self.allocation.gpu_count, node, self.facts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSnapshot:
-    """All that a launch looks at, as it is at one moment."""
+    """Everything that the evaluation of a launch reads, at one moment."""
 
     tenant_id: str
     project_id: str
     app: App
-    wish: LaunchRequest
+    request: LaunchRequest
     now: datetime
     version: AppVersion | None
     manifest: Manifest | None
     entitlement: Entitlement | None
     policy: PolicyChain  # global, tenant and project
     artifacts: Sequence[tuple[Artifact, Trust]] = ()
-    spots: Mapping[str, TargetAllocation] = field(
-        default_factory=dict
-    )  # of the allocations that were named, those that are there
-    terms: SkuTerms | None = None  # of the SKU that was named
+    target_allocations: Mapping[str, TargetAllocation] = field(default_factory=dict)  # the named ones that exist
+    terms: SkuTerms | None = None  # of the requested SKU
     shelf: Sequence[SkuTerms] = ()  # every SKU on offer
-    kinds: Mapping[str, Sequence[Capacity]] = field(default_factory=dict)  # what a SKU can be had on, by its slug
+    kinds: Mapping[str, Sequence[Capacity]] = field(
+        default_factory=dict
+    )  # SKU slug → the kinds of machines that offer it
     holding: ProjectHolding = field(default_factory=lambda: ProjectHolding(0, 0, 0))
     place_seconds: int = 3_600
     circuit: CircuitFacts | None = None
-    account: ServiceAccount | None = None  # who would operate it
+    account: ServiceAccount | None = None  # the operator account
     name_taken: bool = False
     open_instances: int = 0
     expected: LaunchEstimate = field(default_factory=LaunchEstimate)
     purpose: EvaluationPurpose = EvaluationPurpose.LAUNCH
-    standing: Sequence[TargetAllocation] = ()  # where members of the instance are already
-    group: GroupWithAllocations | None = None  # the allocations on one machine among which those are
-    adding: int = 0  # how many members are added
+    current_allocations: Sequence[TargetAllocation] = ()  # allocations of the instance's current members
+    group: GroupWithAllocations | None = None  # the same-node group of those allocations
+    adding: int = 0  # number of members to add
 
     @property
     def chain(self) -> PolicyChain:
-        """The policy, with what the entitlement narrows behind it."""
+        """The policy, narrowed by the entitlement."""
         return self.policy if self.entitlement is None else self.policy.narrowed(*self.entitlement.layer)
 
     @property
     def is_new(self) -> bool:
-        """Whether this makes an instance."""
+        """Whether this creates an instance."""
         return self.purpose is EvaluationPurpose.LAUNCH
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What a launch comes to: all that stands in its way, and what it would be."""
+    """Every reason against a launch, and what it would create."""
 
     refusals: tuple[Refusal, ...]
     topology: dict[str, int]
-    members: int  # to be placed
+    members: int  # number of members to place
     gpu_count: int  # of each new allocation
-    regions: tuple[str, ...]  # where a new allocation may be
-    offer: Offer  # all allocations together; empty where that is not known
+    regions: tuple[str, ...]  # allowed for new allocations
+    offer: Offer  # all allocations together; empty if unknown
     shape: CapacityShape | None
 
     @property
     def is_new_capacity(self) -> bool:
-        """Whether allocations are asked for."""
+        """Whether new allocations are requested."""
         return self.gpu_count > 0
 
 
 def evaluate(launch: LaunchSnapshot) -> Evaluation:
-    """Everything in the way, in the one order, and what it would be."""
-    refused: dict[str, list[Refusal]] = {}
-    topology = _try(refused, "topology", lambda: _topology(launch)) or {}
-    members = (len(places(topology)) or 1) if launch.is_new else launch.adding
-    new = _try(refused, "capacity", lambda: _new_capacity(launch, members))
-    gpu_count, regions = new or (0, ())
-    offer = _offer(launch, members, gpu_count, refused)
+    """Every reason against the launch, in the fixed order, and what it would create."""
+    refusals: dict[str, list[Refusal]] = {}
+    topology = _try(refusals, "topology", lambda: _topology(launch)) or {}
+    members = (len(member_slots(topology)) or 1) if launch.is_new else launch.adding
+    capacity = _try(refusals, "capacity", lambda: _new_capacity(launch, members))
+    gpu_count, regions = capacity or (0, ())
+    offer = _offer(launch, members, gpu_count, refusals)
     shapes = {each.shape for each in offer}
     shape = next(iter(shapes)) if len(shapes) == 1 else None
-    refused |= {
+    refusals |= {
         "entitlement": list(_entitlement(launch)),
         "promotion": list(_promotion(launch)),
         "trust": list(_trust(launch)),
-        "policy": [*list(_policy(launch, offer, gpu_count * members)), *refused.pop("capacity", [])],
-        "compatibility": [*refused.pop("places", []), *list(_compatibility(launch, offer))],
+        "policy": [*list(_policy(launch, offer, gpu_count * members)), *refusals.pop("capacity", [])],
+        "compatibility": [*refusals.pop("allocations", []), *list(_compatibility(launch, offer))],
         "quota": list(_quota(launch, members if gpu_count else 0)),
         "config": list(_config(launch)),
-        "topology": refused.pop("topology", []),
+        "topology": refusals.pop("topology", []),
         "mode": list(_mode(launch)),
         "name": list(_name(launch)),
         "account": list(_account(launch)),
@@ -227,7 +224,7 @@ def evaluate(launch: LaunchSnapshot) -> Evaluation:
     }
     found: dict[tuple[str, str], Refusal] = {}
     for name in ORDER:
-        for each in refused[name]:
+        for each in refusals[name]:
             found.setdefault((each.code.value, each.detail), each)
     return Evaluation(tuple(found.values()), topology, members, gpu_count, tuple(regions), offer, shape)
 
@@ -239,7 +236,7 @@ ORDER: Final = (
 
 
 def require(evaluation: Evaluation) -> None:
-    """Raise the first thing that stands in the way, with the codes of the others."""
+    """Raise the first refusal, with the codes of the others in its details."""
     if not evaluation.refusals:
         return
     first, *rest = evaluation.refusals
@@ -250,22 +247,22 @@ def require(evaluation: Evaluation) -> None:
 
 
 def allocation_request(launch: LaunchSnapshot, evaluation: Evaluation) -> AllocationRequest:
-    """What each new allocation is asked for with."""
-    placement, terms = launch.wish.placement, _known(launch.terms)
+    """The request for each new allocation."""
+    placement, terms = launch.request.placement, _required(launch.terms)
     return AllocationRequest(CapacityShape(terms.shape), terms.slug, evaluation.gpu_count, placement.region)
 
 
 def together_on_one_node(shape: CapacityShape, members_max: int) -> bool:
-    """Whether new allocations have to stand on one machine: the network of slices ends there."""
+    """Whether new allocations must share a machine: the network of slices does not reach further."""
     return shape is CapacityShape.GPU_SLICE and members_max > 1
 
 
-def offer_of(terms: SkuTerms, kind: Capacity | None, count: tuple[int, int], where: str = "new") -> Offer:
-    """New allocations of a SKU on machines of one kind; `count` is how many, and the GPUs of each."""
-    (members, gpu_count), shape = count, CapacityShape(terms.shape)
+def offer_of(terms: SkuTerms, kind: Capacity | None, *, members: int, gpu_count: int, node: str = "new") -> Offer:
+    """New allocations of a SKU on machines of one kind: one per member, each with so many GPUs."""
+    shape = CapacityShape(terms.shape)
     facts: Mapping[str, Fact] = {"gpu_model": terms.gpu_model} if kind is None else kind.facts
-    one = together_on_one_node(shape, max(members, 2))
-    return tuple(Capacity(shape, gpu_count, where if one else f"{where}-{each}", facts) for each in range(members))
+    same_node = together_on_one_node(shape, max(members, 2))
+    return tuple(Capacity(shape, gpu_count, node if same_node else f"{node}-{each}", facts) for each in range(members))
 
 
 def _try(refused: dict[str, list[Refusal]], name: str, ask: Callable[[], Any]) -> Any:
@@ -276,75 +273,80 @@ def _try(refused: dict[str, list[Refusal]], name: str, ask: Callable[[], Any]) -
         return None
 
 
-def _known(value: Any) -> Any:
+def _required(value: Any) -> Any:
     if value is None:
-        raise ValueError("a launch without refusals has it")
+        raise ValueError("an evaluation without refusals must have this value")
     return value
 
 
 def _topology(launch: LaunchSnapshot) -> dict[str, int]:
     if launch.manifest is None:
-        return dict(launch.wish.topology)
+        return dict(launch.request.topology)
     if launch.is_new:
-        return read_topology(launch.manifest, launch.wish.topology)
-    return dict(launch.wish.topology)
+        return read_topology(launch.manifest, launch.request.topology)
+    return dict(launch.request.topology)
 
 
 def _new_capacity(launch: LaunchSnapshot, members: int) -> tuple[int, list[str]] | None:
-    """How many GPUs each new allocation has and where it may be; none where existing ones are meant."""
-    placement = launch.wish.placement
+    """GPUs of each new allocation and its possible regions; None if existing allocations are meant."""
+    placement = launch.request.placement
     if placement.sku is None or not members:
         return None
     if launch.terms is None:
-        raise validation.invalid("placement.sku", f"there is no SKU {placement.sku}")
+        raise validation.invalid("placement.sku", f"SKU {placement.sku} does not exist")
     shape = placement.shape or CapacityShape(launch.terms.shape)
-    there = 0 if launch.group is None else len(launch.group.allocations)
-    if shape is CapacityShape.GPU_SLICE and members + there > GROUP_MAX:
-        raise validation.invalid("topology", f"at most {GROUP_MAX} slices stand on one machine")
-    wish = AllocationRequest(shape, launch.terms.slug, placement.gpu_count, placement.region)
-    return gpu_count_of(wish, launch.terms), regions_of(wish, launch.terms, launch.chain)
+    existing = 0 if launch.group is None else len(launch.group.allocations)
+    if shape is CapacityShape.GPU_SLICE and members + existing > GROUP_MAX:
+        raise validation.invalid("topology", f"at most {GROUP_MAX} slices fit on one machine")
+    request = AllocationRequest(shape, launch.terms.slug, placement.gpu_count, placement.region)
+    return gpu_count_of(request, launch.terms), regions_of(request, launch.terms, launch.chain)
 
 
 def _offer(launch: LaunchSnapshot, members: int, gpu_count: int, refused: dict[str, list[Refusal]]) -> Offer:
-    """All allocations together, and what is wrong with those that were named."""
-    there = tuple(each.capacity(launch.group) for each in launch.standing)
-    placement = launch.wish.placement
+    """All allocations together; what is wrong with the named ones goes into `refused`."""
+    existing = tuple(each.capacity(launch.group) for each in launch.current_allocations)
+    placement = launch.request.placement
     if placement.sku is not None:
         if not gpu_count or launch.terms is None:
-            return there
+            return existing
         kinds = launch.kinds.get(launch.terms.slug, ())
-        # Slices that join others are asked for on the machine of those.
-        where = there[0].node if there and launch.group is not None else "new"
-        offers = [(*there, *offer_of(launch.terms, kind, (members, gpu_count), where)) for kind in kinds or (None,)]
+        # New slices must be on the machine of the existing ones.
+        node = existing[0].node if existing and launch.group is not None else "new"
+        offers = [
+            (*existing, *offer_of(launch.terms, kind, members=members, gpu_count=gpu_count, node=node))
+            for kind in kinds or (None,)
+        ]
         if launch.manifest is None:
             return offers[0]
         return next((each for each in offers if fit(launch.manifest.compatibility, each).fits), offers[0])
-    refused["places"] = list(_named(launch, members))
-    known = {each.allocation.id for each in launch.standing}
-    fresh = [each for each in dict.fromkeys(placement.allocations) if each in launch.spots and each not in known]
-    return (*there, *(launch.spots[each].capacity(launch.group) for each in fresh))
+    refused["allocations"] = list(_named(launch, members))
+    known = {each.allocation.id for each in launch.current_allocations}
+    fresh = [
+        each for each in dict.fromkeys(placement.allocations) if each in launch.target_allocations and each not in known
+    ]
+    return (*existing, *(launch.target_allocations[each].capacity(launch.group) for each in fresh))
 
 
 def _named(launch: LaunchSnapshot, members: int) -> Iterator[Refusal]:
-    """What is wrong with the allocations that were named."""
-    placement = launch.wish.placement
+    """What is wrong with the named allocations."""
+    placement = launch.request.placement
     if not placement.allocations:
         if members or launch.is_new:
-            yield validation.invalid("placement", "name allocations of the project, or a SKU to ask for new ones")
+            yield validation.invalid("placement", "name allocations of the project, or a SKU for new ones")
         return
     if len(placement.allocations) > max(members, 1):
-        yield validation.invalid("placement.allocations", f"{members} members take at most {members} allocations")
+        yield validation.invalid("placement.allocations", f"{members} members can use at most {members} allocations")
     shares = launch.manifest is not None and launch.manifest.compatibility.shares_allocation
     for number, allocation_id in enumerate(placement.allocations):
-        path, spot = f"placement.allocations[{number}]", launch.spots.get(allocation_id)
-        if spot is None:
+        path, target = f"placement.allocations[{number}]", launch.target_allocations.get(allocation_id)
+        if target is None:
             yield validation.invalid(path, f"the project has no allocation {allocation_id}")
-        elif spot.allocation.status not in STANDS:
-            yield validation.invalid(path, f"the allocation {allocation_id} is {spot.allocation.status}")
-        elif spot.taken and not (shares and spot.shared):
+        elif target.allocation.status not in STANDS:
+            yield validation.invalid(path, f"the allocation {allocation_id} is {target.allocation.status}")
+        elif target.taken and not (shares and target.shared):
             yield Refusal(
                 Code.ALLOCATION_IN_USE,
-                f"the allocation {allocation_id} holds members of another instance",
+                f"the allocation {allocation_id} is used by members of another instance",
                 {"allocation_id": allocation_id, "path": path},
             )
 
@@ -360,7 +362,7 @@ def _entitlement(launch: LaunchSnapshot) -> Iterator[Refusal]:
 
 def _promotion(launch: LaunchSnapshot) -> Iterator[Refusal]:
     if launch.version is None or launch.manifest is None:
-        wanted = launch.wish.version or launch.wish.channel or Channel.STABLE
+        wanted = launch.request.version or launch.request.channel or Channel.STABLE
         yield Refusal(
             Code.VERSION_NOT_OFFERED,
             f"no version of {launch.app.slug} is offered to this project as {wanted}",
@@ -368,7 +370,7 @@ def _promotion(launch: LaunchSnapshot) -> Iterator[Refusal]:
         )
         return
     if launch.purpose is EvaluationPurpose.ADD and launch.version.promotion != PromotionState.RETIRED:
-        return  # what runs goes on, and may grow
+        return  # a running instance continues and may grow
     yield from _maybe(why_not_offered(launch.version.candidate(), launch.project_id))
 
 
@@ -378,7 +380,7 @@ def _trust(launch: LaunchSnapshot) -> Iterator[Refusal]:
     known = {artifact.digest for artifact, _ in launch.artifacts}
     for digest in launch.version.digests:
         if digest not in known:
-            yield Refusal(Code.ARTIFACT_UNVERIFIED, f"no artifact {digest} is registered", {"digest": digest})
+            yield Refusal(Code.ARTIFACT_UNVERIFIED, f"artifact {digest} is not registered", {"digest": digest})
     for artifact, trust in launch.artifacts:
         yield from _maybe(trust.refusal(artifact))
 
@@ -386,10 +388,10 @@ def _trust(launch: LaunchSnapshot) -> Iterator[Refusal]:
 def _policy(launch: LaunchSnapshot, offer: Offer, new_gpus: int) -> Iterator[Refusal]:
     chain = launch.chain
     yield from _maybe(chain.decide(PolicyRequest(app=launch.app.slug)).refusal())
-    for allocation_id in dict.fromkeys(launch.wish.placement.allocations):
-        if (spot := launch.spots.get(allocation_id)) is not None:
-            asked = PolicyRequest(region=spot.allocation.region, sku=spot.allocation.sku_slug)
-            yield from _maybe(chain.decide(asked).refusal())
+    for allocation_id in dict.fromkeys(launch.request.placement.allocations):
+        if (target := launch.target_allocations.get(allocation_id)) is not None:
+            request = PolicyRequest(region=target.allocation.region, sku=target.allocation.sku_slug)
+            yield from _maybe(chain.decide(request).refusal())
     yield from _maybe(chain.decide(PolicyRequest(gpus=launch.holding.gpus + new_gpus)).refusal())
 
 
@@ -406,9 +408,9 @@ def _quota(launch: LaunchSnapshot, allocations: int) -> Iterator[Refusal]:
 
 
 def _config(launch: LaunchSnapshot) -> Iterator[Refusal]:
-    config = dict(launch.wish.config)
-    if unread := plain_findings(config):
-        yield from refusals_of(unread, "config")
+    config = dict(launch.request.config)
+    if malformed := plain_findings(config):
+        yield from refusals_of(malformed, "config")
         return
     if len(canonical(config)) > CONFIG_BYTES_MAX:
         yield validation.invalid("config", f"at most {CONFIG_BYTES_MAX} bytes")
@@ -417,23 +419,23 @@ def _config(launch: LaunchSnapshot) -> Iterator[Refusal]:
         return
     if launch.manifest.config_schema is None:
         if config:
-            yield validation.invalid("config", "the app takes no configuration")
+            yield validation.invalid("config", "the app has no configuration")
         return
     yield from refusals_of(value_findings(config, launch.manifest.config_schema), "config")
 
 
 def refusals_of(findings: Iterable[Any], path: str) -> Iterator[Refusal]:
-    """What a value does not fulfil of a schema, each with its place in the value."""
+    """One refusal for each error in a value, with its path."""
     for each in errors_in(findings):
-        where = path + each.pointer.replace("/", ".")
-        detail = f"{where}: {each.reason}; {each.fix}"
-        yield Refusal(Code.VALIDATION_FAILED, detail, {"path": where, "rule": each.rule})
+        location = path + each.pointer.replace("/", ".")
+        detail = f"{location}: {each.reason}; {each.fix}"
+        yield Refusal(Code.VALIDATION_FAILED, detail, {"path": location, "rule": each.rule})
 
 
 def _mode(launch: LaunchSnapshot) -> Iterator[Refusal]:
     if not launch.is_new:
         return
-    mode = (OperatingMode(launch.wish.operating_mode), ControlPlaneScope(launch.wish.control_plane_scope))
+    mode = (OperatingMode(launch.request.operating_mode), ControlPlaneScope(launch.request.control_plane_scope))
     supported = (DEFAULT_MODE,) if launch.manifest is None else launch.manifest.operating_modes
     offered = [
         {"operating_mode": a.value, "control_plane_scope": b.value} for a, b in supported if (a, b) not in NOT_OFFERED
@@ -452,12 +454,14 @@ def _name(launch: LaunchSnapshot) -> Iterator[Refusal]:
     if not launch.is_new:
         return
     try:
-        validation.slug(launch.wish.name, "name")
+        validation.slug(launch.request.name, "name")
     except Refusal as refusal:
         yield refusal
     if launch.name_taken:
         yield Refusal(
-            Code.NAME_TAKEN, f"the project has an instance with the name {launch.wish.name}", {"path": "name"}
+            Code.NAME_TAKEN,
+            f"the project already has an instance with the name {launch.request.name}",
+            {"path": "name"},
         )
 
 
@@ -466,7 +470,7 @@ def _account(launch: LaunchSnapshot) -> Iterator[Refusal]:
         return
     account, path = launch.account, "service_account_id"
     if account is None:
-        if launch.wish.service_account_id is not None:
+        if launch.request.service_account_id is not None:
             yield validation.invalid(path, "the project has no such service account")
         elif launch.entitlement is not None:
             yield validation.invalid(path, "the app has no operator account in this project; name a service account")
@@ -474,8 +478,8 @@ def _account(launch: LaunchSnapshot) -> Iterator[Refusal]:
     if account.status != ServiceAccountState.ACTIVE:
         yield validation.invalid(path, f"the service account {account.name} is {account.status}")
     missing = [each for each in OPERATOR_KEYS if each not in account.actions]
-    if missing and launch.wish.service_account_id is not None:
-        yield validation.invalid(path, f"the service account {account.name} may not {' nor '.join(missing)}")
+    if missing and launch.request.service_account_id is not None:
+        yield validation.invalid(path, f"the service account {account.name} lacks {' and '.join(missing)}")
 
 
 def _circuit(launch: LaunchSnapshot) -> Iterator[Refusal]:

@@ -1,10 +1,10 @@
-"""How long a launch is expected to take, by stage, from launches that were measured.
+"""How long a launch is expected to take, by stage, from measured launches.
 
-The newest that succeeded count: of the same version where there are any, else of the same app. Each stage is the
-median of what was measured. Where nothing was measured nothing is promised: the basis is `none`.
+The estimate uses the latest successful launches: of the same version if there are any, otherwise of the same app. Each
+stage is the median of its measurements. Without measurements there is no estimate: the basis is `none`.
 
-Launches of other tenants count for how long it takes, and for nothing else: the steps of an adapter are named by their
-first word, without the member that they were for, and only to the tenant whose they were.
+Launches of other tenants count only for the total duration. The stages of an adapter's steps, named by their first word
+without the member, are shown only to the tenant that they belong to.
 """
 
 import re
@@ -23,7 +23,7 @@ _WORD: Final = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 class Basis(StrEnum):
-    """What was measured."""
+    """Which launches were measured."""
 
     VERSION = "version"
     APP = "app"
@@ -45,7 +45,7 @@ class MeasuredLaunch:
 
 @dataclass(frozen=True, slots=True)
 class LaunchStage:
-    """One stage of a launch, and how long it took in the middle of what was measured."""
+    """One stage of a launch and its median duration."""
 
     name: str
     seconds: float
@@ -53,7 +53,7 @@ class LaunchStage:
 
 @dataclass(frozen=True, slots=True)
 class LaunchEstimate:
-    """The time to ready, and what it rests on."""
+    """The expected time until ready, and what it is based on."""
 
     basis: Basis = Basis.NONE
     samples: int = 0
@@ -61,11 +61,11 @@ class LaunchEstimate:
     stages: tuple[LaunchStage, ...] = ()
 
 
-def expect(launches: Iterable[MeasuredLaunch], version_id: str | None) -> LaunchEstimate:
-    """What launches that were measured let one expect of the next."""
-    known = sorted(launches, key=lambda each: each.finished_at, reverse=True)
-    same = [each for each in known if each.version_id == version_id]
-    basis, used = (Basis.VERSION, same) if same else (Basis.APP, known)
+def estimate(launches: Iterable[MeasuredLaunch], version_id: str | None) -> LaunchEstimate:
+    """Estimate the next launch from measured ones."""
+    latest = sorted(launches, key=lambda each: each.finished_at, reverse=True)
+    same = [each for each in latest if each.version_id == version_id]
+    basis, used = (Basis.VERSION, same) if same else (Basis.APP, latest)
     used = used[:SAMPLES_MAX]
     if not used:
         return LaunchEstimate()
@@ -93,7 +93,7 @@ def _stages(launch: MeasuredLaunch) -> Iterable[tuple[str, float]]:
         if word is None or step.get("started_at") is None or step.get("ended_at") is None:
             continue
         began, ended = _time(step["started_at"]), _time(step["ended_at"])
-        known = spans.get(word[0], (began, ended))  # of many members side by side: from the first to the last
+        known = spans.get(word[0], (began, ended))  # members in parallel: from the first start to the last end
         spans[word[0]] = (min(began, known[0]), max(ended, known[1]))
     for name, (began, ended) in spans.items():
         yield name, _between(began, ended)

@@ -1,8 +1,8 @@
-"""Member: one realized part of an instance, bound to one allocation.
+"""Member: one part of an instance, bound to one allocation.
 
-What a member's part is, only its adapter knows. Draining means *asked*, drained means *observed quiet*; a
-member whose node is unreachable has unknown health, and unknown is never taken for drained. A removed
-member is a tombstone that stays readable.
+Only its adapter knows what a member does. Draining means *requested*, drained means *observed idle*; a member on an
+unreachable node has unknown health, and unknown never counts as drained. A removed member is a tombstone that stays
+readable.
 """
 
 from dataclasses import dataclass, field
@@ -43,57 +43,57 @@ S, T = MemberState, MemberTrigger
 
 MEMBER = Lifecycle(
     name="member",
-    about="One realized part of an instance, bound to one allocation. Health is observed beside the state.",
+    about="One part of an instance, bound to one allocation. Health is observed separately from the state.",
     states=MemberState,
     triggers=MemberTrigger,
     initial=S.REQUESTED,
     meaning={
-        S.REQUESTED: "wanted and bound to an allocation; its adapter has not begun",
+        S.REQUESTED: "requested and bound to an allocation; its adapter has not started it yet",
         S.JOINING: "its adapter starts it and joins it to the others",
-        S.READY: "it does its part",
-        S.DEGRADED: "it does its part badly, or only some of it",
-        S.DRAINING: "asked to take no new work and to finish what it has",
-        S.DRAINED: "observed quiet: it has no work and takes none",
-        S.FAILED: "it came to an error and does not do its part",
-        S.REMOVING: "it is torn down, and waits for its closing record",
+        S.READY: "it works",
+        S.DEGRADED: "it works badly or only partly",
+        S.DRAINING: "asked to finish its work and accept no more",
+        S.DRAINED: "observed idle: it has no work and accepts none",
+        S.FAILED: "it failed and does not work",
+        S.REMOVING: "it is being torn down, and waits for its closing record",
         S.REMOVED: "it has its closing record; a tombstone that stays readable",
     },
     edges=(
-        Transition(S.REQUESTED, T.JOIN, S.JOINING, Who.ADAPTER, "Its adapter begins to start it."),
-        Transition(S.REQUESTED, T.FAIL, S.FAILED, Who.WORKER, "Nothing was begun before the deadline."),
-        Transition(S.REQUESTED, T.REMOVE, S.REMOVING, Who.USER, "A caller gives it up before anything was begun."),
-        Transition(S.JOINING, T.REPORT_READY, S.READY, Who.ADAPTER, "Its adapter observed that it does its part."),
-        Transition(S.JOINING, T.FAIL, S.FAILED, Who.ADAPTER, "It did not start, or the others did not take it."),
-        Transition(S.JOINING, T.REMOVE, S.REMOVING, Who.USER, "A caller gives it up while it is being built."),
-        Transition(S.READY, T.DEGRADE, S.DEGRADED, Who.ADAPTER, "Its adapter observed that it does badly."),
-        Transition(S.READY, T.DRAIN, S.DRAINING, Who.USER, "A caller asks it to finish its work and take no more."),
-        Transition(S.READY, T.FAIL, S.FAILED, Who.ADAPTER, "It ended by itself, and not as it should."),
-        Transition(S.READY, T.REMOVE, S.REMOVING, Who.USER, "A caller takes it out, or its instance is stopped."),
-        Transition(S.DEGRADED, T.RECOVER, S.READY, Who.ADAPTER, "Its adapter observed that it does well again."),
-        Transition(S.DEGRADED, T.DRAIN, S.DRAINING, Who.USER, "It shall finish what it still can before it goes."),
-        Transition(S.DEGRADED, T.FAIL, S.FAILED, Who.ADAPTER, "What was bad became an error."),
-        Transition(S.DEGRADED, T.REMOVE, S.REMOVING, Who.USER, "It is not worth waiting for."),
+        Transition(S.REQUESTED, T.JOIN, S.JOINING, Who.ADAPTER, "Its adapter starts it."),
+        Transition(S.REQUESTED, T.FAIL, S.FAILED, Who.WORKER, "Nothing was started before the deadline."),
+        Transition(S.REQUESTED, T.REMOVE, S.REMOVING, Who.USER, "A caller removes it before anything was started."),
+        Transition(S.JOINING, T.REPORT_READY, S.READY, Who.ADAPTER, "Its adapter observed that it works."),
+        Transition(S.JOINING, T.FAIL, S.FAILED, Who.ADAPTER, "It did not start, or could not join the others."),
+        Transition(S.JOINING, T.REMOVE, S.REMOVING, Who.USER, "A caller removes it while it is being started."),
+        Transition(S.READY, T.DEGRADE, S.DEGRADED, Who.ADAPTER, "Its adapter observed that it works badly."),
+        Transition(S.READY, T.DRAIN, S.DRAINING, Who.USER, "A caller asks it to finish its work and accept no more."),
+        Transition(S.READY, T.FAIL, S.FAILED, Who.ADAPTER, "It ended unexpectedly."),
+        Transition(S.READY, T.REMOVE, S.REMOVING, Who.USER, "A caller removes it, or its instance is stopped."),
+        Transition(S.DEGRADED, T.RECOVER, S.READY, Who.ADAPTER, "Its adapter observed that it works well again."),
+        Transition(S.DEGRADED, T.DRAIN, S.DRAINING, Who.USER, "A caller asks it to finish what it still can."),
+        Transition(S.DEGRADED, T.FAIL, S.FAILED, Who.ADAPTER, "The degraded member failed."),
+        Transition(S.DEGRADED, T.REMOVE, S.REMOVING, Who.USER, "A caller removes it without waiting for its work."),
         Transition(
             S.DRAINING,
             T.FINISH_DRAIN,
             S.DRAINED,
             Who.ADAPTER,
-            "Its adapter observed that it is quiet; silence is no observation.",
+            "Its adapter observed that it is idle; a silent node does not count.",
         ),
-        Transition(S.DRAINING, T.RESUME, S.READY, Who.USER, "A caller takes the drain back before it is through."),
-        Transition(S.DRAINING, T.FAIL, S.FAILED, Who.ADAPTER, "It came to an error while it finished its work."),
-        Transition(S.DRAINING, T.REMOVE, S.REMOVING, Who.USER, "A caller does not wait for the work to finish."),
+        Transition(S.DRAINING, T.RESUME, S.READY, Who.USER, "A caller cancels the drain before it is complete."),
+        Transition(S.DRAINING, T.FAIL, S.FAILED, Who.ADAPTER, "It failed while it finished its work."),
+        Transition(S.DRAINING, T.REMOVE, S.REMOVING, Who.USER, "A caller removes it without waiting for the drain."),
         Transition(S.DRAINED, T.RESUME, S.READY, Who.USER, "A caller puts it back to work."),
-        Transition(S.DRAINED, T.FAIL, S.FAILED, Who.ADAPTER, "It came to an error while it stood idle."),
-        Transition(S.DRAINED, T.REMOVE, S.REMOVING, Who.USER, "It is quiet, so taking it out disturbs nobody."),
-        Transition(S.FAILED, T.REPAIR, S.JOINING, Who.USER, "A caller lets the adapter build it once more."),
-        Transition(S.FAILED, T.REMOVE, S.REMOVING, Who.USER, "It is given up; what is left of it is torn down."),
+        Transition(S.DRAINED, T.FAIL, S.FAILED, Who.ADAPTER, "It failed while it was idle."),
+        Transition(S.DRAINED, T.REMOVE, S.REMOVING, Who.USER, "It is idle, so removing it interrupts no work."),
+        Transition(S.FAILED, T.REPAIR, S.JOINING, Who.USER, "A caller asks the adapter to rebuild it."),
+        Transition(S.FAILED, T.REMOVE, S.REMOVING, Who.USER, "A caller gives it up; what is left of it is torn down."),
         Transition(
             S.REMOVING,
             T.FINISH_TEARDOWN,
             S.REMOVED,
             Who.WORKER,
-            "Its closing record is stored: the end is observed or answered for, not assumed.",
+            "Its closing record is stored: the end was observed, or an admin wrote it off; it is never assumed.",
         ),
     ),
     requires={
@@ -111,7 +111,7 @@ MEMBER = Lifecycle(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One part of an instance, in one allocation; what it has on the node is owned by `<allocation>/<member id>`."""
+    """One part of an instance in one allocation; on the node, `<allocation>/<member id>` owns its resources."""
 
     id: str
     tenant_id: str
@@ -129,7 +129,7 @@ class Member:
     revision: int
     created_at: datetime
     allocation_id: str | None = None
-    owns_allocation: bool = False  # the allocation was asked for with it, and goes with it
+    owns_allocation: bool = False  # the allocation was requested for it, and is released with it
     keep_allocation: bool = False
     shares: bool = False
     health: str = "unknown"
@@ -151,5 +151,5 @@ class Member:
 
     @property
     def place(self) -> tuple[str, str]:
-        """The tenant and the project."""
+        """(tenant id, project id)."""
         return self.tenant_id, self.project_id

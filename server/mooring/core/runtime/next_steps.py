@@ -1,8 +1,7 @@
-"""What somebody does next: for every cause that has a name, who and what.
+"""The next step for every named cause: who acts, and what they do.
 
-The tables are closed: each failure of an operation, each failure of a task, each reason of an allocation and each
-blocker of the platform's own has its line, and a test compares. A code that only an adapter knows leads to whoever runs
-that adapter.
+The tables are complete: each operation failure, task failure, allocation failure and platform blocker has an entry, and
+a test checks that. A code that only an adapter knows leads to the team that runs the adapter.
 """
 
 from collections.abc import Mapping
@@ -23,7 +22,7 @@ F, C, K = OperationFailure, FailureCode, OperationKind
 
 
 class Unblocker(StrEnum):
-    """Who can do something about it."""
+    """Who can act."""
 
     NOBODY = "nobody"
     YOU = "you"
@@ -34,7 +33,7 @@ class Unblocker(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """The one next step: who takes it, what it is, and the command for it where there is one."""
+    """The one next step: who takes it, what it is, and the command for it if there is one."""
 
     who: Unblocker
     what: str
@@ -43,8 +42,8 @@ class NextStep:
 
 U = Unblocker
 
-NOTHING: Final = NextStep(U.NOBODY, "nothing is to be done")
-BY_ITSELF: Final = NextStep(U.NOBODY, "nothing is to be done: it goes on by itself")
+NOTHING: Final = NextStep(U.NOBODY, "no action is needed")
+BY_ITSELF: Final = NextStep(U.NOBODY, "no action is needed: it continues automatically")
 
 WHO_OF_FAILURE: Final[Mapping[OperationFailure, Unblocker]] = MappingProxyType(
     {
@@ -55,63 +54,64 @@ WHO_OF_FAILURE: Final[Mapping[OperationFailure, Unblocker]] = MappingProxyType(
         F.CIRCUIT_OPEN: U.YOU, F.CANCELLED: U.YOU,
     }
 )  # fmt: skip
-"""Who acts on a failure; what he does is the advice that goes with it."""
+"""Who acts on a failure; `ADVICE` says what they do."""
 
 NEXT_OF_TASK: Final[Mapping[FailureCode, NextStep]] = MappingProxyType(
     {
-        C.REFUSED: NextStep(U.OPERATOR, "the node did not take the task: compare the versions of agent and platform"),
-        C.INTERRUPTED: NextStep(U.YOU, "the node's agent began anew while it ran: ask again"),
-        C.TIMED_OUT: NextStep(U.YOU, "it took longer than it may: read the last lines, then ask again with more time"),
-        C.CANCELLED: NextStep(U.YOU, "somebody ended it early: ask again if it is wanted after all"),
+        C.REFUSED: NextStep(U.OPERATOR, "the node refused the task: compare the versions of agent and platform"),
+        C.INTERRUPTED: NextStep(U.YOU, "the node's agent restarted while it ran: try again"),
+        C.TIMED_OUT: NextStep(U.YOU, "it exceeded its time limit: read the last lines, then try again with more time"),
+        C.CANCELLED: NextStep(U.YOU, "somebody cancelled it: request it again if it is still needed"),
         C.EXITED: NextStep(
-            U.YOU, "the program ended by itself: read the last lines and change its command or its config"
+            U.YOU, "the program exited: read the last lines, then change its command or its configuration"
         ),
-        C.NOT_FOUND: NextStep(U.APP_TEAM, "something that the task names is not there: correct the version's manifest"),
-        C.DIGEST_MISMATCH: NextStep(
-            U.PROJECT_ADMIN, "the bytes are not those of the digest: check the artifact's source"
+        C.NOT_FOUND: NextStep(
+            U.APP_TEAM, "the task names something that does not exist: correct the version's manifest"
         ),
-        C.IMAGE_PULL_FAILED: NextStep(U.YOU, "ask again; if it fails again, see whether the image's source answers"),
-        C.NO_PROGRESS: NextStep(
-            U.OPERATOR, "no bytes came for too long: see whether the node reaches the image's source"
-        ),
+        C.DIGEST_MISMATCH: NextStep(U.PROJECT_ADMIN, "the bytes do not match the digest: check the artifact's source"),
+        C.IMAGE_PULL_FAILED: NextStep(U.YOU, "try again; if it fails again, check that the image's source answers"),
+        C.NO_PROGRESS: NextStep(U.OPERATOR, "the download stalled: check that the node can reach the image's source"),
         C.TOO_LARGE: NextStep(
-            U.APP_TEAM, "it is larger than the node takes: make it smaller, or ask for a larger limit"
+            U.APP_TEAM, "it exceeds the node's size limit: make it smaller, or ask for a higher limit"
         ),
         C.PATH_REFUSED: NextStep(
-            U.APP_TEAM, "the task names a path outside of its own: correct the version's manifest"
+            U.APP_TEAM, "the task names a path outside its own directories: correct the version's manifest"
         ),
-        C.PERMISSION_DENIED: NextStep(U.PROJECT_ADMIN, "the node was not given what the task needs: check the grants"),
-        C.PROBE_FAILED: NextStep(U.YOU, "it runs and does not answer as it should: read the last lines of its program"),
-        C.CAPACITY: NextStep(U.YOU, "the machine has too little left of something: ask for another, or for less"),
-        C.HOST_ERROR: NextStep(U.OPERATOR, "the node's host came to an error: its agent's log has the cause"),
+        C.PERMISSION_DENIED: NextStep(U.PROJECT_ADMIN, "the task lacks a grant that it needs: check the grants"),
+        C.PROBE_FAILED: NextStep(U.YOU, "the program runs but fails its probe: read its last lines"),
+        C.CAPACITY: NextStep(U.YOU, "the machine is short of a resource: choose another one, or request less"),
+        C.HOST_ERROR: NextStep(U.OPERATOR, "the node's host failed: read its agent's log"),
     }
 )
 
 NEXT_OF_BLOCKER: Final[Mapping[str, NextStep]] = MappingProxyType(
     {
-        NO_CAPACITY: NextStep(U.YOU, "wait until capacity becomes free, or stop this and ask for what fits now"),
-        WAITING: NextStep(U.NOBODY, "its capacity is on the way: it goes on when the sandbox stands"),
-        UNREACHABLE: NextStep(U.OPERATOR, "bring the node back, or retire it for ever, which writes off what it had"),
+        NO_CAPACITY: NextStep(U.YOU, "wait until capacity is free, or stop this and request what fits now"),
+        WAITING: NextStep(U.NOBODY, "its capacity is being provisioned: it continues when the sandbox is ready"),
+        UNREACHABLE: NextStep(U.OPERATOR, "bring the node back, or retire it, which writes off what it had"),
         SOMETHING_LEFT: NextStep(
-            U.OPERATOR, "look at what the receipt names and remove it: the next look finds nothing"
+            U.OPERATOR, "remove the leftovers that the receipt names: then the next check succeeds"
         ),
     }
 )
 NEXT_OF_ALLOCATION: Final[Mapping[str, NextStep]] = MappingProxyType(
     {
-        FailureReason.NO_CAPACITY: NextStep(U.YOU, "ask again when there is room, or ask for less"),
-        FailureReason.CANCELLED: NextStep(U.YOU, "the allocation was given back before it stood: ask again"),
-        FailureReason.NODE_LOST: NextStep(U.YOU, "ask again: another machine is taken"),
+        FailureReason.NO_CAPACITY: NextStep(U.YOU, "try again when there is room, or request less"),
+        FailureReason.CANCELLED: NextStep(U.YOU, "the allocation was released before it was active: request a new one"),
+        FailureReason.NODE_LOST: NextStep(U.YOU, "try again: another machine will be used"),
     }
 )
 
-NODE_SILENT: Final = NextStep(U.OPERATOR, "bring the node back: its agent was not heard of for too long")
+NODE_SILENT: Final = NextStep(U.OPERATOR, "bring the node back: its agent has been silent for too long")
 ADAPTER_MISSING: Final = NextStep(
-    U.APP_TEAM, "start the adapter of this app with the operator account of this project: then it goes on by itself"
+    U.APP_TEAM,
+    "start the adapter of this app with the operator account of this project: then it continues automatically",
 )
-ADAPTER_BLOCKED: Final = NextStep(U.APP_TEAM, "the adapter named what it waits for: whoever runs it can remove that")
-HELD: Final = NextStep(U.YOU, "whoever holds the member lets it go: the hold names its owner and the reason")
-UNHEALTHY: Final = NextStep(U.YOU, "read what the health says; a repair builds what is broken anew")
+ADAPTER_BLOCKED: Final = NextStep(
+    U.APP_TEAM, "the adapter named what it waits for: the team that runs it can resolve that"
+)
+HELD: Final = NextStep(U.YOU, "the owner of the hold must lift it: the hold names the owner and the reason")
+UNHEALTHY: Final = NextStep(U.YOU, "read the health detail; a repair rebuilds what is broken")
 
 VAGUE: Final = frozenset(
     {
@@ -119,30 +119,30 @@ VAGUE: Final = frozenset(
         F.ADAPTER_ERROR,
     }
 )  # fmt: skip
-"""Failures of an operation that the failure of one of its tasks explains better."""
+"""Operation failures that the failure of one of their tasks explains better."""
 
 
 def next_of_failure(code: str, command: str | None) -> NextStep:
-    """What follows on a failure of an operation, a member or an instance."""
+    """The next step after a failure of an operation, a member or an instance."""
     try:
         known = OperationFailure(code)
-    except ValueError:  # a word of the adapter's own
+    except ValueError:  # the adapter's own code
         return NextStep(U.APP_TEAM, ADVICE[F.ADAPTER_ERROR], command)
     return NextStep(WHO_OF_FAILURE[known], ADVICE[known], command)
 
 
 def next_of_task(code: str | None) -> NextStep | None:
-    """What follows on the failure of a task."""
+    """The next step after the failure of a task."""
     return NEXT_OF_TASK[FailureCode(code)] if code in tuple(FailureCode) else None
 
 
 def next_of_allocation(code: str | None) -> NextStep:
-    """What follows when an allocation did not come to stand: its own reason, or that of its node's task."""
+    """The next step after an allocation failed: by its own code, or that of its node's task."""
     return NEXT_OF_ALLOCATION.get(code or "") or next_of_task(code) or NEXT_OF_ALLOCATION[FailureReason.NO_CAPACITY]
 
 
-def again(instance: Instance, operation: Operation) -> str:
-    """The command that asks for the same once more, or leads out."""
+def retry_command(instance: Instance, operation: Operation) -> str:
+    """The command that repeats the operation, or the one that resolves its failure."""
     named, members = instance.id, " ".join(operation.member_ids[:1])
     return {
         K.DEPLOY: f"mooring instances stop {named}",
@@ -163,6 +163,6 @@ def again(instance: Instance, operation: Operation) -> str:
 
 
 if set(WHO_OF_FAILURE) != set(OperationFailure) or set(NEXT_OF_TASK) != set(FailureCode):
-    raise ValueError("every failure has somebody who can do something about it")
+    raise ValueError("every failure must name who can act")
 if set(NEXT_OF_ALLOCATION) != set(FailureReason):
-    raise ValueError("every reason of an allocation has a next step")
+    raise ValueError("every allocation failure must have a next step")

@@ -1,9 +1,8 @@
 """Operation: any asynchronous change, with an identity, steps, a lease, a deadline and an outcome.
 
-An attempt is not a state: a holder that dies leaves the operation where it was, and the next one goes on
-from what was recorded. A blocked operation names its blocker and resumes by itself when the blocker is
-gone. Cancelling asks; what was already past stopping may still succeed or fail, and then that is its
-outcome.
+An attempt is not a state: when a holder dies, the operation stays where it was, and the next holder continues from what
+was recorded. A blocked operation names its blocker and resumes automatically when the blocker is gone. Cancelling is a
+request; an operation that is past the point of no return may still succeed or fail, and that is then its outcome.
 """
 
 from dataclasses import dataclass, field
@@ -44,41 +43,43 @@ OPERATION = Lifecycle(
     triggers=OperationTrigger,
     initial=S.ACCEPTED,
     meaning={
-        S.ACCEPTED: "stored and offered; nobody works on it yet",
+        S.ACCEPTED: "stored and offered; no holder works on it yet",
         S.RUNNING: "a holder works on it under a lease",
-        S.BLOCKED: "it waits for something that has a name, and goes on by itself when that is gone",
-        S.CANCELLING: "asked to end early; the holder undoes or finishes what it began",
-        S.SUCCEEDED: "what was asked for is done, with evidence",
-        S.FAILED: "it ended without what was asked for, and says why",
-        S.CANCELLED: "it ended early because somebody asked, and nothing of it goes on",
+        S.BLOCKED: "it waits for the named blocker, and resumes automatically when that is gone",
+        S.CANCELLING: "asked to end early; the holder undoes or finishes what it started",
+        S.SUCCEEDED: "the change is done, with evidence",
+        S.FAILED: "it ended without the change; `failure_code` says why",
+        S.CANCELLED: "it ended early because a caller asked, and no part of it continues",
     },
     edges=(
-        Transition(S.ACCEPTED, T.START, S.RUNNING, Who.ADAPTER, "A holder claims the work and begins."),
-        Transition(S.ACCEPTED, T.BLOCK, S.BLOCKED, Who.WORKER, "Something with a name stands in its way."),
-        Transition(S.ACCEPTED, T.FAIL, S.FAILED, Who.WORKER, "The deadline passed before anybody began."),
-        Transition(S.ACCEPTED, T.CANCEL, S.CANCELLING, Who.USER, "A caller no longer wants it, or a stop does."),
-        Transition(S.RUNNING, T.BLOCK, S.BLOCKED, Who.ADAPTER, "Something with a name came in its way."),
-        Transition(S.RUNNING, T.SUCCEED, S.SUCCEEDED, Who.ADAPTER, "The holder observed what was asked for."),
+        Transition(S.ACCEPTED, T.START, S.RUNNING, Who.ADAPTER, "A holder claims the work and starts."),
+        Transition(S.ACCEPTED, T.BLOCK, S.BLOCKED, Who.WORKER, "A named blocker stops it before it starts."),
+        Transition(S.ACCEPTED, T.FAIL, S.FAILED, Who.WORKER, "The deadline passed before any holder started."),
+        Transition(S.ACCEPTED, T.CANCEL, S.CANCELLING, Who.USER, "A caller cancels it, or a stop does."),
+        Transition(S.RUNNING, T.BLOCK, S.BLOCKED, Who.ADAPTER, "A named blocker stops it."),
+        Transition(S.RUNNING, T.SUCCEED, S.SUCCEEDED, Who.ADAPTER, "The holder observed that the change is done."),
         Transition(
             S.RUNNING,
             T.FAIL,
             S.FAILED,
             Who.ADAPTER,
-            "The holder came to an error that trying again does not mend, or the deadline passed.",
+            "The holder hit a non-retryable error, or the deadline passed.",
         ),
-        Transition(S.RUNNING, T.CANCEL, S.CANCELLING, Who.USER, "A caller asks it to end early, or a stop does."),
-        Transition(S.BLOCKED, T.UNBLOCK, S.RUNNING, Who.WORKER, "The blocker is gone, so it goes on by itself."),
-        Transition(S.BLOCKED, T.FAIL, S.FAILED, Who.WORKER, "The deadline passed while the blocker stayed."),
-        Transition(S.BLOCKED, T.CANCEL, S.CANCELLING, Who.USER, "A caller does not wait longer, or a stop does."),
+        Transition(S.RUNNING, T.CANCEL, S.CANCELLING, Who.USER, "A caller cancels it, or a stop does."),
+        Transition(S.BLOCKED, T.UNBLOCK, S.RUNNING, Who.WORKER, "The blocker is gone, so it resumes."),
+        Transition(S.BLOCKED, T.FAIL, S.FAILED, Who.WORKER, "The deadline passed while it was blocked."),
+        Transition(S.BLOCKED, T.CANCEL, S.CANCELLING, Who.USER, "A caller cancels it, or a stop does."),
         Transition(
             S.CANCELLING,
             T.FINISH_CANCEL,
             S.CANCELLED,
             Who.ADAPTER,
-            "Nothing of it goes on; where nobody had begun, the worker says so.",
+            "No part of it continues; if no holder had started, the worker records it.",
         ),
-        Transition(S.CANCELLING, T.SUCCEED, S.SUCCEEDED, Who.ADAPTER, "It was done before the holder heard of it."),
-        Transition(S.CANCELLING, T.FAIL, S.FAILED, Who.ADAPTER, "It came to an error before it had ended early."),
+        Transition(
+            S.CANCELLING, T.SUCCEED, S.SUCCEEDED, Who.ADAPTER, "It was done before the holder saw the cancel request."
+        ),
+        Transition(S.CANCELLING, T.FAIL, S.FAILED, Who.ADAPTER, "It failed before the cancel took effect."),
     ),
     requires={
         S.BLOCKED: frozenset({"blocker"}),
@@ -90,7 +91,7 @@ OPERATION = Lifecycle(
 
 
 class OperationKind(StrEnum):
-    """What is changed."""
+    """What the operation changes."""
 
     DEPLOY = "deploy"
     ADD = "add"
@@ -114,16 +115,16 @@ WHOLE_KINDS: Final = frozenset(
         OperationKind.REPAIR, OperationKind.RESTART,
     }
 )  # fmt: skip
-"""Operations of the whole instance, of which one is open at a time."""
+"""Operations of the whole instance; only one of them is open at a time."""
 
 MEMBER_KINDS: Final = frozenset({OperationKind.ADD, OperationKind.DRAIN, OperationKind.REMOVE, OperationKind.REPLACE})
-"""Operations of members, of which one is open for each member."""
+"""Operations of members; only one of them is open per member."""
 
 ATTACHMENT_KINDS: Final = frozenset({OperationKind.ATTACH, OperationKind.DETACH})
-"""Operations of attachments, of which one is open for each attachment."""
+"""Operations of attachments; only one of them is open per attachment."""
 
 TEARDOWN_KINDS: Final = frozenset({OperationKind.REMOVE, OperationKind.REPLACE, OperationKind.DECOMMISSION})
-"""Operations whose second half is the platform's: what the adapter let go of is torn down and looked for."""
+"""Operations with a platform phase: after the adapter, the platform tears down and verifies."""
 
 
 class Phase(StrEnum):
@@ -142,7 +143,7 @@ class StepState(StrEnum):
 
 
 class OperationFailure(StrEnum):
-    """Why an operation failed, from the most to the least specific; adapters use the same words."""
+    """Why an operation failed, most specific first; adapters use the same codes."""
 
     BOOTSTRAP_TIMEOUT = "bootstrap_timeout"
     STEP_TIMEOUT = "step_timeout"
@@ -187,7 +188,7 @@ class Operation:
     steps: list[dict[str, Any]] = field(default_factory=list)  # name, status, detail, attempts, started_at, ended_at
     progress: dict[str, Any] | None = None
     attempts: int = 0
-    attempt_fence: int | None = None  # under which claim the last attempt began
+    attempt_fence: int | None = None  # the fence under which the last attempt started
     phase_deadline_at: datetime | None = None
     dispatched_at: datetime | None = None
     started_at: datetime | None = None
@@ -204,15 +205,14 @@ class Operation:
 
     @property
     def place(self) -> tuple[str, str]:
-        """The tenant and the project."""
+        """(tenant id, project id)."""
         return self.tenant_id, self.project_id
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more comes of it."""
         return OperationState(self.status) in OPERATION.final
 
     @property
     def attachment(self) -> dict[str, Any] | None:
-        """For which attachment it is, where it is for one: its id, its project, its account's name."""
+        """The attachment that it is for (id, project id, account name), or None."""
         return self.request.get("attachment")

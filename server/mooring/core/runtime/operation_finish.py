@@ -1,9 +1,9 @@
-"""The end of an operation, as its adapter tells it: what else becomes true with it.
+"""The end of an operation as its adapter reports it, and everything that follows from it.
 
-Each kind has its own rule for what counts as done. A launch has succeeded when every component has the members that it
-needs, an add when its members are ready, a drain when they were observed quiet; an upgrade moves the pin. What tears
-something down is not over with its adapter's word: it goes over to the platform, which closes, looks and keeps the
-proof. A repeat of the same end is accepted and writes nothing; another end is refused.
+Each kind has its own rule for success. A launch has succeeded when every component has its minimum of members, an add
+when its members are ready, a drain when they were observed idle; an upgrade moves the pin. A teardown is not over when
+its adapter says so: it then passes to the platform, which tears down, verifies and stores the proof. Repeating the same
+end is accepted and writes nothing; a different end is refused.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +62,7 @@ class FinishOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperationEnd:
-    """What an adapter tells of the end."""
+    """What an adapter reports at the end of an operation."""
 
     outcome: FinishOutcome
     evidence: Mapping[str, Any] | None = None
@@ -72,23 +72,22 @@ class OperationEnd:
 
 @dataclass(frozen=True, slots=True)
 class FinishContext:
-    """What the end of an operation is decided on."""
+    """The facts on which the end of an operation is decided."""
 
-    seen: ReportContext
+    report_context: ReportContext
     operation: Operation
     manifest: Manifest  # of the instance's pin
     holds: Sequence[ArtifactHold] = field(default=())
-    attachment: Attachment | None = None  # that the operation makes or ends
+    attachment: Attachment | None = None  # the attachment that the operation creates or ends
 
     @property
     def instance(self) -> Instance:
-        """The instance."""
-        return self.seen.instance
+        return self.report_context.instance
 
     @property
     def members(self) -> list[Member]:
-        """The members that the operation concerns, in its order."""
-        found = (self.seen.members.get(each) for each in self.operation.member_ids)
+        """The members that the operation names, in its order."""
+        found = (self.report_context.members.get(each) for each in self.operation.member_ids)
         return [each for each in found if each is not None]
 
 
@@ -100,57 +99,63 @@ TRIGGER: Final = {
 
 
 def finish_operation(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> Decision[Operation]:
-    """All that becomes true with the end of an operation."""
+    """Everything that changes when the operation ends."""
     operation = finishing.operation
-    if _is_told(operation, ending):
+    if _is_repeated(operation, ending):
         return Decision(operation)
     if operation.phase != Phase.ADAPTER or operation.dispatched_at is None:
-        raise _not_now(operation, "the adapter's part of it is over, or has not begun")
+        raise _not_now(operation, "the adapter's phase is over, or has not started")
     if ending.outcome is FinishOutcome.FAILED and ending.failure is None:
-        raise invalid("failure", "what fails says why")
-    OPERATION.step(OperationState(operation.status), TRIGGER[ending.outcome])  # refuses what this state does not take
+        raise invalid("failure", "required with the outcome `failed`")
+    OPERATION.step(
+        OperationState(operation.status), TRIGGER[ending.outcome]
+    )  # refuses outcomes that this state does not allow
     evidence = None if ending.evidence is None else bounded_detail(ending.evidence, "evidence")
-    if _goes_over(operation, ending):
-        told: dict[str, Any] = {"outcome": ending.outcome.value, **({} if evidence is None else {"evidence": evidence})}
+    if _passes_to_platform(operation, ending):
+        adapter_end: dict[str, Any] = {
+            "outcome": ending.outcome.value,
+            **({} if evidence is None else {"evidence": evidence}),
+        }
         if ending.failure is not None:
-            told |= {"failure_code": ending.failure.code.value, "failure_detail": ending.failure.detail}
-        over: dict[str, Any] = {"phase": Phase.PLATFORM.value, "evidence": {"adapter": told}}
-        handed = change_operation(finishing.instance.app_slug, operation, ACTION, **over)
-        return together(handed.result, handed, _guard(finishing))
+            adapter_end |= {"failure_code": ending.failure.code.value, "failure_detail": ending.failure.detail}
+        handover: dict[str, Any] = {"phase": Phase.PLATFORM.value, "evidence": {"adapter": adapter_end}}
+        changed = change_operation(finishing.instance.app_slug, operation, ACTION, **handover)
+        return together(changed.result, changed, _guard(finishing))
     columns: dict[str, Any] = {} if evidence is None else {"evidence": evidence}
     if ending.failure is not None:
-        told_failure = ending.failure.columns(context)
-        columns |= {name: told_failure[name] for name in ("failure_code", "failure_detail", "last_lines")}
+        failure_columns = ending.failure.columns(context)
+        columns |= {name: failure_columns[name] for name in ("failure_code", "failure_detail", "last_lines")}
     if ending.outcome is FinishOutcome.SUCCEEDED:
         check_output(finishing.manifest, operation, ending.output)
     elif ending.output is not None:
-        raise invalid("output", "only an action that succeeded has one")
+        raise invalid("output", "only a succeeded action has an output")
     if ending.output is not None:
         columns["output"] = ending.output
     rest = _EFFECTS[ending.outcome].get(OperationKind(operation.kind), _nothing)(context, finishing, ending)
-    moved = move_operation(context, finishing.instance.app_slug, operation, TRIGGER[ending.outcome], (ACTION, columns))
+    moved = move_operation(context, finishing.instance.app_slug, operation, TRIGGER[ending.outcome], ACTION, **columns)
     return together(moved.result, moved, *rest, _guard(finishing))
 
 
 def _guard(finishing: FinishContext) -> Decision[None]:
-    return Decision(None, (guard_of(finishing.seen.claim),), traceless=True)
+    return Decision(None, (guard_of(finishing.report_context.claim),), traceless=True)
 
 
-def _is_told(operation: Operation, ending: OperationEnd) -> bool:
-    """Whether this very end was told before."""
+def _is_repeated(operation: Operation, ending: OperationEnd) -> bool:
+    """Whether the adapter reported this same end before."""
     if operation.is_over:
         if operation.status == ending.outcome.value:
             return True
-        raise _not_now(operation, f"it ended otherwise, not {ending.outcome}")
-    told = (operation.evidence or {}).get("adapter", {})
-    return operation.phase == Phase.PLATFORM and told.get("outcome") == ending.outcome.value
+        raise _not_now(operation, f"it cannot also end as {ending.outcome}")
+    reported = (operation.evidence or {}).get("adapter", {})
+    return operation.phase == Phase.PLATFORM and reported.get("outcome") == ending.outcome.value
 
 
-def _goes_over(operation: Operation, ending: OperationEnd) -> bool:
-    """Whether the platform goes on from here: it tears down what the adapter let go of.
+def _passes_to_platform(operation: Operation, ending: OperationEnd) -> bool:
+    """Whether the platform continues: it tears down what the adapter has shut down.
 
-    A decommission goes over whatever its adapter says, and so does a removal that the platform itself began: teardown
-    never depends on an adapter. A removal or a replacement that somebody asked for and that failed takes nothing away.
+    A decommission passes to the platform whatever its adapter reports, and so does a removal that the platform itself
+    started: teardown never depends on an adapter. If a removal or replacement that a caller requested fails, nothing is
+    torn down.
     """
     if operation.kind == OperationKind.DECOMMISSION:
         return True
@@ -188,21 +193,21 @@ def _nothing(context: DecisionContext, finishing: FinishContext, ending: Operati
 def _deployed(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     require_minimum(finishing)
     if finishing.instance.status != InstanceState.STARTING:
-        return []  # it is being stopped meanwhile, and this is only how far it had come
+        return []  # a stop has started meanwhile; only the operation ends here
     running = move_instance(context, finishing.instance, InstanceTrigger.REPORT_READY, ACTION)
     completed = Decision(None, (), (instance_event(EventType.INSTANCE_START_COMPLETED, running.result),))
     return [running, completed]
 
 
 def require_minimum(finishing: FinishContext) -> None:
-    """Every component has as many members that are ready as it needs."""
-    members = finishing.seen.members.values()
+    """Refuse unless every component has its minimum of ready members."""
+    members = finishing.report_context.members.values()
     for component in components_of(finishing.manifest):
         ready = sum(1 for each in members if each.component_key == component.key and each.status in UP)
         if ready < component.min_count:
             raise _not_done(
                 finishing.operation,
-                f"component {component.key} has {ready} ready members of the {component.min_count} that it needs",
+                f"component {component.key} has {ready} ready members and needs {component.min_count}",
                 component_key=component.key,
                 ready=ready,
                 needed=component.min_count,
@@ -219,7 +224,7 @@ def _added(context: DecisionContext, finishing: FinishContext, ending: Operation
 def _drained(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     busy = [each.id for each in finishing.members if each.status not in (MemberState.DRAINED, *GONE)]
     if busy:
-        raise _not_done(finishing.operation, f"{busy[0]} was not observed quiet", member_ids=busy)
+        raise _not_done(finishing.operation, f"{busy[0]} was not observed idle", member_ids=busy)
     return []
 
 
@@ -229,7 +234,7 @@ def _upgraded(context: DecisionContext, finishing: FinishContext, ending: Operat
 
 
 def _rolled_back(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
-    # A rollback from a half-made upgrade leads to the pin itself: there is still something before it.
+    # After a half-finished upgrade a rollback leads to the pin itself, so the previous pin stays.
     same = finishing.operation.target_pin == finishing.instance.pin
     return _moved_pin(context, finishing, previous=finishing.instance.previous_pin if same else None)
 
@@ -237,13 +242,13 @@ def _rolled_back(context: DecisionContext, finishing: FinishContext, ending: Ope
 def _moved_pin(
     context: DecisionContext, finishing: FinishContext, previous: dict[str, Any] | None
 ) -> list[Decision[Any]]:
-    """The pin is the target now; each member has said that it runs it."""
+    """Move the pin to the target, once each member reports that it runs it."""
     target = finishing.operation.target_pin
     if target is None:
-        raise ValueError(f"operation {finishing.operation.id} leads to no version")
+        raise ValueError(f"operation {finishing.operation.id} has no target version")
     behind = [
         each.id
-        for each in finishing.seen.members.values()
+        for each in finishing.report_context.members.values()
         if each.status not in (MemberState.FAILED, *GONE) and each.version != target["version"]
     ]
     if behind:
@@ -257,12 +262,12 @@ def _moved_pin(
         "version_id": target["version_id"],
     }
     moved = change_instance(finishing.instance, ACTION, EventType.INSTANCE_START_COMPLETED, **columns)
-    return [moved, *_let_go(context, finishing, moved.result)]
+    return [moved, *_drop_idle_holds(context, finishing, moved.result)]
 
 
-def _let_go(context: DecisionContext, finishing: FinishContext, after: Instance) -> list[Decision[Any]]:
-    """The holds on what neither a pin nor a member needs any more are dropped."""
-    idle = idle_holds(after, finishing.seen.members.values(), (), finishing.holds)
+def _drop_idle_holds(context: DecisionContext, finishing: FinishContext, after: Instance) -> list[Decision[Any]]:
+    """Drop the holds that neither a pin nor a member needs."""
+    idle = idle_holds(after, finishing.report_context.members.values(), (), finishing.holds)
     return [drop_holds(context, idle)] if idle else []
 
 
@@ -275,7 +280,7 @@ def _restarted(context: DecisionContext, finishing: FinishContext, ending: Opera
 
 def _launch_failed(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
     failure = _failure_of(ending)
-    rest = _members_fail(context, finishing, list(finishing.seen.members.values()), failure)
+    rest = _members_fail(context, finishing, list(finishing.report_context.members.values()), failure)
     instance = finishing.instance
     if instance.status not in (InstanceState.CREATED, InstanceState.STARTING):
         return rest
@@ -294,38 +299,39 @@ def _failure_of(ending: OperationEnd) -> FailureReport:
 def _members_fail(
     context: DecisionContext, finishing: FinishContext, members: Sequence[Member], failure: FailureReport
 ) -> list[Decision[Any]]:
-    """Members that were still to come do not come any more; those that are ready stay, and so do those that failed."""
-    slug, columns = finishing.instance.app_slug, failure.columns(context)
-    told = (ACTION, {**columns, "last_operation_id": finishing.operation.id})
+    """Fail the members that have not joined yet; ready and failed ones stay as they are."""
+    slug = finishing.instance.app_slug
+    columns = {**failure.columns(context), "last_operation_id": finishing.operation.id}
     coming = [each for each in members if each.status in COMING]
-    return [move_member(context, slug, each, MemberTrigger.FAIL, told) for each in coming]
+    return [move_member(context, slug, each, MemberTrigger.FAIL, ACTION, **columns) for each in coming]
 
 
 def _version_failed(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
-    """The pin stays. What the target alone needs is let go of, unless a member runs it already."""
-    return _let_go(context, finishing, finishing.instance)
+    """The pin stays; drop the holds that only the target needs, unless a member already runs it."""
+    return _drop_idle_holds(context, finishing, finishing.instance)
 
 
 def _resumed(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
-    """A drain that was taken back: who was asked to finish goes on with his work, unless the instance is stopped."""
+    """After a cancelled drain the members go back to work, unless the instance is being stopped."""
     if finishing.instance.status != InstanceState.RUNNING:
         return []
     slug = finishing.instance.app_slug
     draining = [each for each in finishing.members if each.status == MemberState.DRAINING]
-    return [move_member(context, slug, each, MemberTrigger.RESUME, (ACTION, {})) for each in draining]
+    return [move_member(context, slug, each, MemberTrigger.RESUME, ACTION) for each in draining]
 
 
 # Attachments ----------------------------------------------------------------------------------------------------------
 
 
 def _attachment_ends(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
-    """What becomes of an attachment follows the operation that makes it, or ends it."""
+    """The attachment follows the operation that creates or ends it."""
     attachment, outcome = finishing.attachment, OperationState(ending.outcome.value)
     if attachment is None or attachment.operation_id != finishing.operation.id:
-        return []  # it is over, or another operation is on it
+        return []  # it has ended, or another operation works on it
     failure = None if ending.failure is None else ending.failure.detail
     reason = failure or finishing.operation.cancel_reason or "it was cancelled"
-    step = outcome_of(context, attachment, ACTION, (OperationKind(finishing.operation.kind), outcome, reason))
+    kind = OperationKind(finishing.operation.kind)
+    step = outcome_of(context, attachment, ACTION, kind=kind, outcome=outcome, reason=reason)
     return [] if step is None else [step]
 
 
@@ -361,4 +367,4 @@ _EFFECTS: Final[Mapping[FinishOutcome, Mapping[OperationKind, Effect]]] = {
         OperationKind.DETACH: _attachment_ends,
     },
 }
-"""What else becomes true, by outcome and kind; where nothing is named, the operation alone ends."""
+"""What else changes, by outcome and kind; without an entry only the operation ends."""

@@ -1,64 +1,70 @@
-"""The topology of an instance: how many members of each component are wanted, and who they are.
+"""The topology of an instance: how many members each component has, and their ordinals.
 
-What a component means is its adapter's matter. A manifest without components has one member, of the component `main`.
+What a component means is up to the adapter. An app whose manifest declares no components has one member, of the
+component `main`.
 """
 
 from collections.abc import Iterable, Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 from mooring.core.catalog.manifest import Component, Manifest
 from mooring.core.kernel import validation
 from mooring.core.runtime.member import Member, MemberState
 
 ONLY: Final = "main"
-"""The component of an app whose manifest names none."""
+"""The component of an app whose manifest declares none."""
 MEMBERS_MAX: Final = 1_000
-"""Members of one instance."""
+"""How many members one instance may have."""
 AT_ONCE_MAX: Final = 200
-"""Members that one launch or one add makes: they become true in one statement."""
+"""How many members one launch or one add may create: one SQL statement writes them."""
 GOING: Final = frozenset({MemberState.REMOVING.value, MemberState.REMOVED.value})
 
 
 def components_of(manifest: Manifest) -> tuple[Component, ...]:
-    """The components, and the one of an app that names none."""
+    """The declared components, or `main` if there are none."""
     return manifest.components or (Component(ONLY, 1, None, 1),)
 
 
 def component_of(manifest: Manifest, key: str) -> Component | None:
-    """The component of this key."""
     return next((each for each in components_of(manifest) if each.key == key), None)
 
 
 def read_topology(manifest: Manifest, wanted: Mapping[str, int]) -> dict[str, int]:
-    """How many members of each component, in the manifest's order; what is not said is the least that it needs."""
+    """Members per component, in the manifest's order; an omitted component gets its minimum."""
     components = components_of(manifest)
     known = {each.key for each in components}
     for key in sorted(set(wanted) - known):
         raise validation.invalid(f"topology.{key}", f"the app has no such component; it has {', '.join(sorted(known))}")
     topology = {each.key: wanted.get(each.key, each.min_count) for each in components}
     if not wanted and not any(topology.values()):
-        topology[components[0].key] = 1  # an instance without any member would be nothing
+        topology[components[0].key] = 1  # an instance needs at least one member
     for each in components:
         require_count(each, topology[each.key], f"topology.{each.key}")
     total = sum(topology.values())
     if not 1 <= total <= AT_ONCE_MAX:
-        raise validation.invalid("topology", f"1 to {AT_ONCE_MAX} members at a launch; more are added to it afterwards")
+        raise validation.invalid("topology", f"1 to {AT_ONCE_MAX} members at launch; more can be added afterwards")
     return topology
 
 
 def require_count(component: Component, count: int, path: str) -> None:
-    """So many members of the component are within what its manifest allows."""
     if not component.min_count <= count <= component.max_count:
         raise validation.invalid(path, f"{component.min_count} to {component.max_count} members of {component.key}")
 
 
-def places(topology: Mapping[str, int]) -> list[tuple[str, int]]:
-    """The members of a new instance: component and ordinal."""
-    return [(key, ordinal) for key, count in topology.items() for ordinal in range(count)]
+class MemberSlot(NamedTuple):
+    """Which member: its component, and its number within that."""
+
+    component: str
+    ordinal: int
+
+
+def member_slots(topology: Mapping[str, int]) -> list[MemberSlot]:
+    """The slots of all members of a new instance."""
+    return [MemberSlot(key, ordinal) for key, count in topology.items() for ordinal in range(count)]
 
 
 def free_ordinals(members: Iterable[Member], key: str, count: int) -> list[int]:
-    """The next ordinals of a component that nobody has; whoever is still being torn down has his."""
+    """The lowest unused ordinals of a component; a member that is being torn down still uses its own."""
     taken = {each.ordinal for each in members if each.component_key == key and each.status != MemberState.REMOVED}
     found: list[int] = []
     ordinal = 0
@@ -69,6 +75,6 @@ def free_ordinals(members: Iterable[Member], key: str, count: int) -> list[int]:
     return found
 
 
-def standing(members: Iterable[Member], key: str) -> int:
-    """How many members a component has that are not on their way out."""
+def count_staying(members: Iterable[Member], key: str) -> int:
+    """How many members of a component are not being removed."""
     return sum(1 for each in members if each.component_key == key and each.status not in GOING)

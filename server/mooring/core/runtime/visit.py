@@ -1,11 +1,11 @@
-"""Visit: somebody's bounded right to reach one endpoint of an app, or to run one command in its sandbox.
+"""Visit: a bounded right to reach one endpoint of an app, or to run one command in its sandbox.
 
-Three kinds. `connect` gives a ticket that opens connections to one port for a while. `browse` gives a link that counts
-once: it is exchanged for a session of a browser at that endpoint's own origin and nowhere else. `exec` gives a ticket
-for one command, once; its arguments are in the audit trail.
+There are three kinds. `connect` gives a ticket that opens connections to one port for a while. `browse` gives a link
+that works once: it is exchanged for a browser session that is valid only at that endpoint's own origin. `exec` gives a
+ticket for one command, once; its arguments are in the audit trail.
 
-Of tickets, links and sessions only hashes are kept. A visit never gives more than its holder has at the moment of use:
-whether the token that it was made with still counts, and still holds the action, is looked up anew each time.
+Only hashes of tickets, links and sessions are stored. A visit never gives more than its holder has at the moment of
+use: each time, the platform checks that the token it was made with is still valid and still has the action.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ ARGUMENT_LENGTH_MAX: Final = 4_096
 ARGUMENTS_BYTES_MAX: Final = 32_768
 SIZE_MAX: Final = 1_000
 TICKET_PREFIX: Final = "mrgv_"
-"""How a ticket, a link's code and a session begin, so that one that leaked is recognized."""
+"""The prefix of tickets, link codes and sessions, by which a leaked one is recognized."""
 
 
 class VisitKind(StrEnum):
@@ -52,24 +52,23 @@ ACTION: Final = {
 
 @dataclass(slots=True)
 class RelayAddress:
-    """Where the relay is reached, and under which names it shows endpoints; known once it listens."""
+    """The relay's URL and the pattern of its endpoint URLs; empty until it listens."""
 
     url: str = ""
-    endpoints_url: str = ""  # with a star for the endpoint's own part, such as http://*.localhost:7421
+    endpoints_url: str = ""  # the star stands for the endpoint's label, as in http://*.localhost:7421
 
     def origin_of(self, endpoint_id: str) -> str:
-        """The origin of one endpoint."""
         return self.endpoints_url.replace("*", label_of(endpoint_id), 1)
 
 
 def label_of(endpoint_id: str) -> str:
-    """The first part of an endpoint's name: of its id, what a host name can hold."""
+    """The first label of an endpoint's host name: the part of its id that a host name can contain."""
     return f"e-{endpoint_id.rpartition('_')[2]}"
 
 
 @dataclass(frozen=True, slots=True)
 class VisitEndpoint:
-    """A port that an app declared when it was started; it is named by the task that started it."""
+    """A port that an app declared when it was started; its id is that of the task that started it."""
 
     id: str
     tenant_id: str
@@ -110,14 +109,14 @@ class Visit:
     created_at: datetime
     expires_at: datetime
     opened_at: datetime | None = None
-    terminal: bool = True  # of a command: it has a terminal, else pipes
+    terminal: bool = True  # of a command: whether it has a terminal; otherwise it has pipes
     directory: str | None = None
     environment: dict[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ExecRequest:
-    """A command that somebody wants to run."""
+    """A command that a caller wants to run."""
 
     argv: Sequence[str]
     run_as: str
@@ -130,8 +129,7 @@ class ExecRequest:
 
 
 def endpoint_of(task: Task) -> VisitEndpoint:
-    """The endpoint that a task declared."""
-    told: dict[str, Any] = task.arguments["endpoint"]
+    declared: dict[str, Any] = task.arguments["endpoint"]
     return VisitEndpoint(
         task.id,
         task.tenant_id,
@@ -140,9 +138,9 @@ def endpoint_of(task: Task) -> VisitEndpoint:
         task.node_id,
         task.owner,
         task.instance_id,
-        str(told["name"]),
-        int(told["port"]),
-        str(told.get("protocol", "http")),
+        str(declared["name"]),
+        int(declared["port"]),
+        str(declared.get("protocol", "http")),
         task.created_at,
     )
 
@@ -150,21 +148,19 @@ def endpoint_of(task: Task) -> VisitEndpoint:
 def visit_endpoint(
     context: DecisionContext, endpoint: VisitEndpoint, kind: VisitKind, ticket_hash: bytes
 ) -> Decision[Visit]:
-    """A visit to an endpoint: a ticket, or a link."""
+    """A visit to an endpoint, by ticket or by link."""
     if kind is VisitKind.BROWSE and endpoint.protocol != "http":
-        raise Refusal(
-            Code.CONFLICT, f"{endpoint.name} speaks {endpoint.protocol}: reach it by `mooring connect` instead"
-        )
+        raise Refusal(Code.CONFLICT, f"{endpoint.name} speaks {endpoint.protocol}: use `mooring connect` instead")
     lifetime = LINK_LIFETIME if kind is VisitKind.BROWSE else CONNECT_LIFETIME
     visit = replace(
-        _visit(context, kind, ticket_hash, (endpoint.tenant_id, endpoint.project_id), lifetime),
+        _visit(context, kind, ticket_hash, lifetime, tenant_id=endpoint.tenant_id, project_id=endpoint.project_id),
         allocation_id=endpoint.allocation_id,
         node_id=endpoint.node_id,
         owner=endpoint.owner,
         endpoint_id=endpoint.id,
         port=endpoint.port,
     )
-    return _made(visit, {"endpoint_id": endpoint.id, "name": endpoint.name, "port": endpoint.port})
+    return _grant(visit, {"endpoint_id": endpoint.id, "name": endpoint.name, "port": endpoint.port})
 
 
 def visit_command(
@@ -174,19 +170,26 @@ def visit_command(
     ticket_hash: bytes,
     instance_id: str | None = None,
 ) -> Decision[Visit]:
-    """A visit for one command, as a user who is not root; of an instance, where it is at one of its terminals."""
+    """A visit for one command as a non-root user; `instance_id` is set if it runs at an instance's terminal."""
     if allocation.status != AllocationState.ACTIVE or allocation.node_id is None:
-        raise Refusal(Code.CONFLICT, f"the allocation is {allocation.status}: a command runs in an active one")
+        raise Refusal(Code.CONFLICT, f"the allocation is {allocation.status}: commands need an active one")
     if not request.argv or not request.argv[0]:
-        raise invalid("argv", "the program and its arguments")
+        raise invalid("argv", "required: the program and its arguments")
     if sum(len(each.encode()) + 1 for each in request.argv) > ARGUMENTS_BYTES_MAX:
         raise invalid("argv", f"at most {ARGUMENTS_BYTES_MAX} bytes together")
     if any("\x00" in each for each in request.argv):
-        raise invalid("argv", "no argument holds a zero byte")
+        raise invalid("argv", "arguments must not contain a zero byte")
     if is_root(request.run_as):
-        raise invalid("user", "a user who is not root: an interactive command has no need of more")
+        raise invalid("user", "must not be root")
     visit = replace(
-        _visit(context, VisitKind.EXEC, ticket_hash, (allocation.tenant_id, allocation.project_id), COMMAND_LIFETIME),
+        _visit(
+            context,
+            VisitKind.EXEC,
+            ticket_hash,
+            COMMAND_LIFETIME,
+            tenant_id=allocation.tenant_id,
+            project_id=allocation.project_id,
+        ),
         allocation_id=allocation.id,
         node_id=allocation.node_id,
         owner=f"{allocation.id}/{request.label}" if request.label else allocation.id,
@@ -198,19 +201,19 @@ def visit_command(
         directory=request.directory,
         environment=dict(request.environment) if request.environment else None,
     )
-    told: dict[str, object] = {
+    details: dict[str, object] = {
         "owner": visit.owner,
         "argv": visit.argv,
         "user": request.run_as,
         "terminal": request.terminal,
     }
-    return _made(visit, told, instance_id)
+    return _grant(visit, details, instance_id)
 
 
 def open_session(context: DecisionContext, visit: Visit, session_hash: bytes) -> Decision[Visit]:
-    """Exchange a link for a browser's session, once."""
+    """Exchange a link for a browser session, once."""
     if visit.opened_at is not None:
-        raise Refusal(Code.UNAUTHENTICATED, "this link was used before: ask for a new one")
+        raise Refusal(Code.UNAUTHENTICATED, "this link was already used: request a new one")
     opened = replace(
         visit,
         ticket_hash=session_hash,
@@ -225,20 +228,26 @@ def open_session(context: DecisionContext, visit: Visit, session_hash: bytes) ->
 def begin_command(context: DecisionContext, visit: Visit) -> Decision[Visit]:
     """Use a command's ticket, once."""
     if visit.opened_at is not None:
-        raise Refusal(Code.UNAUTHENTICATED, "this command was started before")
+        raise Refusal(Code.UNAUTHENTICATED, "this command was already started")
     opened = replace(visit, opened_at=context.now, revision=visit.revision + 1)
     return _changed(visit, opened, {"opened_at": opened.opened_at})
 
 
 def _visit(
-    context: DecisionContext, kind: VisitKind, ticket_hash: bytes, home: tuple[str, str], lifetime: timedelta
+    context: DecisionContext,
+    kind: VisitKind,
+    ticket_hash: bytes,
+    lifetime: timedelta,
+    *,
+    tenant_id: str,
+    project_id: str,
 ) -> Visit:
     if context.actor.token_id is None:
-        raise Refusal(Code.UNAUTHENTICATED, "a visit is made by somebody who holds a token")
+        raise Refusal(Code.UNAUTHENTICATED, "a visit needs a caller with a token")
     return Visit(
         id=context.mint(Prefix.VISIT),
-        tenant_id=home[0],
-        project_id=home[1],
+        tenant_id=tenant_id,
+        project_id=project_id,
         allocation_id="",
         node_id="",
         owner="",
@@ -260,13 +269,13 @@ def _visit(
     )
 
 
-def _made(visit: Visit, told: dict[str, object], instance_id: str | None = None) -> Decision[Visit]:
+def _grant(visit: Visit, details: dict[str, object], instance_id: str | None = None) -> Decision[Visit]:
     action = ACTION[VisitKind(visit.kind)]
-    after = {"kind": visit.kind, **told}
+    after = {"kind": visit.kind, **details}
     return Decision(
         result=visit,
         writes=(Insert("visit", asdict(visit)),),
-        events=(replace(_happened(EventType.VISIT_GRANTED, visit), app_instance_id=instance_id),),
+        events=(replace(_event(EventType.VISIT_GRANTED, visit), app_instance_id=instance_id),),
         audits=(
             AuditRecord(
                 action, "visit", visit.id, visit.tenant_id, visit.project_id, after=after, app_instance_id=instance_id
@@ -277,17 +286,17 @@ def _made(visit: Visit, told: dict[str, object], instance_id: str | None = None)
 
 def _changed(before: Visit, after: Visit, change: Mapping[str, object]) -> Decision[Visit]:
     action = ACTION[VisitKind(before.kind)]
-    told = {"kind": before.kind, "opened": True}
+    details = {"kind": before.kind, "opened": True}
     return Decision(
         result=after,
         writes=(Update("visit", before.id, before.revision, change),),
-        events=(_happened(EventType.VISIT_OPENED, after),),
-        audits=(AuditRecord(action, "visit", before.id, before.tenant_id, before.project_id, after=told),),
+        events=(_event(EventType.VISIT_OPENED, after),),
+        audits=(AuditRecord(action, "visit", before.id, before.tenant_id, before.project_id, after=details),),
     )
 
 
-def _happened(type_: EventType, visit: Visit) -> EventRecord:
-    """What became true, without a command's arguments: who may read events need not be who may run commands."""
+def _event(type_: EventType, visit: Visit) -> EventRecord:
+    """The event of a visit, without the command's arguments: not everybody who may read events may run commands."""
     data = {
         "kind": visit.kind,
         "allocation_id": visit.allocation_id,

@@ -1,8 +1,8 @@
-"""Why something is as it is: the chain of causes, from what was asked about down to the bottom, and one next step.
+"""Why something is in its state: the chain of causes, from the subject down to the root cause, and one next step.
 
-Pure: a snapshot in, a chain out. The chain goes from an instance to its operation, from there to a member, its
-allocation, its node, the task that failed or is under way, or the adapter that does not come; it ends at the first
-thing that explains itself, and that thing's next step is the answer. What goes on by itself says so.
+Pure: a snapshot in, a chain out. The chain leads from an instance to its operation, from there to a member, its
+allocation, its node, the failed or running task, or the missing adapter. It ends at the first link that explains
+itself, and the next step of that link is the answer. What continues automatically says so.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,10 +29,10 @@ from mooring.core.runtime.next_steps import (
     UNHEALTHY,
     VAGUE,
     NextStep,
-    again,
     next_of_allocation,
     next_of_failure,
     next_of_task,
+    retry_command,
 )
 from mooring.core.runtime.operation import Operation, OperationFailure, OperationKind, OperationState, Phase
 
@@ -41,7 +41,7 @@ LINES_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class WhyCause:
-    """One link of the chain: what it is, how it stands, and what it says about it."""
+    """One link of the chain: what it is, its status, and the explanation."""
 
     noun: str
     id: str
@@ -63,30 +63,29 @@ class Why:
 
 @dataclass(frozen=True, slots=True)
 class WhyFacts:
-    """What is known: the instance as it stands, what ended last, and the tasks that matter."""
+    """The known facts: the instance's snapshot, its ended operations, and the relevant tasks."""
 
-    seen: InstanceSnapshot
+    snapshot: InstanceSnapshot
     now: datetime
-    ended: tuple[Operation, ...] = ()  # operations that are over, the newest first
-    failed: tuple[Task, ...] = ()  # tasks that did not succeed, the newest first
-    open: tuple[Task, ...] = ()  # tasks that are not over, the oldest first
-    circuit: str | None = None  # why no launch of this version is begun now
+    ended: tuple[Operation, ...] = ()  # ended operations, newest first
+    failed: tuple[Task, ...] = ()  # tasks that did not succeed, newest first
+    open: tuple[Task, ...] = ()  # open tasks, oldest first
+    circuit: str | None = None  # why the circuit breaker forbids launches of this version
 
 
 Link = tuple[tuple[WhyCause, ...], NextStep]
 
 
 def why_instance(facts: WhyFacts) -> Why:
-    """Why an instance is as it is."""
-    instance = facts.seen.instance
+    instance = facts.snapshot.instance
     state = InstanceState(instance.status)
-    told = instance.failure_detail if state is InstanceState.FAILED else instance.health_detail
+    detail = instance.failure_detail if state is InstanceState.FAILED else instance.health_detail
     own = WhyCause(
         "instance",
         instance.id,
         instance.name,
         instance.status,
-        told or _plainly(state, instance.health),
+        detail or _state_text(state, instance.health),
         instance.failure_code,
         instance.failed_at or instance.health_at,
         _lines(instance.last_lines),
@@ -96,14 +95,15 @@ def why_instance(facts: WhyFacts) -> Why:
 
 
 def why_member(facts: WhyFacts, member: Member) -> Why:
-    """Why a member is as it is; one that is removed is over."""
-    seen = next((each for each in facts.seen.members if each.member.id == member.id), MemberSnapshot(member))
-    chain, following = _member(facts, seen, ())
+    """Why a member is in its state; a removed one has only itself in the chain."""
+    member_snapshot = next(
+        (each for each in facts.snapshot.members if each.member.id == member.id), MemberSnapshot(member)
+    )
+    chain, following = _member(facts, member_snapshot, ())
     return Why(chain, following)
 
 
 def why_operation(facts: WhyFacts, operation: Operation) -> Why:
-    """Why an operation is as it is."""
     chain, following = _operation(facts, operation)
     return Why(chain, following)
 
@@ -112,17 +112,17 @@ def why_operation(facts: WhyFacts, operation: Operation) -> Why:
 
 
 def _below_instance(facts: WhyFacts, state: InstanceState) -> Link:
-    seen, instance = facts.seen, facts.seen.instance
+    snapshot, instance = facts.snapshot, facts.snapshot.instance
     if state is InstanceState.STOPPED:
-        return (), NextStep(NOTHING.who, f"nothing is to be done: {instance.teardown_proof} shows that nothing is left")
+        return (), NextStep(NOTHING.who, f"no action is needed: {instance.teardown_proof} prove that nothing is left")
     if state is InstanceState.FAILED:
         return _failed_instance(facts)
-    if seen.operations:
-        return _operation(facts, min(seen.operations, key=_weight))
-    troubled = [each for each in seen.members if _trouble(each)]
+    if snapshot.operations:
+        return _operation(facts, min(snapshot.operations, key=_weight))
+    troubled = [each for each in snapshot.members if _trouble(each)]
     if troubled:
         return _member(facts, min(troubled, key=_severity), ())
-    if state is InstanceState.RUNNING and not seen.watch.is_held(facts.now):
+    if state is InstanceState.RUNNING and not snapshot.watch.is_held(facts.now):
         return (_adapter(facts),), ADAPTER_MISSING
     if instance.health == InstanceHealth.DEGRADED:
         return (), replace(UNHEALTHY, command=f"mooring instances repair {instance.id}")
@@ -130,9 +130,9 @@ def _below_instance(facts: WhyFacts, state: InstanceState) -> Link:
 
 
 def _failed_instance(facts: WhyFacts) -> Link:
-    """What failed it; what is left of it is torn down beside that, and says so where it is in the way."""
-    instance = facts.seen.instance
-    failed = next((each for each in facts.ended if each.failure_code is not None), facts.seen.ended)
+    """What made it fail, and the open circuit if there is one."""
+    instance = facts.snapshot.instance
+    failed = next((each for each in facts.ended if each.failure_code is not None), facts.snapshot.ended)
     links: tuple[WhyCause, ...] = ()
     following = next_of_failure(instance.failure_code or "", f"mooring instances stop {instance.id}")
     if failed is not None and failed.failure_code == instance.failure_code:
@@ -144,7 +144,7 @@ def _failed_instance(facts: WhyFacts) -> Link:
 
 
 def _weight(operation: Operation) -> tuple[bool, bool, datetime]:
-    """Which open operation explains the instance: its end before everything else, then what is blocked."""
+    """The sort key of open operations: a decommission explains the instance best, then a blocked one."""
     return (
         operation.kind != OperationKind.DECOMMISSION,
         operation.status != OperationState.BLOCKED,
@@ -154,9 +154,9 @@ def _weight(operation: Operation) -> tuple[bool, bool, datetime]:
 
 def _trouble(each: MemberSnapshot) -> bool:
     member = each.member
-    unseen = each.node is not None and each.node.unreachable_since is not None
-    well = member.status in (MemberState.READY, MemberState.DRAINED, MemberState.REMOVED)
-    return not well or unseen or member.health == InstanceHealth.DEGRADED
+    unreachable = each.node is not None and each.node.unreachable_since is not None
+    settled = member.status in (MemberState.READY, MemberState.DRAINED, MemberState.REMOVED)
+    return not settled or unreachable or member.health == InstanceHealth.DEGRADED
 
 
 def _severity(each: MemberSnapshot) -> tuple[bool, bool, str]:
@@ -183,12 +183,12 @@ def _succeeded(facts: WhyFacts, operation: Operation) -> Link:
 
 
 def _cancelled(facts: WhyFacts, operation: Operation) -> Link:
-    return (), next_of_failure(OperationFailure.CANCELLED, again(facts.seen.instance, operation))
+    return (), next_of_failure(OperationFailure.CANCELLED, retry_command(facts.snapshot.instance, operation))
 
 
 def _failed_operation(facts: WhyFacts, operation: Operation) -> Link:
     code = operation.failure_code or ""
-    following = next_of_failure(code, again(facts.seen.instance, operation))
+    following = next_of_failure(code, retry_command(facts.snapshot.instance, operation))
     task = _culprit(facts, code, operation.id)
     if task is None:
         dead = [each for each in _concerned(facts, operation) if _is_dead(each.allocation)]
@@ -199,7 +199,7 @@ def _failed_operation(facts: WhyFacts, operation: Operation) -> Link:
 
 
 def _culprit(facts: WhyFacts, code: str, operation_id: str) -> Task | None:
-    """The task whose failure explains that of its operation; a program that has ended is not explained by a probe."""
+    """The failed task that explains the operation's failure; a failed probe does not explain an exited program."""
     ended = code == OperationFailure.RUNTIME_ERROR
     for each in facts.failed:
         if each.operation_id == operation_id and not (ended and each.failure_code == FailureCode.PROBE_FAILED):
@@ -208,10 +208,10 @@ def _culprit(facts: WhyFacts, code: str, operation_id: str) -> Task | None:
 
 
 def _cancelling(facts: WhyFacts, operation: Operation) -> Link:
-    if not facts.seen.watch.is_held(facts.now):
+    if not facts.snapshot.watch.is_held(facts.now):
         return (_adapter(facts),), BY_ITSELF
     until = operation.phase_deadline_at
-    what = "its adapter undoes what it began" + (f", until {_moment(until)} at the latest" if until else "")
+    what = "its adapter undoes what it started" + (f", until {_timestamp(until)} at the latest" if until else "")
     return (), NextStep(BY_ITSELF.who, what)
 
 
@@ -221,10 +221,10 @@ def _open_operation(facts: WhyFacts, operation: Operation) -> Link:
     waiting = [each for each in _concerned(facts, operation) if _waits_for_capacity(each)]
     if operation.dispatched_at is None and waiting:
         return _capacity(waiting)
-    silent = next((each for each in _concerned(facts, operation) if _silent(each)), None)
+    silent = next((each for each in _concerned(facts, operation) if _is_unreachable(each)), None)
     if silent is not None:
-        return (*_seen_member(silent), _node(silent)), NODE_SILENT
-    if not facts.seen.watch.is_held(facts.now):
+        return (*_member_cause(silent), _node(silent)), NODE_SILENT
+    if not facts.snapshot.watch.is_held(facts.now):
         return (_adapter(facts),), ADAPTER_MISSING
     if operation.status == OperationState.BLOCKED:
         return (_adapter(facts),), NEXT_OF_BLOCKER.get(operation.blocker_code or "", ADAPTER_BLOCKED)
@@ -235,18 +235,18 @@ def _open_operation(facts: WhyFacts, operation: Operation) -> Link:
 
 
 def _teardown(facts: WhyFacts, operation: Operation) -> Link:
-    """The platform's half: what a member's end waits for."""
-    for each in facts.seen.torn_down_by(operation):
-        because = why_waiting(each)
-        if because is None:
+    """In the platform's phase: what the end of a member waits for."""
+    for each in facts.snapshot.torn_down_by(operation):
+        reason = why_waiting(each)
+        if reason is None:
             continue
-        if _silent(each):
+        if _is_unreachable(each):
             node = each.node
             command = None if node is None else f"mooring nodes write-off {node.id}"
-            return (*_seen_member(each), _node(each)), replace(NEXT_OF_BLOCKER[UNREACHABLE], command=command)
+            return (*_member_cause(each), _node(each)), replace(NEXT_OF_BLOCKER[UNREACHABLE], command=command)
         receipt = each.receipt_id
         command = None if receipt is None else f"mooring receipts get {receipt}"
-        return _seen_member(each), replace(NEXT_OF_BLOCKER[SOMETHING_LEFT], command=command)
+        return _member_cause(each), replace(NEXT_OF_BLOCKER[SOMETHING_LEFT], command=command)
     task = next((each for each in facts.open if each.operation_id == operation.id), None)
     if task is not None:
         return (*_member_of(facts, task), _open_task(task)), BY_ITSELF
@@ -254,22 +254,22 @@ def _teardown(facts: WhyFacts, operation: Operation) -> Link:
 
 
 def _capacity(waiting: Sequence[MemberSnapshot]) -> Link:
-    """The first of the allocations that are waited for which says why."""
+    """The allocation to blame: the first one with a blocker, otherwise the first."""
     first = min(
         waiting, key=lambda each: (each.allocation is None or each.allocation.blocker is None, each.member.name)
     )
     allocation = first.allocation
     if allocation is None:
-        return _seen_member(first), BY_ITSELF
-    chain = (*_seen_member(first), _allocation(allocation))
+        return _member_cause(first), BY_ITSELF
+    chain = (*_member_cause(first), _allocation(allocation))
     if _is_dead(allocation):
         return chain, next_of_allocation(allocation.failure_code)
-    if _silent(first):
+    if _is_unreachable(first):
         return (*chain, _node(first)), NODE_SILENT
     if allocation.blocker is None:
         return chain, NEXT_OF_BLOCKER[WAITING]
-    asked = f"--shape {allocation.shape} --sku {allocation.sku_slug} --gpu-count {allocation.gpu_count}"
-    command = f"mooring allocations explain {asked}"
+    arguments = f"--shape {allocation.shape} --sku {allocation.sku_slug} --gpu-count {allocation.gpu_count}"
+    command = f"mooring allocations explain {arguments}"
     return chain, replace(NEXT_OF_BLOCKER[NO_CAPACITY], command=command)
 
 
@@ -278,14 +278,14 @@ def _waits_for_capacity(each: MemberSnapshot) -> bool:
 
 
 def _concerned(facts: WhyFacts, operation: Operation) -> tuple[MemberSnapshot, ...]:
-    return facts.seen.concerned(operation)
+    return facts.snapshot.concerned(operation)
 
 
 def _how_far(operation: Operation) -> str:
     done = sum(1 for each in operation.steps if each.get("status") in ("done", "skipped"))
     running = [str(each.get("name")) for each in operation.steps if each.get("status") == "running"]
-    far = f"{done} of {len(operation.steps)} steps are done" if operation.steps else "no step is told yet"
-    return far + (f", under way: {', '.join(running[:5])}" if running else "")
+    text = f"{done} of {len(operation.steps)} steps are done" if operation.steps else "no step is reported yet"
+    return text + (f", under way: {', '.join(running[:5])}" if running else "")
 
 
 _BELOW: Final[Mapping[OperationState, Callable[[WhyFacts, Operation], Link]]] = {
@@ -300,17 +300,17 @@ _BELOW: Final[Mapping[OperationState, Callable[[WhyFacts, Operation], Link]]] = 
 
 
 def _member(facts: WhyFacts, each: MemberSnapshot, above: tuple[str, ...]) -> Link:
-    member, instance = each.member, facts.seen.instance
-    own = _seen_member(each)
+    member, instance = each.member, facts.snapshot.instance
+    own = _member_cause(each)
     if member.status == MemberState.REMOVED:
-        return own, NextStep(NOTHING.who, "nothing is to be done: its closing record shows how it ended")
+        return own, NextStep(NOTHING.who, "no action is needed: its closing record shows how it ended")
     if member.status == MemberState.FAILED:
         return _failed_member(facts, each)
-    operation = next((one for one in facts.seen.operations if _names(one, member) and one.id not in above), None)
+    operation = next((one for one in facts.snapshot.operations if _names(one, member) and one.id not in above), None)
     if operation is not None:
         chain, following = _operation(facts, operation)
         return (*own, *chain), following
-    if _silent(each):
+    if _is_unreachable(each):
         return (*own, _node(each)), NODE_SILENT
     if _is_dead(each.allocation) and each.allocation is not None:
         return (*own, _allocation(each.allocation)), next_of_allocation(each.allocation.failure_code)
@@ -322,15 +322,15 @@ def _member(facts: WhyFacts, each: MemberSnapshot, above: tuple[str, ...]) -> Li
 
 
 def _failed_member(facts: WhyFacts, each: MemberSnapshot) -> Link:
-    member, instance = each.member, facts.seen.instance
+    member, instance = each.member, facts.snapshot.instance
     command = f"mooring instances members remove {instance.id} {member.id}"
     following = next_of_failure(member.failure_code or "", command)
-    chain = _seen_member(each)
+    chain = _member_cause(each)
     task = next((one for one in facts.failed if one.member_id == member.id), None)
     if task is not None:
         better = next_of_task(task.failure_code) if member.failure_code in VAGUE else None
         return (*chain, _failed_task(task)), following if better is None else replace(better, command=command)
-    if _silent(each) or (each.node is not None and each.node.is_gone):
+    if _is_unreachable(each) or (each.node is not None and each.node.is_gone):
         return (*chain, _node(each)), following
     return chain, following
 
@@ -342,7 +342,7 @@ def _names(operation: Operation, member: Member) -> bool:
 # Links --------------------------------------------------------------------------------------------------------------
 
 
-def _seen_member(each: MemberSnapshot) -> tuple[WhyCause, ...]:
+def _member_cause(each: MemberSnapshot) -> tuple[WhyCause, ...]:
     member = each.member
     held = "; ".join(f"held by {one.get('owner')}: {one.get('reason')}" for one in member.holds[:5])
     text = member.failure_detail or member.blocker or member.health_detail or held
@@ -361,8 +361,8 @@ def _seen_member(each: MemberSnapshot) -> tuple[WhyCause, ...]:
 
 
 def _member_of(facts: WhyFacts, task: Task) -> tuple[WhyCause, ...]:
-    found = next((each for each in facts.seen.members if each.member.id == task.member_id), None)
-    return () if found is None else _seen_member(found)
+    found = next((each for each in facts.snapshot.members if each.member.id == task.member_id), None)
+    return () if found is None else _member_cause(found)
 
 
 def _allocation(allocation: Allocation) -> WhyCause:
@@ -381,18 +381,22 @@ def _allocation(allocation: Allocation) -> WhyCause:
 def _node(each: MemberSnapshot) -> WhyCause:
     node = each.node
     if node is None:
-        raise ValueError("only a member on a node is explained by it")
+        raise ValueError("a member without a node cannot be explained by one")
     if node.is_gone:
-        return WhyCause("node", node.id, node.id, node.status, "it is gone for ever", "node_lost")
+        return WhyCause("node", node.id, node.id, node.status, "it is gone for good", "node_lost")
     since = node.unreachable_since
-    text = "it answers" if since is None else f"it was not heard of since {_moment(since)}"
+    text = "it answers" if since is None else f"its agent has been silent since {_timestamp(since)}"
     return WhyCause("node", node.id, node.id, node.status, text, "node_unreachable" if since else None, since)
 
 
 def _adapter(facts: WhyFacts) -> WhyCause:
-    watch, instance = facts.seen.watch, facts.seen.instance
+    watch, instance = facts.snapshot.watch, facts.snapshot.instance
     held = watch.is_held(facts.now)
-    text = f"{watch.holder} holds the instance" if held else f"nobody holds it; one was last seen: {watch.last_seen()}"
+    text = (
+        f"{watch.holder} holds the instance"
+        if held
+        else f"no adapter holds the instance; one was last seen: {watch.last_seen()}"
+    )
     return WhyCause(
         "adapter",
         instance.service_account_id,
@@ -414,7 +418,7 @@ def _failed_task(task: Task) -> WhyCause:
 
 def _open_task(task: Task) -> WhyCause:
     waits = task.status == TaskState.QUEUED
-    text = f"it waits for the agent of node {task.node_id}" if waits else f"node {task.node_id} is at it"
+    text = f"it waits for the agent of node {task.node_id}" if waits else f"node {task.node_id} is running it"
     if task.progress:
         text += f": {_progress(task.progress)}"
     return WhyCause("task", task.id, task.type, task.status, text, None, task.first_claimed_at or task.created_at)
@@ -425,7 +429,7 @@ def _progress(progress: Mapping[str, Any]) -> str:
     return f"{progress.get('stage') or 'at'} {progress.get('done', 0)}{whole} {progress.get('unit') or ''}".strip()
 
 
-def _silent(each: MemberSnapshot) -> bool:
+def _is_unreachable(each: MemberSnapshot) -> bool:
     return each.node is not None and each.node.unreachable_since is not None and not each.node.is_gone
 
 
@@ -438,9 +442,9 @@ def _lines(lines: Iterable[str] | None) -> tuple[str, ...]:
     return tuple(lines or ())[-LINES_MAX:]
 
 
-def _plainly(state: InstanceState, health: str) -> str:
+def _state_text(state: InstanceState, health: str) -> str:
     return f"it is {state.value}" + (f" and {health}" if state is InstanceState.RUNNING else "")
 
 
-def _moment(moment: datetime) -> str:
+def _timestamp(moment: datetime) -> str:
     return moment.isoformat(timespec="seconds")

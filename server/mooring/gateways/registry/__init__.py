@@ -1,1 +1,1 @@
-"""Registries and other places where artifacts lie."""
+"""Registries and other sources of artifacts."""

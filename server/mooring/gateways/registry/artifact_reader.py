@@ -1,13 +1,13 @@
-"""One reader for every artifact, whatever it is and wherever it lies.
+"""The reader for all artifacts, of any kind and from any source.
 
-A place is read within the reach of the source that allows it: a tenant's source, and a platform's that does not say
-otherwise, reach the public internet alone; a platform's source that reaches private networks is dialled wherever its
-host is. The platform's own registry is read with tokens that the platform issues to itself, and its repositories
-begin with the place that they belong to, so that nobody registers another's.
+A location is read within the limits of the source that allows it: a source of a tenant, and by default a source of the
+platform, reaches only the public internet; a source of the platform with `reaches_private` may be in any network. The
+platform's own registry is read with tokens that the platform issues to itself; its repositories begin with the place
+that they belong to, so nobody can register those of another place.
 
-There are two ways of reading. A question (is the digest there, what do its manifests say, who signed it) has so long
-and no longer, since somebody waits for the answer. The bytes themselves, which may be hundreds of gigabytes, are read
-by a check: that has as long as bytes come, and ends when none do.
+There are two ways to read. A query (does the source have the digest, what do its manifests say, who signed it) has a
+fixed time limit, because a caller waits for the answer. The bytes themselves, which may be hundreds of gigabytes, are
+read by a check, which may take as long as bytes keep arriving.
 """
 
 import asyncio
@@ -38,13 +38,13 @@ PLATFORM_NAMESPACE: Final = "platform"
 ATTEMPTS_MIDWAY: Final = 12
 ANSWER_SECONDS_MAX: Final = 30.0
 UNSTATED: Final = frozenset({Code.REGISTRY_AUTH_REFUSED, Code.SOURCE_MALFORMED})
-"""How a source may take the question for a size: an address that was signed for reading answers nothing else."""
+"""Refusals of a size query that are not fatal: a URL that is signed for reading accepts no other request."""
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class HashedBytes:
-    """Bytes that were found at a source, hashed."""
+    """The digest and the size of bytes that were read from a source."""
 
     digest: str
     size_bytes: int
@@ -53,25 +53,25 @@ class HashedBytes:
 
 @dataclass(frozen=True, slots=True)
 class StatedContent:
-    """What a source says of a digest before its bytes are read."""
+    """What a source claims about a digest before its bytes are read."""
 
     media_type: str
     size_bytes: int | None
-    is_hashed: bool = False  # the size follows from manifests that were hashed; else the source may say anything
+    is_hashed: bool = False  # True if the size is proven by hashed manifests; otherwise it is only a claim
 
 
 class ByteCounter:
-    """How many bytes were read: the sink of a check."""
+    """Counts the bytes that a check reads."""
 
     def __init__(self) -> None:
         self.bytes_done = 0
 
     async def take(self, chunk: bytes) -> None:
-        """Count what came; nothing is kept."""
+        """Count a chunk; its content is not kept."""
         self.bytes_done += len(chunk)
 
-    async def told(self, bytes_done: int) -> None:
-        """Take over what somebody else counted."""
+    async def update(self, bytes_done: int) -> None:
+        """Set the count from another counter."""
         self.bytes_done = bytes_done
 
 
@@ -84,12 +84,12 @@ class OwnRegistry:
 
     @property
     def authority(self) -> str:
-        """Its host and port, as they stand in a location."""
+        """Its host and port, as they appear in a location."""
         return read_url(self.url, "registry").authority
 
 
 class ArtifactReader:
-    """Reads artifacts from where they lie."""
+    """Reads artifacts from their sources."""
 
     def __init__(self, settings: Settings, public: Dialer, inside: Dialer, own: OwnRegistry | None = None) -> None:
         self._public = public
@@ -118,7 +118,7 @@ class ArtifactReader:
         )
 
     def is_own(self, location: Location) -> bool:
-        """Whether the place is in the platform's own registry."""
+        """Whether the location is in the platform's own registry."""
         return (
             self.own is not None
             and location.source_type is SourceType.OCI
@@ -128,51 +128,51 @@ class ArtifactReader:
     async def look(
         self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None
     ) -> HashedBytes:
-        """Find the bytes of a digest: an image's manifests, or every byte of a blob; a Refusal when they are not it."""
-        return await self._bounded(
-            self._look(kind, location, digest, (source, self._patience, ByteCounter().take)), location
-        )
+        """Read and hash an image's manifests, or every byte of a blob; a Refusal when the digest does not match."""
+        work = self._look(kind, location, digest, source, patience=self._patience, sink=ByteCounter().take)
+        return await self._bounded(work, location)
 
     async def state(
         self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None
     ) -> StatedContent:
-        """What the source says of a digest; a Refusal when it says that it does not have it."""
+        """What the source claims about a digest; a Refusal when it does not have it."""
         return await self._bounded(self._state(kind, location, digest, source), location)
 
     async def read(
         self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None, tally: ByteCounter
     ) -> HashedBytes:
-        """As `look`, however many bytes there are, as long as they come."""
-        return await self._look(kind, location, digest, (source, self._patience_of_checks, tally.take))
+        """Like `look`, but without a time limit as long as bytes keep arriving."""
+        return await self._look(kind, location, digest, source, patience=self._patience_of_checks, sink=tally.take)
 
     async def content(
         self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None, limit_bytes: int
     ) -> bytes:
-        """The bytes of a small blob, hashed; a Refusal when they are not it, or more than so many."""
-        kept = bytearray()
+        """The bytes of a small blob; a Refusal when the digest does not match, or beyond `limit_bytes`."""
+        content = bytearray()
 
-        async def keep(chunk: bytes) -> None:
-            if len(kept) + len(chunk) > limit_bytes:
-                raise too_large(_host(location), len(kept) + len(chunk), limit_bytes)
-            kept.extend(chunk)
+        async def collect(chunk: bytes) -> None:
+            if len(content) + len(chunk) > limit_bytes:
+                raise too_large(_host(location), len(content) + len(chunk), limit_bytes)
+            content.extend(chunk)
 
-        await self._bounded(self._look(kind, location, digest, (source, self._patience, keep)), location)
-        return bytes(kept)
+        work = self._look(kind, location, digest, source, patience=self._patience, sink=collect)
+        await self._bounded(work, location)
+        return bytes(content)
 
     async def signatures(
         self, location: Location, digest: str, source: ArtifactSource | None, keys: Sequence[TrustedKey], now: datetime
     ) -> CosignVerdict:
-        """All signatures of a digest beside it in its registry."""
+        """All signatures of a digest in its registry."""
         client, repository = self._registry(location, source, self._patience)
         return await self._bounded(cosign.verify(client, repository, digest, keys, now=now), location)
 
     async def smoke(
         self, location: Location, digest: str, source: ArtifactSource | None, tally: ByteCounter
     ) -> SmokeResult:
-        """The smoke check of what lies in a registry, as long as bytes come."""
+        """The smoke check of content in a registry; without a time limit as long as bytes keep arriving."""
         client, repository = self._registry(location, source, self._patience_of_checks)
         limits = SmokeLimits(total_bytes=self._limit_bytes)
-        return await smoke(client, repository, digest, limits=limits, progress=tally.told)
+        return await smoke(client, repository, digest, limits=limits, progress=tally.update)
 
     async def _state(
         self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None
@@ -204,9 +204,11 @@ class ArtifactReader:
         kind: ArtifactKind,
         location: Location,
         digest: str,
-        how: tuple[ArtifactSource | None, SourceTimeouts, Sink],
+        source: ArtifactSource | None,
+        *,
+        patience: SourceTimeouts,
+        sink: Sink,
     ) -> HashedBytes:
-        source, patience, sink = how
         if location.source_type is not SourceType.OCI:
             reader = BlobSource(replace(self._blobs, patience=patience), self._dialer(source))
             received = await reader.read(read_place(location.text), sink, digest=digest)
@@ -226,25 +228,25 @@ class ArtifactReader:
 
     @staticmethod
     async def _descriptor(client: RegistryClient, repository: str, digest: str) -> BlobDescriptor:
-        """Of a blob that no manifest names."""
+        """The descriptor of a blob without a manifest."""
         size = await client.blob_size(repository, digest)
         if size is None:
             raise not_found(client.host, digest)
         return BlobDescriptor(media_type=BLOB_MEDIA_TYPE, digest=digest, size=size)
 
     async def _size(self, client: RegistryClient, repository: str, manifest: ImageManifest) -> int:
-        """All bytes that a digest stands for, as its manifests state them."""
+        """The total size of a digest's content, according to its manifests."""
         if not manifest.is_index:
             parts = (*manifest.layers, *(() if manifest.config is None else (manifest.config,)))
             sizes: list[int] = [part.size for part in parts]
             return len(manifest.raw) + sum(sizes)
         if len(manifest.manifests) > IMAGES_MAX:
-            raise Refusal(Code.SOURCE_TOO_LARGE, f"an index of at most {IMAGES_MAX} images is taken")
+            raise Refusal(Code.SOURCE_TOO_LARGE, f"an index may have at most {IMAGES_MAX} images")
         total = len(manifest.raw)
         for each in manifest.manifests:
             part = await client.manifest(repository, each.digest)
             if part.is_index:
-                raise Refusal(Code.SOURCE_MALFORMED, "an index inside of an index is not taken")
+                raise Refusal(Code.SOURCE_MALFORMED, "an index inside of an index is not supported")
             total += await self._size(client, repository, part)
         return total
 
@@ -264,7 +266,7 @@ class ArtifactReader:
         return self._inside if private else self._public
 
     async def _bounded(self, work: Awaitable[T], location: Location) -> T:
-        """The result of the work, which has so long and no longer."""
+        """The result of the work; a Refusal when it exceeds the time limit."""
         try:
             async with asyncio.timeout(self._seconds) as limit:
                 return await work
@@ -275,12 +277,12 @@ class ArtifactReader:
 
 
 def _host(location: Location) -> str:
-    """Who is meant in messages."""
+    """The host to name in messages."""
     return location.rest.partition("/")[0] if location.source_type is not SourceType.FILE else "file"
 
 
 def namespace(tenant_id: str | None, project_id: str | None) -> str:
-    """How the repositories of a place begin in the platform's own registry."""
+    """The prefix of a place's repositories in the platform's own registry."""
     if tenant_id is None:
         return PLATFORM_NAMESPACE
     return tenant_id if project_id is None else f"{tenant_id}/{project_id}"

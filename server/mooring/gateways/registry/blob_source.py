@@ -1,13 +1,12 @@
-"""Reading a blob (weights, a dataset, a script) from where it lies: https, s3, huggingface, or a file.
+"""Reading of blobs (weights, a dataset, a script) from https, s3, huggingface, or a file.
 
-A place is data, and all four kinds come down to one of two ways of reading. Three are an https address: given, or put
-together from bucket and key, or from repository, commit and file. No SDK is used: an object is public, or its address
-was signed by whoever may read it. The fourth is a file below the one directory that the platform opens for this; it is
-reached one name at a time, without following a symbolic link anywhere, so that nothing outside can be reached however
-the directory is changed meanwhile.
+All four kinds are read in one of two ways. Three are an https URL: given, or built from bucket and key, or from
+repository, commit and file. No SDK is used: an object is public, or its URL was signed by somebody who may read it. The
+fourth is a file below the one directory that the platform allows for this. It is opened one path component at a time,
+without following symbolic links, so that nothing outside can be reached even if the directory changes in the meantime.
 
-Every byte is hashed on its way into the sink, within the bounds of `SourceReader`. What a place is called does not
-matter for what it holds: the digest does.
+Every byte is hashed on its way into the sink, within the limits of `SourceReader`. Only the digest, and never the name,
+determines what the content is.
 """
 
 import asyncio
@@ -59,14 +58,14 @@ _COLLECTIONS: Final = {"model": "", "dataset": "datasets/", "space": "spaces/"}
 
 @dataclass(frozen=True, slots=True)
 class HttpsPlace:
-    """An address; its query may hold a signature, so it is not shown."""
+    """A URL; its query may contain a signature, so `repr` hides it."""
 
     url: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class S3Place:
-    """An object of a bucket, by the path form of its address."""
+    """An object in a bucket, read by a path-style URL."""
 
     bucket: str
     key: str
@@ -74,7 +73,7 @@ class S3Place:
 
 @dataclass(frozen=True, slots=True)
 class HuggingFacePlace:
-    """A file of a repository at one commit; a branch is a label and names nothing."""
+    """A file of a repository at one commit; branches are not accepted, because they move."""
 
     repository: str
     commit: str
@@ -94,7 +93,7 @@ BlobPlace = HttpsPlace | S3Place | HuggingFacePlace | FilePlace
 
 @dataclass(frozen=True, slots=True)
 class BlobSourceSettings:
-    """What the platform configures; an endpoint or a directory that is empty is not offered."""
+    """The configuration of the platform; an empty endpoint or directory disables that kind."""
 
     s3_endpoint: str = ""
     huggingface_endpoint: str = ""
@@ -114,7 +113,7 @@ class BlobSource:
         )
 
     def address(self, place: HttpsPlace | S3Place | HuggingFacePlace) -> str:
-        """The address that is read for a place."""
+        """The URL to read for a place."""
         if isinstance(place, HttpsPlace):
             return read_url(place.url).url
         if isinstance(place, S3Place):
@@ -122,7 +121,7 @@ class BlobSource:
         return self._huggingface(place)
 
     async def size(self, place: BlobPlace) -> int | None:
-        """The size that the place states, if it does; refused when there is nothing."""
+        """The size that the source announces, None if it does not; a Refusal when the blob does not exist."""
         if isinstance(place, FilePlace):
             return await asyncio.to_thread(self._file_size, place)
         url = self.address(place)
@@ -134,7 +133,7 @@ class BlobSource:
     async def read(
         self, place: BlobPlace, sink: Sink | None = None, *, digest: str | None = None, size_bytes: int | None = None
     ) -> ReceivedBody:
-        """Pour a blob into the sink, hashed; refused unless it is what digest and size say, where they are given."""
+        """Stream a blob into the sink and hash it; a Refusal when a given digest or size does not match."""
         if digest is not None:
             digest_name(digest)
         if isinstance(place, FilePlace):
@@ -198,7 +197,7 @@ class BlobSource:
             return os.fstat(file.fileno()).st_size
 
     def _opened(self, place: FilePlace) -> io.FileIO:
-        """The file, opened one name at a time from the configured directory on, no symbolic link followed."""
+        """Open the file one path component at a time from the configured directory; no symbolic link is followed."""
         if not self._settings.file_directory:
             raise _not_offered("file")
         *parents, name = _parts(place.path)
@@ -212,14 +211,14 @@ class BlobSource:
                 further = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
                 os.close(here)
                 here = further
-            # Not blocking: to open a pipe would otherwise wait for its other end.
+            # Non-blocking, because opening a pipe would otherwise wait for its other end.
             found = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=here)
         except FileNotFoundError as error:
             raise not_found(FILE_HOST, place.path) from error
         except PermissionError as error:
             raise auth_refused(FILE_HOST, "the platform may not read it") from error
         except OSError as error:
-            raise _path_refused("it leads through something that is no directory, or is a symbolic link") from error
+            raise _path_refused("a part of it is not a directory, or is a symbolic link") from error
         finally:
             os.close(here)
         about = os.fstat(found)
@@ -227,12 +226,12 @@ class BlobSource:
             return io.FileIO(found)
         os.close(found)
         if not stat.S_ISREG(about.st_mode):
-            raise _path_refused("it is no plain file")
+            raise _path_refused("it is not a regular file")
         raise too_large(FILE_HOST, about.st_size, self._settings.limit_bytes)
 
 
 async def _finished(work: Callable[[A], T], argument: A) -> T:
-    """The result of blocking work in a thread; also when cancelled, the thread is never left with an open file."""
+    """The result of blocking work in a thread; even when cancelled, the thread never leaves a file open."""
     running = asyncio.ensure_future(asyncio.to_thread(work, argument))
     try:
         return await asyncio.shield(running)
@@ -245,7 +244,7 @@ async def _finished(work: Callable[[A], T], argument: A) -> T:
 
 
 def read_place(text: str) -> BlobPlace:
-    """A place by its address: `https://…`, `s3://bucket/key`, `hf://[datasets/]owner/name@commit/file`, `file:path`."""
+    """Parse a place: `https://…`, `s3://bucket/key`, `hf://[datasets/]owner/name@commit/file` or `file:path`."""
     scheme, _, rest = text.partition(":")
     scheme = scheme.lower()
     if scheme == "https":
@@ -268,21 +267,21 @@ def _huggingface_place(rest: str) -> HuggingFacePlace:
 
 
 def _parts(path: str) -> list[str]:
-    """The names of a path below the directory; what is absolute or goes up is refused, not repaired."""
+    """The components of a path below the directory; an absolute path or one with `..` is refused, not corrected."""
     if not _is_plain(path):
-        raise _path_refused("a path below the directory is taken, such as weights/model.bin")
+        raise _path_refused("it must be a path below the directory, such as weights/model.bin")
     return path.split("/")
 
 
 def _quoted(path: str, where: str) -> str:
-    """A path as part of an address, each name by itself, so that none can go up or end the path."""
+    """A path as part of a URL, quoted by component, so that none can go up or end the path."""
     if not _is_plain(path):
         raise invalid(where, f"a path of at most {PATH_LENGTH_MAX} characters without empty names, . or ..")
     return "/".join(quote(part, safe="") for part in path.split("/"))
 
 
 def _is_plain(path: str) -> bool:
-    """Whether a path is made of names alone."""
+    """Whether a path has only plain names: none empty, `.` or `..`."""
     if len(path) > PATH_LENGTH_MAX or not all(character.isprintable() for character in path):
         return False
     return all(part not in ("", ".", "..") for part in path.split("/"))

@@ -1,10 +1,10 @@
-"""Looking into a layer while it passes: unpacked, hashed and walked through, in memory that does not grow with it.
+"""Inspection of a layer while it is streamed: it is unpacked, hashed and walked in constant memory.
 
-A layer is a tar archive, mostly compressed. A few kilobytes of gzip can unpack to terabytes, and a tar header can claim
-a name of gigabytes; so unpacking goes in small steps with a bound on the whole and on its ratio to what was sent, and
-names longer than a bound end the walk. What is kept of the archive is what the smoke check asks for: which executable
-files there are, by the hash of their path, and where symbolic links point. Compression that is not known here is not
-looked into, and then nothing is claimed.
+A layer is a tar archive, usually compressed. A few kilobytes of gzip can unpack to terabytes, and a tar header can
+claim a name of gigabytes. So a layer is unpacked in small steps, with a limit on the total and on its ratio to the
+compressed size, and a name above a limit ends the walk. Only what the smoke check needs is kept of the archive: the
+executable files, by the hash of their paths, and the targets of symbolic links. A layer with an unknown compression is
+not inspected, and then nothing is claimed about it.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from mooring.core.kernel.errors import Code, Refusal
 STEP_BYTES: Final = 262_144
 EXPANDED_BYTES_MAX: Final = 128 * 1024**3
 RATIO_MAX: Final = 200
-RATIO_FREE_BYTES: Final = 64 * 1_048_576  # small content may compress as well as it likes
+RATIO_FREE_BYTES: Final = 64 * 1_048_576  # small content may have any ratio
 NAME_BYTES_MAX: Final = 65_536
 PAX_BYTES_MAX: Final = 1_048_576
 PATHS_MAX: Final = 500_000
@@ -46,26 +46,26 @@ def packing_of(media_type: str) -> Packing:
 
 @dataclass(frozen=True, slots=True)
 class ExpansionLimits:
-    """How far content may unpack."""
+    """How much content may expand when it is unpacked."""
 
     total_bytes: int = EXPANDED_BYTES_MAX
     ratio: int = RATIO_MAX
     free_bytes: int = RATIO_FREE_BYTES
 
     def exceeded(self, packed: int, expanded: int) -> bool:
-        """Whether so much unpacked content of so much packed is too much."""
+        """Whether this many unpacked bytes from this many packed ones are too many."""
         return expanded > self.total_bytes or (expanded > self.free_bytes and expanded > self.ratio * packed)
 
 
 class LayerMalformed(Exception):
-    """The layer is not what its media type says."""
+    """The layer does not have the format of its media type."""
 
 
 class FileTree:
-    """What is known of the files of an image, over all of its layers.
+    """What is known about the files of an image, over all of its layers.
 
-    A file that a higher layer removes stays known: for a smoke check, calling a missing file present is the lesser
-    mistake than calling a present one missing.
+    A file that a higher layer removes stays in the tree: for a smoke check, it is better to call a missing file present
+    than to call a present one missing.
     """
 
     def __init__(self, paths_max: int = PATHS_MAX) -> None:
@@ -75,17 +75,17 @@ class FileTree:
         self.is_whole = True
 
     def file(self, name: str, mode: int) -> None:
-        """Take note of a file."""
+        """Record a file."""
         if mode & 0o111 and self._has_room():
             self._executable.add(hash(_clean(name)))
 
     def link(self, name: str, target: str) -> None:
-        """Take note of a symbolic link."""
+        """Record a symbolic link."""
         if self._has_room():
             self._links[_clean(name)] = target
 
     def has_executable(self, path: str) -> bool:
-        """Whether an executable file is at this path, symbolic links followed."""
+        """Whether there is an executable file at this path, after following symbolic links."""
         left = [part for part in path.split("/") if part not in ("", ".")]
         here = "/"
         followed = 0
@@ -113,7 +113,7 @@ class FileTree:
 
 
 class LayerInspector:
-    """Takes a layer chunk by chunk."""
+    """Inspects a layer chunk by chunk."""
 
     def __init__(self, packing: Packing, tree: FileTree, limits: ExpansionLimits | None = None) -> None:
         self._limits = limits or ExpansionLimits()
@@ -124,14 +124,14 @@ class LayerInspector:
         self.expanded_bytes = 0
 
     def feed(self, chunk: bytes) -> None:
-        """Take the next chunk as it was sent."""
+        """Process the next chunk of the packed layer."""
         self._packed += len(chunk)
         if self._gzip is None:
             self._take(chunk)
             return
         left = chunk
         while left:
-            if self._gzip.eof:  # a further member follows
+            if self._gzip.eof:  # another gzip member follows
                 self._gzip = zlib.decompressobj(_GZIP)
             try:
                 self._take(self._gzip.decompress(left, STEP_BYTES))
@@ -161,7 +161,7 @@ class LayerInspector:
 
 
 class _TarWalk:
-    """Reads the headers of a tar archive as it passes; contents are skipped."""
+    """Reads the headers of a streamed tar archive and skips the contents."""
 
     def __init__(self, tree: FileTree) -> None:
         self._tree = tree
@@ -216,8 +216,8 @@ class _TarWalk:
             return
         self._skip = 0 if kind in _WITHOUT_CONTENT else size + padding
         if kind in (b"g", b"S"):
-            # A global header names no file. A sparse file may bring further headers that only its own reader knows,
-            # so what follows it is not understood any more.
+            # A global header names no file. A sparse file may have more headers that only its own reader understands,
+            # so everything after it is unknown.
             self._ended = kind == b"S"
             self._tree.is_whole = self._tree.is_whole and not self._ended
             return

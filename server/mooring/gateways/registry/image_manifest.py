@@ -1,11 +1,11 @@
-"""Manifests, indexes and descriptors as a registry has them: read strictly, bounded, from bytes that were hashed.
+"""Manifests, indexes and descriptors of a registry: parsed strictly and with limits, from bytes that were hashed.
 
-A manifest is whatever its digest names, so the bytes are kept beside what was read from them. Known are the image
-manifest and the image index of OCI and their two Docker forms; the first Docker schema carries no config and is not
-taken. A document that could be read as either (with layers and manifests) is refused, and so is one whose own media
-type and the answer's disagree: another program could take it for the other kind.
+The digest of a manifest covers its exact bytes, so these are kept together with the parsed form. Supported are the
+image manifest and the image index of OCI and their two Docker forms; Docker's schema 1 has no config and is not
+supported. A document that could be read as both kinds (with layers and manifests) is refused, and so is one whose own
+media type differs from that of the answer: another program could interpret it as the other kind.
 
-Names, tags and digests become parts of an address, so each is checked here before that.
+Names, tags and digests become parts of URLs, so they are validated here first.
 """
 
 import hashlib
@@ -48,7 +48,7 @@ Annotations = Annotated[dict[Text, Annotated[str, msgspec.Meta(max_length=65_536
 
 
 class ManifestMalformed(Exception):
-    """The document is not one that is taken; the message says why."""
+    """The document is not a supported manifest; the message says why."""
 
 
 class ImagePlatform(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,7 +78,7 @@ Descriptors = Annotated[list[BlobDescriptor], msgspec.Meta(max_length=ENTRIES_MA
 
 
 class _Document(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The fields of both kinds; what else stands in a document is skipped."""
+    """The fields of both kinds; other fields of a document are ignored."""
 
     schema_version: int
     media_type: Text | None = None
@@ -92,7 +92,7 @@ class _Document(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class ImageManifest:
-    """An image, an index, or another artifact, with the very bytes that its digest names."""
+    """An image, an index, or another artifact, with the exact bytes that its digest covers."""
 
     digest: str
     raw: bytes
@@ -110,7 +110,7 @@ class ImageManifest:
 
     @property
     def is_image(self) -> bool:
-        """Whether it is something to run: its config is an image's."""
+        """Whether it can run: its config is that of an image."""
         return self.config is not None and self.config.media_type in CONFIG_TYPES
 
     @property
@@ -125,23 +125,23 @@ _DECODER: Final = msgspec.json.Decoder(_Document)
 
 
 def read_manifest(raw: bytes, content_type: str | None = None, digest: str | None = None) -> ImageManifest:
-    """The manifest in these bytes; the digest, where one is given, was checked by whoever read them."""
+    """Parse a manifest; a given digest was already checked by the caller."""
     try:
         document = _DECODER.decode(raw)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise ManifestMalformed(f"no manifest: {error}") from error
+        raise ManifestMalformed(f"not a manifest: {error}") from error
     announced = (content_type or "").partition(";")[0].strip().lower()
     known = announced if announced in (*MANIFEST_TYPES, *INDEX_TYPES) else None
     media_type = document.media_type or known or (OCI_MANIFEST if document.manifests is None else OCI_INDEX)
     if document.schema_version != 2 or media_type not in (*MANIFEST_TYPES, *INDEX_TYPES):
-        raise ManifestMalformed(f"a manifest of a kind that is not taken ({media_type})")
+        raise ManifestMalformed(f"a manifest of an unsupported kind ({media_type})")
     if known is not None and known != media_type:
         raise ManifestMalformed(f"a manifest that calls itself {media_type} and is sent as {known}")
     is_index = media_type in INDEX_TYPES
     if is_index and (document.manifests is None or document.layers is not None or document.config is not None):
-        raise ManifestMalformed("an index without manifests, or with layers besides")
+        raise ManifestMalformed("an index without manifests, or with additional layers")
     if not is_index and (document.config is None or document.layers is None or document.manifests is not None):
-        raise ManifestMalformed("an image manifest without config or layers, or with manifests besides")
+        raise ManifestMalformed("an image manifest without config or layers, or with additional manifests")
     return ImageManifest(
         digest=digest or digest_of(raw),
         raw=raw,
@@ -160,7 +160,7 @@ def digest_of(content: bytes) -> str:
 
 
 def is_digest(text: str) -> bool:
-    """Whether a text is a digest in its one canonical form."""
+    """Whether a text is a digest in its canonical form."""
     return _DIGEST.fullmatch(text) is not None
 
 
@@ -186,6 +186,6 @@ def digest_name(text: str, path: str = "digest") -> str:
 
 
 def fallback_tag(digest: str) -> str:
-    """The tag under which a registry without the referrers API keeps the list of what refers to a digest."""
+    """The tag under which a registry without the referrers API stores the referrers of a digest."""
     algorithm, _, encoded = digest_name(digest).partition(":")
     return f"{algorithm}-{encoded[:64]}"

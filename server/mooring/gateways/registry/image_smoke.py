@@ -1,12 +1,12 @@
-"""The smoke check of an artifact: everything is there, is what it says it is, and could be started.
+"""The smoke check of an artifact: it is complete, matches its digests, and could be started.
 
-Every layer is fetched and hashed, unpacked on the way and compared with the config, which says what the unpacked layers
-must be. Then the image must name an operating system and an architecture that are taken, and a program to start that is
-an executable file in it. Of an index every platform is checked. A payload that is no image (weights, scripts) has its
-content fetched and hashed and nothing else. Nothing is kept: memory is bounded whatever the size.
+Every layer is fetched, hashed and unpacked, and the unpacked digest is compared with the config. The image must name a
+supported operating system and architecture, and a program to start that is an executable file in it. For an index,
+every platform is checked. The content of other payloads (weights, scripts) is only fetched and hashed. Nothing is
+stored, and memory is bounded for any size.
 
-What is wrong with the content makes a check fail, with the code of its refusal; when the registry cannot be asked, the
-refusal goes up instead, since that says nothing about the artifact.
+Wrong content makes a check fail with the code of its refusal. When the registry does not answer, the refusal is raised
+instead, because it says nothing about the artifact.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ Progress = Callable[[int], Awaitable[None]]
 
 
 class SmokeOutcome(StrEnum):
-    """What came of a check."""
+    """The result of one check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -62,7 +62,7 @@ class SmokeCheck:
     """One check, and what it found."""
 
     name: str  # manifest, config, layers, platform, entry_point
-    subject: str  # the digest that was looked at
+    subject: str  # the digest that was checked
     outcome: SmokeOutcome
     detail: str
     code: Code | None = None
@@ -70,7 +70,7 @@ class SmokeCheck:
 
 @dataclass(frozen=True, slots=True)
 class SmokeLimits:
-    """How much is read, and what an image may be for."""
+    """How much may be read, and which platforms are supported."""
 
     total_bytes: int = TOTAL_BYTES_MAX
     expansion: ExpansionLimits = field(default_factory=ExpansionLimits)
@@ -80,7 +80,7 @@ class SmokeLimits:
 
 @dataclass(frozen=True, slots=True)
 class SmokeResult:
-    """What a smoke check found, as plain data."""
+    """The results of a smoke check as plain data."""
 
     digest: str
     platforms: tuple[str, ...]
@@ -94,7 +94,7 @@ class SmokeResult:
         return all(check.outcome is not SmokeOutcome.FAILED for check in self.checks)
 
     def refusal(self) -> Refusal | None:
-        """Why the artifact is not staged; content that is not what it says has a code of its own."""
+        """Why the artifact cannot be staged, None if it can; a mismatch of content has its own code."""
         failed = [check for check in self.checks if check.outcome is SmokeOutcome.FAILED]
         if not failed:
             return None
@@ -114,7 +114,7 @@ async def smoke(
     command: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> SmokeResult:
-    """Check an artifact; `command` is what is started instead of the image's own, `progress` is told the bytes read."""
+    """Check an artifact; `command` overrides the image's own, and `progress` gets the number of bytes read."""
     inspection = _Inspection(registry, repository, limits or SmokeLimits(), tuple(command), progress)
     await inspection.artifact(digest)
     return SmokeResult(
@@ -147,7 +147,7 @@ class _Config(msgspec.Struct):
 
 @dataclass(slots=True)
 class _Inspection:
-    """One smoke check on its way."""
+    """One running smoke check."""
 
     registry: Registry
     repository: str
@@ -163,7 +163,7 @@ class _Inspection:
         self.checks.append(SmokeCheck(name, subject, outcome, detail, code))
 
     def refused(self, name: str, subject: str, refusal: Refusal) -> None:
-        """A check that failed by what the registry has; anything else is no result."""
+        """Record a failure that is caused by the content; raise any other refusal, because it is not a result."""
         if refusal.code not in OF_CONTENT:
             raise refusal
         self.note(name, subject, SmokeOutcome.FAILED, refusal.detail, refusal.code)
@@ -177,7 +177,7 @@ class _Inspection:
             return
         images = [each for each in manifest.manifests if each.platform is None or each.platform.os != "unknown"]
         if not 1 <= len(images) <= PLATFORMS_MAX:
-            self.note("manifest", digest, SmokeOutcome.FAILED, f"an index of 1 to {PLATFORMS_MAX} images is taken")
+            self.note("manifest", digest, SmokeOutcome.FAILED, f"an index must have 1 to {PLATFORMS_MAX} images")
             return
         for each in images:
             image = await self._manifest(each.digest)
@@ -202,7 +202,7 @@ class _Inspection:
                 "layers",
                 manifest.digest,
                 SmokeOutcome.FAILED,
-                f"the layers have {announced} bytes, and at most {self.limits.total_bytes} are taken",
+                f"the layers have {announced} bytes, and the limit is {self.limits.total_bytes}",
                 Code.SOURCE_TOO_LARGE,
             )
             return
@@ -218,7 +218,7 @@ class _Inspection:
             self._entry_point(manifest, config, tree)
 
     async def _payload(self, manifest: ImageManifest) -> None:
-        """What is no image has content, and that is all that can be said."""
+        """Of a payload that is not an image, only the content can be checked."""
         contents = (*manifest.layers, manifest.config) if manifest.config is not None else manifest.layers
         for content in contents:
             try:
@@ -279,7 +279,7 @@ class _Inspection:
         return True
 
     async def _layer(self, layer: BlobDescriptor, tree: FileTree) -> str | None:
-        """The digest of the unpacked layer, or none when it could not be looked into."""
+        """The digest of the unpacked layer; None when it could not be unpacked."""
         packing = packing_of(layer.media_type)
         if packing is Packing.UNKNOWN:
             tree.is_whole = False
@@ -295,12 +295,12 @@ class _Inspection:
     def _counted(
         self, inspector: LayerInspector | None, malformed: list[LayerMalformed] | None = None
     ) -> Callable[[bytes], Awaitable[None]]:
-        """Counts, and unpacks until something cannot be: only all of the bytes tell whether somebody changed them."""
+        """A sink that counts, and unpacks until an error; it still reads all bytes, because the hash needs them."""
 
         async def take(chunk: bytes) -> None:
             self.size_bytes += len(chunk)
             if inspector is not None and not malformed:
-                # A small chunk may unpack to a large one, and others wait for this loop.
+                # A small chunk may unpack to a large one, and this must not block the event loop.
                 try:
                     await asyncio.to_thread(inspector.feed, chunk)
                 except LayerMalformed as error:
@@ -316,25 +316,27 @@ class _Inspection:
         process = config.config or _Process()
         words = self.command or (*(process.entrypoint or ()), *(process.command or ()))
         if not words or not words[0]:
-            self.note("entry_point", manifest.digest, SmokeOutcome.FAILED, "it says no program to start")
+            self.note("entry_point", manifest.digest, SmokeOutcome.FAILED, "it does not name a program to start")
             return
         if any(tree.has_executable(path) for path in _places(words[0], process)):
             self.note("entry_point", manifest.digest, SmokeOutcome.PASSED, words[0])
         elif tree.is_whole:
-            self.note("entry_point", manifest.digest, SmokeOutcome.FAILED, f"{words[0]} is no executable file in it")
+            self.note(
+                "entry_point", manifest.digest, SmokeOutcome.FAILED, f"{words[0]} is not an executable file in it"
+            )
         else:
             self.note("entry_point", manifest.digest, SmokeOutcome.UNKNOWN, f"{words[0]}: not every layer was unpacked")
 
 
 def _of_layer(refusal: Refusal) -> Refusal:
-    """Another layer than the manifest names is its own kind of mismatch: the manifest itself is what it says."""
+    """A wrong layer has its own code, because the manifest itself matches its digest."""
     if refusal.code is not Code.DIGEST_MISMATCH:
         return refusal
     return Refusal(Code.LAYER_MISMATCH, refusal.detail, refusal.details)
 
 
 def _places(program: str, process: _Process) -> list[str]:
-    """Where a program is looked for when it is started."""
+    """The paths where a program is searched when it is started."""
     if "/" in program:
         return [posixpath.join(process.directory or "/", program)]
     stated = [each.partition("=")[2] for each in process.environment or () if each.startswith("PATH=")]

@@ -1,9 +1,9 @@
-"""How a registry is convinced: a password, a token that it sends us to fetch, or a token that we issue ourselves.
+"""Authentication at a registry: by a password, by a token from its token service, or by a token that we issue.
 
 Credentials are sent only after the registry has asked for them, and only to the registry's own origin. A registry may
-answer with the address of a token service; it is used when it is the registry's own origin or one that is allowed by
-name, never over plain http unless the registry is. What is asked for there is what this call needs and not what the
-registry suggests, so that a registry cannot have a wider token made out. Redirects of a token service are not followed.
+name a token service; it is used only if it is the registry's own origin or an explicitly allowed host, and never over
+plain http unless the registry uses it too. The requested scope is what this call needs and not what the registry
+suggests, so that a registry cannot obtain a wider token. Redirects of a token service are not followed.
 """
 
 import base64
@@ -31,7 +31,7 @@ from mooring.gateways.registry.source_stream import (
 
 CHALLENGE_LENGTH_MAX: Final = 8_192
 TOKEN_LENGTH_MAX: Final = 16_384
-SCOPES_MAX: Final = 1_024  # tokens that are remembered
+SCOPES_MAX: Final = 1_024  # cached tokens
 LIFETIME_SECONDS_DEFAULT: Final = 60
 EARLY_SECONDS: Final = 10.0  # a token is not used in its last seconds
 _TOKEN: Final = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
@@ -43,7 +43,7 @@ _PART: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class RegistryPassword:
-    """A name and a password: sent as they are to a registry with basic authentication, or to its token service."""
+    """A name and a password, sent by basic authentication to a registry or to its token service."""
 
     username: str
     password: str = field(repr=False)
@@ -68,7 +68,7 @@ Credentials = RegistryPassword | TokenSource
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What a registry asks for."""
+    """A challenge of a registry."""
 
     scheme: str
     parameters: dict[str, str]
@@ -101,14 +101,14 @@ class RegistryAuthorizer:
         self._known: dict[str, tuple[str, float]] = {}
 
     async def current(self, scope: str) -> str | None:
-        """What is known to be taken; our own tokens are always at hand."""
+        """The header that is known to work, None if there is none; our own tokens are always available."""
         if self._credentials is not None and not isinstance(self._credentials, RegistryPassword):
             return self._own_token(self._credentials, scope)
         header, until = self._known.get(scope, ("", 0.0))
         return header if self._clock() < until else None
 
     async def answer(self, scope: str, challenge: str | None) -> str:
-        """What to send after a refusal; a Refusal when there is nothing, or nobody to send it to."""
+        """The header to send after a 401; a Refusal when there are no credentials, or no allowed host for them."""
         self._known.pop(scope, None)
         if self._credentials is not None and not isinstance(self._credentials, RegistryPassword):
             raise auth_refused(self._origin.authority, "the token that the platform issued is not accepted")
@@ -118,10 +118,10 @@ class RegistryAuthorizer:
             header, lifetime = await self._fetch(scope, bearer)
         elif any(each.scheme == "basic" for each in asked):
             if self._credentials is None:
-                raise auth_refused(self._origin.authority, "it wants a password, and none is configured")
+                raise auth_refused(self._origin.authority, "it requires a password, but none is configured")
             header, lifetime = self._credentials.header, float("inf")
         else:
-            raise auth_refused(self._origin.authority, "it asks for a kind of authentication that is not known")
+            raise auth_refused(self._origin.authority, "it requires an unknown kind of authentication")
         if len(self._known) >= SCOPES_MAX:
             self._known.pop(next(iter(self._known)))
         self._known[scope] = header, self._clock() + lifetime
@@ -144,7 +144,7 @@ class RegistryAuthorizer:
         url = f"{realm.url}{'&' if '?' in realm.path else '?'}{urlencode(query)}"
         answer = await self._reader.ask(SourceRequest("GET", url, headers))
         if answer.status != 200:
-            raise auth_refused(realm.authority, f"no token was given (HTTP {answer.status})")
+            raise auth_refused(realm.authority, f"it issued no token (HTTP {answer.status})")
         try:
             issued = msgspec.json.decode(answer.body, type=_Issued)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
@@ -155,11 +155,11 @@ class RegistryAuthorizer:
         return f"Bearer {token}", max(0.0, min(issued.expires_in, 86_400) - EARLY_SECONDS)
 
     def _realm(self, bearer: Challenge) -> Target:
-        """Where the token is fetched, if it may be."""
+        """The URL of the token service; a Refusal when it must not be used."""
         try:
             realm = read_url(bearer.parameters.get("realm", ""))
         except Refusal as error:
-            raise auth_refused(self._origin.authority, "the address of its token service is none") from error
+            raise auth_refused(self._origin.authority, "its token service URL is invalid") from error
         if self._origin.scheme == "https" and realm.scheme != "https":
             raise auth_refused(self._origin.authority, "its token service would be used without TLS")
         if not same_origin(realm, self._origin) and not is_named(realm, self._token_hosts):
@@ -170,7 +170,7 @@ class RegistryAuthorizer:
 
 
 def read_challenges(text: str) -> list[Challenge]:
-    """The challenges of a `WWW-Authenticate` header, as far as it can be read."""
+    """The challenges of a `WWW-Authenticate` header; unreadable ones are left out."""
     found: list[Challenge] = []
     place, text = 0, text[:CHALLENGE_LENGTH_MAX].strip()
     while place < len(text):

@@ -1,13 +1,13 @@
-"""A client of OCI distribution registries: small, and it believes nothing that it has not hashed.
+"""A small client for OCI distribution registries that trusts only content it has hashed.
 
-Content is asked for by digest, and every byte that comes is hashed and compared; a tag is resolved only by the two
-methods that say so, since a tag is a label that anybody with push rights may move. The address, the time, the size and
-the redirects of each request are bounded by `SourceReader`; which addresses may be dialled at all is the dialer's
-business: the one for tenants' sources reaches the public internet alone, the one for a source of the platform's tier
-also the networks that the platform names.
+Content is requested by digest, and every received byte is hashed and compared. Only the two methods that say so resolve
+a tag, because anybody with push rights can move a tag. `SourceReader` limits the address, the time, the size and the
+redirects of each request. The dialer decides which addresses may be dialled at all: the one for tenants' sources
+reaches only the public internet, the one for the platform's sources also private networks.
 
-What refers to a digest (signatures, most of all) is found by the referrers API or, where a registry has none, under
-the fallback tag. `Registry` is what the rest of the platform sees; `registry_simulated` has a form of it in memory.
+The referrers of a digest (mostly signatures) are found by the referrers API or, if a registry does not have it, under
+the fallback tag. `Registry` is the interface for the rest of the platform; `simulated_registry` implements it in
+memory.
 """
 
 import re
@@ -50,19 +50,19 @@ from mooring.gateways.registry.source_stream import (
 BLOB_BYTES_MAX: Final = 64 * 1024**3
 BLOB_IN_MEMORY_BYTES_MAX: Final = 16 * 1_048_576
 REFERRER_PAGES_MAX: Final = 8
-NO_REFERRERS: Final = frozenset({400, 404, 405, 501})  # how registries say that they do not know the API
+NO_REFERRERS: Final = frozenset({400, 404, 405, 501})  # how registries answer that do not have the API
 _NEXT: Final = re.compile(r'<([^<>]{1,2000})>\s*;[^,]*\brel="?next"?')
 
 
 @dataclass(frozen=True, slots=True)
 class RegistryPlace:
-    """A registry, and what it is allowed."""
+    """A registry, with its credentials and limits."""
 
     url: str  # scheme, host and port
     credentials: Credentials | None = field(default=None, repr=False)
     token_hosts: frozenset[str] = frozenset()  # besides its own; `host`, `host:port` or `*.domain`
-    redirect_hosts: frozenset[str] = frozenset()  # where it may keep its blobs
-    known_as: tuple[str, ...] = ()  # further names (`host:port`) under which publishers know it
+    redirect_hosts: frozenset[str] = frozenset()  # hosts to which it may redirect for blobs
+    known_as: tuple[str, ...] = ()  # other names (`host:port`) under which publishers know it
     blob_limit_bytes: int = BLOB_BYTES_MAX
     patience: SourceTimeouts = field(default_factory=SourceTimeouts)
 
@@ -79,19 +79,19 @@ class Registry(Protocol):
         ...
 
     async def resolve_tag(self, repository: str, tag: str) -> ImageManifest:
-        """The manifest that a tag names at this moment."""
+        """The manifest that a tag currently points to."""
         ...
 
     async def blob_bytes(self, repository: str, wanted: BlobDescriptor, limit_bytes: int) -> bytes:
-        """A small blob, whole."""
+        """All bytes of a small blob."""
         ...
 
     async def read_blob(self, repository: str, wanted: BlobDescriptor, sink: Sink | None = None) -> ReceivedBody:
-        """A blob of any size, poured into a sink."""
+        """Stream a blob of any size into a sink."""
         ...
 
     async def referrers(self, repository: str, digest: str) -> tuple[BlobDescriptor, ...]:
-        """What says that it refers to a digest; each is to be fetched before it is believed."""
+        """The claimed referrers of a digest; each must be fetched before it can be trusted."""
         ...
 
 
@@ -125,11 +125,11 @@ class RegistryClient:
 
     @property
     def host(self) -> str:
-        """The registry's host and port, as they stand in a reference."""
+        """The registry's host and port, as they appear in a reference."""
         return self._target.authority
 
     def url(self, repository: str, rest: str) -> str:
-        """The address of something in a repository."""
+        """The URL of something in a repository."""
         return f"{self._target.scheme}://{self.host}/v2/{repository_name(repository)}/{rest}"
 
     def names(self, repository: str) -> tuple[str, ...]:
@@ -137,7 +137,7 @@ class RegistryClient:
         return tuple(f"{host}/{repository_name(repository)}" for host in (self.host, *self._place.known_as))
 
     async def manifest(self, repository: str, digest: str) -> ImageManifest:
-        """The manifest that a digest names; refused unless the bytes are those."""
+        """The manifest with this digest; a Refusal when the bytes do not match."""
         url = self.url(repository, f"manifests/{digest_name(digest)}")
         raw = bytearray()
 
@@ -149,15 +149,15 @@ class RegistryClient:
         return self._read(bytes(raw), received.content_type, digest)
 
     async def has_manifest(self, repository: str, digest: str) -> bool:
-        """Whether the registry says that it has it; nothing is hashed."""
+        """Whether the registry claims to have it; nothing is hashed."""
         return await self._has(repository, f"manifests/{digest_name(digest)}") is not None
 
     async def blob_size(self, repository: str, digest: str) -> int | None:
-        """The size of a blob as the registry says it, or none when it does not have it; nothing is hashed."""
+        """The size of a blob according to the registry, None when it does not have it; nothing is hashed."""
         return await self._has(repository, f"blobs/{digest_name(digest)}")
 
     async def resolve_tag(self, repository: str, tag: str) -> ImageManifest:
-        """The manifest that a tag names at this moment: for labels, never to decide what runs."""
+        """The manifest that a tag currently points to. It is for labels, never to decide what runs."""
         answer = await self._tagged(repository, tag)
         if answer.status != 200:
             raise status_refusal(self.host, answer.status, f"{repository}:{tag}")
@@ -168,7 +168,7 @@ class RegistryClient:
         return self._read(answer.body, answer.headers.get("content-type"), digest)
 
     async def confirm_tag(self, repository: str, tag: str, digest: str) -> ImageManifest:
-        """The manifest of a digest, refused when the tag that is said to name it names another one by now."""
+        """The manifest with this digest; a Refusal when the tag points to another one."""
         found = await self.resolve_tag(repository, tag)
         if found.digest != digest_name(digest):
             raise Refusal(
@@ -179,7 +179,7 @@ class RegistryClient:
         return found
 
     async def read_blob(self, repository: str, wanted: BlobDescriptor, sink: Sink | None = None) -> ReceivedBody:
-        """Pour a blob into a sink, hashed; refused unless it is what the descriptor says."""
+        """Stream a blob into a sink and hash it; a Refusal when it does not match the descriptor."""
         return await self.reader.stream(
             BodyRequest(
                 self.url(repository, f"blobs/{digest_name(wanted.digest)}"),
@@ -194,7 +194,7 @@ class RegistryClient:
     async def blob_bytes(
         self, repository: str, wanted: BlobDescriptor, limit_bytes: int = BLOB_IN_MEMORY_BYTES_MAX
     ) -> bytes:
-        """A small blob, whole."""
+        """All bytes of a small blob."""
         content = bytearray()
 
         async def take(chunk: bytes) -> None:
@@ -208,7 +208,7 @@ class RegistryClient:
     async def referrers(
         self, repository: str, digest: str, artifact_type: str | None = None
     ) -> tuple[BlobDescriptor, ...]:
-        """What refers to a digest, by the API or the fallback tag; at most as many as an index has entries."""
+        """The referrers of a digest, by the API or the fallback tag; at most as many as an index may have entries."""
         query = "" if artifact_type is None else f"?{urlencode({'artifactType': artifact_type})}"
         url = self.url(repository, f"referrers/{digest_name(digest)}{query}")
         found: list[BlobDescriptor] = []
@@ -226,7 +226,7 @@ class RegistryClient:
         return tuple(found[:ENTRIES_MAX])
 
     async def fallback_index(self, repository: str, digest: str) -> ImageManifest | None:
-        """The index under the fallback tag, if there is one."""
+        """The index under the fallback tag; None if there is none."""
         answer = await self._tagged(repository, fallback_tag(digest))
         if answer.status == 404:
             return None
@@ -234,7 +234,7 @@ class RegistryClient:
             raise status_refusal(self.host, answer.status, f"{repository}:{fallback_tag(digest)}")
         index = self._read(answer.body, answer.headers.get("content-type"), None)
         if not index.is_index:
-            raise malformed(self.host, f"{fallback_tag(digest)}, which is no index")
+            raise malformed(self.host, f"{fallback_tag(digest)}, which is not an index")
         return index
 
     async def _fallback(self, repository: str, digest: str) -> tuple[BlobDescriptor, ...]:
@@ -262,13 +262,13 @@ class RegistryClient:
         )
 
     def _following(self, url: str, headers: Mapping[str, str]) -> str | None:
-        """The next page, if there is one and it is the registry's own."""
+        """The URL of the next page, None if there is none; a Refusal when it is on another host."""
         link = _NEXT.search(headers.get("link", ""))
         if link is None:
             return None
         following = read_url(urljoin(url, link[1]))
         if not same_origin(following, self._target):
-            raise malformed(self.host, "a next page that is somewhere else")
+            raise malformed(self.host, "a next page on another host")
         return following.url
 
     def _read(self, raw: bytes, content_type: str | None, digest: str | None) -> ImageManifest:

@@ -1,7 +1,7 @@
-"""Writing to a registry: for what the platform itself publishes, for signatures, for the demo and for tests.
+"""Pushing to a registry: for what the platform itself publishes, for signatures, for the demo and for tests.
 
-Publishers push with tools of their own, straight to the registry; the API never carries image bytes. What is pushed
-here is small, or comes as a stream of known size and digest. Uploads go where the registry says they go, as long as
+Publishers push with their own tools directly to the registry; the API never carries image bytes. Content that is pushed
+here is small, or a stream of known size and digest. Uploads follow the location that the registry returns, as long as
 that is the registry itself.
 """
 
@@ -47,7 +47,7 @@ class RegistryPusher:
     async def blob(
         self, repository: str, content: bytes, media_type: str = "application/octet-stream"
     ) -> BlobDescriptor:
-        """Push a blob in one piece, unless it is there."""
+        """Push a blob in one request, unless the registry has it already."""
         wanted = BlobDescriptor(media_type=media_type, digest=digest_of(content), size=len(content))
         if await self.client.blob_size(repository, wanted.digest) is None:
             place = await self._begin(repository)
@@ -55,7 +55,7 @@ class RegistryPusher:
         return wanted
 
     async def stream(self, repository: str, content: AsyncIterable[bytes], wanted: BlobDescriptor) -> None:
-        """Push a blob of known digest and size in one request, without holding it."""
+        """Push a blob of known digest and size in one request, without loading it into memory."""
         place = await self._begin(repository)
         await self._finish(repository, place, wanted.digest, content, wanted.size)
 
@@ -66,7 +66,7 @@ class RegistryPusher:
         media_type: str = "application/octet-stream",
         chunk_bytes: int = CHUNK_BYTES,
     ) -> BlobDescriptor:
-        """Push a blob in several pieces."""
+        """Push a blob in several requests."""
         place = await self._begin(repository)
         for start in range(0, len(content), chunk_bytes):
             piece = content[start : start + chunk_bytes]
@@ -80,11 +80,11 @@ class RegistryPusher:
         return BlobDescriptor(media_type=OCTETS["content-type"], digest=digest, size=len(content))
 
     async def manifest(self, repository: str, document: Mapping[str, object], tag: str | None = None) -> ImageManifest:
-        """Push a manifest by its digest, and under a tag if one is given; what it refers to is listed by fallback."""
+        """Push a manifest by its digest, optionally under a tag; a referrer is also listed under the fallback tag."""
         return await self.manifest_bytes(repository, msgspec.json.encode(document), tag)
 
     async def manifest_bytes(self, repository: str, raw: bytes, tag: str | None = None) -> ImageManifest:
-        """Push the very bytes of a manifest."""
+        """Push the exact bytes of a manifest."""
         made = read_manifest(raw)
         answer = await self._put_manifest(repository, made, made.digest)
         if tag is not None:
@@ -104,8 +104,8 @@ class RegistryPusher:
         return answer
 
     async def _list_by_fallback(self, repository: str, made: ImageManifest) -> None:
-        """Add a manifest to the list of what refers to its subject. Two writers at once may lose one entry: the tag
-        has no compare-and-set; whoever signs reads the list again and repeats."""
+        """Add a manifest to the referrers of its subject. Two writers at once may lose one entry, because a tag has no
+        compare-and-set; signing reads the list again and repeats."""
         if made.subject is None:
             return
         index = await self.client.fallback_index(repository, made.subject.digest)
@@ -151,14 +151,14 @@ class RegistryPusher:
         return await self.client.reader.ask(call)
 
     def _location(self, url: str, headers: Mapping[str, str]) -> str:
-        """Where the upload goes on."""
+        """The URL where the upload continues."""
         location = headers.get("location")
         if location is None:
             raise malformed(self.client.host, "no location of an upload")
         try:
             target = read_url(urljoin(url, location))
         except (Refusal, ValueError) as error:
-            raise malformed(self.client.host, "a location that is no address") from error
+            raise malformed(self.client.host, "a location that is not a URL") from error
         if not same_origin(target, self.client.target):
-            raise redirect_refused(self.client.host, target.authority, "uploads stay with the registry")
+            raise redirect_refused(self.client.host, target.authority, "uploads must stay at the registry")
         return target.url

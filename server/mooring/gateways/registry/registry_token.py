@@ -1,13 +1,13 @@
-"""The platform's own token service for a registry: short-lived tokens, each for one repository and for what is asked.
+"""The platform's own token service for a registry: short-lived tokens for single repositories and actions.
 
-A registry that is told to trust the platform's certificate (`auth.token` with `rootcertbundle` in its configuration)
-takes a JWT that names repositories and actions, and refuses everything that is not in it. So a publisher gets the right
-to push to one repository for some minutes, and a node the right to pull from one, and neither holds a password. The
-token carries the certificate, so the registry needs nothing but the bundle; a key is rotated by adding the next
-certificate to the bundle, then signing with the next key, then dropping the old certificate.
+A registry that is configured to trust the platform's certificate (`auth.token` with `rootcertbundle`) accepts a JWT
+that lists repositories and actions, and refuses everything else. So a publisher gets the right to push to one
+repository for some minutes, a node gets the right to pull from one, and neither needs a password. The token carries
+the certificate, so the registry needs only the bundle. To rotate a key, add the new certificate to the bundle, sign
+with the new key, then remove the old certificate.
 
-`read_scopes` and `granted` are for the endpoint that the registry sends its clients to: what a client asks for is cut
-down to what it may have, and a token over nothing is still a token, as the protocol has it.
+`read_scopes` and `granted` are for the endpoint that the registry sends its clients to: the requested access is reduced
+to what the client may have. A token without any access is still a valid token, as the protocol requires.
 """
 
 import base64
@@ -58,14 +58,14 @@ class RepositoryAccess:
 
 @dataclass(frozen=True, slots=True)
 class IssuedToken:
-    """A token as it goes to whoever asked."""
+    """A token as it is returned to the client."""
 
     token: str
     issued_at: datetime
     expires_in: int
 
     def document(self) -> dict[str, object]:
-        """The body of the token endpoint's answer; both names are in use."""
+        """The body of the token endpoint's answer, with both names that clients expect."""
         return {
             "token": self.token,
             "access_token": self.token,
@@ -76,7 +76,7 @@ class IssuedToken:
 
 @dataclass(frozen=True, slots=True)
 class SigningPair:
-    """A key that signs tokens, and the certificate that the registry trusts it by."""
+    """A key that signs tokens, and its certificate, which the registry trusts."""
 
     private_key_pem: bytes
     certificate_pem: bytes
@@ -86,7 +86,7 @@ class SigningPair:
 
 
 def new_signing_pair(now: datetime, name: str = "mooring registry tokens") -> SigningPair:
-    """A new key, with a certificate of its own."""
+    """A new key with a self-signed certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     certificate = (
@@ -105,7 +105,7 @@ def new_signing_pair(now: datetime, name: str = "mooring registry tokens") -> Si
 
 
 class RegistryTokenIssuer:
-    """Signs tokens that one registry takes."""
+    """Signs tokens for one registry."""
 
     def __init__(
         self,
@@ -118,9 +118,9 @@ class RegistryTokenIssuer:
     ) -> None:
         key = load_pem_private_key(pair.private_key_pem, password=None)
         if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-            raise ValueError("tokens are signed with a P-256 key")
+            raise ValueError("the key that signs tokens must be a P-256 key")
         if not 1 <= lifetime_seconds <= LIFETIME_SECONDS_MAX:
-            raise ValueError(f"a token lives for at most {LIFETIME_SECONDS_MAX} seconds")
+            raise ValueError(f"a token may be valid for at most {LIFETIME_SECONDS_MAX} seconds")
         self._key = key
         self._issuer = issuer
         self._service = service
@@ -144,7 +144,7 @@ class RegistryTokenIssuer:
         return self.issue("mooring", [RepositoryAccess(repository, tuple(actions))]).token
 
     def issue(self, subject: str, access: Sequence[RepositoryAccess]) -> IssuedToken:
-        """A token for a subject over what is granted to it."""
+        """A token for a subject with this access."""
         now = int(self._clock())
         claims = {
             "iss": self._issuer,
@@ -166,14 +166,14 @@ class RegistryTokenIssuer:
 
 
 def key_id(public_key: ec.EllipticCurvePublicKey) -> str:
-    """The name of a key as registries of version 2 compute it: the hash of the key in groups of four."""
+    """The key id as version 2 of the registry computes it: the hash of the key in groups of four."""
     encoded = public_key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     text = base64.b32encode(hashlib.sha256(encoded).digest()[:30]).decode("ascii")
     return ":".join(text[place : place + 4] for place in range(0, len(text), 4))
 
 
 def read_scopes(values: Iterable[str]) -> list[RepositoryAccess]:
-    """What a client of the registry asks for; scopes of other kinds than repositories are not known here."""
+    """The access that a client asks for; scopes that are not repositories are ignored."""
     asked: dict[str, set[str]] = {}
     words = [word for value in values for word in value.split()]
     if len(words) > SCOPES_MAX:
@@ -191,7 +191,7 @@ def read_scopes(values: Iterable[str]) -> list[RepositoryAccess]:
 
 
 def granted(asked: Sequence[RepositoryAccess], allowed: Callable[[str], frozenset[str]]) -> list[RepositoryAccess]:
-    """What is given of what was asked: `allowed` says which actions the caller has on a repository."""
+    """The part of the requested access that is granted; `allowed` gives the caller's actions on a repository."""
     given = [
         RepositoryAccess(each.repository, _actions(set(each.actions) & allowed(each.repository))) for each in asked
     ]

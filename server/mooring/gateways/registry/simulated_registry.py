@@ -1,8 +1,8 @@
-"""A registry in memory, for demonstrations and tests that are about something else.
+"""A registry in memory, for demonstrations and for tests of other parts.
 
-It has the reading half that the platform sees, and lets content be put in. It keeps the promises of the real client:
-content goes by digest, what is not there is refused with the same code, and sizes are bounded. Faults are set by
-digest: `spoil` makes content another than its digest says, as a registry that was tampered with would.
+It has the read interface that the platform uses, and methods to add content. It behaves like the real client: content
+is addressed by digest, missing content is refused with the same code, and sizes are limited. `spoil` replaces the
+content under a digest, as in a registry that was tampered with.
 """
 
 from collections.abc import Iterable
@@ -32,13 +32,13 @@ class SimulatedRegistry:
         self._tags: dict[tuple[str, str], str] = {}
 
     def put_blob(self, repository: str, content: bytes, media_type: str = "application/octet-stream") -> BlobDescriptor:
-        """Have a blob."""
+        """Add a blob."""
         digest = digest_of(content)
         self._content[repository_name(repository), digest] = content
         return BlobDescriptor(media_type=media_type, digest=digest, size=len(content))
 
     def put_manifest(self, repository: str, raw: bytes, tags: Iterable[str] = ()) -> ImageManifest:
-        """Have a manifest, and tags that name it."""
+        """Add a manifest, and tags that point to it."""
         manifest = read_manifest(raw)
         self._content[repository_name(repository), manifest.digest] = raw
         for tag in tags:
@@ -46,36 +46,31 @@ class SimulatedRegistry:
         return manifest
 
     def spoil(self, repository: str, digest: str, content: bytes) -> None:
-        """Have other content where a digest is."""
+        """Replace the content under a digest by other content."""
         self._content[repository, digest] = content
 
     def remove(self, repository: str, digest: str) -> None:
-        """Have it no more."""
+        """Remove the content under a digest."""
         self._content.pop((repository, digest), None)
 
     def names(self, repository: str) -> tuple[str, ...]:
-        """The full names of a repository."""
         return (f"{self._host}/{repository_name(repository)}",)
 
     async def manifest(self, repository: str, digest: str) -> ImageManifest:
-        """The manifest that a digest names."""
         return read_manifest(self._taken(repository, digest_name(digest)), digest=digest)
 
     async def resolve_tag(self, repository: str, tag: str) -> ImageManifest:
-        """The manifest that a tag names at this moment."""
         digest = self._tags.get((repository_name(repository), tag_name(tag)))
         if digest is None:
             raise not_found(self._host, f"{repository}:{tag}")
         return await self.manifest(repository, digest)
 
     async def blob_bytes(self, repository: str, wanted: BlobDescriptor, limit_bytes: int) -> bytes:
-        """A small blob, whole."""
         if wanted.size > limit_bytes:
             raise too_large(self._host, wanted.size, limit_bytes)
         return self._taken(repository, wanted.digest)
 
     async def read_blob(self, repository: str, wanted: BlobDescriptor, sink: Sink | None = None) -> ReceivedBody:
-        """A blob, poured into a sink."""
         content = self._taken(repository, wanted.digest)
         if len(content) != wanted.size:
             raise mismatch(self._host, wanted.size, len(content))
@@ -85,7 +80,6 @@ class SimulatedRegistry:
         return ReceivedBody(wanted.digest, len(content))
 
     async def referrers(self, repository: str, digest: str) -> tuple[BlobDescriptor, ...]:
-        """What refers to a digest."""
         found = []
         for (place, _), content in self._content.items():
             if place == repository and b'"subject"' in content:

@@ -1,60 +1,60 @@
-"""What can be wrong with a source, each with its code and in words that may be shown to whoever named the source.
+"""The refusals for sources, with messages that may be shown to the user who named the source.
 
-A message has the host and never the rest of an address, which may hold what only its holder should know.
+A message contains the host, and never the rest of a URL, which may hold a secret.
 """
 
 from mooring.core.kernel.errors import Code, Refusal
 
 
 def endless(host: str, limit_bytes: int) -> Refusal:
-    """More came than was announced or is taken."""
+    """The source sent more than it announced, or more than the limit."""
     return Refusal(
         Code.SOURCE_ENDLESS,
-        f"{host} went on sending beyond {limit_bytes} bytes",
+        f"{host} sent more than {limit_bytes} bytes",
         {"host": host, "limit_bytes": limit_bytes},
     )
 
 
 def too_large(host: str, size_bytes: int, limit_bytes: int) -> Refusal:
-    """More is announced than is taken."""
+    """The source announces more than the limit."""
     return Refusal(
         Code.SOURCE_TOO_LARGE,
-        f"{host} has {size_bytes} bytes there, and at most {limit_bytes} are taken",
+        f"{host} announces {size_bytes} bytes, and the limit is {limit_bytes}",
         {"host": host, "size_bytes": size_bytes, "limit_bytes": limit_bytes},
     )
 
 
 def too_slow(host: str, what: str) -> Refusal:
-    """Too little came in the time."""
+    """The source is too slow."""
     return Refusal(Code.SOURCE_TOO_SLOW, f"{host} is too slow: {what}", {"host": host})
 
 
 def stalled(host: str, seconds: float) -> Refusal:
-    """Nothing came any more."""
+    """The source stopped sending."""
     return Refusal(
         Code.SOURCE_STALLED,
-        f"{host} stopped sending: no byte came in {seconds:g} s",
+        f"{host} stopped sending: no byte arrived for {seconds:g} s",
         {"host": host, "seconds": seconds},
     )
 
 
 def malformed(host: str, what: str) -> Refusal:
-    """What came is not what the protocol says."""
+    """The answer violates the protocol."""
     return Refusal(Code.SOURCE_MALFORMED, f"{host} answered with {what}", {"host": host})
 
 
 def not_found(host: str, what: str) -> Refusal:
-    """What was named is not there."""
+    """The source does not have the named content."""
     return Refusal(Code.ARTIFACT_NOT_FOUND_AT_SOURCE, f"{host} does not have {what}", {"host": host, "missing": what})
 
 
 def auth_refused(host: str, why: str) -> Refusal:
-    """Credentials are missing, not taken, or wanted by somebody else."""
+    """Credentials are missing or not accepted, or would go to another host."""
     return Refusal(Code.REGISTRY_AUTH_REFUSED, f"{host}: {why}", {"host": host})
 
 
 def redirect_refused(origin: str, host: str, why: str) -> Refusal:
-    """The source points to where nobody goes."""
+    """The source redirects to a host that is not allowed."""
     return Refusal(
         Code.REDIRECT_REFUSED,
         f"{origin} redirects to {host or 'another address'}: {why}",
@@ -63,18 +63,18 @@ def redirect_refused(origin: str, host: str, why: str) -> Refusal:
 
 
 def mismatch(host: str, expected: str | int, found: str | int) -> Refusal:
-    """What is there is something else."""
+    """The content has another digest or size than expected."""
     return Refusal(
         Code.DIGEST_MISMATCH,
-        f"{host} has {found} where {expected} was named",
+        f"{host} has {found} instead of {expected}",
         {"host": host, "expected": expected, "found": found},
     )
 
 
 def status_refusal(host: str, status: int, what: str) -> Refusal:
-    """The refusal that an answer's status stands for, when it is none that was hoped for."""
+    """The refusal for an unexpected HTTP status."""
     if status in (404, 410):
         return not_found(host, what)
     if status in (401, 403):
         return auth_refused(host, f"access to {what} is refused (HTTP {status})")
-    return malformed(host, f"HTTP {status} where {what} was asked for")
+    return malformed(host, f"HTTP {status} to the request for {what}")

@@ -1,17 +1,17 @@
-"""Reading from a source that somebody else runs: every byte counted, timed and hashed.
+"""Reading from a source that somebody else operates: every byte is counted, timed and hashed.
 
-A source may lie about a size, never end, send a byte a minute, or send the reader on to somewhere else. So nothing is
-read without a bound. The whole has a time limit, the answer's head has one, and within each window of waiting at
-least so many bytes must come. A body goes chunk by chunk into a *sink*, so memory does not grow with it. What the
-source announces is checked before the first byte is taken, and the hash of what came is checked at the end.
+A source may lie about a size, never end, send a byte a minute, or redirect elsewhere. So every read has limits: a time
+limit for the whole, one for the head of the answer, and a minimum number of bytes in each time window. A body is
+streamed chunk by chunk into a *sink*, so memory does not grow with it. The announced size is checked before the first
+byte is read, and the hash is checked at the end.
 
-A transfer that breaks off is taken up where it stopped, by `Range`, as often as `SourceTimeouts` says; what the sink
-got is hashed as one, so a source that changes its content meanwhile is found out. Without a digest to compare with, a
-broken transfer is not taken up. Content is never decompressed on the way: the digest names the bytes as they are
-stored.
+An interrupted transfer is resumed with `Range`, as often as `SourceTimeouts` allows. All bytes that reached the sink
+are hashed together, so a source that changes its content in between is detected. Without a digest to compare with, an
+interrupted transfer is not resumed. Content is never decompressed on the way, because the digest covers the stored
+bytes.
 
-Redirects stay with the source's own origin or go to a host that is allowed by name, never from https to http, and each
-is dialled anew by the `Dialer`, which resolves and checks the address. Authorization goes to the origin alone.
+Redirects may go to the source's own origin or to an explicitly allowed host, never from https to http. Each is a new
+request by the `Dialer`, which resolves and checks the address. Authorization is sent only to the origin.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ from mooring.gateways.registry.source_refusals import (
 Sink = Callable[[bytes], Awaitable[None]]
 T = TypeVar("T")
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
-PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # answers that may be better the next time
+PASSING: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # answers that are worth a retry
 PAUSE_SECONDS_MAX: Final = 10.0
 SMALL_ANSWER_BYTES: Final = 65_536
 _CONTENT_RANGE: Final = re.compile(r"bytes ([0-9]{1,18})-([0-9]{1,18})/([0-9]{1,18}|\*)")
@@ -49,10 +49,10 @@ _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128}")
 
 
 class Dialer(Protocol):
-    """Sends one request to an address that it has resolved and checked itself: `Outbound`."""
+    """Sends one request to an address that it resolves and checks itself; see `EgressClient`."""
 
     def open(self, request: EgressRequest) -> AbstractAsyncContextManager[OpenEgressAnswer]:
-        """The answer, its body still to be read."""
+        """The answer, with its body not read yet."""
         ...
 
 
@@ -60,37 +60,37 @@ class Authorizer(Protocol):
     """Finds the Authorization header for an origin."""
 
     async def current(self, scope: str) -> str | None:
-        """What to send without being asked, if anything."""
+        """The header to send before the origin asks for it; None if there is none."""
         ...
 
     async def answer(self, scope: str, challenge: str | None) -> str:
-        """What to send after the origin has refused; a Refusal when there is nothing to send."""
+        """The header to send after a 401; a Refusal when there are no credentials."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SourceTimeouts:
-    """How long and how often a source is waited for."""
+    """The time limits and the number of attempts for a source."""
 
     total_seconds: float = 3_600.0
-    answer_seconds: float = 30.0  # until the head of an answer is there
-    window_seconds: float = 30.0  # waiting in which at least `window_bytes` must come
+    answer_seconds: float = 30.0  # until the head of an answer arrives
+    window_seconds: float = 30.0  # the waiting time in which at least `window_bytes` must arrive
     window_bytes: int = 65_536
     attempts: int = 4
-    pause_seconds: float = 0.5  # before the second attempt; doubled before each further one
-    attempts_midway: int = 0  # more of them once bytes have come, counted anew after each that brought some; 0: no more
-    silence_seconds: float = 0.0  # how long a transfer may go on without `window_bytes` more; 0: as the rest says
+    pause_seconds: float = 0.5  # before the second attempt; it doubles with each further one
+    attempts_midway: int = 0  # attempts after the first bytes, counted from the last that made progress; 0: `attempts`
+    silence_seconds: float = 0.0  # how long a transfer may continue without `window_bytes` more; 0: no extra limit
 
 
 @dataclass(frozen=True, slots=True)
 class RedirectPolicy:
-    """Where a source may send its readers besides its own origin."""
+    """Where a source may redirect to, besides its own origin."""
 
     hosts: frozenset[str] = frozenset()  # `host`, `host:port` or `*.domain`
     hops: int = 3
 
     def allow(self, origin: Target, target: Target) -> bool:
-        """Whether this target may be followed to."""
+        """Whether a redirect to this target may be followed."""
         if origin.scheme == "https" and target.scheme != "https":
             return False
         return same_origin(origin, target) or is_named(target, self.hosts)
@@ -98,7 +98,7 @@ class RedirectPolicy:
 
 @dataclass(frozen=True, slots=True)
 class SourceRequest:
-    """One request of ours; its answer is no larger than the limit."""
+    """One request; its answer may not be larger than the limit."""
 
     method: str
     url: str
@@ -111,7 +111,7 @@ class SourceRequest:
 
 @dataclass(frozen=True, slots=True)
 class SourceAnswer:
-    """A small answer, read whole."""
+    """A small answer with its complete body."""
 
     status: int
     headers: Mapping[str, str]
@@ -120,7 +120,7 @@ class SourceAnswer:
 
 @dataclass(frozen=True, slots=True)
 class BodyRequest:
-    """A body to be read, and what is known of it beforehand."""
+    """A body to read, and what is known about it in advance."""
 
     url: str
     limit_bytes: int
@@ -132,7 +132,7 @@ class BodyRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReceivedBody:
-    """What was read: its digest is computed here, whatever the source says."""
+    """The size and the digest of what was read, computed here and not taken from the source."""
 
     digest: str
     size_bytes: int
@@ -140,7 +140,7 @@ class ReceivedBody:
 
 
 class _Interrupted(Exception):
-    """An attempt failed in a way that another one may not."""
+    """An attempt failed, but another one may succeed."""
 
     def __init__(self, refusal: Refusal, pause_seconds: float = 0.0) -> None:
         self.refusal = refusal
@@ -149,7 +149,7 @@ class _Interrupted(Exception):
 
 
 class _Taken:
-    """How far a transfer is."""
+    """The progress of a transfer."""
 
     def __init__(self, digest: str | None) -> None:
         self.algorithm = "sha256" if digest is None else digest.partition(":")[0]
@@ -166,7 +166,7 @@ class _Taken:
             await sink(chunk)
 
     def mark(self, enough_bytes: int) -> bool:
-        """Whether enough came since this was last so."""
+        """Whether enough bytes arrived since the last time this was true."""
         if self.size - self._marked < enough_bytes:
             return False
         self._marked, self._marked_at = self.size, asyncio.get_running_loop().time()
@@ -174,7 +174,7 @@ class _Taken:
 
     @property
     def silent_seconds(self) -> float:
-        """How long it is since enough came."""
+        """How long ago enough bytes arrived."""
         return asyncio.get_running_loop().time() - self._marked_at
 
     def received(self) -> ReceivedBody:
@@ -182,7 +182,7 @@ class _Taken:
 
 
 class SourceReader:
-    """Asks one origin, within the bounds of its patience."""
+    """Reads from one origin within its time limits."""
 
     def __init__(
         self,
@@ -198,12 +198,12 @@ class SourceReader:
         self._authorizer = authorizer
 
     async def ask(self, call: SourceRequest) -> SourceAnswer:
-        """A small answer, whatever its status; reads are tried again when the source fails in passing."""
+        """Get a small answer with any status; reads are retried after temporary failures."""
         attempts = self._patience.attempts if call.method in ("GET", "HEAD") else 1
         return await self._within(lambda: self._read_whole(call), attempts, host_of(call.url))
 
     async def stream(self, wanted: BodyRequest, sink: Sink | None = None) -> ReceivedBody:
-        """Pour a body into the sink, hashed; refused unless it is what was wanted, byte for byte."""
+        """Stream a body into the sink and hash it; a Refusal when it does not match the request."""
         host = host_of(wanted.url)
         if wanted.digest is not None and not _DIGEST.fullmatch(wanted.digest):
             raise Refusal(Code.VALIDATION_FAILED, "digest: sha256 or sha512 in lower-case hex", {"path": "digest"})
@@ -231,7 +231,7 @@ class SourceReader:
         resumable: Callable[[], bool] = lambda: True,
         taken: _Taken | None = None,
     ) -> T:
-        """The result of the first attempt that is not interrupted, all of them within the total time."""
+        """The result of the first attempt that is not interrupted; all attempts share the total time."""
         number = 0
         try:
             async with asyncio.timeout(self._patience.total_seconds) as limit:
@@ -251,7 +251,7 @@ class SourceReader:
             raise too_slow(host, f"it took more than {self._patience.total_seconds:g} s") from error
 
     def _counted(self, number: int, attempts: int, taken: _Taken | None) -> tuple[int, int]:
-        """Which attempt this was since the last that brought something, and how many there may be."""
+        """The number of the attempt since the last progress, and how many are allowed."""
         patience = self._patience
         if taken is None or not taken.size or not patience.attempts_midway:
             return number, attempts
@@ -276,7 +276,7 @@ class SourceReader:
             return SourceAnswer(answer.status, answer.headers, bytes(body))
 
     async def _pour(self, wanted: BodyRequest, taken: _Taken, sink: Sink | None) -> None:
-        """One attempt at what is still missing."""
+        """One attempt to read the missing bytes."""
         headers = dict(wanted.headers)
         if taken.size:
             headers["range"] = f"bytes={taken.size}-"
@@ -295,7 +295,7 @@ class SourceReader:
                     await taken.take(fresh, sink)
 
     async def _paced(self, answer: OpenEgressAnswer, host: str) -> AsyncIterator[bytes]:
-        """The chunks of a body, as long as enough of them come; only the waiting counts, not what is done with them."""
+        """The chunks of a body, as long as enough bytes arrive; only waiting time counts, not the processing."""
         patience, loop = self._patience, asyncio.get_running_loop()
         chunks = answer.chunks()
         left, missing = patience.window_seconds, patience.window_bytes
@@ -339,7 +339,7 @@ class SourceReader:
                 challenge = answer.headers.get("www-authenticate")
                 await stack.aclose()
                 if not same_origin(origin, target):
-                    raise auth_refused(target.host, "the place that it redirects to wants credentials")
+                    raise auth_refused(target.host, "the redirect target requires credentials")
                 authorization = await self._authorizer.answer(call.scope, challenge)
             elif answer.status in REDIRECTS and call.method in ("GET", "HEAD"):
                 location = answer.headers.get("location")
@@ -357,7 +357,7 @@ class SourceReader:
         try:
             target = read_url(urljoin(current.url, location))
         except (Refusal, ValueError) as error:
-            raise redirect_refused(origin.host, "", "the location is not an address that is taken") from error
+            raise redirect_refused(origin.host, "", "the location is not a valid URL") from error
         if not self._redirects.allow(origin, target):
             raise redirect_refused(origin.host, target.authority, "the host is not allowed for this source")
         return target
@@ -387,12 +387,12 @@ class SourceReader:
 
 
 def same_origin(one: Target, other: Target) -> bool:
-    """Whether two targets are the same server for credentials."""
+    """Whether two targets have the same origin, so that credentials may be sent."""
     return (one.scheme, one.host, one.port) == (other.scheme, other.host, other.port)
 
 
 def is_named(target: Target, hosts: frozenset[str]) -> bool:
-    """Whether a target's host is among these: `host`, `host:port` or `*.domain`, the port being the scheme's own."""
+    """Whether a target matches a `host`, `host:port` or `*.domain`; without a port the scheme's default applies."""
     if target.authority in hosts:
         return True
     parts = target.authority.split(".")
@@ -400,12 +400,12 @@ def is_named(target: Target, hosts: frozenset[str]) -> bool:
 
 
 def host_of(url: str) -> str:
-    """The host of an address, for messages: the rest may hold what only its holder should know."""
+    """The host of a URL, for messages: the rest may contain a secret."""
     return read_url(url).authority
 
 
 def announced_bytes(answer: OpenEgressAnswer) -> int | None:
-    """The size that an answer announces, if it does."""
+    """The size that an answer announces; None if it does not."""
     text = answer.headers.get("content-length", "")
     return int(text) if re.fullmatch("[0-9]{1,18}", text) else None
 
@@ -425,16 +425,16 @@ def _asked_pause(answer: OpenEgressAnswer) -> float:
 
 
 def _begin(wanted: BodyRequest, offset: int, answer: OpenEgressAnswer, host: str) -> int:
-    """Check an answer's head against what is wanted from the offset on; how many bytes of it are known already."""
+    """Check an answer's head against the request; returns how many of its first bytes are already known."""
     if answer.status in PASSING:
         raise _Interrupted(_failing(wanted.url, answer.status), _asked_pause(answer))
     if answer.status == 206 and offset:
         span = _CONTENT_RANGE.fullmatch(answer.headers.get("content-range", ""))
         if span is None or int(span[1]) != offset:
-            raise malformed(host, "a part that was not asked for")
+            raise malformed(host, "a range that was not requested")
         known = 0
     elif answer.status == 200:
-        known = offset  # without ranges everything comes again
+        known = offset  # a source without ranges sends everything again
     else:
         raise status_refusal(host, answer.status, wanted.digest or "the file")
     announced = announced_bytes(answer)
@@ -454,12 +454,12 @@ def _compare(wanted: BodyRequest, received: ReceivedBody, host: str) -> None:
 
 
 def _give_up(failed: EgressFailed, host: str, limit_bytes: int) -> NoReturn:
-    """What a failure of the connection means for whoever wanted the content."""
+    """Turn a connection failure into a refusal, or into a retry."""
     if failed.failure is EgressFailure.TOO_LARGE:
         raise endless(host, limit_bytes) from failed
     if failed.failure is EgressFailure.TIMEOUT:
         raise _Interrupted(too_slow(host, failed.reason)) from failed
     refusal = Refusal(Code.SOURCE_UNREACHABLE, f"{host}: {failed.reason}", {"host": host, "reason": failed.failure})
     if failed.failure is EgressFailure.TLS:
-        raise refusal from failed  # a certificate does not become better by asking again
+        raise refusal from failed  # a retry does not fix a certificate
     raise _Interrupted(refusal) from failed

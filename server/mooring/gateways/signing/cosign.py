@@ -1,11 +1,11 @@
-"""Verifying the signatures of an artifact in a registry, as cosign makes them with a key pair.
+"""Verification of an artifact's signatures in a registry, as cosign makes them with a key pair.
 
-Both forms are looked for: the tag `sha256-<hex>.sig`, and bundles among what refers to the digest. A registry may hold
-anything under either, so sizes and counts are bounded, and an entry that is malformed, missing or signed by a stranger
-fails alone: it can neither stop a good signature from counting nor count itself. Only when the registry cannot be
-asked is there no verdict, and the refusal says so; "no signature" is never concluded from silence.
+Both forms are searched: the tag `sha256-<hex>.sig`, and bundles among the referrers of the digest. A registry may have
+anything there, so sizes and counts are limited, and an entry that is malformed, missing or signed by an unknown key
+fails alone: it is ignored and does not invalidate a good signature. Only when the registry does not answer is there no
+verdict, and the refusal says so; silence is never taken for "no signature".
 
-What a signature must say is in `cosign_claims`.
+`cosign_claims` checks what a signature says.
 """
 
 import base64
@@ -37,7 +37,7 @@ SIMPLE_SIGNING_MEDIA_TYPE: Final = "application/vnd.dev.cosign.simplesigning.v1+
 SIGNATURE_ANNOTATION: Final = "dev.cosignproject.cosign/signature"
 BUNDLE_MEDIA_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 SIGNATURES_MAX: Final = 32  # in the tag form
-REFERRERS_MAX: Final = 64  # of any kind: what they are is known only after fetching
+REFERRERS_MAX: Final = 64  # of any kind, because the kind is known only after fetching
 BUNDLE_BYTES_MAX: Final = 262_144
 ENVELOPE_SIGNATURES_MAX: Final = 8
 SHOWN_MAX: Final = 16
@@ -50,22 +50,22 @@ CONTENT_CODES: Final = frozenset(
         Code.SOURCE_TOO_LARGE,
     }
 )
-"""What is wrong with one entry; any other refusal concerns the registry as a whole."""
+"""Refusals that concern one entry; any other refusal concerns the registry as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailedEntry:
-    """A signature that does not count, and why."""
+    """A signature that is not valid, and why."""
 
     form: SignatureForm
-    where: str  # the digest of what was looked at
+    where: str  # the digest of the inspected entry
     reason: SignatureRefusalReason
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
 class CosignVerdict:
-    """What was found for a digest."""
+    """All signatures that were found for a digest, valid and invalid ones."""
 
     subject: SignedSubject
     evidence: tuple[SignatureEvidence, ...]
@@ -77,7 +77,7 @@ class CosignVerdict:
         return bool(self.evidence)
 
     def refusal(self) -> Refusal | None:
-        """Why the artifact is not to be trusted, for those who require a signature."""
+        """The refusal for policies that require a signature; None when there is a valid one."""
         if self.evidence:
             return None
         reasons = {failure.reason for failure in self.failures}
@@ -88,7 +88,7 @@ class CosignVerdict:
         ]
         return Refusal(
             code,
-            f"{self.subject.names[0]}@{self.subject.digest} has no signature that counts ({len(self.failures)} do not)",
+            f"{self.subject.names[0]}@{self.subject.digest} has no valid signature ({len(self.failures)} invalid)",
             {"digest": self.subject.digest, "failures": shown},
         )
 
@@ -107,12 +107,12 @@ _CODES: Final = (
     (frozenset({SignatureRefusalReason.UNKNOWN_KEY}), Code.SIGNATURE_KEY_UNKNOWN),
     (frozenset(SignatureRefusalReason), Code.SIGNATURE_INVALID),
 )
-"""The worst first: a trusted key's signature in the wrong place says more than a stranger's."""
+"""The worst first: a misused signature of a trusted key matters more than a signature of an unknown key."""
 
 
 @dataclass(slots=True)
 class _Search:
-    """One walk through all that may be a signature of a digest."""
+    """One search through everything that may be a signature of a digest."""
 
     registry: Registry
     repository: str
@@ -126,12 +126,12 @@ class _Search:
         self.failures.append(FailedEntry(form, where, reason, detail))
 
     def unreadable(self, form: SignatureForm, where: str, refusal: Refusal) -> None:
-        """Note what is wrong with an entry; what is wrong with the registry goes on up."""
+        """Record a refusal that concerns one entry; raise one that concerns the registry."""
         if refusal.code not in CONTENT_CODES:
             raise refusal
         self.fail(form, where, SignatureRefusalReason.UNREADABLE, refusal.detail)
 
-    def weigh(self, signed: SignedPayload, where: str) -> None:
+    def check_signature(self, signed: SignedPayload, where: str) -> None:
         try:
             self.evidence.append(examine(signed, self.keys, self.subject, self.now))
         except EntryRefused as refused:
@@ -139,7 +139,7 @@ class _Search:
 
     async def tag_form(self) -> None:
         if not self.subject.digest.startswith("sha256:"):
-            return  # no tag is long enough for another digest, so the form does not have them
+            return  # longer digests do not fit into a tag, so the tag form has none
         tag = signature_tag(self.subject.digest)
         try:
             manifest = await self.registry.resolve_tag(self.repository, tag)
@@ -154,7 +154,7 @@ class _Search:
                 SignatureForm.TAG,
                 manifest.digest,
                 SignatureRefusalReason.TOO_MANY,
-                f"only {SIGNATURES_MAX} signatures are looked at",
+                f"only {SIGNATURES_MAX} signatures are checked",
             )
 
     async def _tag_entry(self, manifest: ImageManifest, layer: BlobDescriptor) -> None:
@@ -172,7 +172,7 @@ class _Search:
         except Refusal as refusal:
             self.unreadable(SignatureForm.TAG, layer.digest, refusal)
         else:
-            self.weigh(SignedPayload(SignatureForm.TAG, payload, (signature,), manifest.digest), layer.digest)
+            self.check_signature(SignedPayload(SignatureForm.TAG, payload, (signature,), manifest.digest), layer.digest)
 
     async def bundle_form(self) -> None:
         try:
@@ -183,9 +183,9 @@ class _Search:
         for each in listed[:REFERRERS_MAX]:
             try:
                 manifest = await self.registry.manifest(self.repository, each.digest)
-                if manifest.artifact_type == BUNDLE_MEDIA_TYPE:  # the list may call it something else
+                if manifest.artifact_type == BUNDLE_MEDIA_TYPE:  # the list may claim another type
                     signed = await self._bundle(manifest)
-                    self.weigh(signed, manifest.digest)
+                    self.check_signature(signed, manifest.digest)
             except EntryRefused as refused:
                 self.fail(SignatureForm.BUNDLE, each.digest, refused.reason, refused.detail)
             except Refusal as refusal:
@@ -195,14 +195,14 @@ class _Search:
                 SignatureForm.BUNDLE,
                 self.subject.digest,
                 SignatureRefusalReason.TOO_MANY,
-                f"only {REFERRERS_MAX} referrers are looked at",
+                f"only {REFERRERS_MAX} referrers are checked",
             )
 
     async def _bundle(self, manifest: ImageManifest) -> SignedPayload:
         if manifest.subject is None or manifest.subject.digest != self.subject.digest:
             raise EntryRefused(SignatureRefusalReason.OTHER_DIGEST, "it refers to another digest")
         if len(manifest.layers) != 1 or manifest.layers[0].media_type != BUNDLE_MEDIA_TYPE:
-            raise EntryRefused(SignatureRefusalReason.MALFORMED, "a bundle is one layer")
+            raise EntryRefused(SignatureRefusalReason.MALFORMED, "a bundle must have exactly one layer")
         layer = manifest.layers[0]
         if layer.size > BUNDLE_BYTES_MAX:
             raise EntryRefused(SignatureRefusalReason.TOO_LARGE, f"the bundle is larger than {BUNDLE_BYTES_MAX} bytes")
@@ -221,7 +221,7 @@ async def verify(
 
 
 def still_counts(evidence: SignatureEvidence, keys: Sequence[TrustedKey], subject: SignedSubject) -> bool:
-    """Whether stored evidence holds with the keys of this moment; nothing is fetched."""
+    """Whether stored evidence is valid with the current keys; nothing is fetched."""
     try:
         examine(evidence.signed(), keys, subject, evidence.verified_at)
     except EntryRefused:
@@ -250,11 +250,11 @@ class _Bundle(msgspec.Struct, rename="camel"):
 
 
 def read_bundle(raw: bytes, found_in: str) -> SignedPayload:
-    """The payload and the signatures of a bundle; what else is in it (hints, log entries) is not believed."""
+    """The payload and the signatures of a bundle; everything else in it (hints, log entries) is ignored."""
     try:
         bundle = msgspec.json.decode(raw, type=_Bundle)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise EntryRefused(SignatureRefusalReason.MALFORMED, f"no bundle: {error}") from error
+        raise EntryRefused(SignatureRefusalReason.MALFORMED, f"not a bundle: {error}") from error
     envelope = bundle.dsse_envelope
     if bundle.media_type != BUNDLE_MEDIA_TYPE or envelope.payload_type != DSSE_PAYLOAD_TYPE:
         raise EntryRefused(SignatureRefusalReason.WRONG_TYPE, f"an envelope of the type {envelope.payload_type[:80]}")
@@ -263,7 +263,6 @@ def read_bundle(raw: bytes, found_in: str) -> SignedPayload:
 
 
 def decoded(text: str) -> bytes:
-    """The bytes of a base64 text."""
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:

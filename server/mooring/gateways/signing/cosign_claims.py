@@ -1,17 +1,16 @@
-"""What a signature says, and whether it says it of this artifact: without a network, so it can be asked at any time.
+"""What a signature claims, and whether it applies to this artifact. It needs no network, so it can be checked any time.
 
-The order is fixed. First the signature is checked over the raw bytes, by the keys that are trusted now; only bytes that
-a trusted key has signed are parsed. Then type, digest and repository are compared, each exactly. The repository counts
-because a signature lies beside the artifact and can be copied with it: without the comparison, what was signed for one
-repository would be taken for signed in every other one.
+The order is fixed. First the signature is verified over the raw bytes with the currently trusted keys; only bytes that
+a trusted key signed are parsed. Then type, digest and repository are compared exactly. The repository matters because a
+signature is stored next to the artifact and can be copied with it: without the comparison, a signature for one
+repository would be valid in every other one.
 
-Two forms. In the tag form the payload is a "simple signing" document, whose `docker-reference` is the repository. In
-the bundle form it is an in-toto statement in a DSSE envelope; cosign writes no repository into it by itself, so it
-counts when the signer has stated one, as the subject's name or by `cosign sign -a docker-reference=<repository>`.
+There are two forms. In the tag form the payload is a "simple signing" document, whose `docker-reference` is the
+repository. In the bundle form it is an in-toto statement in a DSSE envelope. cosign does not write the repository into
+it by itself, so the signer must state it, as the subject's name or by `cosign sign -a docker-reference=<repository>`.
 
-`SignatureEvidence` holds payload and signature whole. Whoever asks later whether an artifact is trusted calls
-`examine` again with the keys of that moment; nothing has to be fetched, and a key that was removed stops counting at
-once.
+`SignatureEvidence` contains the complete payload and signature. To check later whether an artifact is trusted, call
+`examine` again with the keys of that moment: nothing has to be fetched, and a removed key takes effect immediately.
 """
 
 import hashlib
@@ -37,14 +36,14 @@ T = TypeVar("T")
 
 
 class SignatureForm(StrEnum):
-    """Where a signature was found, and how its payload is made."""
+    """Where a signature was found, which determines the format of its payload."""
 
     TAG = "tag"
     BUNDLE = "bundle"
 
 
 class SignatureRefusalReason(StrEnum):
-    """Why a signature does not count."""
+    """Why a signature is not valid."""
 
     MALFORMED = "malformed"
     NO_REPOSITORY = "no_repository"
@@ -58,7 +57,7 @@ class SignatureRefusalReason(StrEnum):
 
 
 class EntryRefused(Exception):
-    """One signature does not count; others may."""
+    """One signature is not valid; others may be."""
 
     def __init__(self, reason: SignatureRefusalReason, detail: str) -> None:
         self.reason = reason
@@ -68,7 +67,7 @@ class EntryRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SignedSubject:
-    """What ought to be signed."""
+    """What a signature must cover: the digest and the repository."""
 
     digest: str
     names: tuple[str, ...]  # the repository as signers write it: `host:port/team/app`
@@ -76,7 +75,7 @@ class SignedSubject:
 
 @dataclass(frozen=True, slots=True)
 class SignedPayload:
-    """A payload and its signatures as they were found, not yet believed."""
+    """A payload and its signatures, not verified yet."""
 
     form: SignatureForm
     payload: bytes
@@ -86,7 +85,7 @@ class SignedPayload:
 
 @dataclass(frozen=True, slots=True)
 class SignatureEvidence:
-    """A signature that counted, with all that is needed to check it again."""
+    """A valid signature, with all that is needed to verify it again."""
 
     form: SignatureForm
     key_id: str
@@ -101,7 +100,7 @@ class SignatureEvidence:
     verified_at: datetime
 
     def signed(self) -> SignedPayload:
-        """What is checked when somebody asks again."""
+        """The payload and the signature, to verify them again."""
         return SignedPayload(self.form, self.payload, (self.signature,), self.found_in)
 
 
@@ -114,7 +113,7 @@ class _Claims:
 def examine(
     signed: SignedPayload, keys: Sequence[TrustedKey], subject: SignedSubject, now: datetime
 ) -> SignatureEvidence:
-    """The evidence that a signature is, or EntryRefused."""
+    """The evidence from a valid signature; raises `EntryRefused` for others."""
     if len(signed.payload) > PAYLOAD_BYTES_MAX:
         raise EntryRefused(SignatureRefusalReason.TOO_LARGE, f"the payload is larger than {PAYLOAD_BYTES_MAX} bytes")
     covered = signed.payload if signed.form is SignatureForm.TAG else pre_authentication_encoding(signed.payload)
@@ -146,13 +145,13 @@ def examine(
 
 
 def pre_authentication_encoding(payload: bytes, payload_type: str = DSSE_PAYLOAD_TYPE) -> bytes:
-    """The bytes that a DSSE signature is over: each part with its length, so that none can run into the other."""
+    """The bytes that a DSSE signature covers: each part is preceded by its length, so that parts cannot be confused."""
     kind = payload_type.encode()
     return b"DSSEv1 %d %s %d %s" % (len(kind), kind, len(payload), payload)
 
 
 def _bound(claims: _Claims, subject: SignedSubject) -> str:
-    """The repository that was signed, if digest and repository are the subject's."""
+    """The signed repository; raises `EntryRefused` unless digest and repository are those of the subject."""
     if claims.digest != subject.digest:
         raise EntryRefused(SignatureRefusalReason.OTHER_DIGEST, f"it is a signature of {claims.digest[:80]}")
     if not claims.repositories:
@@ -227,7 +226,7 @@ def _decoded(payload: bytes, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(payload, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
-        raise EntryRefused(SignatureRefusalReason.MALFORMED, f"what was signed cannot be read: {error}") from error
+        raise EntryRefused(SignatureRefusalReason.MALFORMED, f"the signed content cannot be parsed: {error}") from error
 
 
 def _digest(content: bytes) -> str:

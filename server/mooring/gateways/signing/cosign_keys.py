@@ -1,7 +1,7 @@
 """The keys that sign artifacts: ECDSA on P-256 and Ed25519, in the PEM form that cosign writes.
 
-A key is known by its fingerprint, the SHA-256 of its encoded public half, so that the same key under two names is one
-key. Only public halves are kept by the platform; `SigningKey` is for whoever signs: publishers, the demo, tests.
+A key is identified by its fingerprint, the SHA-256 of its encoded public half, so the same key under two names is one
+key. The platform stores only public halves; `SigningKey` is for those who sign: publishers, the demo, tests.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ PrivateKey = ec.EllipticCurvePrivateKey | Ed25519PrivateKey
 
 @dataclass(frozen=True, slots=True)
 class TrustedKey:
-    """A public key whose signatures count, under the id that the platform has for it."""
+    """A public key whose signatures are trusted, with its id on the platform."""
 
     id: str
     public: PublicKey
@@ -40,11 +40,9 @@ class TrustedKey:
 
     @property
     def pem(self) -> str:
-        """The key as text."""
         return self.public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode("ascii")
 
     def verifies(self, signature: bytes, signed: bytes) -> bool:
-        """Whether this key signed these bytes."""
         try:
             if isinstance(self.public, Ed25519PublicKey):
                 self.public.verify(signature, signed)
@@ -65,7 +63,6 @@ class SigningKey:
         return "SigningKey(…)"
 
     def sign(self, content: bytes) -> bytes:
-        """A signature over these bytes."""
         if isinstance(self.private, Ed25519PrivateKey):
             return self.private.sign(content)
         return self.private.sign(content, ec.ECDSA(hashes.SHA256()))
@@ -76,7 +73,7 @@ class SigningKey:
 
     @property
     def private_pem(self) -> bytes:
-        """The key as text, unprotected."""
+        """The private key in PEM form, without a passphrase."""
         return self.private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
@@ -118,7 +115,7 @@ def read_trusted_key(pem: str, id: str, path: str = "public_key") -> TrustedKey:
 
 
 def signer_of(keys: Iterable[TrustedKey], signature: bytes, signed: bytes) -> TrustedKey | None:
-    """The first of the keys that made this signature."""
+    """The key that made this signature; None if it is none of them."""
     return next((key for key in keys if key.verifies(signature, signed)), None)
 
 

@@ -1,8 +1,9 @@
-"""Signing an artifact in a registry so that cosign, and `cosign` of this package, verify it.
+"""Signing of an artifact in a registry, so that cosign and the module `cosign` of this package can verify it.
 
-For publishers without the tool, for the demo and for tests. Both forms state the repository. The lists that a signature
-is added to (the layers of the `.sig` manifest, the index of the fallback tag) are read and written back: two signers
-at the same moment may lose one entry, so signing ends by looking for the own entry and repeats when it is not there.
+It is for publishers without the tool, for the demo and for tests. Both forms state the repository. The lists that a
+signature is added to (the layers of the `.sig` manifest, the index of the fallback tag) are read and written back. Two
+signers at the same time may lose one entry, so signing ends with a check for its own entry and repeats if it is
+missing.
 """
 
 import base64
@@ -42,7 +43,7 @@ ATTEMPTS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class PushedSignature:
-    """What was pushed."""
+    """A signature that was pushed to a registry."""
 
     manifest: ImageManifest
     payload: bytes
@@ -91,7 +92,7 @@ def bundle_bytes(key: SigningKey, payload: bytes) -> tuple[bytes, bytes]:
 async def sign_as_tag(
     pusher: RegistryPusher, repository: str, digest: str, key: SigningKey, name: str | None = None
 ) -> PushedSignature:
-    """Add a signature under the `.sig` tag; `name` is the repository as verifiers know it."""
+    """Add a signature under the `.sig` tag; `name` is the repository under the name that verifiers use."""
     payload = simple_signing_payload(name or pusher.client.names(repository)[0], digest)
     signature = key.sign(payload)
     pushed = await pusher.blob(repository, payload, SIMPLE_SIGNING_MEDIA_TYPE)
@@ -109,7 +110,7 @@ async def sign_as_tag(
 async def sign_as_bundle(
     pusher: RegistryPusher, repository: str, digest: str, key: SigningKey, name: str | None = None
 ) -> PushedSignature:
-    """Add a bundle that refers to the digest; `name` is the repository as verifiers know it."""
+    """Add a bundle that refers to the digest; `name` is the repository under the name that verifiers use."""
     artifact = await pusher.client.manifest(repository, digest)
     payload = statement_payload(name or pusher.client.names(repository)[0], digest)
     raw, signature = bundle_bytes(key, payload)
@@ -133,7 +134,7 @@ async def sign_as_bundle(
 
 
 async def _listed(pusher: RegistryPusher, repository: str, digest: str) -> list[BlobDescriptor]:
-    """The signatures that are there already."""
+    """The existing signatures."""
     try:
         return list((await pusher.client.resolve_tag(repository, signature_tag(digest))).layers)
     except Refusal as refusal:
@@ -155,7 +156,7 @@ def _config(layers: list[BlobDescriptor]) -> bytes:
 
 def _crowded(repository: str, digest: str) -> Refusal:
     return Refusal(
-        Code.CONFLICT, f"others kept signing {digest} in {repository} at the same moment", {"digest": digest}
+        Code.CONFLICT, f"other signers kept changing the signatures of {digest} in {repository}", {"digest": digest}
     )
 
 

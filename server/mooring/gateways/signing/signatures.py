@@ -1,4 +1,4 @@
-"""Ed25519: checking what others signed, and the platform's own keys."""
+"""Ed25519 signatures: verification, and the platform's own key pairs."""
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -7,7 +7,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 
 def verifies(public_key: bytes, signature: bytes, signed: bytes) -> bool:
-    """Whether this key signed these bytes."""
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(signature, signed)
     except (InvalidSignature, ValueError):
@@ -25,12 +24,11 @@ def new_key_pair() -> tuple[bytes, bytes]:
 
 
 def sign(private_key: bytes, message: bytes) -> bytes:
-    """The signature of a raw private key over these bytes."""
     return Ed25519PrivateKey.from_private_bytes(private_key).sign(message)
 
 
 def can_be_sealed_to(public_key: bytes) -> bool:
-    """Whether something can be sealed to this X25519 key: not where every secret shared with it is zero."""
+    """Whether secrets can be sealed to this X25519 key. They cannot if every shared secret with it is zero."""
     try:
         X25519PrivateKey.generate().exchange(X25519PublicKey.from_public_bytes(public_key))
     except ValueError:

@@ -1,10 +1,10 @@
-"""The platform's side of trust between it and its nodes: signing tasks, and sealing secrets to one node.
+"""What nodes trust the platform by: signatures on tasks, and secrets that are sealed to one node.
 
-A secret is sealed to the node's X25519 key: an ephemeral key, HKDF-SHA256 over the shared secret, AES-256-GCM. What it
-is bound to goes into the derivation and into the associated data, so that it opens nowhere else.
+A secret is sealed to the node's X25519 key: an ephemeral key, HKDF-SHA256 over the shared secret, AES-256-GCM. The
+context of the secret goes into the key derivation and into the associated data, so it cannot be opened in another one.
 """
 
-import secrets as chance
+import secrets
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -21,7 +21,7 @@ NONCE_BYTES: Final = 12
 
 
 class TaskSigner:
-    """Signs what nodes are to believe, with the key that is in use."""
+    """Signs what nodes must trust, with the current key."""
 
     __slots__ = ("_key", "key_id")
 
@@ -33,16 +33,15 @@ class TaskSigner:
         return f"TaskSigner({self.key_id})"
 
     def sign(self, payload: bytes, context: bytes = TASK_CONTEXT) -> TaskEnvelope:
-        """The payload with the platform's signature over it, in its context."""
+        """The payload with the platform's signature; `context` keeps signatures for different uses apart."""
         return TaskEnvelope(encode(payload), self.key_id, encode(self._key.sign(context + payload)))
 
 
-def seal_to_node(sealing_key: bytes, info: bytes, named: tuple[str, str], secret: bytes) -> SealedSecret:
-    """A secret that only the holder of this node's key can open; `named` are its name and purpose."""
+def seal_to_node(sealing_key: bytes, info: bytes, secret: bytes, *, name: str, purpose: str) -> SealedSecret:
+    """Seal a secret so that only the holder of this node's key can open it, and only in the context `info`."""
     ephemeral = X25519PrivateKey.generate()
     shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(sealing_key))
     key = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=None, info=info).derive(shared)
-    nonce = chance.token_bytes(NONCE_BYTES)
+    nonce = secrets.token_bytes(NONCE_BYTES)
     public = ephemeral.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
-    name, purpose = named
     return SealedSecret(name, purpose, public, nonce, AESGCM(key).encrypt(nonce, secret, info))

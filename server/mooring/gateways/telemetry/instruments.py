@@ -1,13 +1,12 @@
-"""Telemetry: what the running platform says of itself, by log lines, metrics and traces.
+"""Telemetry of the running platform: log lines, metrics and traces.
 
-Each request is observed once. While it runs, what is known of it (route, caller, place) is noted on its
-`ObservedRequest`, and every log line written meanwhile, however deep inside, carries its labels. When it ends
-there is one log line, one count, one measured time, and one span where traces are wanted. Neither the path
-nor the query, a header, a body or a token is ever noted: the route's template and the ids of the place say
-where the request went.
+Each request is observed once. While it runs, what is known about it (route, caller, place) is stored on its
+`ObservedRequest`, and every log line written in the meantime, at any depth, carries its labels. At its end there is
+one log line, one count, one duration, and one span if traces are enabled. The path, the query, headers, bodies and
+tokens are never recorded: the route's template and the ids of the place say where the request went.
 
-The work of a worker is observed in the same way, one round at a time; `bound` adds the labels of the thing
-in hand, so that a delivery's lines bear the correlation id of the request that caused it.
+The rounds of a worker are observed in the same way; `bound` adds the labels of the current item, so that the lines of a
+delivery carry the correlation id of the request that caused it.
 """
 
 import importlib
@@ -45,7 +44,7 @@ _NO_SPAN: Final = nullcontext()
 
 
 class TraceLabels(Protocol):
-    """The labels that a request came with, or was given."""
+    """The labels that a request brought, or that the server assigned."""
 
     @property
     def correlation_id(self) -> str: ...
@@ -66,7 +65,7 @@ class SpanUnderWay(Protocol):
 
 
 class SpanMaker(Protocol):
-    """Makes spans; see telemetry_otlp."""
+    """Makes spans; see `otlp`."""
 
     def request(self, traced: TraceLabels) -> SpanUnderWay: ...
     def span(
@@ -76,7 +75,7 @@ class SpanMaker(Protocol):
 
 
 class ObservedRequest:
-    """One request, and what is known of it so far."""
+    """One request, and what is known about it so far."""
 
     __slots__ = (
         "_begun",
@@ -113,17 +112,17 @@ class ObservedRequest:
         return self._telemetry.tracing
 
     def failed(self, error: BaseException) -> None:
-        """Mooring itself failed; the log says how, and nothing else does."""
+        """Record an internal error; only the log contains the details."""
         self._error = error
 
     def begin_stream(self) -> None:
-        """The answer is a stream: from here on it is open, and no longer slow."""
+        """The answer is a stream: it stays open, and its duration is not measured any more."""
         if self._stream_begun is None:
             self._stream_begun = perf_counter()
             self._telemetry.streams += 1
 
     def labels(self) -> dict[str, object]:
-        """What every log line of this request carries, as far as it is known yet."""
+        """The labels of every log line of this request, as far as they are known."""
         traced = self._traced
         found: dict[str, object] = {
             "correlation_id": traced.correlation_id,
@@ -200,7 +199,7 @@ class ObservedRequest:
         if self._stream_begun is not None:
             fields["stream"] = True
         if cut_off:
-            fields["cut_off"] = True  # the answer was not sent to its end
+            fields["cut_off"] = True  # the answer was not sent completely
         if self._error is not None:
             fields["error"] = error_fields(self._error)
         return fields
@@ -211,7 +210,7 @@ class ObservedRequest:
             lines.write(level, "request", fields)  # an error may quote anything
             return
         fields.update(self.labels())
-        # The one thing in this line that a caller chose, and people put tokens into the strangest places.
+        # The only value in this line that the caller chose, and people put tokens into the strangest places.
         fields["correlation_id"] = mask(self._traced.correlation_id)
         lines.write_own(level, "request", fields)
 
@@ -232,12 +231,12 @@ class ObservedRequest:
 
 
 def _well_formed(text: str | None, prefix: Prefix) -> bool:
-    """Ids of the path are noted only as such: before it is authorized a request can hold anything there."""
+    """Record path parameters only if they are ids: an unauthorized request can have anything there."""
     return text is not None and is_id(text, prefix)
 
 
 class BoundContext:
-    """A stretch of work with labels of its own."""
+    """A piece of work with its own labels."""
 
     __slots__ = ("_labels", "_outer", "tracing")
 
@@ -246,7 +245,7 @@ class BoundContext:
         self.tracing = tracing
 
     def labels(self) -> dict[str, object]:
-        """What every log line of this work carries."""
+        """The labels of every log line of this work."""
         return self._labels
 
     def __enter__(self) -> None:
@@ -259,7 +258,7 @@ class BoundContext:
 
 
 def bound(**labels: str | None) -> BoundContext:
-    """Let what is written within carry these labels too: `with bound(correlation_id=…):`."""
+    """Add these labels to the log lines written inside: `with bound(correlation_id=…):`."""
     outer = CARRIED.get()
     known: dict[str, object] = {} if outer is None else dict(outer.labels())
     known.update({name: value for name, value in labels.items() if value is not None})
@@ -267,7 +266,7 @@ def bound(**labels: str | None) -> BoundContext:
 
 
 def span(name: str, **attributes: object) -> AbstractContextManager[None]:
-    """A span within the work under way; costs next to nothing where no traces are wanted."""
+    """A span within the current work; it costs almost nothing when traces are disabled."""
     carried = CARRIED.get()
     tracing = _tracing_of(carried)
     if tracing is None or carried is None:
@@ -281,7 +280,7 @@ def _tracing_of(carried: LogContext | None) -> SpanMaker | None:
 
 
 def wants_traces(endpoint: str, environment: Mapping[str, str]) -> bool:
-    """Whether an OTLP endpoint is set, by us or by OpenTelemetry's own variables, and not switched off."""
+    """Whether an OTLP endpoint is configured, by our settings or OpenTelemetry's variables, and not disabled."""
     if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return False
     named = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
@@ -292,14 +291,14 @@ class Telemetry:
     """Log lines, metrics and traces of one process."""
 
     def __init__(self, *, lines: LogOutput | None = None, otlp_endpoint: str = "") -> None:
-        """`lines` is what `configure_logging` returned, here or earlier; else the standard error output."""
+        """`lines` is the result of `configure_logging`; without it, lines go to standard error."""
         self.lines = lines or configured_lines() or LogOutput()
         self.numbers = Metrics()
         self.in_flight = 0
         self.streams = 0
         self.tracing: SpanMaker | None = None
         if wants_traces(otlp_endpoint, os.environ):
-            # The SDK is loaded only where it is used: it would double the time that a start takes to import.
+            # The SDK is loaded only when it is used: it would double the import time of every start.
             module = importlib.import_module("mooring.gateways.telemetry.otlp")
             self.tracing = module.OtlpTracing(otlp_endpoint or None)
         self.numbers.watch("mooring_http_requests_in_flight", lambda: {(): self.in_flight})
@@ -311,7 +310,7 @@ class Telemetry:
         return ObservedRequest(self, method, traced)
 
     def watch(self, name: str, source: Source) -> None:
-        """Ask `source` for this gauge when the metrics are read; it answers with values by their labels."""
+        """Call `source` for the values of this gauge, by labels, when the metrics are read."""
         self.numbers.watch(name, source)
 
     def metrics(self) -> bytes:
@@ -320,7 +319,7 @@ class Telemetry:
 
     @contextmanager
     def worker_tick(self, worker: str) -> Iterator[None]:
-        """Observe one round of a worker. What it raises is counted and raised on: its loop says what came of it."""
+        """Observe one round of a worker. An exception is counted and raised again: the worker's loop logs it."""
         begun = perf_counter()
         outcome = "cancelled"
         with BoundContext({"worker": worker}, self.tracing):
@@ -334,6 +333,6 @@ class Telemetry:
                 self.numbers.count_tick(worker, outcome, perf_counter() - begun)
 
     def close(self, timeout_seconds: float = CLOSE_SECONDS) -> None:
-        """Send the spans that are left; waits for a bounded time."""
+        """Send the remaining spans; waits a bounded time."""
         if self.tracing is not None:
             self.tracing.close(timeout_seconds)

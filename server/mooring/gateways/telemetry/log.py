@@ -1,16 +1,15 @@
-"""Log lines: one JSON object a line, with the labels of the work under way, and no secret in any of them.
+"""Log lines: one JSON object per line, with the labels of the current work, and without secrets.
 
-Every line of the process takes the same way: those of the standard library's loggers (ours, the web
-server's, the database driver's) and the request lines. A line is put together, gets the labels of the work
-that is under way in this context, is masked, rendered, and written with one call.
+Every line of the process goes through the same steps: those of the standard library's loggers (ours, the web server's,
+the database driver's) and the request lines. A line gets the labels of the current work, is masked, rendered, and
+written with one call.
 
-Masking is the last line of defence, not the first: nobody logs a secret on purpose. A field whose name
-speaks of a token, a password or the like loses its value; and in the finished text, whatever looks like one
-of our tokens, a bearer credential, a signed assertion, a password hash, a private key or the password of a
-URL is replaced, in messages and tracebacks too.
+Masking is the last line of defence: nobody logs a secret on purpose. A field whose name suggests a token, a password or
+the like loses its value. In the finished text, everything that looks like one of our tokens, a bearer credential, a
+signed assertion, a password hash, a private key or the password of a URL is replaced, also in messages and tracebacks.
 
-A line that cannot be written (the reader has gone, the disk is full) is counted in `LogOutput.lost` and never
-fails the work that it was about.
+A line that cannot be written (the reader is gone, the disk is full) is counted in `LogOutput.lost` and never makes the
+logged work fail.
 """
 
 import json
@@ -37,15 +36,15 @@ Fields = MutableMapping[str, Any]
 
 
 class LogContext(Protocol):
-    """The work under way, as far as its log lines are concerned."""
+    """Work that adds labels to the log lines written during it."""
 
     def labels(self) -> dict[str, object]:
-        """What every line of this work carries."""
+        """The labels of every line of this work."""
         ...
 
 
 CARRIED: Final[ContextVar[LogContext | None]] = ContextVar("mooring_carried", default=None)
-"""The work under way in this context; the tasks that it starts inherit it."""
+"""The current work in this context; the tasks that it starts inherit it."""
 
 _SENSITIVE: Final = frozenset(
     {"token", "tokens", "password", "passwords", "passphrase", "secret", "secrets", "authorization", "cookie"}
@@ -67,10 +66,10 @@ _SECRETS: Final[tuple[tuple[str, re.Pattern[str], str], ...]] = (
         re.compile(r"-----BEGIN[A-Z0-9 ]*PRIVATE KEY-----(?:(?!-----END)[^\"])*(?:-----END[A-Z0-9 ]*-----)?"),
         MASK,
     ),
-    # PostgreSQL quotes the whole row that a constraint refused.
+    # PostgreSQL quotes the whole row that violated a constraint.
     ("Failing row", re.compile(r"(Failing row contains )\((?:\\[^n]|[^\"\\\n])*"), rf"\1({MASK})"),
 )
-"""What a secret looks like: a text without which it cannot be there, its pattern, and what is put instead."""
+"""How to recognise secrets: a text that must occur (a fast test), the pattern, and the replacement."""
 
 
 def mask(text: str) -> str:
@@ -83,13 +82,13 @@ def mask(text: str) -> str:
 
 @lru_cache(maxsize=4096)
 def is_sensitive(name: str) -> bool:
-    """Whether a field of this name is expected to hold a secret; `token_id` and the like are no secrets."""
+    """Whether a field of this name probably holds a secret; `token_id` and the like do not."""
     words = [word.lower() for word in _WORDS.findall(name)]
     return bool(words) and words[-1] not in _HARMLESS_ENDS and not _SENSITIVE.isdisjoint(words)
 
 
 def masked(name: str, value: object, depth: int = 0) -> object:
-    """The value of a field as it may be written down."""
+    """The value of a field as it may be logged."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if is_sensitive(name) or depth > DEPTH_MAX:
@@ -104,7 +103,7 @@ def masked(name: str, value: object, depth: int = 0) -> object:
 
 
 def error_fields(error: BaseException) -> dict[str, object]:
-    """What the log says of an exception, and nothing but the log."""
+    """The fields of an exception; only the log contains them."""
     text = "".join(traceback.format_exception(error))
     return {
         "type": f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins."),
@@ -114,7 +113,7 @@ def error_fields(error: BaseException) -> dict[str, object]:
 
 
 class LogOutput:
-    """Where the lines of a process go, and from which level on."""
+    """Where the lines of a process go, and the minimum level."""
 
     def __init__(self, level: str = "info", format: str = "json", stream: TextIO | None = None) -> None:
         self.threshold = LEVELS[level]
@@ -135,11 +134,11 @@ class LogOutput:
         if LEVELS.get(level, 0) >= self.threshold:
             fields["event"] = event
             for process in self._processors:
-                fields = process(None, level, fields)  # type: ignore[assignment]  # the last one makes text
+                fields = process(None, level, fields)  # type: ignore[assignment]  # the last processor returns text
             self.put(str(fields))
 
     def write_own(self, level: str, event: str, fields: Fields) -> None:
-        """Write a line that holds only words and ids of our own, whole: nothing in it can be a secret."""
+        """Write a line without masking: it has only our own words and ids, so it cannot contain a secret."""
         if LEVELS[level] >= self.threshold:
             now = datetime.now(UTC).isoformat(timespec="milliseconds")
             self.put(self._render({"time": now, "level": level, "event": event, **fields}))
@@ -150,11 +149,11 @@ class LogOutput:
             with self._lock:
                 self._stream.write(line + "\n")
                 self._stream.flush()
-        except (OSError, ValueError):  # the reader has gone, or the stream is closed
+        except (OSError, ValueError):  # the reader is gone, or the stream is closed
             self.lost += 1
 
     def install(self) -> None:
-        """Let structlog's loggers write here as well."""
+        """Make structlog's loggers write here too."""
         structlog.configure(
             processors=self._processors,
             wrapper_class=structlog.make_filtering_bound_logger(self.threshold),
@@ -167,14 +166,14 @@ class LogOutput:
 
 
 class _Out:
-    """What structlog takes for a logger."""
+    """The logger interface that structlog expects."""
 
     def __init__(self, lines: LogOutput) -> None:
         self.debug = self.info = self.warning = self.error = self.critical = self.msg = lines.put
 
 
 def _complete(_logger: object, method: str, fields: Fields) -> Fields:
-    """The line in its order: when, how grave, what, then what it is about, then the labels of the work."""
+    """Order the fields: time, level, message, then the fields of the line, then the labels of the work."""
     now = datetime.now(UTC).isoformat(timespec="milliseconds")
     whole: Fields = {"time": now, "level": method, "event": fields.pop("event", "")}
     whole.update(fields)
@@ -199,7 +198,7 @@ def _render_json(fields: Fields) -> str:
     try:
         return _encode(fields).decode()
     except (TypeError, ValueError, UnicodeError):
-        # A half surrogate, or a value that has no JSON form of its own: slower, and always possible.
+        # Half of a surrogate pair, or a value without a JSON form: this way is slower, but always works.
         return json.dumps(fields, default=repr, skipkeys=True)
 
 
@@ -210,7 +209,7 @@ def _console(stream: TextIO) -> Callable[[Fields], str]:
         sort_keys=False,
         timestamp_key="time",
         pad_event_to=20,
-        exception_formatter=structlog.dev.plain_traceback,  # the fancier ones print local variables
+        exception_formatter=structlog.dev.plain_traceback,  # richer tracebacks print local variables
     )
 
     def render(fields: Fields) -> str:
@@ -228,7 +227,7 @@ _OF_EVERY_RECORD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message
 
 
 class _Handler(logging.Handler):
-    """Takes the standard library's records the same way."""
+    """Sends the records of the standard library through the same steps."""
 
     def __init__(self, lines: LogOutput) -> None:
         super().__init__(lines.threshold)
@@ -253,17 +252,17 @@ def _level_of(number: int) -> str:
 
 _OWN_HANDLERS: Final = ("uvicorn", "uvicorn.error", "uvicorn.asgi", "asyncio", "asyncpg")
 _TELLS_ADDRESSES: Final = ("httpx", "httpcore", "urllib3", "hpack")
-"""They log whole addresses at their lower levels, and a receiver's address may hold a credential."""
+"""These loggers write complete URLs at low levels, and the URL of a webhook may contain a credential."""
 
 
 def configured_lines() -> LogOutput | None:
-    """Where the lines of this process go, if that was configured."""
+    """The log output of this process, if it was configured."""
     handlers = logging.getLogger().handlers
     return next((each.lines for each in handlers if isinstance(each, _Handler)), None)
 
 
 def configure_logging(level: str = "info", format: str = "json", stream: TextIO | None = None) -> LogOutput:
-    """Send every log line of this process one way; calling it again replaces what was set before."""
+    """Send every log line of this process to one output; a later call replaces the configuration."""
     lines = LogOutput(level, format, stream)
     root = logging.getLogger()
     for handler in [each for each in root.handlers if isinstance(each, _Handler)]:
@@ -276,7 +275,7 @@ def configure_logging(level: str = "info", format: str = "json", stream: TextIO 
         logger.propagate = True
     for name in _TELLS_ADDRESSES:
         logging.getLogger(name).setLevel(max(lines.threshold, logging.WARNING))
-    # The request line stands in for the web server's own access log, which shows raw paths and query strings.
+    # The request line replaces the web server's own access log, which shows raw paths and query strings.
     access = logging.getLogger("uvicorn.access")
     access.handlers.clear()
     access.propagate = False

@@ -1,9 +1,9 @@
-"""Metrics: a closed table of names, counted in a registry of its own.
+"""Metrics: a fixed table of names, in its own registry.
 
-The labels of every metric are bounded: a method is one of HTTP's, a route is a template of our own, a code
-is one of the catalogue; what fits none of these is counted as `none`. The children of a metric are looked
-up once for each combination and then kept, since they are touched on every request. What others know
-(connections in use, deliveries that wait) is asked for when somebody reads the metrics, through `watch`.
+The labels of every metric are bounded: a method is one of HTTP's, a route is one of our templates, a code is one of the
+catalogue; everything else is counted as `none`. The children of a metric are looked up once for each combination and
+then cached, because every request needs them. Values that other parts know (connections in use, waiting deliveries) are
+requested when the metrics are read, through `watch`.
 """
 
 import logging
@@ -36,23 +36,23 @@ log = logging.getLogger("mooring.metrics")
 
 @dataclass(frozen=True, slots=True)
 class Gauge:
-    """A number that somebody else knows."""
+    """A value that another part of the process provides."""
 
     meaning: str
     labels: tuple[str, ...] = ()
 
 
 GAUGES: Final[Mapping[str, Gauge]] = {
-    "mooring_http_requests_in_flight": Gauge("Requests that are being answered now, open streams included."),
-    "mooring_event_streams": Gauge("Event streams that are open now."),
-    "mooring_log_lines_lost": Gauge("Log lines since the start that could not be written."),
+    "mooring_http_requests_in_flight": Gauge("Requests in progress, including open streams."),
+    "mooring_event_streams": Gauge("Open event streams."),
+    "mooring_log_lines_lost": Gauge("Log lines that could not be written since the start."),
     "mooring_database_connections": Gauge("Connections of this process to PostgreSQL.", ("pool", "state")),
-    "mooring_outbox_deliveries": Gauge("Deliveries to webhooks that are not ended, or dead.", ("status",)),
+    "mooring_outbox_deliveries": Gauge("Webhook deliveries that are unfinished or dead.", ("status",)),
 }
 
 
 class CounterValue:
-    """A number that grows."""
+    """A value that only grows."""
 
     __slots__ = ("count",)
 
@@ -61,7 +61,7 @@ class CounterValue:
 
 
 class Durations:
-    """How many requests took how long; the last count is of those beyond every bucket."""
+    """The number of requests by duration; the last count is for those above all buckets."""
 
     __slots__ = ("counts", "seconds")
 
@@ -71,7 +71,7 @@ class Durations:
 
 
 class _Requests(Collector):
-    """Counts requests without locks: they are all observed in the thread of the event loop."""
+    """Counts requests without locks, because all are observed in the thread of the event loop."""
 
     def __init__(self) -> None:
         self.tallies: dict[tuple[str, str, str], CounterValue] = {}
@@ -97,10 +97,10 @@ class _Requests(Collector):
 
 
 class Metrics:
-    """The numbers of one process."""
+    """The metrics of one process."""
 
     def __init__(self) -> None:
-        # They would be a second series for each counter, which nothing reads.
+        # They would add a second series for each counter, which nobody reads.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._requests = _Requests()
@@ -127,13 +127,13 @@ class Metrics:
         GCCollector(registry=self.registry)
 
     def watch(self, name: str, source: Source) -> None:
-        """Ask `source` for the values of this gauge, by their labels, whenever the metrics are read."""
+        """Call `source` for the values of this gauge, by labels, whenever the metrics are read."""
         if name not in GAUGES:
-            raise ValueError(f"{name} is not a gauge of the table; those are {', '.join(GAUGES)}")
+            raise ValueError(f"{name} is not a known gauge; the gauges are {', '.join(GAUGES)}")
         self._watched.sources[name] = source
 
     def count_request(self, method: str, route: str | None, status: int | None, seconds: float) -> None:
-        """One request was answered; `route` is method and template."""
+        """Count an answered request; `route` is its method and template."""
         key = (method, route, status)
         children = self._counted.get(key)
         if children is None:
@@ -144,18 +144,18 @@ class Metrics:
         durations.seconds += seconds
 
     def count_refusal(self, code: str) -> None:
-        """One request was refused."""
+        """Count a refused request."""
         counter = self._refusals.get(code)
         if counter is not None:
             counter.inc()
 
     def count_tick(self, worker: str, outcome: str, seconds: float) -> None:
-        """One round of a worker ended."""
+        """Count a finished round of a worker."""
         self._ticks.labels(worker, outcome).inc()
         self._tick_durations.labels(worker).observe(seconds)
 
     def text(self) -> bytes:
-        """All of it, in Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def _bind(self, key: tuple[str, str | None, int | None]) -> tuple[CounterValue, Durations]:
@@ -165,23 +165,23 @@ class Metrics:
             self._requests.tallies.setdefault((*shown, NONE if status is None else str(status)), CounterValue()),
             self._requests.durations.setdefault(shown, Durations()),
         )
-        if method in METHODS:  # whoever invents methods does not fill our memory
+        if method in METHODS:  # invented methods must not fill the cache
             self._counted[key] = children
         return children
 
 
 def bounded_method(method: str) -> str:
-    """The method, or `none` where it is none of HTTP's."""
+    """The method, or `none` if it is not one of HTTP's."""
     return method if method in METHODS else NONE
 
 
 def template_of(route: str | None) -> str:
-    """The template of a route that is called `<method> <template>`."""
+    """The template of a route named `<method> <template>`."""
     return NONE if route is None else route.partition(" ")[2] or route
 
 
 class _Watched(Collector):
-    """Asks the sources of the gauges."""
+    """Collects the gauges from their sources."""
 
     def __init__(self) -> None:
         self.sources: dict[str, Source] = {}
@@ -193,8 +193,8 @@ class _Watched(Collector):
             try:
                 values = dict(source())
             except Exception:
-                # One source that fails must not hide the other numbers; its own go missing.
-                log.exception("the metric %s cannot be read", name)
+                # A source that fails must not hide the other metrics.
+                log.exception("cannot read the metric %s; leaving it out", name)
                 continue
             for labels, value in values.items():
                 family.add_metric(labels, value)

@@ -1,11 +1,11 @@
-"""Traces by OpenTelemetry, sent to an OTLP/HTTP endpoint in the background.
+"""OpenTelemetry traces, sent to an OTLP/HTTP endpoint in the background.
 
-This module is loaded only when an endpoint is set: the SDK costs time at start and a thread. Spans are made
-by hand. A request's own span bears the ids that its answer, its events and its log lines state, so the SDK
-is told which ids to use instead of inventing some. Whether a trace is sampled is decided by the caller's
-`traceparent`, or by the `OTEL_TRACES_SAMPLER` of the environment where there is none.
+This module is loaded only when an endpoint is configured, because the SDK costs start-up time and a thread. Spans are
+created explicitly. The span of a request has the same ids as its answer, its events and its log lines, so the SDK gets
+these ids and does not generate others. The caller's `traceparent` decides whether a trace is sampled; without one, the
+environment's `OTEL_TRACES_SAMPLER` does.
 
-A span says what kind of error ended it and never its message: that stands in the log only.
+A span contains the type of the error that ended it, but never its message: that is only in the log.
 """
 
 import os
@@ -69,7 +69,7 @@ class RequestSpan:
         self._token: Token[Context] = otel_context.attach(trace.set_span_in_context(span))
 
     def end(self, name: str, attributes: Mapping[str, object], *, failed: bool) -> None:
-        """The request is answered, and now it is known what it was."""
+        """The request is answered: set its final attributes and end the span."""
         otel_context.detach(self._token)
         self._span.update_name(name)
         self._span.set_attributes(_attributes(attributes))
@@ -82,7 +82,7 @@ class OtlpTracing:
     """Makes spans and sends them."""
 
     def __init__(self, endpoint: str | None) -> None:
-        """`endpoint` is the collector's address; none: what OpenTelemetry's own variables say."""
+        """`endpoint` is the collector's URL; None means that OpenTelemetry's own variables configure it."""
         named = bool(os.environ.get("OTEL_SERVICE_NAME"))
         resource = Resource.create({} if named else {SERVICE_NAME: "mooring"})
         self._provider = TracerProvider(resource=resource, id_generator=_Ids(), shutdown_on_exit=False)
@@ -91,7 +91,7 @@ class OtlpTracing:
         self._tracer = self._provider.get_tracer("mooring")
 
     def request(self, traced: TraceIds) -> RequestSpan:
-        """The span of a request begins, with the request's own ids."""
+        """Start the span of a request, with the request's own ids."""
         trace_id = int(traced.trace_id, 16)
         parent = Context()
         if traced.parent_span_id is not None:
@@ -103,7 +103,7 @@ class OtlpTracing:
 
     @contextmanager
     def span(self, name: str, attributes: Mapping[str, object], trace_id: str | None) -> Iterator[None]:
-        """A span within the one under way, or the first one of its own, in the trace of what caused it."""
+        """Start a span within the current one or, without one, in the trace of the work that caused it."""
         if trace_id is not None and not trace.get_current_span().get_span_context().is_valid:
             with _ids(int(trace_id, 16), None):
                 span = self._tracer.start_span(name, attributes=_attributes(attributes))
@@ -121,7 +121,7 @@ class OtlpTracing:
             span.end()
 
     def close(self, timeout_seconds: float) -> None:
-        """Send what is left, for a bounded time."""
+        """Send the remaining spans; waits a bounded time."""
         ending = threading.Thread(target=self._provider.shutdown, daemon=True)
         ending.start()
         ending.join(timeout_seconds)
@@ -137,7 +137,7 @@ def _ids(trace_id: int, span_id: int | None) -> Iterator[None]:
 
 
 def _attributes(attributes: Mapping[str, object]) -> dict[str, Attribute]:
-    """What is known, in a form that a span takes, without secrets."""
+    """The attributes in a form that a span accepts, without secrets."""
     known = {}
     for name, value in attributes.items():
         if value is not None:

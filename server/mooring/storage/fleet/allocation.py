@@ -1,4 +1,4 @@
-"""Allocations and their groups, as people read them."""
+"""Reads allocations and their groups for the API."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -10,6 +10,7 @@ import asyncpg
 from mooring.core.fleet.allocation import Allocation, ProjectHolding, SkuTerms
 from mooring.core.fleet.allocation_group import AllocationGroup
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 COLUMNS: Final = ", ".join(f"a.{field.name}" for field in fields(Allocation))
 GROUP_COLUMNS: Final = "g.id, g.tenant_id, g.project_id, g.name, g.same_node, g.revision, g.created_at"
@@ -45,7 +46,7 @@ SELECT a.id, a.node_id, a.tenant_id, a.project_id, a.shape, a.gpu_count, a.statu
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """That something stands on a node, and what keeps it there: not what it is, nor what its tenant calls it."""
+    """An allocation as the operator of its node may see it: without its name and content."""
 
     id: str
     node_id: str
@@ -71,36 +72,32 @@ class AllocationFilter:
 
 
 async def find(database: Database, acting: Acting, project_id: str, allocation_id: str) -> Allocation | None:
-    """One allocation of this project; one that is over stays readable."""
+    """One allocation of this project; a released one is found too."""
     row = await database.fetchrow(acting, FIND, project_id, allocation_id)
     return None if row is None else allocation_of(row)
 
 
 async def page(
-    database: Database, acting: Acting, project_id: str, wanted: AllocationFilter, window: tuple[str, int]
+    database: Database, acting: Acting, project_id: str, wanted: AllocationFilter, window: PageWindow
 ) -> list[Allocation]:
-    """The next allocations of this project; `window` is the id after which they begin, and how many."""
-    rows = await database.fetch(acting, LIST, project_id, *window, wanted.status, wanted.group_id)
+    rows = await database.fetch(acting, LIST, project_id, window.after, window.limit, wanted.status, wanted.group_id)
     return [allocation_of(row) for row in rows]
 
 
 async def find_group(database: Database, acting: Acting, project_id: str, group_id: str) -> AllocationGroup | None:
-    """One group of this project."""
     row = await database.fetchrow(acting, FIND_GROUP, project_id, group_id)
     return None if row is None else AllocationGroup(*row)
 
 
-async def page_groups(
-    database: Database, acting: Acting, project_id: str, after: str, limit: int
-) -> list[AllocationGroup]:
-    """The next groups of this project."""
-    return [AllocationGroup(*row) for row in await database.fetch(acting, LIST_GROUPS, project_id, after, limit)]
+async def page_groups(database: Database, acting: Acting, project_id: str, window: PageWindow) -> list[AllocationGroup]:
+    rows = await database.fetch(acting, LIST_GROUPS, project_id, window.after, window.limit)
+    return [AllocationGroup(*row) for row in rows]
 
 
 async def of_groups(
     database: Database, acting: Acting, project_id: str, group_ids: Sequence[str]
 ) -> dict[str, list[Allocation]]:
-    """The allocations of each group, by group."""
+    """The allocations of each group, by the id of the group."""
     found: dict[str, list[Allocation]] = {each: [] for each in group_ids}
     for row in await database.fetch(acting, OF_GROUPS, project_id, list(group_ids)):
         allocation = allocation_of(row)
@@ -121,18 +118,17 @@ async def holding(database: Database, acting: Acting, project_id: str) -> Projec
 
 
 async def on_nodes(
-    database: Database, acting: Acting, wanted: tuple[str | None, str | None], window: tuple[str, int]
+    database: Database, acting: Acting, window: PageWindow, *, node_id: str | None, status: str | None
 ) -> list[Occupancy]:
-    """What stands on nodes, on this one or in this status where one is named, for whoever runs them."""
-    rows = await database.fetch(acting, ON_NODES, *window, *wanted)
+    """Allocations that are placed on a node; only on `node_id` or with `status` where one is given."""
+    rows = await database.fetch(acting, ON_NODES, window.after, window.limit, node_id, status)
     return [Occupancy(*row) for row in rows]
 
 
 def allocation_of(row: asyncpg.Record) -> Allocation:
-    """The allocation of a row."""
     return Allocation(*row)
 
 
 async def of_node(database: Database, node_id: str) -> list[str]:
-    """The allocations that stand on a node, or may: whatever else of ours is there is a stray."""
+    """The allocations that are or may be on a node; any other sandbox there is a stray."""
     return [str(row[0]) for row in await database.fetch(PLATFORM, OF_NODE, node_id)]

@@ -1,7 +1,7 @@
-"""What capacity a project has and could have: its active allocations, the SKUs on offer, the kinds of machines.
+"""Reads what capacity a project has and could have: its active allocations, the offered SKUs, the kinds of machines.
 
-The kinds are counted by the database, so that ten thousand machines are as many rows as there are different ones; and
-they are read again only when a node or a SKU has changed, or after a while.
+The database groups the machines by kind, so that ten thousand machines are only as many rows as they differ. The
+process caches the kinds and reads them again when a node or a SKU has changed, or after a while.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from mooring.storage.kernel.database import PLATFORM, Database
 
 KINDS_MAX: Final = 10_000
 HELD_MAX: Final = 200
-KEPT_SECONDS: Final = 30.0
-NEWS: Final = ("nodes.node.", "nodes.sku.")
+CACHE_SECONDS: Final = 30.0
+INVALIDATING_EVENTS: Final = ("nodes.node.", "nodes.sku.")
 
 _INVENTORY: Final = "n.inventory - 'addresses' - 'agent_version' - 'limits' - 'numa'"
 KINDS: Final = f"""
@@ -41,39 +41,39 @@ SELECT a.shape, a.gpu_count, a.node_id, n.host, n.region, {_INVENTORY},
 
 
 class FleetCapacity:
-    """The machines by their kinds, and the SKUs: one per process, read anew when something has changed."""
+    """Caches the kinds of machines and the SKUs; one per process."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
-        self._kept: tuple[list[MachineKind], list[SkuTerms]] | None = None
+        self._cached: tuple[list[MachineKind], list[SkuTerms]] | None = None
         self._until = 0.0
-        self._news = 0
+        self._invalidations = 0
 
     def forget(self, event: Event) -> None:
-        """Something happened, here or elsewhere."""
+        """Drop the cache if this event, of any process, may change it."""
         self.forget_after(event.type)
 
     def forget_after(self, event_type: str) -> None:
-        """Something of this type happened."""
-        if event_type.startswith(NEWS):
-            self._kept = None
-            self._news += 1
+        """Drop the cache if an event of this type may change it."""
+        if event_type.startswith(INVALIDATING_EVENTS):
+            self._cached = None
+            self._invalidations += 1
 
     async def capacity_of(self, database: Database, project_id: str, chain: PolicyChain) -> ProjectCapacity:
-        """The active allocations of a project, and what its policy lets it ask for."""
+        """The active allocations of a project, and what its policy lets it request."""
         kinds, terms = await self.read(database)
         return ProjectCapacity(tuple(await held(database, project_id)), possible_for(terms, kinds, chain))
 
     async def read(self, database: Database) -> tuple[list[MachineKind], list[SkuTerms]]:
-        """The kinds of machines, and what is sold."""
+        """The kinds of machines, and the offered SKUs."""
         async with self._lock:
-            if self._kept is not None and time.monotonic() < self._until:
-                return self._kept
-            news = self._news
+            if self._cached is not None and time.monotonic() < self._until:
+                return self._cached
+            invalidations = self._invalidations
             found = await _kinds(database), [SkuTerms(*row) for row in await database.fetch(PLATFORM, TERMS)]
-            # What changed while it was read is read again by the next who asks.
-            self._kept = found if news == self._news else None
-            self._until = time.monotonic() + KEPT_SECONDS
+            # A change during the read may be missing in it: then it is not cached, and the next caller reads again.
+            self._cached = found if invalidations == self._invalidations else None
+            self._until = time.monotonic() + CACHE_SECONDS
             return found
 
 

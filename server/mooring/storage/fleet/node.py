@@ -1,7 +1,7 @@
-"""Nodes, as they are read.
+"""Reads nodes.
 
-Nodes are the platform's: a tenant's session may not even look. Whoever reads for a caller asks as that caller, so that
-the database refuses what a check of the API let through by mistake.
+Nodes belong to the platform, and a tenant's database session cannot read them. A read for a caller runs with that
+caller's rights, so that the database refuses what a check of the API let through by mistake.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,13 @@ import asyncpg
 
 from mooring.core.fleet.node import Node
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = """n.id, n.name, n.host, n.region, n.labels, n.signing_key, n.sealing_key, n.status, n.generation,
        n.revision, n.created_at, n.inventory, n.inventory_at, n.findings, n.health, n.last_seen_at, n.unreachable_since,
        n.sweep_due, n.previous_node_id, n.retired_at, n.retirement_reason, n.written_off_at, n.may_be_left"""
 LIVE: Final = "a.status NOT IN ('requested', 'released')"
-"""An allocation that has its place on a node, or owes it a look."""
+"""An allocation that is placed on a node and not released yet."""
 
 FIND: Final = f"SELECT {_COLUMNS} FROM node n WHERE n.id = $1"
 FIND_ALL: Final = f"SELECT {_COLUMNS} FROM node n WHERE n.id = ANY ($1::text[])"
@@ -40,7 +41,7 @@ SELECT {_COLUMNS} FROM node n
  WHERE n.unreachable_since IS NULL AND n.status <> 'retired'
    AND n.last_seen_at < now() - make_interval(secs => $1::float8)
  ORDER BY n.id LIMIT $2"""
-HEARD: Final = f"""
+RETURNED: Final = f"""
 SELECT {_COLUMNS} FROM node n
  WHERE n.unreachable_since IS NOT NULL AND n.status <> 'retired'
    AND n.last_seen_at >= now() - make_interval(secs => $1::float8)
@@ -63,7 +64,7 @@ class NodeFilter:
 
 @dataclass(frozen=True, slots=True)
 class NodeUsageCounts:
-    """What stands on a node."""
+    """How many slots and allocations a node has."""
 
     slots: int = 0
     free: int = 0
@@ -71,13 +72,13 @@ class NodeUsageCounts:
 
 
 async def find(database: Database, node_id: str, *, acting: Acting = PLATFORM) -> Node | None:
-    """One node; a retired one stays readable."""
+    """One node; a retired one is found too."""
     row = await database.fetchrow(acting, FIND, node_id)
     return None if row is None else node_of(row)
 
 
 async def find_all(database: Database, node_ids: Sequence[str]) -> list[Node]:
-    """These nodes, for the platform itself."""
+    """These nodes, with the platform's rights."""
     return [node_of(row) for row in await database.fetch(PLATFORM, FIND_ALL, list(node_ids))]
 
 
@@ -87,38 +88,36 @@ async def by_retired_key(database: Database, signing_key: bytes) -> Node | None:
     return None if row is None else node_of(row)
 
 
-async def page(database: Database, acting: Acting, wanted: NodeFilter, after: str, limit: int) -> list[Node]:
-    """The next nodes of a list."""
-    rows = await database.fetch(acting, LIST, after, wanted.status, wanted.region, wanted.reachable, limit)
+async def page(database: Database, acting: Acting, wanted: NodeFilter, window: PageWindow) -> list[Node]:
+    filters = (wanted.status, wanted.region, wanted.reachable)
+    rows = await database.fetch(acting, LIST, window.after, *filters, window.limit)
     return [node_of(row) for row in rows]
 
 
 async def allocation_ids(database: Database, acting: Acting, node_id: str, limit: int) -> list[str]:
-    """The allocations that have their place on a node, the first of them."""
+    """The first allocations that are placed on a node."""
     return [row["id"] for row in await database.fetch(acting, ALLOCATIONS, node_id, limit)]
 
 
 async def counts(database: Database, acting: Acting, node_ids: Sequence[str]) -> dict[str, NodeUsageCounts]:
-    """What stands on each of these nodes."""
     rows = await database.fetch(acting, COUNTS, list(node_ids))
     return {row["id"]: NodeUsageCounts(row["slots"], row["free"], row["allocations"]) for row in rows}
 
 
 async def silent(database: Database, seconds: float, limit: int) -> list[Node]:
-    """Nodes that were not heard of for so long, by the database's clock, and are not marked so."""
+    """Reachable nodes without a heartbeat for so long, by the database's clock."""
     return [node_of(row) for row in await database.fetch(PLATFORM, SILENT, seconds, limit)]
 
 
-async def heard(database: Database, seconds: float, limit: int) -> list[Node]:
-    """Nodes that are marked as unreachable and were heard of since."""
-    return [node_of(row) for row in await database.fetch(PLATFORM, HEARD, seconds, limit)]
+async def returned(database: Database, seconds: float, limit: int) -> list[Node]:
+    """Unreachable nodes that sent a heartbeat within the last `seconds`."""
+    return [node_of(row) for row in await database.fetch(PLATFORM, RETURNED, seconds, limit)]
 
 
 async def emptied(database: Database, limit: int) -> list[Node]:
-    """Draining nodes on which nothing is left."""
+    """Draining nodes without allocations and held slots."""
     return [node_of(row) for row in await database.fetch(PLATFORM, EMPTIED, limit)]
 
 
 def node_of(row: asyncpg.Record) -> Node:
-    """The node of a row."""
     return Node(*row)

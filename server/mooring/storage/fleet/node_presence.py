@@ -1,11 +1,11 @@
-"""Who was heard of: kept in memory, written down now and then for all at once.
+"""Heartbeats of nodes: collected in memory, and persisted in batches.
 
-Every poll of an agent is a sign of life. Thousands of agents poll twice a minute, so a poll costs a line in a
-dictionary and no write; every few seconds one statement writes what came together, and a node that was heard of ten
-times in between is written once. The time is the database's own: a process says how long ago it heard of a node, never
-when, so that no difference between clocks makes a node look lost.
+Every poll of an agent is a heartbeat. Thousands of agents poll twice a minute, so a poll only updates a dictionary;
+every few seconds one statement persists what was collected, and a node with ten heartbeats in between is written once.
+The time is the database's own: a process says how many seconds ago a heartbeat came, never when, so that no difference
+between clocks makes a node look lost.
 
-What another writer holds at that moment is left for the next time.
+A row that another writer has locked is skipped and tried with the next batch.
 """
 
 from collections.abc import Mapping
@@ -15,55 +15,55 @@ from typing import Any, Final
 from mooring.storage.kernel.database import PLATFORM, Database
 
 BATCH: Final = 5_000
-KEPT_SECONDS: Final = 60.0
-"""How long something that could not be written is tried again: by then its node has polled anew, or is gone."""
+RETRY_SECONDS: Final = 60.0
+"""How long an unwritten heartbeat is retried: after that its node has polled again, or is gone."""
 
 FLUSH: Final = """
-WITH told AS MATERIALIZED (
+WITH heartbeat AS MATERIALIZED (
   SELECT t.id, t.age, t.health FROM jsonb_to_recordset($1::jsonb) AS t (id text, age float8, health jsonb)),
 held AS MATERIALIZED (
-  SELECT n.id FROM node n WHERE n.id = ANY (ARRAY(SELECT told.id FROM told)) AND n.status <> 'retired'
+  SELECT n.id FROM node n WHERE n.id = ANY (ARRAY(SELECT heartbeat.id FROM heartbeat)) AND n.status <> 'retired'
    ORDER BY n.id FOR NO KEY UPDATE SKIP LOCKED)
 UPDATE node n
    SET last_seen_at = greatest(n.last_seen_at, now() - make_interval(secs => t.age)),
        health = coalesce(t.health, n.health)
-  FROM told t JOIN held h ON h.id = t.id WHERE n.id = t.id
+  FROM heartbeat t JOIN held h ON h.id = t.id WHERE n.id = t.id
 RETURNING n.id"""
 
 
 class NodePresence:
-    """One per process."""
+    """The heartbeats of this process that are not persisted yet; one per process."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[datetime, Mapping[str, Any] | None]] = {}
+        self._pending: dict[str, tuple[datetime, Mapping[str, Any] | None]] = {}
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._pending)
 
-    def seen(self, node_id: str, now: datetime, health: Mapping[str, Any] | None = None) -> None:
-        """A node was heard of, and may have said how it is."""
+    def record(self, node_id: str, now: datetime, health: Mapping[str, Any] | None = None) -> None:
+        """Record a heartbeat, with the agent's health if the request had it."""
         if health is None:
-            before = self._seen.get(node_id)
+            before = self._pending.get(node_id)
             health = None if before is None else before[1]
-        self._seen[node_id] = (now, health)
+        self._pending[node_id] = (now, health)
 
     async def flush(self, database: Database, now: datetime) -> int:
-        """Write down who was heard of since the last time; returns how many."""
-        pending, self._seen = self._seen, {}
+        """Persist the heartbeats since the last flush; returns how many nodes were written."""
+        pending, self._pending = self._pending, {}
         written: set[str] = set()
         listed = list(pending.items())
         try:
-            for place in range(0, len(listed), BATCH):
+            for begin in range(0, len(listed), BATCH):
                 rows = [
                     {"id": node_id, "age": max(0.0, (now - at).total_seconds()), "health": health}
-                    for node_id, (at, health) in listed[place : place + BATCH]
+                    for node_id, (at, health) in listed[begin : begin + BATCH]
                 ]
                 written |= {row["id"] for row in await database.fetch(PLATFORM, FLUSH, rows)}
         finally:
-            self._keep({each: told for each, told in pending.items() if each not in written}, now)
+            self._retry({each: beat for each, beat in pending.items() if each not in written}, now)
         return len(written)
 
-    def _keep(self, left: Mapping[str, tuple[datetime, Mapping[str, Any] | None]], now: datetime) -> None:
-        for node_id, told in left.items():
-            if (now - told[0]).total_seconds() < KEPT_SECONDS:
-                self._seen.setdefault(node_id, told)
+    def _retry(self, unwritten: Mapping[str, tuple[datetime, Mapping[str, Any] | None]], now: datetime) -> None:
+        for node_id, heartbeat in unwritten.items():
+            if (now - heartbeat[0]).total_seconds() < RETRY_SECONDS:
+                self._pending.setdefault(node_id, heartbeat)

@@ -1,8 +1,8 @@
-"""What placing and running allocations reads: the snapshot of all machines, and what is due.
+"""Reads for placement and for the allocation reconciler: the snapshot of all machines, and what is due.
 
-The snapshot is read in a few plain statements and not in one transaction: it only proposes, and every claim is
-guarded by what was seen here. What is due is selected so that each row that comes makes progress when it is looked at:
-a row that waits for its node is not read again and again.
+A few plain statements read the snapshot, not one transaction: it only proposes, and every claim is guarded by the
+revisions in it. A row is due only if its next step can be taken now: a row that waits for its node is not read again
+and again.
 """
 
 from collections.abc import Sequence
@@ -54,15 +54,15 @@ NEIGHBOURS: Final = """
 SELECT a.id, a.project_id, a.name, a.address FROM allocation a
  WHERE a.node_id = $1 AND a.status <> 'released' ORDER BY a.id"""
 CLEAN: Final = "r.owner = a.id AND r.clean AND r.task_type = 'sandbox.destroy'"
-"""The receipt of a node that looked for all of an allocation and found nothing."""
-IN_IT: Final = """m.status <> 'removed' AND (n.status IS DISTINCT FROM 'retired'
+"""A receipt which proves that nothing of an allocation is left on its node."""
+BLOCKING_MEMBER: Final = """m.status <> 'removed' AND (n.status IS DISTINCT FROM 'retired'
    OR m.status NOT IN ('failed', 'removing'))"""
-"""Members that an allocation waits for: until they are closed, or on a lost machine until they are failed."""
+"""Members that an allocation waits for: until they are closed, on a lost machine only until they are failed."""
 DUE: Final = f"""
 SELECT a.id FROM allocation a
   LEFT JOIN node n ON n.id = a.node_id LEFT JOIN task t ON t.id = a.task_id
  WHERE a.id > $2 AND (a.status = 'failed' OR (a.status IN ('provisioning', 'releasing')
-       AND (a.blocker IS NULL OR NOT EXISTS (SELECT FROM member m WHERE m.allocation_id = a.id AND {IN_IT})
+       AND (a.blocker IS NULL OR NOT EXISTS (SELECT FROM member m WHERE m.allocation_id = a.id AND {BLOCKING_MEMBER})
             OR a.status = 'provisioning')
        AND (t.id IS NULL OR t.status IN ('succeeded', 'failed', 'cancelled', 'expired') OR n.status = 'retired'
          OR (n.unreachable_since IS NULL) <> (a.blocker IS NULL)))
@@ -70,7 +70,7 @@ SELECT a.id FROM allocation a
 UNION
 SELECT a.id FROM node n CROSS JOIN LATERAL (
    SELECT a.id, a.blocker FROM allocation a
-    WHERE a.node_id = n.id AND a.id > $2 AND a.status = 'active' OFFSET 0) a  -- from the few nodes, whatever stands
+    WHERE a.node_id = n.id AND a.id > $2 AND a.status = 'active' OFFSET 0) a  -- starts from the few nodes
  WHERE (n.status = 'retired' OR n.unreachable_since IS NOT NULL) AND (n.status = 'retired' OR a.blocker IS NULL)
 UNION
 SELECT a.id FROM allocation a JOIN node n ON n.id = a.node_id
@@ -80,7 +80,7 @@ SELECT a.id FROM allocation a JOIN receipt r ON r.allocation_id = a.id AND {CLEA
  WHERE a.id > $2 AND a.status IN ('releasing', 'release_failed')
  ORDER BY 1 LIMIT $3"""
 NEXT_RETRY: Final = "SELECT min(retry_at) FROM allocation WHERE status = 'release_failed'"
-SEEN: Final = f"""
+SNAPSHOTS: Final = f"""
 SELECT {COLUMNS},
        n.id AS n_id, n.status AS n_status, n.region AS n_region, n.host AS n_host, n.unreachable_since AS n_unreachable,
        n.written_off_at AS n_written_off,
@@ -89,7 +89,7 @@ SELECT {COLUMNS},
        (SELECT r.id FROM receipt r WHERE r.task_id = a.task_id) AS r_id,
        (SELECT min(r.id) FROM receipt r WHERE r.allocation_id = a.id AND {CLEAN}) AS r_clean,
        w.started, w.creates, w.destroys,
-       ARRAY(SELECT m.name FROM member m WHERE m.allocation_id = a.id AND {IN_IT} ORDER BY m.id) AS members
+       ARRAY(SELECT m.name FROM member m WHERE m.allocation_id = a.id AND {BLOCKING_MEMBER} ORDER BY m.id) AS members
   FROM allocation a LEFT JOIN node n ON n.id = a.node_id LEFT JOIN task t ON t.id = a.task_id
  CROSS JOIN LATERAL (
    SELECT coalesce(bool_or(k.first_claimed_at IS NOT NULL), false) AS started,
@@ -109,7 +109,7 @@ _WIDTH: Final = len(Allocation.__slots__)
 
 @dataclass(frozen=True, slots=True)
 class UnplacedAllocation:
-    """An allocation without a place, and where its group stands, if it has to be there."""
+    """An allocation without a place, and the node of its group if it must go there."""
 
     allocation: Allocation
     same_node: bool
@@ -117,7 +117,6 @@ class UnplacedAllocation:
 
 
 async def snapshot(database: Database) -> list[NodeSnapshot]:
-    """All machines as they stand now."""
     slots: dict[str, list[SlotSnapshot]] = {}
     for row in await database.fetch(PLATFORM, SLOTS):
         slots.setdefault(row[0], []).append(SlotSnapshot(*row[1:]))
@@ -140,57 +139,59 @@ async def snapshot(database: Database) -> list[NodeSnapshot]:
 
 
 async def requested(database: Database, limit: int) -> list[UnplacedAllocation]:
-    """What waits for a place, the oldest first."""
+    """The allocations that wait for a place, the oldest first."""
     rows = await database.fetch(PLATFORM, REQUESTED, limit)
     return [UnplacedAllocation(_allocation(row), row[_WIDTH], row[_WIDTH + 1]) for row in rows]
 
 
 async def requested_mark(database: Database) -> tuple[int, str]:
-    """How many wait for a place, and the newest of them: another mark says that somebody came or went."""
+    """How many wait for a place, and the newest of them: a different mark means that the set has changed."""
     row = await database.fetchrow(PLATFORM, REQUESTED_COUNT)
     return (0, "") if row is None else (row[0], row[1] or "")
 
 
 async def still_requested(database: Database, allocation_ids: Sequence[str]) -> set[str]:
-    """Those of the allocations that nobody has placed meanwhile."""
+    """Those of the allocations that are still not placed."""
     return {row[0] for row in await database.fetch(PLATFORM, STILL_REQUESTED, list(allocation_ids))}
 
 
 async def node_facts(database: Database, node_id: str) -> NodeFacts | None:
-    """What a sandbox on this node is made of."""
+    """The facts about a node that a sandbox on it needs."""
     row = await database.fetchrow(PLATFORM, NODE_FACTS, node_id, POOL_LABEL)
     return None if row is None else NodeFacts(*row)
 
 
 async def networks(database: Database, node_id: str) -> NodeNetworks:
-    """The networks of a node and who is in them."""
-    known = await database.fetch(PLATFORM, NETWORKS, node_id)
-    there = await database.fetch(PLATFORM, NEIGHBOURS, node_id)
-    return NodeNetworks(tuple(ProjectNetwork(*row) for row in known), tuple(NodeNeighbour(*row) for row in there))
+    """The networks of a node and the allocations in them."""
+    networks = await database.fetch(PLATFORM, NETWORKS, node_id)
+    allocations = await database.fetch(PLATFORM, NEIGHBOURS, node_id)
+    return NodeNetworks(
+        tuple(ProjectNetwork(*row) for row in networks), tuple(NodeNeighbour(*row) for row in allocations)
+    )
 
 
 async def due(database: Database, now: datetime, after: str, limit: int) -> list[str]:
-    """The allocations that have a next step now, after this id."""
+    """The allocations that have a next step now, in the order of their ids, after this one."""
     return [row[0] for row in await database.fetch(PLATFORM, DUE, now, after, limit)]
 
 
 async def next_retry(database: Database) -> datetime | None:
-    """When the next teardown is tried again."""
+    """When the next teardown is retried; None when none is waiting."""
     moment: datetime | None = await database.fetchval(PLATFORM, NEXT_RETRY)
     return moment
 
 
 async def allocation_snapshots(database: Database, allocation_ids: Sequence[str]) -> list[AllocationSnapshot]:
-    """These allocations with all that decides what comes next."""
-    found = [_seen(row) for row in await database.fetch(PLATFORM, SEEN, list(allocation_ids))]
-    ending = [each for each in found if each.allocation.status == AllocationState.RELEASING]
-    if not ending:
+    """These allocations with everything that decides their next step."""
+    found = [_snapshot_of(row) for row in await database.fetch(PLATFORM, SNAPSHOTS, list(allocation_ids))]
+    releasing = [each for each in found if each.allocation.status == AllocationState.RELEASING]
+    if not releasing:
         return found
     held: dict[str, list[Slot]] = {}
-    for row in await database.fetch(PLATFORM, HELD, [each.allocation.id for each in ending]):
+    for row in await database.fetch(PLATFORM, HELD, [each.allocation.id for each in releasing]):
         slot = Slot(*row)
         held.setdefault(str(slot.allocation_id), []).append(slot)
-    queued = await _queued(database, [each.allocation.id for each in ending if not each.started])
+    queued = await _queued(database, [each.allocation.id for each in releasing if not each.started])
     return [
         replace(each, slots=tuple(held.get(each.allocation.id, ())), queued=tuple(queued.get(each.allocation.id, ())))
         for each in found
@@ -198,7 +199,7 @@ async def allocation_snapshots(database: Database, allocation_ids: Sequence[str]
 
 
 async def _queued(database: Database, ids: Sequence[str]) -> dict[str, list[Task]]:
-    """What no agent has taken, of allocations of which none has taken anything: it is taken back at their end."""
+    """Queued tasks of allocations that no agent has started anything for: these are cancelled with the release."""
     queued: dict[str, list[Task]] = {}
     for row in await database.fetch(PLATFORM, QUEUED, list(ids)) if ids else ():
         task = Task(*row)
@@ -206,7 +207,7 @@ async def _queued(database: Database, ids: Sequence[str]) -> dict[str, list[Task
     return queued
 
 
-def _seen(row: asyncpg.Record) -> AllocationSnapshot:
+def _snapshot_of(row: asyncpg.Record) -> AllocationSnapshot:
     allocation = _allocation(row)
     node = None
     if row["n_id"] is not None:

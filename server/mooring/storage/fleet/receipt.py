@@ -1,9 +1,10 @@
-"""Receipts, as they are read, and the end of a node's chain."""
+"""Reads receipts, and the end of a node's chain."""
 
 from typing import Final
 
 from mooring.core.fleet.receipt import Receipt, ReceiptChainLink
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = ", ".join(f"r.{name}" for name in Receipt.__slots__)
 FIND: Final = f"SELECT {_COLUMNS} FROM receipt r WHERE r.project_id = $1 AND r.id = $2"
@@ -21,37 +22,36 @@ SELECT {_COLUMNS} FROM receipt r
 
 
 async def find(database: Database, acting: Acting, project_id: str, receipt_id: str) -> Receipt | None:
-    """One receipt of a project."""
     row = await database.fetchrow(acting, FIND, project_id, receipt_id)
     return None if row is None else Receipt(*row)
 
 
 async def of_task(database: Database, acting: Acting, task_id: str) -> Receipt | None:
-    """The receipt that a task ended with."""
+    """The receipt of a task, if it has one."""
     row = await database.fetchrow(acting, OF_TASK, task_id)
     return None if row is None else Receipt(*row)
 
 
 async def page(
-    database: Database, acting: Acting, project_id: str, place: tuple[str, int], allocation_id: str | None
+    database: Database, acting: Acting, project_id: str, window: PageWindow, allocation_id: str | None
 ) -> list[Receipt]:
-    """The next older receipts of a project."""
-    return [Receipt(*row) for row in await database.fetch(acting, PAGE, project_id, *place, allocation_id)]
+    """The receipts of a project, newest first."""
+    rows = await database.fetch(acting, PAGE, project_id, window.after, window.limit, allocation_id)
+    return [Receipt(*row) for row in rows]
 
 
 async def last_link(database: Database, node_id: str) -> ReceiptChainLink | None:
-    """The end of a node's chain; none before its first receipt."""
+    """The end of a node's chain; None before its first receipt."""
     row = await database.fetchrow(PLATFORM, LAST, node_id)
     return None if row is None else ReceiptChainLink(*row)
 
 
 async def chain(database: Database, node_id: str, first: int, last: int) -> list[ReceiptChainLink]:
-    """A part of a node's chain by its hashes, whoever's receipts they are of."""
+    """The hashes of a part of a node's chain, across all tenants."""
     return [ReceiptChainLink(*row) for row in await database.fetch(PLATFORM, CHAIN, node_id, first, last)]
 
 
 async def own_in_chain(
-    database: Database, acting: Acting, node_id: str, part: tuple[int, int], project_id: str
+    database: Database, acting: Acting, node_id: str, project_id: str, *, first: int, last: int
 ) -> list[Receipt]:
-    """The receipts of a project within a part of a node's chain."""
-    return [Receipt(*row) for row in await database.fetch(acting, OWN_IN_CHAIN, node_id, *part, project_id)]
+    return [Receipt(*row) for row in await database.fetch(acting, OWN_IN_CHAIN, node_id, first, last, project_id)]

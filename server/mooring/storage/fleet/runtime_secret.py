@@ -1,4 +1,4 @@
-"""Runtime secrets: what there is, never what is in it."""
+"""Reads runtime secrets, without their values."""
 
 from typing import Final
 
@@ -6,18 +6,18 @@ from mooring.core.fleet.runtime_secret import RuntimeSecret
 from mooring.storage.kernel.database import Acting, Database
 
 _COLUMNS: Final = ", ".join(f"s.{name}" for name in RuntimeSecret.__slots__)
-OF_HOME: Final = f"""
+OF_OWNER: Final = f"""
 SELECT {_COLUMNS} FROM runtime_secret s
  WHERE s.project_id = $1 AND coalesce(s.instance_id, s.allocation_id) = $2 AND s.destroyed_at IS NULL ORDER BY s.id"""
 FIND: Final = f"SELECT {_COLUMNS} FROM runtime_secret s WHERE s.project_id = $1 AND s.id = $2"
 
 
-async def of_home(database: Database, acting: Acting, project_id: str, home_id: str) -> list[RuntimeSecret]:
-    """The secrets of an instance or an allocation that are not destroyed."""
-    return [RuntimeSecret(*row) for row in await database.fetch(acting, OF_HOME, project_id, home_id)]
+async def of_owner(database: Database, acting: Acting, project_id: str, owner_id: str) -> list[RuntimeSecret]:
+    """The secrets of an instance or an allocation, without the destroyed ones."""
+    return [RuntimeSecret(*row) for row in await database.fetch(acting, OF_OWNER, project_id, owner_id)]
 
 
 async def find(database: Database, acting: Acting, project_id: str, secret_id: str) -> RuntimeSecret | None:
-    """One secret of a project, destroyed or not."""
+    """One secret of a project; a destroyed one is found too."""
     row = await database.fetchrow(acting, FIND, project_id, secret_id)
     return None if row is None else RuntimeSecret(*row)

@@ -1,11 +1,13 @@
-"""SKUs and their prices, as they are read: by everybody."""
+"""Reads SKUs and their price history; every caller may read them."""
 
+from dataclasses import dataclass
 from typing import Final
 
 import asyncpg
 
 from mooring.core.fleet.sku import Sku, SkuPrice
 from mooring.storage.kernel.database import Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = """id, slug, display_name, shape, gpu_model, regions, allowed_gpu_counts, price_minor_per_gpu_hour,
        currency, price_revision, status, revision, created_at"""
@@ -22,28 +24,33 @@ SELECT id, sku_id, price_revision, price_minor_per_gpu_hour, currency, reason, c
 
 
 async def find(database: Database, acting: Acting, sku_id: str) -> Sku | None:
-    """One SKU, offered or not."""
+    """One SKU; a withdrawn one is found too."""
     row = await database.fetchrow(acting, FIND, sku_id)
     return None if row is None else sku_of(row)
 
 
-async def page(
-    database: Database, acting: Acting, wanted: tuple[str | None, str | None, str | None], after: str, limit: int
-) -> list[Sku]:
-    """The next SKUs; `wanted` is a status, a region and a shape, each or none."""
-    return [sku_of(row) for row in await database.fetch(acting, LIST, after, *wanted, limit)]
+@dataclass(frozen=True, slots=True)
+class SkuFilter:
+    """Which SKUs a list shows."""
+
+    status: str | None = None
+    region: str | None = None
+    shape: str | None = None
+
+
+async def page(database: Database, acting: Acting, wanted: SkuFilter, window: PageWindow) -> list[Sku]:
+    filters = (wanted.status, wanted.region, wanted.shape)
+    return [sku_of(row) for row in await database.fetch(acting, LIST, window.after, *filters, window.limit)]
 
 
 async def count(database: Database, acting: Acting) -> int:
-    """How many SKUs there are."""
     return int(await database.fetchval(acting, COUNT))
 
 
-async def prices(database: Database, acting: Acting, sku_id: str, after: str, limit: int) -> list[SkuPrice]:
-    """The next lines of a SKU's history."""
-    return [SkuPrice(*row) for row in await database.fetch(acting, PRICES, sku_id, after, limit)]
+async def prices(database: Database, acting: Acting, sku_id: str, window: PageWindow) -> list[SkuPrice]:
+    """The price history of a SKU, oldest first."""
+    return [SkuPrice(*row) for row in await database.fetch(acting, PRICES, sku_id, window.after, window.limit)]
 
 
 def sku_of(row: asyncpg.Record) -> Sku:
-    """The SKU of a row."""
     return Sku(*row)

@@ -1,4 +1,4 @@
-"""Slots, as they are read."""
+"""Reads the slots of nodes."""
 
 from typing import Final
 
@@ -11,5 +11,5 @@ OF_NODE: Final = f"SELECT {_COLUMNS} FROM slot WHERE node_id = $1 ORDER BY index
 
 
 async def of_node(database: Database, acting: Acting, node_id: str) -> list[Slot]:
-    """All slots of a node, by their index; slots are the platform's, as nodes are."""
+    """All slots of a node, by their index; like nodes they belong to the platform."""
     return [Slot(*row) for row in await database.fetch(acting, OF_NODE, node_id)]

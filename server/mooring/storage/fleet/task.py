@@ -1,16 +1,17 @@
-"""Tasks: found, listed, and looked at by those who move them.
+"""Reads tasks: one by id or name, lists, and those that a worker has to change.
 
-How tasks are claimed stands in `storage/fleet/task_claim.py`, what an agent reports of them in
-`storage/fleet/task_report.py`.
+Claiming is in `storage/fleet/task_claim.py`, the reports of agents in `storage/fleet/task_report.py`.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from mooring.core.fleet.task import Task
 from mooring.core.fleet.task_transitions import AWAITED, AWAITED_FOR
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 NAMES: Final = tuple(Task.__slots__)
 COLUMNS: Final = ", ".join(f"t.{name}" for name in NAMES)
@@ -33,7 +34,7 @@ SELECT {COLUMNS} FROM task t
 PAGE_OF_NODE: Final = f"""
 SELECT {COLUMNS} FROM task t
  WHERE t.node_id = $1 AND t.id < $2 AND ($4::text IS NULL OR t.status = $4) ORDER BY t.id DESC LIMIT $3"""
-FORSAKEN: Final = f"""
+ABANDONED: Final = f"""
 SELECT {COLUMNS} FROM task t WHERE t.node_id = $1 AND t.status = 'claimed' AND t.id <> ALL ($2::text[]) LIMIT $3"""
 LAPSED: Final = f"""
 (SELECT {COLUMNS} FROM task t WHERE t.status = 'claimed' AND t.lease_expires_at < $1
@@ -48,7 +49,6 @@ UNION
 
 
 async def find(database: Database, acting: Acting, project_id: str, task_id: str) -> Task | None:
-    """One task of a project."""
     row = await database.fetchrow(acting, FIND, project_id, task_id)
     return None if row is None else Task(*row)
 
@@ -56,7 +56,7 @@ async def find(database: Database, acting: Acting, project_id: str, task_id: str
 async def find_named(
     database: Database, acting: Acting, operation_id: str | None, allocation_id: str, step: str
 ) -> Task | None:
-    """The task of this name, if it was made: by (operation, step), or without an operation by (allocation, step)."""
+    """The task of this name, or None: by (operation, step), or without an operation by (allocation, step)."""
     statement, first = (OF_ALLOCATION, allocation_id) if operation_id is None else (OF_OPERATION, operation_id)
     row = await database.fetchrow(acting, statement, first, step)
     return None if row is None else Task(*row)
@@ -65,36 +65,44 @@ async def find_named(
 async def find_all_named(
     database: Database, acting: Acting, operation_id: str | None, names: Sequence[tuple[str, str]]
 ) -> list[Task]:
-    """Those tasks of these names that were made; each name is an allocation and a step."""
+    """The tasks of these names that exist; each name is an allocation and a step."""
     steps = [step for _, step in names]
     if operation_id is not None:
         return [Task(*row) for row in await database.fetch(acting, MANY_OF_OPERATION, operation_id, steps)]
-    places = [allocation_id for allocation_id, _ in names]
-    return [Task(*row) for row in await database.fetch(acting, MANY_OF_ALLOCATIONS, places, steps)]
+    allocation_ids = [allocation_id for allocation_id, _ in names]
+    return [Task(*row) for row in await database.fetch(acting, MANY_OF_ALLOCATIONS, allocation_ids, steps)]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFilter:
+    """Which tasks of a project a list shows."""
+
+    status: str | None = None
+    allocation_id: str | None = None
+    instance_id: str | None = None
 
 
 async def page(
-    database: Database,
-    acting: Acting,
-    project_id: str,
-    place: tuple[str, int],
-    wanted: tuple[str | None, str | None, str | None] = (None, None, None),
+    database: Database, acting: Acting, project_id: str, wanted: TaskFilter, window: PageWindow
 ) -> list[Task]:
-    """The next older tasks of a project; `wanted` is a status, an allocation and an instance, each optional."""
-    return [Task(*row) for row in await database.fetch(acting, PAGE, project_id, *place, *wanted)]
+    """The tasks of a project, newest first."""
+    filters = (wanted.status, wanted.allocation_id, wanted.instance_id)
+    rows = await database.fetch(acting, PAGE, project_id, window.after, window.limit, *filters)
+    return [Task(*row) for row in rows]
 
 
-async def page_of_node(database: Database, node_id: str, place: tuple[str, int], status: str | None) -> list[Task]:
-    """The next older tasks of a node, whoever's they are."""
-    return [Task(*row) for row in await database.fetch(PLATFORM, PAGE_OF_NODE, node_id, *place, status)]
+async def page_of_node(database: Database, node_id: str, window: PageWindow, status: str | None) -> list[Task]:
+    """The tasks of a node, of all tenants, newest first."""
+    rows = await database.fetch(PLATFORM, PAGE_OF_NODE, node_id, window.after, window.limit, status)
+    return [Task(*row) for row in rows]
 
 
-async def forsaken(database: Database, node_id: str, held: Sequence[str], limit: int) -> Sequence[Task]:
-    """Tasks that a node claimed and does not hold."""
-    return [Task(*row) for row in await database.fetch(PLATFORM, FORSAKEN, node_id, list(held), limit)]
+async def abandoned(database: Database, node_id: str, held: Sequence[str], limit: int) -> Sequence[Task]:
+    """Tasks that a node has claimed and that are not in `held`."""
+    return [Task(*row) for row in await database.fetch(PLATFORM, ABANDONED, node_id, list(held), limit)]
 
 
 async def lapsed(database: Database, now: datetime, limit: int) -> Sequence[Task]:
-    """Tasks whose lease is lost, or whose time is over, or that nobody came for in time."""
+    """Tasks that lost their lease, are past their deadline, or were not claimed in time by anyone."""
     rows = await database.fetch(PLATFORM, LAPSED, now, limit, sorted(AWAITED), now - AWAITED_FOR)
     return [Task(*row) for row in rows]

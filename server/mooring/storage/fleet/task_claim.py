@@ -1,10 +1,10 @@
-"""Claiming tasks, for many nodes at once, and renewing the leases of those that are held.
+"""Claims tasks for many nodes at once, and renews leases.
 
-A claim is one statement for all nodes whose agents wait: it takes what is queued for each of them, in order, up to what
-its agent has room for, and writes the transitions with it. Rows that another process is just taking are skipped. The
-statement is the claim's whole transaction, as a decision's is; it is not put together by the unit of work, because how
-many tasks there are is known only inside of it. What it may do is read from the lifecycle's table all the same, and the
-database holds every status to its transition.
+A claim is one statement for all nodes whose agents wait: for each of them it takes the oldest queued tasks, as many as
+the agent has room for, and writes the transitions too. Rows that another process is claiming are skipped. The statement
+is the whole transaction, as with a decision; but the unit of work cannot compose it, because only the statement itself
+finds out how many tasks there are. It still takes its states from the lifecycle's table, and the database checks every
+status against its transition.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from mooring.storage.kernel.database import BROKEN, PLATFORM, Database, unavaila
 
 _EDGE: Final = TASK.step(TaskState.QUEUED, TaskTrigger.CLAIM)
 
-LOOK: Final = """
+QUEUED: Final = """
 WITH RECURSIVE waiting AS (
   (SELECT t.node_id FROM task t WHERE t.status = 'queued' ORDER BY t.node_id LIMIT 1)
   UNION ALL
@@ -72,7 +72,7 @@ CANCELLING_MAX: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class FencedTask:
-    """A task under the fence of a claim."""
+    """A task and the fence of a claim on it."""
 
     task_id: str
     fence: int
@@ -80,7 +80,7 @@ class FencedTask:
 
 @dataclass(frozen=True, slots=True)
 class QueueSnapshot:
-    """What there is to hand out: the nodes that have something queued, and what their agents are asked to end."""
+    """The nodes with queued tasks, and the tasks that their agents are asked to stop."""
 
     queued: frozenset[str]
     cancelling: Mapping[str, tuple[FencedTask, ...]]
@@ -88,7 +88,7 @@ class QueueSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SecretGrant:
-    """A secret that a task gets: a stored one, sealed at rest, or a token for a repository."""
+    """A secret for a task: a stored one, still sealed, or a token for a repository."""
 
     name: str
     purpose: str
@@ -98,55 +98,55 @@ class SecretGrant:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedTask:
-    """A task that was just taken for its node, and the key that its secrets are sealed to."""
+    """A task that was just claimed for its node, and the key that its secrets are sealed to."""
 
     task: Task
     sealing_key: bytes
     grants: tuple[SecretGrant, ...] = field(default=())
 
 
-async def look(database: Database) -> QueueSnapshot:
-    """One look at everything that waits for agents; it costs as much as there are nodes with something queued."""
+async def read_queue(database: Database) -> QueueSnapshot:
+    """Everything that waits for agents; the cost grows with the number of nodes that have queued tasks."""
     queued: set[str] = set()
     cancelling: dict[str, list[FencedTask]] = {}
-    for node_id, task_id, fence in await database.fetch(PLATFORM, LOOK, CANCELLING_MAX):
+    for node_id, task_id, fence in await database.fetch(PLATFORM, QUEUED, CANCELLING_MAX):
         if task_id is None:
             queued.add(node_id)
         else:
             cancelling.setdefault(node_id, []).append(FencedTask(task_id, fence))
-    return QueueSnapshot(frozenset(queued), {node_id: tuple(held) for node_id, held in cancelling.items()})
+    return QueueSnapshot(frozenset(queued), {node_id: tuple(tasks) for node_id, tasks in cancelling.items()})
 
 
 async def claim(
     database: Database, wanted: Sequence[tuple[str, int]], now: datetime, leased_until: datetime
 ) -> list[ClaimedTask]:
-    """Take what is queued for these nodes, for each up to what its agent has room for."""
+    """Claim queued tasks for these nodes; `wanted` has each node with the number of tasks it has room for."""
     node_ids, free = [node_id for node_id, _ in wanted], [room for _, room in wanted]
     try:
         async with database.connection(PLATFORM) as connection:
             rows = await connection.fetch(CLAIM, node_ids, free, now, leased_until)
-    except BROKEN as error:  # never tried again: nobody knows whether it was done, and a lease that is lost comes back
+    except BROKEN as error:  # not retried: nobody knows whether it was done, and a lost lease is offered again anyway
         raise unavailable("the database went away while tasks were claimed") from error
     size = len(NAMES)
     return [ClaimedTask(Task(*tuple(row)[:size]), row["sealing_key"]) for row in rows]
 
 
 async def grants(database: Database, task_ids: Sequence[str], now: datetime) -> dict[str, list[SecretGrant]]:
-    """The secrets that these tasks were granted, and that still count, by task."""
+    """The unexpired secret grants of these tasks, by task."""
     found: dict[str, list[SecretGrant]] = {}
     for row in await database.fetch(PLATFORM, GRANTS, list(task_ids), now):
         task_id, name, purpose, repository, *sealed = tuple(row)
-        kept = None if sealed[0] is None else Sealed(*sealed)
-        found.setdefault(task_id, []).append(SecretGrant(name, purpose, repository, kept))
+        stored = None if sealed[0] is None else Sealed(*sealed)
+        found.setdefault(task_id, []).append(SecretGrant(name, purpose, repository, stored))
     return found
 
 
 async def renew(
     database: Database, held: Sequence[tuple[str, FencedTask]], stale_before: datetime, leased_until: datetime
 ) -> list[tuple[str, FencedTask, str | None]]:
-    """Renew these leases of these nodes; each with its status, or none where it is no longer theirs.
+    """Renew these leases of these nodes; returns each with its status, or None when the node lost it.
 
-    A lease that ends only after `stale_before` is left as it is: polls that follow each other quickly write nothing.
+    A lease that ends after `stale_before` is not written, so that polls in quick succession cost no writes.
     """
     columns = ([node for node, _ in held], [each.task_id for _, each in held], [each.fence for _, each in held])
     rows = await database.fetch(PLATFORM, RENEW, *columns, stale_before, leased_until)

@@ -1,4 +1,4 @@
-"""What agents report, as far as it is bookkeeping: progress and output, each one statement under its claim's fence.
+"""Stores what agents report while a task runs: progress and output, each one statement guarded by the claim's fence.
 
 How a task ended is a decision and goes through the unit of work.
 """
@@ -10,6 +10,7 @@ from typing import Any, Final
 from mooring.core.fleet.task import Task
 from mooring.core.fleet.task_report import LogAppend
 from mooring.storage.fleet.task import COLUMNS
+from mooring.storage.fleet.task_claim import FencedTask
 from mooring.storage.kernel.database import BROKEN, PLATFORM, Acting, Database, unavailable
 
 OF_NODE: Final = f"""
@@ -38,35 +39,34 @@ SELECT l."offset", l.chunk FROM task_log l
 
 
 async def of_node(database: Database, node_id: str, task_ids: Sequence[str]) -> dict[str, Task]:
-    """Those of the tasks that are the node's own, or those of the node that it was before, by id."""
+    """The tasks of this node, or of the node that the machine was before, by id."""
     rows = await database.fetch(PLATFORM, OF_NODE, list(task_ids), node_id)
     return {row["id"]: Task(*row) for row in rows}
 
 
-async def progress(database: Database, held: tuple[str, int], told: Mapping[str, Any], leased_until: datetime) -> bool:
-    """How far a task is; False when its lease was lost."""
-    return bool(await _write(database, PROGRESS, *held, dict(told), leased_until))
+async def progress(database: Database, held: FencedTask, reported: Mapping[str, Any], leased_until: datetime) -> bool:
+    """Store the progress of a task; False when its lease was lost."""
+    return bool(await _write(database, PROGRESS, held.task_id, held.fence, dict(reported), leased_until))
 
 
-async def append(
-    database: Database, held: tuple[str, int], added: LogAppend, leased_until: datetime, now: datetime
-) -> bool:
-    """Keep more of a task's output; False when the lease was lost, or another report was faster."""
-    return bool(await _write(database, APPEND, *held, added.offset, added.chunk, added.truncated, leased_until, now))
+async def append(database: Database, held: FencedTask, added: LogAppend, leased_until: datetime, now: datetime) -> bool:
+    """Store more of a task's output; False when the lease was lost, or another report was faster."""
+    chunk = (added.offset, added.chunk, added.truncated)
+    return bool(await _write(database, APPEND, held.task_id, held.fence, *chunk, leased_until, now))
 
 
 async def read_log(
     database: Database, acting: Acting, task_id: str, offset: int, chunks: int
 ) -> list[tuple[int, bytes]]:
-    """The next chunks of a task's output from the one that holds the offset on, each with its own offset."""
+    """The next chunks of a task's output, from the one that contains the offset; each with its own offset."""
     rows = await database.fetch(acting, READ_LOG, task_id, offset, chunks)
     return [(row[0], row[1]) for row in rows]
 
 
 async def _write(database: Database, statement: str, *arguments: object) -> Any:
-    """A write is never repeated by itself: an agent that heard nothing tells it again."""
+    """Write without a retry: an agent that got no answer repeats its report."""
     try:
         async with database.connection(PLATFORM) as connection:
             return await connection.fetchval(statement, *arguments)
     except BROKEN as error:
-        raise unavailable("the database went away; tell it again") from error
+        raise unavailable("the database connection broke; report it again") from error

@@ -1,4 +1,4 @@
-"""Usage records, as they are read."""
+"""Reads usage records."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,6 +6,7 @@ from typing import Final
 from mooring.core.money.usage import UsageRecord
 from mooring.core.runtime.attachment import Attachment
 from mooring.storage.kernel.database import Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 NAMES: Final = tuple(UsageRecord.__slots__)
 COLUMNS: Final = ", ".join(f"u.{name}" for name in NAMES)
@@ -21,21 +22,23 @@ SELECT {COLUMNS} FROM usage_record u
 async def named(
     database: Database, acting: Acting, instance_id: str, record_ids: Sequence[str]
 ) -> dict[str, UsageRecord]:
-    """Those of these records that are stored, by the adapter's id."""
+    """The stored ones of these records, by the adapter's id."""
     rows = await database.fetch(acting, NAMED, instance_id, list(record_ids))
     return {row["record_id"]: UsageRecord(*row) for row in rows}
 
 
 async def page(
-    database: Database, acting: Acting, place: tuple[str, str], window: tuple[str, int]
+    database: Database, acting: Acting, project_id: str, instance_id: str, window: PageWindow
 ) -> list[UsageRecord]:
-    """The next records of an instance; `place` is its project and itself, `window` the id before and how many."""
-    return [UsageRecord(*row) for row in await database.fetch(acting, LIST, *place, *window)]
+    """The usage records of an instance."""
+    rows = await database.fetch(acting, LIST, project_id, instance_id, window.after, window.limit)
+    return [UsageRecord(*row) for row in rows]
 
 
 async def page_of_attachment(
-    database: Database, acting: Acting, attachment: Attachment, window: tuple[str, int]
+    database: Database, acting: Acting, attachment: Attachment, window: PageWindow
 ) -> list[UsageRecord]:
-    """The next records of what the attached project used there."""
-    place = (attachment.project_id, attachment.instance_id)
-    return [UsageRecord(*row) for row in await database.fetch(acting, OF_ATTACHMENT, *place, *window)]
+    """What the attached project used of the instance."""
+    ids = (attachment.project_id, attachment.instance_id)
+    rows = await database.fetch(acting, OF_ATTACHMENT, *ids, window.after, window.limit)
+    return [UsageRecord(*row) for row in rows]

@@ -1,7 +1,7 @@
-"""The audit trail, newest first.
+"""Reads the audit trail, newest first.
 
-The platform's own trail holds what belongs to no tenant and what its people did by break-glass; a tenant's holds all
-that happened in it, entries by break-glass included.
+The platform's trail has what belongs to no tenant and what its people did by break-glass. A tenant's trail has
+everything that happened in the tenant, break-glass included.
 """
 
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ import asyncpg
 
 from mooring.core.records.audit import AuditRow
 from mooring.storage.kernel.database import Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = """id, occurred_at, outcome, action, noun, subject_id, tenant_id, project_id, actor_kind, actor_id,
        token_id, break_glass_id, correlation_id, trace_id, before, after, reason, route, remote_address"""
@@ -31,12 +32,12 @@ TENANT_CORRELATION: Final = (
 PROJECT_CORRELATION: Final = (
     f"SELECT {_COLUMNS} FROM audit WHERE project_id = $6 AND correlation_id = $7 AND {_FILTER} {_ORDER}"
 )
-"""By correlation id with statements of their own: an optional condition would keep the index out of the plan."""
+"""Filters by correlation id have their own statements: an optional condition would prevent the use of the index."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFilter:
-    """Which rows are wanted."""
+    """Which audit rows a list shows."""
 
     correlation_id: str | None = None
     actor_id: str | None = None
@@ -45,11 +46,10 @@ class AuditFilter:
 
 
 async def page(
-    database: Database, acting: Acting, project_id: str | None, wanted: AuditFilter, place: tuple[str, int]
+    database: Database, acting: Acting, project_id: str | None, wanted: AuditFilter, window: PageWindow
 ) -> list[AuditRow]:
-    """The next older rows of a place; `place` is the id to begin below, and how many."""
-    below, limit = place
-    common = (below, wanted.actor_id, wanted.action, wanted.outcome, limit)
+    """The audit rows of a project, a tenant or the platform, newest first."""
+    common = (window.after, wanted.actor_id, wanted.action, wanted.outcome, window.limit)
     by = () if wanted.correlation_id is None else (wanted.correlation_id,)
     if project_id is not None:
         rows = await database.fetch(acting, PROJECT_CORRELATION if by else LIST_PROJECT, *common, project_id, *by)
@@ -61,5 +61,4 @@ async def page(
 
 
 def row_of(row: asyncpg.Record) -> AuditRow:
-    """The audit row of a row."""
     return AuditRow(*row)

@@ -1,12 +1,12 @@
-"""Deliveries: listed for people, and claimed, renewed and ended for the worker that sends them.
+"""Reads deliveries for the API, and claims, ends and requeues them for the worker that sends them.
 
-What the worker writes here is its own bookkeeping, one statement at a time. Each statement names the lease that it was
-decided under and changes nothing when another holder has it by now. Only what people should hear of, a dead letter or
-a replay, is a decision and goes through the unit of work.
+The worker's own writes are single statements. Each names the lease that it was made under, and changes nothing when
+another worker has the delivery by now. Only a dead letter and a replay are decisions and go through the unit of work,
+because people should know about them.
 
-Claiming looks at one webhook at a time, so that the backlog of one never stands in front of another's. A delivery is
-claimed only when its event is behind the horizon of the stream (see `storage/kernel/event.py`): a receiver may follow
-the stream from the cursor it was sent, and would otherwise miss what was still open before it.
+The worker claims for one webhook at a time, so that the backlog of one never delays another. A delivery is claimed only
+when its event is behind the horizon of the stream (see `storage/kernel/event.py`): a receiver may follow the stream
+from the cursor in a message, and would otherwise miss events of transactions that were still open.
 """
 
 from collections.abc import Sequence
@@ -20,13 +20,14 @@ from mooring.core.kernel.event import Event, StreamPosition
 from mooring.core.records.delivery import Delivery, DeliveryStatus
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 from mooring.storage.kernel.event import EVENT_COLUMNS, SETTLED
+from mooring.storage.kernel.page_window import PageWindow
 
 _NAMES: Final = (
     "id", "event_id", "webhook_id", "tenant_id", "project_id", "event_type", "correlation_id", "status", "attempts",
     "due_at", "lease_token", "leased_until", "last_error", "last_status", "revision", "created_at", "finished_at",
 )  # fmt: skip
 _COLUMNS: Final = ", ".join(f"d.{name}" for name in _NAMES)
-_PLACES: Final = {
+_SCOPES: Final = {
     "platform": "d.tenant_id IS NULL AND d.project_id IS NULL AND $3::text IS NULL AND $4::text IS NULL",
     "tenant": "d.tenant_id = $3 AND d.project_id IS NULL AND $4::text IS NULL",
     "project": "d.tenant_id = $3 AND d.project_id = $4",
@@ -36,22 +37,22 @@ _STATUSES: Final[dict[str | None, str]] = {
     **{each.value: f"d.status = '{each}'" for each in DeliveryStatus},
 }
 LISTS: Final = {
-    (place, status): f"""
+    (scope, status): f"""
 SELECT {_COLUMNS} FROM delivery d
- WHERE {here} AND {stands} AND d.id < $1 AND ($5::text IS NULL OR d.webhook_id = $5)
+ WHERE {here} AND {condition} AND d.id < $1 AND ($5::text IS NULL OR d.webhook_id = $5)
  ORDER BY d.id DESC LIMIT $2"""
-    for place, here in _PLACES.items()
-    for status, stands in _STATUSES.items()
+    for scope, here in _SCOPES.items()
+    for status, condition in _STATUSES.items()
 }
-"""One statement for each kind of place and status, so that each can use the index that fits it."""
+"""One statement for each kind of scope and status, so that each uses the index that fits it."""
 
 DEAD: Final = {
-    place: f"""
+    scope: f"""
 SELECT {_COLUMNS} FROM delivery d
  WHERE {here} AND d.status = 'dead' AND d.id > $1
    AND EXISTS (SELECT FROM event e WHERE (e.epoch, e.tx, e.seq) = (d.epoch, d.tx, d.seq))
  ORDER BY d.id LIMIT $2"""
-    for place, here in _PLACES.items()
+    for scope, here in _SCOPES.items()
 }
 FIND: Final = f"""
 SELECT {_COLUMNS} FROM delivery d
@@ -110,67 +111,68 @@ SELECT (SELECT count(*) FROM delivery WHERE status = 'queued') AS queued,
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDelivery:
-    """A delivery under a lease, with its event, if that is still kept."""
+    """A delivery under a lease; `event` is None when retention has deleted it."""
 
     delivery: Delivery
     event: Event | None
 
 
 async def find(database: Database, acting: Acting, project_id: str | None, delivery_id: str) -> Delivery | None:
-    """One delivery of exactly this place."""
+    """One delivery of exactly this scope."""
     row = await database.fetchrow(acting, FIND, acting.tenant_id, project_id, delivery_id)
     return None if row is None else Delivery(*row)
 
 
 async def event_is_kept(database: Database, acting: Acting, delivery_id: str) -> bool:
-    """Whether there still is something to send."""
+    """Whether the event still exists: retention may have deleted it."""
     return bool(await database.fetchval(acting, EVENT_IS_KEPT, delivery_id))
 
 
-async def page(
-    database: Database,
-    acting: Acting,
-    project_id: str | None,
-    wanted: tuple[str | None, str | None],
-    place: tuple[str, int],
-) -> list[Delivery]:
-    """The next older deliveries of exactly this place.
+@dataclass(frozen=True, slots=True)
+class DeliveryFilter:
+    """Which deliveries a list shows."""
 
-    `wanted` is a status and a webhook, each of them optional; `place` the id to begin below, and how many.
-    """
-    status, webhook_id = wanted
-    statement = LISTS[_place(acting, project_id), status]
-    rows = await database.fetch(acting, statement, *place, acting.tenant_id, project_id, webhook_id)
+    status: str | None = None
+    webhook_id: str | None = None
+
+
+async def page(
+    database: Database, acting: Acting, project_id: str | None, wanted: DeliveryFilter, window: PageWindow
+) -> list[Delivery]:
+    """The deliveries of exactly this scope, newest first."""
+    statement = LISTS[_scope(acting, project_id), wanted.status]
+    owner = (acting.tenant_id, project_id)
+    rows = await database.fetch(acting, statement, window.after, window.limit, *owner, wanted.webhook_id)
     return [Delivery(*row) for row in rows]
 
 
 async def dead(database: Database, acting: Acting, project_id: str | None, limit: int) -> list[Delivery]:
-    """The oldest dead letters of exactly this place whose event is still kept."""
-    rows = await database.fetch(acting, DEAD[_place(acting, project_id)], "", limit, acting.tenant_id, project_id)
+    """The oldest dead letters of exactly this scope whose event still exists."""
+    rows = await database.fetch(acting, DEAD[_scope(acting, project_id)], "", limit, acting.tenant_id, project_id)
     return [Delivery(*row) for row in rows]
 
 
-def _place(acting: Acting, project_id: str | None) -> str:
+def _scope(acting: Acting, project_id: str | None) -> str:
     if acting.tenant_id is None:
         return "platform"
     return "tenant" if project_id is None else "project"
 
 
 async def counts(database: Database) -> dict[tuple[str, ...], float]:
-    """How many deliveries are not ended, and how many dead, by their status."""
+    """How many deliveries are queued, claimed and dead."""
     row = await database.fetchrow(PLATFORM, COUNTS)
     return {} if row is None else {(status,): float(count) for status, count in row.items()}
 
 
 async def waiting(database: Database, limit: int) -> list[tuple[str, datetime]]:
-    """The webhooks that have something queued and are not paused, and when the first of it is due."""
+    """The enabled webhooks with queued deliveries, and when the first of each is due."""
     return [(row[0], row[1]) for row in await database.fetch(PLATFORM, WAITING, limit)]
 
 
 async def claim(
     database: Database, webhook_id: str, now: datetime, leased_until: datetime, limit: int
 ) -> list[ClaimedDelivery]:
-    """Take the next due deliveries of a webhook under a lease."""
+    """Claim the next due deliveries of a webhook under a lease."""
     rows = await database.fetch(PLATFORM, CLAIM, webhook_id, now, leased_until, limit)
     return [_claimed(row) for row in rows]
 
@@ -184,22 +186,22 @@ def _claimed(row: asyncpg.Record) -> ClaimedDelivery:
 
 
 async def delivered(database: Database, delivery: Delivery, now: datetime, status: int | None) -> bool:
-    """It arrived; False when the lease was lost meanwhile."""
+    """Mark it as delivered; False when the lease was lost meanwhile."""
     return bool(await database.fetchval(PLATFORM, DELIVERED, delivery.id, delivery.lease_token, now, status))
 
 
 async def queue_again(database: Database, delivery: Delivery, due_at: datetime, status: int | None, error: str) -> bool:
-    """It failed and is due again later; False when the lease was lost meanwhile."""
+    """Queue it again after a failure; False when the lease was lost meanwhile."""
     arguments = (delivery.id, delivery.lease_token, due_at, status, error)
     return bool(await database.fetchval(PLATFORM, QUEUE_AGAIN, *arguments))
 
 
 async def hand_back(database: Database, held: Sequence[Delivery]) -> int:
-    """Give leases back before they run out, as if they had never been taken."""
+    """Give leases back before they expire; the attempt does not count."""
     ids, tokens = [each.id for each in held], [each.lease_token for each in held]
     return len(await database.fetch(PLATFORM, HAND_BACK, ids, tokens))
 
 
 async def reap(database: Database, now: datetime, limit: int) -> int:
-    """Return the deliveries whose holder let the lease run out; the attempt counts, for it may have arrived."""
+    """Queue deliveries with expired leases again; the attempt counts, because the message may have arrived."""
     return len(await database.fetch(PLATFORM, REAP, now, limit))

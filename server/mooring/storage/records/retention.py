@@ -1,11 +1,11 @@
-"""What is deleted when its time is over, a bounded number of rows at a time.
+"""Deletes expired rows, a bounded number at a time.
 
-Any number of janitors may run. Each statement takes a lock of the whole database for as long as it lasts, and deletes
-nothing when another one has it; nothing is decided between two statements, so each may be repeated or left out.
+Any number of janitors may run. Each statement takes an advisory lock of the whole database while it runs, and deletes
+nothing when another janitor has it. The statements do not depend on each other, so each may be repeated or skipped.
 
-Events go in the order of the stream, and the statement that deletes them moves the horizon: whoever comes with an
-older cursor is told that it has expired. The horizon passes an event that is past its time but still queued for a
-webhook; that event is no longer in the stream, and goes when its deliveries have ended.
+Events are deleted in the order of the stream, and the same statement moves the horizon: a client with an older cursor
+gets the error that it has expired. An expired event that is still queued for a webhook is behind the horizon, so no
+longer in the stream, and is deleted when its deliveries have ended.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from mooring.storage.kernel.database import PLATFORM, Database
 from mooring.storage.kernel.event import SETTLED
 
 LOCK_KEY: Final = 0x4A616E69  # "Jani"
-_ALONE: Final = f"(SELECT pg_try_advisory_xact_lock({LOCK_KEY}))"
+_LOCK: Final = f"(SELECT pg_try_advisory_xact_lock({LOCK_KEY}))"
 _OPEN_DELIVERY: Final = """
 EXISTS (SELECT FROM delivery d WHERE d.event_id = e.id AND d.status IN ('queued', 'claimed'))"""
 
@@ -27,7 +27,7 @@ WITH oldest AS MATERIALIZED (
     SELECT * FROM event e
      WHERE (e.epoch, e.tx, e.seq) > (h.epoch, h.tx, h.seq) AND {SETTLED}
      ORDER BY e.epoch, e.tx, e.seq LIMIT $2) e
-   WHERE {_ALONE}),
+   WHERE {_LOCK}),
 past AS MATERIALIZED (SELECT * FROM oldest WHERE occurred_at < $1),
 gone AS (
   DELETE FROM event e USING past p
@@ -36,25 +36,25 @@ moved AS (
   UPDATE event_horizon h SET epoch = l.epoch, tx = l.tx, seq = l.seq
     FROM (SELECT epoch, tx, seq FROM past ORDER BY epoch DESC, tx DESC, seq DESC LIMIT 1) l
    WHERE (h.epoch, h.tx, h.seq) < (l.epoch, l.tx, l.seq) RETURNING 1)
-SELECT (SELECT count(*) FROM gone) AS deleted, (SELECT count(*) FROM past) AS looked_at"""
+SELECT (SELECT count(*) FROM gone) AS deleted, (SELECT count(*) FROM past) AS examined"""
 EVENTS_LEFT_BEHIND: Final = f"""
 WITH past AS MATERIALIZED (
   SELECT e.epoch, e.tx, e.seq FROM event_horizon h CROSS JOIN LATERAL (
     SELECT e.epoch, e.tx, e.seq FROM event e
      WHERE (e.epoch, e.tx, e.seq) <= (h.epoch, h.tx, h.seq) AND e.occurred_at < $1 AND NOT {_OPEN_DELIVERY}
      ORDER BY e.epoch, e.tx, e.seq LIMIT $2) e
-   WHERE {_ALONE}),
+   WHERE {_LOCK}),
 gone AS (DELETE FROM event e USING past p WHERE (e.epoch, e.tx, e.seq) = (p.epoch, p.tx, p.seq) RETURNING 1)
-SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+SELECT count(*) AS deleted, count(*) AS examined FROM gone"""
 
 
 def _old(table: str, condition: str) -> str:
-    """The deletion of the next rows of a table; what somebody else holds is left for the next time."""
+    """A statement that deletes the next rows of a table; rows that others have locked are left for the next time."""
     return f"""
 WITH gone AS (
   DELETE FROM {table} WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM {table} WHERE {condition} AND {_ALONE} LIMIT $2 FOR UPDATE SKIP LOCKED)) RETURNING 1)
-SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+    SELECT ctid FROM {table} WHERE {condition} AND {_LOCK} LIMIT $2 FOR UPDATE SKIP LOCKED)) RETURNING 1)
+SELECT count(*) AS deleted, count(*) AS examined FROM gone"""
 
 
 IDEMPOTENCY: Final = _old("idempotency", "created_at < $1")
@@ -70,13 +70,13 @@ AUDIT: Final = _old("audit", "id < $3 AND occurred_at < $1")
 TASK_LOGS: Final = f"""
 WITH past AS MATERIALIZED (
   SELECT l.ctid FROM task_log l JOIN task t ON t.id = l.task_id
-   WHERE l.received_at < $1 AND t.finished_at < $1 AND {_ALONE} LIMIT $2 FOR UPDATE OF l SKIP LOCKED),
+   WHERE l.received_at < $1 AND t.finished_at < $1 AND {_LOCK} LIMIT $2 FOR UPDATE OF l SKIP LOCKED),
 gone AS (DELETE FROM task_log WHERE ctid = ANY (ARRAY(SELECT ctid FROM past)) RETURNING 1)
-SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
+SELECT count(*) AS deleted, count(*) AS examined FROM gone"""
 TASKS: Final = f"""
 WITH past AS MATERIALIZED (
   SELECT t.id FROM task t
-   WHERE t.finished_at < $1 AND t.type NOT IN ('sandbox.create', 'sandbox.destroy', 'teardown.verify') AND {_ALONE}
+   WHERE t.finished_at < $1 AND t.type NOT IN ('sandbox.create', 'sandbox.destroy', 'teardown.verify') AND {_LOCK}
      AND NOT EXISTS (SELECT FROM member m WHERE m.id = t.member_id AND m.status <> 'removed')
      AND NOT EXISTS (SELECT FROM operation o WHERE o.id = t.operation_id AND o.finished_at IS NULL)
      AND NOT EXISTS (SELECT FROM receipt r WHERE r.task_id = t.id)
@@ -85,27 +85,27 @@ logs AS (DELETE FROM task_log l USING past p WHERE l.task_id = p.id),
 granted AS (DELETE FROM secret_grant g USING past p WHERE g.task_id = p.id),
 moves AS (DELETE FROM transition m USING past p WHERE m.machine = 'task' AND m.subject_id = p.id),
 gone AS (DELETE FROM task t USING past p WHERE t.id = p.id RETURNING 1)
-SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
-"""A task that made or unmade a sandbox, or looked afterwards, is part of a proof and stays."""
+SELECT count(*) AS deleted, count(*) AS examined FROM gone"""
+"""Tasks that created, destroyed or verified a sandbox are part of a proof and stay."""
 LOG_READS: Final = f"""
 WITH past AS MATERIALIZED (
   SELECT t.id FROM task t
-   WHERE t.type = 'log.read' AND t.finished_at < $1 AND {_ALONE}
+   WHERE t.type = 'log.read' AND t.finished_at < $1 AND {_LOCK}
      AND NOT EXISTS (SELECT FROM operation o WHERE o.id = t.operation_id AND o.finished_at IS NULL)
    LIMIT $2 FOR UPDATE OF t SKIP LOCKED),
 moves AS (DELETE FROM transition m USING past p WHERE m.machine = 'task' AND m.subject_id = p.id),
 gone AS (DELETE FROM task t USING past p WHERE t.id = p.id RETURNING 1)
-SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
-"""What was read of a log may be confidential, and is not kept longer than somebody may ask for it again."""
+SELECT count(*) AS deleted, count(*) AS examined FROM gone"""
+"""Log content may be confidential, and is deleted as soon as no caller can ask for it again."""
 READ_ONLY_OPERATIONS: Final = f"""
 WITH past AS MATERIALIZED (
   SELECT o.id FROM operation o
-   WHERE o.read_only AND o.finished_at < $1 AND {_ALONE} AND NOT EXISTS (SELECT FROM task t WHERE t.operation_id = o.id)
+   WHERE o.read_only AND o.finished_at < $1 AND {_LOCK} AND NOT EXISTS (SELECT FROM task t WHERE t.operation_id = o.id)
    LIMIT $2 FOR UPDATE OF o SKIP LOCKED),
 moves AS (DELETE FROM transition m USING past p WHERE m.machine = 'operation' AND m.subject_id = p.id),
 gone AS (DELETE FROM operation o USING past p WHERE o.id = p.id RETURNING 1)
-SELECT count(*) AS deleted, count(*) AS looked_at FROM gone"""
-"""Actions that only read leave nothing behind; one that used tasks goes after them."""
+SELECT count(*) AS deleted, count(*) AS examined FROM gone"""
+"""Actions that only read leave nothing behind; one that used tasks is deleted after its tasks."""
 ARTIFACT_CHECKS: Final = _old(
     "artifact_check c",
     """c.finished_at < $1 AND EXISTS (
@@ -113,7 +113,7 @@ ARTIFACT_CHECKS: Final = _old(
        WHERE n.artifact_id = c.artifact_id AND n.name = c.name AND n.id > c.id AND n.finished_at IS NOT NULL
          AND (c.passed IS NULL OR n.passed OR (NOT c.passed AND n.passed IS NOT NULL)))""",
 )
-"""The last of its name stays, the last with a result, and the last that passed: staging asks for them."""
+"""The last check of each name stays, the last with a result, and the last that passed: staging needs them."""
 
 STATEMENTS: Final[Mapping[str, str]] = {
     "idempotency": IDEMPOTENCY,
@@ -137,17 +137,17 @@ STATEMENTS: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
-    """Rows of one kind go when they are older than this."""
+class RetentionRule:
+    """Rows of one kind are deleted when they are older than `before`."""
 
     kind: str  # a key of STATEMENTS
     before: datetime
-    further: tuple[str, ...] = ()  # what the statement asks for beside the time
+    further: tuple[str, ...] = ()  # the statement's other arguments
 
 
-async def delete(database: Database, rule: Rule, limit: int) -> tuple[int, bool]:
+async def delete(database: Database, rule: RetentionRule, limit: int) -> tuple[int, bool]:
     """Delete the next rows by a rule; returns how many, and whether there may be more."""
     row = await database.fetchrow(PLATFORM, STATEMENTS[rule.kind], rule.before, limit, *rule.further)
     if row is None:
-        raise AssertionError("an aggregate always has a row")
-    return row["deleted"], row["looked_at"] >= limit
+        raise AssertionError("an aggregate query always returns a row")
+    return row["deleted"], row["examined"] >= limit

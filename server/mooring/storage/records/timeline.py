@@ -1,8 +1,8 @@
-"""The timeline, read: events and audit rows in their one order, behind the horizon.
+"""Reads timelines: events and audit rows in one order, behind the horizon.
 
-Both tables are read from the same place on, each along an index of its own, and merged; so a page costs what its
-length costs, however long the story is. What was done for the allocations that an instance asked for stands in its
-timeline too: those events name the allocation and no instance, and share the correlation of the operation that asked.
+Both tables are read from the same position, each with its own index, and merged; so the cost of a page depends only on
+its length. The timeline of an instance includes the events of the allocations that it requested: those events name no
+instance, but have the correlation id of the operation that requested the allocation.
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ OF_BOTH_WITHOUT_AUDIT: Final = _merged(f"{_EVENT} {_BY_BOTH}")
 
 @dataclass(frozen=True, slots=True)
 class TimelineSelection:
-    """Whose timeline: of one instance, of one correlation id, or of both, within a project."""
+    """Which timeline of a project: of one instance, of one correlation id, or of both."""
 
     project_id: str
     app_instance_id: str | None = None
@@ -59,23 +59,23 @@ class TimelineSelection:
     audit: bool = True
 
     def statement(self) -> tuple[str, tuple[str, ...]]:
-        """The read, and its further arguments."""
+        """The statement, and its arguments after the position and the limit."""
         if self.app_instance_id is not None and self.correlation_id is not None:
             both = (self.project_id, self.app_instance_id, self.correlation_id)
             return (OF_BOTH if self.audit else OF_BOTH_WITHOUT_AUDIT), both
         if self.app_instance_id is not None:
             return (OF_INSTANCE if self.audit else OF_INSTANCE_WITHOUT_AUDIT), (self.project_id, self.app_instance_id)
         if self.correlation_id is None:
-            raise ValueError("a story is of an instance or of a correlation id")
+            raise ValueError("a timeline needs an instance or a correlation id")
         found = OF_CORRELATION if self.audit else OF_CORRELATION_WITHOUT_AUDIT
         return found, (self.project_id, self.correlation_id)
 
 
 async def read(
-    database: Database, acting: Acting, story: TimelineSelection, after: StreamPosition, limit: int
+    database: Database, acting: Acting, selection: TimelineSelection, after: StreamPosition, limit: int
 ) -> list[TimelineRow]:
-    """The next entries after a place, in order."""
-    statement, further = story.statement()
+    """The next entries after a position, in order."""
+    statement, further = selection.statement()
     return [_entry(row) for row in await database.fetch(acting, statement, *after, limit, *further)]
 
 

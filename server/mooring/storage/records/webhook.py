@@ -1,4 +1,4 @@
-"""Webhooks, as they are read: those of exactly one place."""
+"""Reads the webhooks of exactly one scope: the platform, a tenant or a project."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,6 +9,7 @@ import asyncpg
 from mooring.core.kernel.secret import Sealed
 from mooring.core.records.webhook import Webhook
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = """w.id, w.tenant_id, w.project_id, w.url, w.description, w.event_types, w.enabled, w.secret_id,
        w.previous_secret_id, w.revision, w.created_at"""
@@ -27,7 +28,7 @@ RECEIVER: Final = "SELECT w.url, w.tenant_id FROM webhook w WHERE w.id = $1 AND 
 
 @dataclass(frozen=True, slots=True)
 class WebhookReceiver:
-    """Where a webhook's messages go, and what they are signed with: the present key first."""
+    """Where a webhook's messages go, and the keys that sign them, the present one first."""
 
     url: str
     tenant_id: str | None
@@ -35,29 +36,28 @@ class WebhookReceiver:
 
 
 async def find(database: Database, acting: Acting, project_id: str | None, webhook_id: str) -> Webhook | None:
-    """One webhook of exactly this place."""
+    """One webhook of exactly this scope."""
     row = await database.fetchrow(acting, FIND, acting.tenant_id, project_id, webhook_id)
     return None if row is None else webhook_of(row)
 
 
-async def page(database: Database, acting: Acting, project_id: str | None, after: str, limit: int) -> list[Webhook]:
-    """The next webhooks of exactly this place."""
-    rows = await database.fetch(acting, LIST, acting.tenant_id, project_id, after, limit)
+async def page(database: Database, acting: Acting, project_id: str | None, window: PageWindow) -> list[Webhook]:
+    """The webhooks of exactly this scope."""
+    rows = await database.fetch(acting, LIST, acting.tenant_id, project_id, window.after, window.limit)
     return [webhook_of(row) for row in rows]
 
 
 async def count(database: Database, acting: Acting, project_id: str | None) -> int:
-    """How many webhooks this place has."""
     return int(await database.fetchval(acting, COUNT, acting.tenant_id, project_id))
 
 
 async def keys(database: Database, acting: Acting, webhook_id: str, now: datetime) -> tuple[Sealed, ...]:
-    """The keys that a webhook's messages are signed with now, the present one first."""
+    """The keys that sign a webhook's messages now, the present one first."""
     return tuple(Sealed(*row) for row in await database.fetch(acting, KEYS, webhook_id, now))
 
 
 async def receiver(database: Database, webhook_id: str, now: datetime) -> WebhookReceiver | None:
-    """Where to send, for the worker; none when the webhook is paused or gone."""
+    """Where the worker sends; None when the webhook is paused or deleted."""
     row = await database.fetchrow(PLATFORM, RECEIVER, webhook_id)
     if row is None:
         return None
@@ -65,5 +65,4 @@ async def receiver(database: Database, webhook_id: str, now: datetime) -> Webhoo
 
 
 def webhook_of(row: asyncpg.Record) -> Webhook:
-    """The webhook of a row."""
     return Webhook(*row)

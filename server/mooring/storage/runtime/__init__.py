@@ -1,1 +1,1 @@
-"""SQL of the runtime wing: what is running."""
+"""The SQL that reads what is running: instances, members, operations, claims, attachments and visits."""

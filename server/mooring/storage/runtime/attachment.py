@@ -1,4 +1,4 @@
-"""Attachments: found and listed, from the side of the attached project and from that of the owning one."""
+"""Reading attachments, for the attached project and for the owning one."""
 
 from collections.abc import Sequence
 from dataclasses import fields
@@ -7,9 +7,10 @@ from typing import Final
 import asyncpg
 
 from mooring.core.runtime.attachment import Attachment
-from mooring.core.runtime.instance import Instance
+from mooring.core.runtime.instance import Instance, InstanceRef
 from mooring.core.runtime.operation import Operation
 from mooring.storage.kernel.database import Acting, Database, RowReader
+from mooring.storage.kernel.page_window import PageWindow
 from mooring.storage.runtime.instance import INSTANCE_COLUMNS, OPERATION_COLUMNS, instance_of, operation_of
 
 NAMES: Final = tuple(field.name for field in fields(Attachment))
@@ -42,45 +43,49 @@ SELECT DISTINCT t.project_id FROM attachment t
 
 
 async def find(database: Database, acting: Acting, project_id: str, attachment_id: str) -> Attachment | None:
-    """One attachment of this project; one that is over stays readable."""
+    """One attachment of this project; ended ones stay readable."""
     row = await database.fetchrow(acting, FIND, project_id, attachment_id)
     return None if row is None else attachment_of(row)
 
 
 async def page(
-    database: Database, acting: Acting, project_id: str, status: str | None, window: tuple[str, int]
+    database: Database, acting: Acting, project_id: str, status: str | None, window: PageWindow
 ) -> list[Attachment]:
-    """The next attachments of this project; `window` is the id after which they begin, and how many."""
-    return [attachment_of(row) for row in await database.fetch(acting, LIST, project_id, *window, status)]
+    """The next attachments of this project."""
+    rows = await database.fetch(acting, LIST, project_id, window.after, window.limit, status)
+    return [attachment_of(row) for row in rows]
 
 
 async def page_of_instance(
-    database: Database, acting: Acting, place: tuple[str, str], status: str | None, window: tuple[str, int]
+    database: Database, acting: Acting, ref: InstanceRef, status: str | None, window: PageWindow
 ) -> list[Attachment]:
-    """The next attachments to an instance; `place` is the owning project and the instance."""
-    return [attachment_of(row) for row in await database.fetch(acting, OF_INSTANCE, *place, *window, status)]
+    """The next attachments to an instance of this project."""
+    rows = await database.fetch(
+        acting, OF_INSTANCE, ref.project_id, ref.instance_id, window.after, window.limit, status
+    )
+    return [attachment_of(row) for row in rows]
 
 
 async def live_of(database: RowReader, acting: Acting, instance_id: str) -> list[Attachment]:
-    """The attachments to an instance that are not over."""
+    """The live attachments to an instance."""
     return [attachment_of(row) for row in await database.fetch(acting, LIVE_OF, instance_id)]
 
 
 async def of_operation(database: Database, acting: Acting, instance_id: str, operation_id: str) -> Attachment | None:
-    """The attachment that an operation makes or ends, while it is not over."""
+    """The live attachment that an operation creates or ends."""
     row = await database.fetchrow(acting, OF_OPERATION, instance_id, operation_id)
     return None if row is None else attachment_of(row)
 
 
 async def taken_names(database: Database, acting: Acting, instance_id: str, project_id: str) -> frozenset[str]:
-    """The account names that projects other than this one have at an instance, or ever had."""
+    """The account names that other projects have, or once had, at an instance."""
     return frozenset(row[0] for row in await database.fetch(acting, TAKEN, instance_id, project_id))
 
 
 async def shared_instance(database: Database, acting: Acting, instance_id: str) -> Instance | None:
-    """An instance of any project of the tenant for which is acted: whoever asks speaks for all of it."""
+    """An instance of any project of the tenant; the caller must be allowed to act for the whole tenant."""
     if acting.is_platform:
-        raise ValueError("an instance is looked for within one tenant")
+        raise ValueError("a shared instance is only searched within one tenant")
     row = await database.fetchrow(acting, SHARED, instance_id)
     return None if row is None else instance_of(row)
 
@@ -88,27 +93,28 @@ async def shared_instance(database: Database, acting: Acting, instance_id: str) 
 async def find_operation(
     database: Database, acting: Acting, attachment: Attachment, operation_id: str
 ) -> Operation | None:
-    """An operation that is for this attachment, and no other one of the owning project."""
-    place = (attachment.owning_project_id, attachment.instance_id)
-    row = await database.fetchrow(acting, OPERATION, *place, operation_id, attachment.id)
+    """An operation for this attachment; other operations of the owning project are not found."""
+    ids = (attachment.owning_project_id, attachment.instance_id)
+    row = await database.fetchrow(acting, OPERATION, *ids, operation_id, attachment.id)
     return None if row is None else operation_of(row)
 
 
 async def page_operations(
-    database: Database, acting: Acting, attachment: Attachment, status: str | None, window: tuple[str, int]
+    database: Database, acting: Acting, attachment: Attachment, status: str | None, window: PageWindow
 ) -> list[Operation]:
-    """The next older operations that are for this attachment, without actions that only read."""
-    place = (attachment.id, attachment.owning_project_id)
-    return [operation_of(row) for row in await database.fetch(acting, OPERATIONS, *place, *window, status)]
+    """The next older operations for this attachment, without read-only actions."""
+    ids = (attachment.id, attachment.owning_project_id)
+    rows = await database.fetch(acting, OPERATIONS, *ids, window.after, window.limit, status)
+    return [operation_of(row) for row in rows]
 
 
 async def attached_projects(
     database: Database, acting: Acting, instance_id: str, project_ids: Sequence[str]
 ) -> frozenset[str]:
-    """Those of the projects that are, or were, attached to the instance."""
+    """Which of these projects are, or were, attached to the instance."""
     return frozenset(row[0] for row in await database.fetch(acting, ATTACHED, instance_id, list(project_ids)))
 
 
 def attachment_of(row: asyncpg.Record, start: int = 0) -> Attachment:
-    """The attachment of a row that has COLUMNS from this place on."""
+    """The attachment in a row whose COLUMNS begin at index `start`."""
     return Attachment(**dict(zip(NAMES, row[start : start + len(NAMES)], strict=True)))

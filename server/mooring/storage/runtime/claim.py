@@ -1,9 +1,9 @@
-"""Claims of instances: taken and renewed in one statement, and what is read under them.
+"""Claims of instances: one statement takes and renews them; and what adapters read under a claim.
 
-What may be offered to an account lies in one index in the order in which leases end, so that a claim costs the same
-however many instances there are. A row stands there because something once became an adapter's to do (`wanted`); the
-statement that looks at it and finds nothing takes it out again, unless it was put there anew since the look began.
-Rows that another process is just taking are skipped.
+One index holds what may be offered to an account, in the order in which leases end, so a claim costs the same for any
+number of instances. A row is in it because an adapter once had something to do there (`wanted`). If the statement reads
+such a row and finds nothing to do, it removes the row from the index, unless the row became wanted again since the read
+began. Rows that another process is taking at the moment are skipped.
 """
 
 from collections.abc import Sequence
@@ -25,18 +25,18 @@ from mooring.storage.fleet.task import COLUMNS as TASK_COLUMNS
 from mooring.storage.kernel.database import BROKEN, PLATFORM, WITH_KEPT_PLANS, Acting, Database, RowReader, unavailable
 from mooring.storage.runtime.instance import INSTANCE_COLUMNS, INSTANCE_NAMES, MEMBER_COLUMNS, instance_of, member_of
 
-LOOK_MAX: Final = 200
-"""Rows that one statement looks at in each part of the index."""
+SCAN_MAX: Final = 200
+"""How many rows one statement reads in each part of the index."""
 TASKS_MAX: Final = 2_000
 
 _MAY: Final = "SELECT c.instance_id, c.wanted_count FROM instance_claim c WHERE c.service_account_id = $1 AND c.wanted"
 
 
-def _claim(look: int) -> str:
-    """The statement that renews and takes; it looks at so many rows in each part of the index.
+def _claim(scan: int) -> str:
+    """The statement that renews and takes claims, reading at most `scan` rows in each part of the index.
 
-    Every row but those of an index's beginning is looked up by its id (`OFFSET 0`, `LIMIT 1`): whatever the planner
-    thinks of the number of rows, it cannot read a whole table for a few of them.
+    Except for the beginning of an index, every row is looked up by its id (`OFFSET 0`, `LIMIT 1`): whatever the planner
+    estimates, it cannot read a whole table for a few rows.
     """
     return f"""
 WITH held AS MATERIALIZED (
@@ -46,26 +46,26 @@ WITH held AS MATERIALIZED (
       SELECT c.expires_at FROM instance_claim c
        WHERE c.instance_id = h.instance_id AND c.service_account_id = $1 AND c.holder = $2 AND c.fence = h.fence
       OFFSET 0) own ON true),
-looked AS MATERIALIZED (
+scanned AS MATERIALIZED (
   (SELECT own.instance_id, own.wanted_count
      FROM (SELECT c.instance_id, c.wanted_count, c.expires_at FROM instance_claim c
             WHERE c.service_account_id = $1 AND c.holder = $2 OFFSET 0) own
     WHERE own.expires_at > $5 AND own.instance_id NOT IN (SELECT h.instance_id FROM held h)
-    ORDER BY own.instance_id LIMIT {look})
+    ORDER BY own.instance_id LIMIT {scan})
   UNION ALL
-  ({_MAY} AND c.expires_at IS NULL ORDER BY c.instance_id LIMIT {look})
+  ({_MAY} AND c.expires_at IS NULL ORDER BY c.instance_id LIMIT {scan})
   UNION ALL
   ({_MAY} AND c.expires_at IS NOT NULL AND c.expires_at <= $5
     AND NOT (c.holder = $2 AND c.instance_id IN (SELECT h.instance_id FROM held h))
-    ORDER BY c.expires_at, c.instance_id LIMIT {look})),
-judged AS MATERIALIZED (
+    ORDER BY c.expires_at, c.instance_id LIMIT {scan})),
+checked AS MATERIALIZED (
   SELECT l.instance_id, l.wanted_count, i.status = 'running' OR coalesce((
            SELECT true FROM operation o
             WHERE o.instance_id = l.instance_id AND o.status NOT IN ('succeeded', 'failed', 'cancelled')
               AND o.phase = 'adapter' AND o.dispatched_at IS NOT NULL LIMIT 1), false) AS offered
-    FROM looked l CROSS JOIN LATERAL (SELECT i.status FROM instance i WHERE i.id = l.instance_id OFFSET 0) i),
+    FROM scanned l CROSS JOIN LATERAL (SELECT i.status FROM instance i WHERE i.id = l.instance_id OFFSET 0) i),
 due AS MATERIALIZED (
-  SELECT c.instance_id, j.offered FROM judged j JOIN instance_claim c ON c.instance_id = j.instance_id
+  SELECT c.instance_id, j.offered FROM checked j JOIN instance_claim c ON c.instance_id = j.instance_id
    WHERE (j.offered OR c.wanted_count = j.wanted_count)
      AND (c.holder IS NULL OR c.expires_at <= $5 OR c.holder = $2)
    FOR UPDATE OF c SKIP LOCKED),
@@ -86,26 +86,26 @@ SELECT 'claim' AS what, t.instance_id, t.fence, NULL::timestamptz AS at FROM tak
 UNION ALL
 SELECT 'lost', h.instance_id, h.fence, NULL FROM held h WHERE h.expires_at IS NULL
 UNION ALL
-SELECT 'looked', '', count(*), NULL FROM looked
+SELECT 'scanned', '', count(*), NULL FROM scanned
 UNION ALL
 SELECT 'next', '', 0, coalesce(min(n.expires_at) FILTER (WHERE n.holder <> $2),
-                               CASE WHEN count(*) = {LOOK_MAX} THEN max(n.expires_at) END)
+                               CASE WHEN count(*) = {SCAN_MAX} THEN max(n.expires_at) END)
   FROM (SELECT c.expires_at, c.holder FROM instance_claim c
          WHERE (c.service_account_id, c.expires_at) > ($1, $5) AND c.service_account_id <= $1
            AND c.wanted AND c.expires_at IS NOT NULL
-         ORDER BY c.service_account_id, c.expires_at LIMIT {look}) n"""
+         ORDER BY c.service_account_id, c.expires_at LIMIT {scan}) n"""
 
 
-CLAIM: Final = _claim(LOOK_MAX)
+CLAIM: Final = _claim(SCAN_MAX)
 RENEW: Final = _claim(0)
-"""For a poll that takes nothing: it only renews, and learns what was lost."""
+"""For a poll that takes nothing: it only renews, and learns which claims were lost."""
 RELEASE: Final = """
 UPDATE instance_claim c SET holder = NULL, claimed_at = NULL, expires_at = NULL, fence = c.fence + 1,
        wanted = true, wanted_count = c.wanted_count + 1
   FROM unnest($3::text[], $4::bigint[]) AS h (instance_id, fence)
  WHERE c.instance_id = h.instance_id AND c.service_account_id = $1 AND c.holder = $2 AND c.fence = h.fence
 RETURNING c.instance_id"""
-SEEN: Final = """
+RECORD_PRESENCE: Final = """
 INSERT INTO adapter_presence (service_account_id, tenant_id, project_id, holder, seen_at) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (service_account_id) DO UPDATE SET holder = EXCLUDED.holder, seen_at = EXCLUDED.seen_at
  WHERE adapter_presence.seen_at < $6"""
@@ -139,7 +139,7 @@ SELECT id, tenant_id, project_id, digest, holder_noun, holder_id, version_id, re
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequester:
-    """Who asks for instances: the account, and the holder that it speaks for."""
+    """Who asks for instances: the account and its holder process."""
 
     service_account_id: str
     tenant_id: str
@@ -149,7 +149,7 @@ class ClaimRequester:
 
 @dataclass(frozen=True, slots=True)
 class LeaseRenewal:
-    """When it is, which leases are renewed, and until when they then last."""
+    """The current time, the expiry before which leases are renewed, and their new expiry."""
 
     now: datetime
     stale_before: datetime
@@ -158,52 +158,56 @@ class LeaseRenewal:
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
-    """What one statement gave: new claims, claims that are no longer the holder's, and whether there may be more."""
+    """New claims, claims that the holder has lost, how many rows were read, and when to try again."""
 
     claims: tuple[FencedInstance, ...]
     lost: tuple[FencedInstance, ...]
-    looked: int
-    next_at: datetime | None  # when the next lease of somebody else ends
+    scanned: int
+    next_at: datetime | None  # when the next lease of another holder ends
 
 
 async def claim(
-    database: Database, asking: ClaimRequester, held: Sequence[FencedInstance], free: int, lease: LeaseRenewal
+    database: Database, requester: ClaimRequester, held: Sequence[FencedInstance], free: int, lease: LeaseRenewal
 ) -> ClaimResult:
-    """Renew what is held, and take what is offered, up to `free`."""
+    """Renew what is held, and take up to `free` of what is offered."""
     columns = ([each.instance_id for each in held], [each.fence for each in held])
     moments = (lease.now, lease.stale_before, lease.until)
     statement = CLAIM if free else RENEW
     try:
         async with database.connection(WITH_KEPT_PLANS) as connection:
-            rows = await connection.fetch(statement, asking.service_account_id, asking.holder, *columns, *moments, free)
-    except BROKEN as error:  # never tried again: what was taken is given to the same holder when it asks anew
-        raise unavailable("the database went away while instances were claimed") from error
-    except asyncpg.DeadlockDetectedError as error:  # one holder that asks twice at once, for the same in another order
-        raise unavailable("two polls of one holder met; ask again") from error
-    claims, lost, looked, next_at = [], [], 0, None
-    for what, instance_id, fence, at in rows:
-        if what == "claim":
+            rows = await connection.fetch(
+                statement, requester.service_account_id, requester.holder, *columns, *moments, free
+            )
+    except BROKEN as error:  # not retried: the same holder gets what was taken with its next poll
+        raise unavailable("the database connection broke while instances were claimed") from error
+    except (
+        asyncpg.DeadlockDetectedError
+    ) as error:  # one holder polled twice at once, with the same instances in another order
+        raise unavailable("two polls of one holder collided; try again") from error
+    claims, lost, scanned, next_at = [], [], 0, None
+    for kind, instance_id, fence, expires_at in rows:
+        if kind == "claim":
             claims.append(FencedInstance(instance_id, fence))
-        elif what == "lost":
+        elif kind == "lost":
             lost.append(FencedInstance(instance_id, fence))
-        elif what == "looked":
-            looked = fence
+        elif kind == "scanned":
+            scanned = fence
         else:
-            next_at = at
-    return ClaimResult(tuple(claims), tuple(lost), looked, next_at)
+            next_at = expires_at
+    return ClaimResult(tuple(claims), tuple(lost), scanned, next_at)
 
 
-async def release(database: Database, asking: ClaimRequester, held: Sequence[FencedInstance]) -> list[str]:
-    """Give these back; which of them were the holder's."""
+async def release(database: Database, requester: ClaimRequester, held: Sequence[FencedInstance]) -> list[str]:
+    """Release these claims; returns those that were really the holder's."""
     columns = ([each.instance_id for each in held], [each.fence for each in held])
-    rows = await database.fetch(PLATFORM, RELEASE, asking.service_account_id, asking.holder, *columns)
+    rows = await database.fetch(PLATFORM, RELEASE, requester.service_account_id, requester.holder, *columns)
     return [row[0] for row in rows]
 
 
-async def was_seen(database: Database, asking: ClaimRequester, now: datetime, stale_before: datetime) -> None:
-    """An adapter asked for work under this account."""
-    place = (asking.service_account_id, asking.tenant_id, asking.project_id, asking.holder)
-    await database.fetch(PLATFORM, SEEN, *place, now, stale_before)
+async def record_presence(database: Database, requester: ClaimRequester, now: datetime, stale_before: datetime) -> None:
+    """Record that an adapter asked for work under this account."""
+    identity = (requester.service_account_id, requester.tenant_id, requester.project_id, requester.holder)
+    await database.fetch(PLATFORM, RECORD_PRESENCE, *identity, now, stale_before)
 
 
 async def find(
@@ -218,35 +222,34 @@ async def find(
 
 
 async def tasks(database: RowReader, acting: Acting, instance_id: str, operation_ids: Sequence[str]) -> list[Task]:
-    """The tasks of these operations, newest first, then the newest look at each member of the instance.
+    """The tasks of these operations, newest first, then the latest inspection task of each member.
 
-    A look is a task of its adapter's that belongs to no operation.
+    Inspection tasks are those of the adapter that belong to no operation.
     """
     rows = await database.fetch(acting, TASKS, list(operation_ids), TASKS_MAX, instance_id)
     return [Task(*row) for row in rows]
 
 
 async def find_task(database: Database, acting: Acting, project_id: str, instance_id: str, task_id: str) -> Task | None:
-    """One task of an instance."""
     row = await database.fetchrow(acting, FIND_TASK, project_id, instance_id, task_id)
     return None if row is None else Task(*row)
 
 
 async def manifests(database: RowReader, acting: Acting, version_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The manifests of these versions, by version."""
+    """Version id → manifest."""
     return {row[0]: row[1] for row in await database.fetch(acting, MANIFESTS, list(version_ids))}
 
 
 @dataclass(frozen=True, slots=True)
 class MemberNodeView:
-    """What an adapter is told of the node of a member."""
+    """What an adapter sees of a member's node."""
 
     reachable: bool
     facts: dict[str, Any]
 
 
 async def nodes(database: Database, node_ids: Sequence[str]) -> dict[str, MemberNodeView]:
-    """These nodes, by id: whether they answer, and their facts."""
+    """Node id → reachability and facts."""
     if not node_ids:
         return {}
     rows = await database.fetch(PLATFORM, NODES, list(node_ids))
@@ -257,24 +260,24 @@ async def nodes(database: Database, node_ids: Sequence[str]) -> dict[str, Member
 
 
 async def allocations(database: RowReader, acting: Acting, ids: Sequence[str]) -> dict[str, Allocation]:
-    """These allocations, by id."""
+    """Allocation id → allocation."""
     return {row["id"]: Allocation(*row) for row in await database.fetch(acting, ALLOCATIONS, list(ids))}
 
 
 async def silent_allocations(database: Database, ids: Sequence[str]) -> set[str]:
-    """Those of these allocations whose node does not answer."""
+    """The ids of those allocations whose node does not answer."""
     if not ids:
         return set()
     return {row[0] for row in await database.fetch(PLATFORM, SILENT, list(ids))}
 
 
 async def members(database: Database, acting: Acting, instance_id: str, ids: Sequence[str]) -> list[Member]:
-    """These members of an instance, removed ones too."""
+    """These members of an instance, including removed ones."""
     if not ids:
         return []
     return [member_of(row) for row in await database.fetch(acting, MEMBERS, instance_id, list(ids))]
 
 
 async def holds(database: Database, acting: Acting, instance_id: str) -> list[ArtifactHold]:
-    """What an instance holds."""
+    """The artifact holds of an instance."""
     return [ArtifactHold(**dict(row)) for row in await database.fetch(acting, HOLDS, instance_id)]

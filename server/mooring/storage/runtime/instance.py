@@ -1,7 +1,7 @@
-"""Instances, their members and their operations: found and listed.
+"""Reading instances, their members and their operations.
 
-What the runtime worker looks for stands in `storage/runtime/instance_reconcile.py`, what adapters claim in
-`storage/runtime/claim.py`; both read rows by the columns that are named here.
+`storage/runtime/instance_reconcile.py` reads for the reconcile worker, `storage/runtime/claim.py` for adapters; both
+use the column lists of this module.
 """
 
 from collections.abc import Sequence
@@ -12,12 +12,13 @@ from typing import Any, Final
 import asyncpg
 
 from mooring.core.catalog.app_version import AppVersion
-from mooring.core.runtime.instance import Instance
+from mooring.core.runtime.instance import Instance, InstanceRef
 from mooring.core.runtime.member import Member
 from mooring.core.runtime.operation import Operation
 from mooring.storage.catalog.app_version import COLUMNS as VERSION_COLUMNS
 from mooring.storage.catalog.app_version import version_of
 from mooring.storage.kernel.database import PLATFORM, Acting, Database, RowReader
+from mooring.storage.kernel.page_window import PageWindow
 
 INSTANCE_NAMES: Final = tuple(field.name for field in fields(Instance))
 MEMBER_NAMES: Final = tuple(field.name for field in fields(Member))
@@ -76,7 +77,7 @@ SELECT a.id, a.node_id, n.unreachable_since IS NULL AND n.status <> 'retired'
 
 @dataclass(frozen=True, slots=True)
 class MemberBinding:
-    """Where a member's allocation is, and whether that machine answers."""
+    """The node of a member's allocation, and whether it answers."""
 
     node_id: str | None
     reachable: bool | None
@@ -84,7 +85,7 @@ class MemberBinding:
 
 @dataclass(frozen=True, slots=True)
 class ClaimHolder:
-    """Who holds an instance, since when, and until when unless he says that he lives."""
+    """Who holds an instance, since when, and until when unless the lease is renewed."""
 
     holder: str
     since: datetime
@@ -93,7 +94,7 @@ class ClaimHolder:
 
 @dataclass(frozen=True, slots=True)
 class MemberClosing:
-    """By what a member's end is known."""
+    """A member with its closing record."""
 
     id: str
     member_id: str
@@ -115,40 +116,42 @@ class InstanceFilter:
 
     status: str | None = None
     kind: str | None = None
-    categories: tuple[str, ...] | None = None  # of instances: those of these categories; none: of every one
+    categories: tuple[str, ...] | None = None  # of instances; None: all categories
 
 
 async def find(database: Database, acting: Acting, project_id: str, instance_id: str) -> Instance | None:
-    """One instance of this project; one that is over stays readable."""
+    """One instance of this project; stopped ones stay readable."""
     row = await database.fetchrow(acting, FIND, project_id, instance_id)
     return None if row is None else instance_of(row)
 
 
 async def page(
-    database: Database, acting: Acting, project_id: str, wanted: InstanceFilter, window: tuple[str, int]
+    database: Database, acting: Acting, project_id: str, criteria: InstanceFilter, window: PageWindow
 ) -> list[Instance]:
-    """The next instances of this project; `window` is the id after which they begin, and how many."""
-    categories = None if wanted.categories is None else list(wanted.categories)
-    rows = await database.fetch(acting, LIST, project_id, *window, wanted.status, wanted.kind, categories)
+    """The next instances of this project."""
+    categories = None if criteria.categories is None else list(criteria.categories)
+    rows = await database.fetch(
+        acting, LIST, project_id, window.after, window.limit, criteria.status, criteria.kind, categories
+    )
     return [instance_of(row) for row in rows]
 
 
-async def find_member(database: Database, acting: Acting, place: tuple[str, str], member_id: str) -> Member | None:
-    """One member; `place` is its project and its instance. A removed one stays readable."""
-    row = await database.fetchrow(acting, FIND_MEMBER, *place, member_id)
+async def find_member(database: Database, acting: Acting, ref: InstanceRef, member_id: str) -> Member | None:
+    """One member of an instance; removed ones stay readable."""
+    row = await database.fetchrow(acting, FIND_MEMBER, ref.project_id, ref.instance_id, member_id)
     return None if row is None else member_of(row)
 
 
 async def page_members(
-    database: Database, acting: Acting, place: tuple[str, str], wanted: InstanceFilter, window: tuple[str, int]
+    database: Database, acting: Acting, ref: InstanceRef, criteria: InstanceFilter, window: PageWindow
 ) -> list[Member]:
-    """The next members of an instance, tombstones among them; `place` is its project and itself."""
-    rows = await database.fetch(acting, LIST_MEMBERS, *place, *window, wanted.status, wanted.kind)
+    """The next members of an instance, including removed ones."""
+    rows = await database.fetch(acting, LIST_MEMBERS, *_window_of(ref, window), criteria.status, criteria.kind)
     return [member_of(row) for row in rows]
 
 
 async def members_of(database: RowReader, acting: Acting, instance_ids: Sequence[str]) -> dict[str, list[Member]]:
-    """The members of each instance that are not removed, by component and ordinal."""
+    """Instance id → its members that are not removed, by component and ordinal."""
     found: dict[str, list[Member]] = {each: [] for each in instance_ids}
     for row in await database.fetch(acting, MEMBERS_OF, list(instance_ids)):
         member = member_of(row)
@@ -156,26 +159,23 @@ async def members_of(database: RowReader, acting: Acting, instance_ids: Sequence
     return found
 
 
-async def find_operation(
-    database: Database, acting: Acting, place: tuple[str, str], operation_id: str
-) -> Operation | None:
-    """One operation; `place` is its project and its instance."""
-    row = await database.fetchrow(acting, FIND_OPERATION, *place, operation_id)
+async def find_operation(database: Database, acting: Acting, ref: InstanceRef, operation_id: str) -> Operation | None:
+    row = await database.fetchrow(acting, FIND_OPERATION, ref.project_id, ref.instance_id, operation_id)
     return None if row is None else operation_of(row)
 
 
 async def page_operations(
-    database: Database, acting: Acting, place: tuple[str, str], wanted: InstanceFilter, window: tuple[str, int]
+    database: Database, acting: Acting, ref: InstanceRef, criteria: InstanceFilter, window: PageWindow
 ) -> list[Operation]:
-    """The next older operations of an instance, without actions that only read; `place` is its project and itself."""
-    rows = await database.fetch(acting, LIST_OPERATIONS, *place, *window, wanted.status, wanted.kind)
+    """The next older operations of an instance, without read-only actions."""
+    rows = await database.fetch(acting, LIST_OPERATIONS, *_window_of(ref, window), criteria.status, criteria.kind)
     return [operation_of(row) for row in rows]
 
 
 async def open_operations(
     database: RowReader, acting: Acting, instance_ids: Sequence[str]
 ) -> dict[str, list[Operation]]:
-    """The operations of each instance that are not over, oldest first."""
+    """Instance id → its open operations, oldest first."""
     found: dict[str, list[Operation]] = {each: [] for each in instance_ids}
     for row in await database.fetch(acting, OPEN_OPERATIONS, list(instance_ids)):
         operation = operation_of(row)
@@ -183,52 +183,58 @@ async def open_operations(
     return found
 
 
+def _window_of(ref: InstanceRef, window: PageWindow) -> tuple[str, str, str, int]:
+    """The arguments $1 to $4 of a list below an instance."""
+    return ref.project_id, ref.instance_id, window.after, window.limit
+
+
 def instance_of(row: asyncpg.Record, start: int = 0) -> Instance:
-    """The instance of a row that has INSTANCE_COLUMNS from this place on."""
+    """The instance in a row whose INSTANCE_COLUMNS begin at index `start`."""
     return Instance(**dict(zip(INSTANCE_NAMES, row[start : start + len(INSTANCE_NAMES)], strict=True)))
 
 
 def member_of(row: asyncpg.Record, start: int = 0) -> Member:
-    """The member of a row that has MEMBER_COLUMNS from this place on."""
+    """The member in a row whose MEMBER_COLUMNS begin at index `start`."""
     return Member(**dict(zip(MEMBER_NAMES, row[start : start + len(MEMBER_NAMES)], strict=True)))
 
 
 def operation_of(row: asyncpg.Record, start: int = 0) -> Operation:
-    """The operation of a row that has OPERATION_COLUMNS from this place on."""
+    """The operation in a row whose OPERATION_COLUMNS begin at index `start`."""
     return Operation(**dict(zip(OPERATION_NAMES, row[start : start + len(OPERATION_NAMES)], strict=True)))
 
 
 async def claims(database: Database, acting: Acting, instance_ids: Sequence[str]) -> dict[str, ClaimHolder]:
-    """Who holds these instances now, of those that anybody holds."""
+    """Instance id → its holder, for those that have one."""
     rows = await database.fetch(acting, CLAIMS, list(instance_ids))
     return {row[0]: ClaimHolder(row[1], row[2], row[3]) for row in rows}
 
 
 async def bindings(database: Database, allocation_ids: Sequence[str]) -> dict[str, MemberBinding]:
-    """Where these allocations are: machines are the platform's, and no more than this is told of them."""
+    """Allocation id → its node; nodes belong to the platform, and a tenant sees no more of them than this."""
     rows = await database.fetch(PLATFORM, BINDINGS, list(allocation_ids))
     return {row[0]: MemberBinding(row[1], None if row[1] is None else bool(row[2])) for row in rows}
 
 
 async def last_stop(database: Database, acting: Acting, instance_id: str) -> Operation | None:
-    """The newest operation that stopped an instance."""
+    """The latest operation that stopped an instance."""
     row = await database.fetchrow(acting, LAST_STOP, instance_id)
     return None if row is None else operation_of(row)
 
 
 async def closing_records(
-    database: Database, acting: Acting, place: tuple[str, str], window: tuple[str, int]
+    database: Database, acting: Acting, ref: InstanceRef, window: PageWindow
 ) -> list[MemberClosing]:
-    """The next closing records of an instance's members; `place` is its project and itself."""
-    return [MemberClosing(*row) for row in await database.fetch(acting, CLOSING_RECORDS, *place, *window)]
+    """The next closing records of an instance's members."""
+    rows = await database.fetch(acting, CLOSING_RECORDS, *_window_of(ref, window))
+    return [MemberClosing(*row) for row in rows]
 
 
 async def held_digests(database: Database, acting: Acting, instance_id: str) -> frozenset[str]:
-    """The digests that an instance holds."""
+    """The digests on which an instance has a hold."""
     return frozenset(row[0] for row in await database.fetch(acting, HELD, instance_id))
 
 
 async def version(database: Database, acting: Acting, version_id: str) -> AppVersion | None:
-    """The version that something is pinned to."""
+    """A version by its id, in whatever state."""
     row = await database.fetchrow(acting, VERSION, version_id)
     return None if row is None else version_of(row)

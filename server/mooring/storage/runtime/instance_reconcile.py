@@ -1,8 +1,8 @@
-"""What the runtime worker reads of instances: which of them have a next step, and all that decides it.
+"""What the reconcile worker reads of instances: which of them have a next step, and everything that decides it.
 
-What is due is found from the small end: operations that are not over, allocations that are given back, machines that do
-not answer, leases that ran out. Instances that run and want nothing are not looked at, however many there are. A
-snapshot of many instances takes the same few statements as one of a single one.
+Due instances are found from the small end: open operations, released allocations, silent machines, expired leases.
+Running instances that need nothing are not read, however many there are. Reading the snapshots of many instances takes
+the same few statements as reading one.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -56,12 +56,12 @@ GIVEN_BACK: Final = "('failed', 'releasing', 'release_failed', 'released')"
 CLEAN: Final = """r.allocation_id = m.allocation_id AND r.clean AND (
   (r.owner = m.allocation_id || '/' || m.id AND r.task_type = 'teardown.verify')
   OR (r.owner = m.allocation_id AND r.task_type = 'sandbox.destroy'))"""
-"""The receipt of a node that looked for all of a member, or of its allocation, and found nothing."""
+"""The receipt of a node that searched for leftovers of a member, or of its allocation, and found none."""
 TORN_DOWN: Final = """m.instance_id = o.instance_id AND m.status <> 'removed'
    AND (o.kind = 'decommission' OR m.id = ANY (o.member_ids))
    AND (o.kind <> 'replace' OR EXISTS (
      SELECT FROM member s WHERE s.replaces_id = m.id AND s.id = ANY (o.member_ids)))"""
-"""The members `m` that end with the operation `o`, and have not ended yet."""
+"""The members `m` that the operation `o` tears down and that are not removed yet."""
 
 LATE: Final = f"""
 (SELECT o.instance_id FROM operation o JOIN instance_claim c ON c.instance_id = o.instance_id
@@ -80,22 +80,23 @@ LATE: Final = f"""
       OR (o.kind NOT IN {TEARDOWN} AND EXISTS (
             SELECT FROM jsonb_array_elements(o.steps) s
              WHERE s ->> 'status' = 'running' AND (s ->> 'started_at')::timestamptz <= $1 - $6::interval))))))"""
-"""Operations whose time is over, or that nobody holds and that are to end."""
+"""Operations that passed a time limit, or that must end and that nobody holds."""
 UNDISPATCHED: Final = f"""
 (SELECT o.instance_id FROM operation o
  CROSS JOIN LATERAL (
    SELECT count(*) FILTER (WHERE a.status <> 'active') AS waiting,
           count(*) FILTER (WHERE a.status IN {GIVEN_BACK}) AS dead,
-          (array_agg(a.blocker ORDER BY a.id) FILTER (WHERE a.status <> 'active' AND a.blocker IS NOT NULL))[1] AS said
+          (array_agg(a.blocker ORDER BY a.id)
+            FILTER (WHERE a.status <> 'active' AND a.blocker IS NOT NULL))[1] AS blocker
      FROM member m JOIN allocation a ON a.id = m.allocation_id
     WHERE m.id = ANY (o.member_ids) AND m.status IN ('requested', 'joining')) w
  WHERE o.status NOT IN {OVER} AND o.status <> 'cancelling' AND o.phase = 'adapter' AND o.dispatched_at IS NULL
    AND o.instance_id > $2 AND (
      o.kind NOT IN ('deploy', 'add', 'replace') OR w.waiting = 0 OR w.dead > 0
-     OR (w.said IS NOT NULL AND (o.status <> 'blocked' OR strpos(o.blocker, left(w.said, 300)) = 0))
-     OR (w.said IS NULL AND o.status <> 'blocked' AND o.created_at <= $1 - interval '10 seconds')
-     OR (w.said IS NULL AND o.blocker_code = 'no_capacity')))"""
-"""Operations whose allocations stand or never will, or that do not say what they wait for."""
+     OR (w.blocker IS NOT NULL AND (o.status <> 'blocked' OR strpos(o.blocker, left(w.blocker, 300)) = 0))
+     OR (w.blocker IS NULL AND o.status <> 'blocked' AND o.created_at <= $1 - interval '10 seconds')
+     OR (w.blocker IS NULL AND o.blocker_code = 'no_capacity')))"""
+"""Operations whose allocations are active or never will be, or that do not name what they wait for."""
 TEARING_DOWN: Final = f"""
 (SELECT o.instance_id FROM operation o
  CROSS JOIN LATERAL (
@@ -112,7 +113,7 @@ TEARING_DOWN: Final = f"""
  WHERE o.status NOT IN {OVER} AND o.phase = 'platform' AND o.instance_id > $2 AND (
    o.status = 'accepted' OR w.members = 0 OR w.due > 0 OR (o.status = 'blocked') <> (w.stuck IS NOT NULL)
    OR strpos(o.blocker, 'member ' || w.stuck || ':') = 0))"""
-"""Operations of which the platform has something to do, beside waiting for a node."""
+"""Operations of which the platform has something to do besides waiting for a node."""
 UNFINISHED: Final = f"""
 (SELECT i.id FROM instance i
  CROSS JOIN LATERAL (SELECT count(*) AS open FROM operation o
@@ -129,7 +130,7 @@ SELECT o.instance_id FROM operation o
  CROSS JOIN LATERAL (SELECT i.status FROM instance i WHERE i.id = o.instance_id OFFSET 0) i
  WHERE o.instance_id > $2 AND o.status NOT IN {OVER} AND o.status <> 'cancelling' AND o.kind <> 'decommission'
    AND i.status IN ('stopping', 'failed'))"""
-"""Instances that end or have not begun, and lack the operation that belongs to it; and what else is open there."""
+"""Instances that end or have not started and lack the operation for it; and other open operations of ending ones."""
 LOSING: Final = f"""
 (SELECT m.instance_id FROM allocation a JOIN member m ON m.allocation_id = a.id JOIN instance i ON i.id = m.instance_id
   LEFT JOIN node n ON n.id = a.node_id
@@ -142,7 +143,7 @@ UNION ALL
 SELECT m.instance_id FROM node n JOIN allocation a ON a.node_id = n.id JOIN member m ON m.allocation_id = a.id
  WHERE n.unreachable_since IS NOT NULL AND n.status <> 'retired' AND a.status <> 'released'
    AND m.instance_id > $2 AND m.status <> 'removed' AND m.health <> 'unknown')"""
-"""Members whose allocation is given back or lost, or whose machine does not answer."""
+"""Members whose allocation is released or lost, or whose machine does not answer."""
 FORSAKEN: Final = """
 (SELECT c.instance_id FROM (
    SELECT c.instance_id, c.service_account_id, c.expires_at FROM instance_claim c
@@ -158,7 +159,7 @@ SELECT c.instance_id FROM (
   LEFT JOIN adapter_presence p ON p.service_account_id = c.service_account_id
  WHERE c.instance_id > $2 AND i.status = 'running' AND i.health <> 'unknown'
    AND (p.seen_at IS NULL OR p.seen_at <= $1 - 2 * $7::interval))"""
-"""Instances that run and that nobody watches any more."""
+"""Running instances that no adapter watches any more."""
 ORPHANS: Final = f"""
 (SELECT m.instance_id FROM member m JOIN instance i ON i.id = m.instance_id
  WHERE (m.status IN ('requested', 'joining') OR (m.status = 'failed' AND m.failure_code = 'cancelled'))
@@ -166,7 +167,7 @@ ORPHANS: Final = f"""
      SELECT FROM operation o WHERE o.instance_id = m.instance_id AND o.status NOT IN {OVER} AND (
        m.id = ANY (o.member_ids)
        OR o.kind IN ('deploy', 'upgrade', 'rollback', 'reconcile', 'repair', 'restart'))))"""
-"""Members to come of which no operation takes care."""
+"""Members that have not joined and that no open operation names."""
 ATTACHED: Final = f"""
 (SELECT t.instance_id FROM attachment t
   JOIN operation o ON o.id = t.operation_id JOIN instance i ON i.id = t.instance_id
@@ -179,9 +180,9 @@ ATTACHED: Final = f"""
 UNION ALL
 SELECT t.instance_id FROM instance i JOIN attachment t ON t.instance_id = i.id
  WHERE i.status IN ('stopping', 'failed') AND t.instance_id > $2 AND t.status = 'active')"""
-"""Attachments whose operation is over, or whose instance ends."""
-# This is planned once in a while, for whatever there then is. So what is looked up for each of a few rows is looked up
-# by its id (`OFFSET 0`, or a count): a join might turn out to read a whole table instead.
+"""Attachments whose operation has ended, or whose instance ends."""
+# PostgreSQL plans this statement rarely, with the statistics of that moment. So rows that belong to a few others are
+# looked up by id (`OFFSET 0`, or a count): a join might otherwise be planned as a scan of a whole table.
 DUE: Final = f"""
 SELECT d.instance_id FROM ({LATE} UNION {UNDISPATCHED} UNION {TEARING_DOWN} UNION {UNFINISHED}
  UNION {LOSING} UNION {FORSAKEN} UNION {ORPHANS} UNION {ATTACHED}) d (instance_id) ORDER BY 1 LIMIT $3"""
@@ -272,37 +273,41 @@ _ALLOCATION_WIDTH: Final = len(Allocation.__slots__)
 
 
 async def due(database: Database, now: datetime, limits: TimeLimits, after: str, limit: int) -> list[str]:
-    """The instances that have a next step now, after this id."""
-    lengths = (limits.claim, limits.cancel, limits.step, limits.lease)
-    return [row[0] for row in await database.fetch(WITH_KEPT_PLANS, DUE, now, after, limit, *lengths)]
+    """The instances after this id that have a next step now."""
+    intervals = (limits.claim, limits.cancel, limits.step, limits.lease)
+    return [row[0] for row in await database.fetch(WITH_KEPT_PLANS, DUE, now, after, limit, *intervals)]
 
 
 async def next_moment(database: Database, now: datetime, limits: TimeLimits) -> datetime | None:
-    """When the next deadline or pause is over."""
+    """When the next deadline or retry pause ends."""
     moment: datetime | None = await database.fetchval(PLATFORM, NEXT, now, limits.claim)
     return moment
 
 
 async def snapshot(database: Database, now: datetime, instance_ids: Sequence[str]) -> list[InstanceSnapshot]:
-    """These instances with all that decides what comes next."""
+    """These instances with everything that decides their next steps."""
     if not instance_ids:
         return []
     ids = list(instance_ids)
     rows = await database.fetch(PLATFORM, INSTANCES, ids)
     operations = await open_operations(database, PLATFORM, ids)
     members = await _members(database, ids)
-    found = [_seen(row, operations, members) for row in rows]
-    begun = [each.instance.id for each in found if each.instance.status in ("created", "starting")]
+    found = [_snapshot(row, operations, members) for row in rows]
+    starting = [each.instance.id for each in found if each.instance.status in ("created", "starting")]
     ending = [each.instance.id for each in found if _may_end(each)]
-    letting_go = [each.instance.id for each in found if _may_end(each) or any(o.target_pin for o in each.operations)]
+    dropping_holds = [
+        each.instance.id for each in found if _may_end(each) or any(o.target_pin for o in each.operations)
+    ]
     late = [o.id for each in found for o in each.operations if o.phase == Phase.ADAPTER and o.deadline_at <= now]
     late += [o.id for each in found for o in each.operations if o.steps and o.id not in late]
-    deploys = {row["instance_id"]: operation_of(row) for row in await _fetch(database, LAST_DEPLOYS, begun)}
+    deploys = {row["instance_id"]: operation_of(row) for row in await _fetch(database, LAST_DEPLOYS, starting)}
     closed: dict[str, list[ClosedMember]] = {}
     for instance_id, *rest in await _fetch(database, CLOSED, ending):
         closed.setdefault(instance_id, []).append(ClosedMember(*rest))
-    holds = _by([ArtifactHold(**dict(row)) for row in await _fetch(database, HOLDS, letting_go)], "holder_id")
-    secrets = _by([RuntimeSecret(*row) for row in await _fetch(database, SECRETS, ending)], "instance_id")
+    holds = _grouped_by(
+        [ArtifactHold(**dict(row)) for row in await _fetch(database, HOLDS, dropping_holds)], "holder_id"
+    )
+    secrets = _grouped_by([RuntimeSecret(*row) for row in await _fetch(database, SECRETS, ending)], "instance_id")
     lines = {row[0]: row[1] for row in await _fetch(database, LAST_LINES, late)}
     circuits = await _circuits(database, now, found)
     attachments = await _attachments(database, found)
@@ -322,7 +327,7 @@ async def snapshot(database: Database, now: datetime, instance_ids: Sequence[str
 
 
 async def _attachments(database: Database, found: Sequence[InstanceSnapshot]) -> dict[str, list[AttachmentSnapshot]]:
-    """What other projects have of these instances; nothing is asked where none is the tenant's."""
+    """The live attachments of these instances; no query if none of them is shared."""
     shared = [each.instance.id for each in found if each.instance.is_shared]
     attachments: dict[str, list[AttachmentSnapshot]] = {}
     for row in await _fetch(database, ATTACHMENTS, shared):
@@ -333,7 +338,7 @@ async def _attachments(database: Database, found: Sequence[InstanceSnapshot]) ->
 
 
 async def _circuits(database: Database, now: datetime, found: Sequence[InstanceSnapshot]) -> dict[str, CircuitFacts]:
-    """How other launches went, for each instance whose launch has not been offered yet; nothing where none failed."""
+    """For each instance whose launch is not dispatched yet, how other launches ended; empty if none failed."""
     waiting = {
         each.instance.id: (str(o.request.get("version_id")), o.request.get("shape"), each.instance.tenant_id)
         for each in found
@@ -354,7 +359,7 @@ async def _circuits(database: Database, now: datetime, found: Sequence[InstanceS
 
 
 async def _fetch(database: Database, statement: str, ids: Sequence[str]) -> list[asyncpg.Record]:
-    """The rows for these, without asking where there are none."""
+    """The rows for these ids; no query if there are none."""
     return list(await database.fetch(PLATFORM, statement, list(ids))) if ids else []
 
 
@@ -363,27 +368,29 @@ async def _members(database: Database, ids: list[str]) -> dict[str, list[MemberS
     for row in await database.fetch(PLATFORM, MEMBERS, ids):
         each = _member(row)
         found.setdefault(each.member.instance_id, []).append(each)
-    leaving = [key for key, there in found.items() if any(each.member.status == MemberState.REMOVING for each in there)]
+    removing = [
+        key for key, members in found.items() if any(each.member.status == MemberState.REMOVING for each in members)
+    ]
     queued: dict[str, list[Task]] = {}
-    for row in await _fetch(database, QUEUED, leaving):
+    for row in await _fetch(database, QUEUED, removing):
         task = Task(*row)
         queued.setdefault(str(task.member_id), []).append(task)
     if queued:
         found = {
-            key: [replace(each, queued=tuple(queued.get(each.member.id, ()))) for each in there]
-            for key, there in found.items()
+            key: [replace(each, queued=tuple(queued.get(each.member.id, ()))) for each in members]
+            for key, members in found.items()
         }
     return found
 
 
 def _may_end(each: InstanceSnapshot) -> bool:
-    """Whether closing records matter to its next step: an operation has torn down all that it was to end."""
+    """Whether closing records decide its next step: an operation has torn down all of its members."""
     return any(
         o.kind in TEARDOWN_KINDS and o.phase == Phase.PLATFORM and not each.torn_down_by(o) for o in each.operations
     )
 
 
-def _seen(
+def _snapshot(
     row: asyncpg.Record, operations: Mapping[str, Sequence[Operation]], members: Mapping[str, Sequence[MemberSnapshot]]
 ) -> InstanceSnapshot:
     instance = instance_of(row)
@@ -406,10 +413,10 @@ def _member(row: asyncpg.Record) -> MemberSnapshot:
     if row["n_id"] is not None:
         node = NodeStanding(row["n_id"], row["n_status"], row["n_unreachable"], row["n_reason"], row["n_left"])
     if row["t_id"] is not None:
-        told = {"failure_code": row["t_code"], "failure_detail": row["t_detail"]}
-        task = TaskFacts(row["t_id"], row["t_type"], row["t_status"], row["t_claimed"], **told)
+        failure = {"failure_code": row["t_code"], "failure_detail": row["t_detail"]}
+        task = TaskFacts(row["t_id"], row["t_type"], row["t_status"], row["t_claimed"], **failure)
     if row["e_id"] is not None:
-        detail = row["e_detail"] or row["e_reason"] or "the operation that made it ended without it"
+        detail = row["e_detail"] or row["e_reason"] or "the operation that created it ended before it joined"
         ended = (row["e_code"] or "cancelled", detail)
     return MemberSnapshot(
         member=member,
@@ -426,7 +433,7 @@ def _member(row: asyncpg.Record) -> MemberSnapshot:
     )
 
 
-def _by(found: Iterable[Any], name: str) -> dict[str, list[Any]]:
+def _grouped_by(found: Iterable[Any], name: str) -> dict[str, list[Any]]:
     grouped: dict[str, list[Any]] = {}
     for each in found:
         grouped.setdefault(getattr(each, name), []).append(each)

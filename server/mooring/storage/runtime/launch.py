@@ -1,7 +1,7 @@
-"""What a launch reads: the app by its name, the version that is meant, the places named, and how launches went.
+"""What a launch reads: the app by its name, the version, the named allocations, and how earlier launches ended.
 
-How others' launches went is read for the platform, since a version that fails for three tenants is not the fault of
-one; what comes of it says nothing of whose they were.
+Launches of other tenants are read as the platform, since a version that fails for three tenants is not the fault of
+one; the results do not say whose launches they were.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ from mooring.storage.fleet.allocation import COLUMNS as ALLOCATION_COLUMNS
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 
 SHELF_MAX: Final = 200
-LOOKED_AT_MAX: Final = 200
+INSTANCES_READ_MAX: Final = 200
 FAILURES_MAX: Final = 200
 ACCOUNT_COLUMNS: Final = columns_of(ServiceAccount, "s")
 _WIDTHS: Final = tuple(
@@ -46,7 +46,9 @@ SELECT {APP_COLUMNS}, {ENTITLEMENT_COLUMNS}, {ACCOUNT_COLUMNS},
   LEFT JOIN service_account s ON s.project_id = $2 AND s.id = coalesce($5, e.service_account_id)
   LEFT JOIN ({allocations.HOLDING.replace("$1", "$2")}) held (gpus, allocations, revision) ON true
  WHERE p.id = $2 AND p.deleted_at IS NULL"""
-"""All that a launch looks at of which there is but one."""
+"""Everything that a launch reads of which there is only one row."""
+APP_CATEGORY: Final = """
+SELECT a.category FROM app a WHERE (a.tenant_id IS NULL OR a.tenant_id = $1) AND (a.slug = $2 OR a.id = $2)"""
 VERSION: Final = f"SELECT {VERSION_COLUMNS} FROM app_version v WHERE v.app_id = $1 AND v.version = $2"
 ALLOCATIONS: Final = f"""
 SELECT {ALLOCATION_COLUMNS}, o.shares
@@ -56,7 +58,7 @@ SELECT {ALLOCATION_COLUMNS}, o.shares
     WHERE m.allocation_id = a.id AND m.instance_id <> $3
       AND NOT EXISTS (SELECT FROM closing_record c WHERE c.member_id = m.id)) o
  WHERE a.project_id = $1 AND a.id = ANY ($2::text[])"""
-"""Places, each with whether those of others that are in it share it; nothing is said where nobody is."""
+"""Allocations, each with whether all members of other instances in it share it; NULL if there are none."""
 NODES: Final = "SELECT n.id, n.host, n.region, n.inventory FROM node n WHERE n.id = ANY ($1::text[])"
 SHELF: Final = """
 SELECT s.id, s.slug, s.shape, s.gpu_model, s.regions, s.allowed_gpu_counts, s.price_minor_per_gpu_hour, s.currency,
@@ -84,33 +86,36 @@ SELECT coalesce(o.request ->> 'version_id', ''), o.created_at, o.dispatched_at, 
 
 @dataclass(frozen=True, slots=True)
 class LaunchOpening:
-    """What a launch looks at first: the app, and what its project has."""
+    """What a launch reads first: the app, and what its project has."""
 
     app: App | None
     entitlement: Entitlement | None
-    account: ServiceAccount | None  # the one that is named, or the app's own operator account in this project
+    account: ServiceAccount | None  # the named one, or the app's operator account in this project
     holding: ProjectHolding
     open_instances: int
     name_taken: bool
 
 
 async def opening(
-    database: Database, acting: Acting, project_id: str, named: str, asked: tuple[str, str | None]
+    database: Database,
+    acting: Acting,
+    project_id: str,
+    app: str,
+    *,
+    instance_name: str,
+    service_account_id: str | None,
 ) -> LaunchOpening | None:
-    """The project with the app of this slug or id that its tenant sees; a slug means one app only.
-
-    `asked` is the name of the instance, and the service account that is to operate it. None: no such project.
-    """
-    row = await database.fetchrow(acting, OPENING, acting.tenant_id, project_id, named, *asked)
+    """The project with the app of this slug or id that its tenant can see; None if the project does not exist."""
+    row = await database.fetchrow(acting, OPENING, acting.tenant_id, project_id, app, instance_name, service_account_id)
     if row is None:
         return None
     values = tuple(row)
     parts = [values[begin:end] for begin, end in pairwise(_WIDTHS)]
-    app, entitled, account = (None if part[0] is None else part for part in parts)
+    app_row, entitlement, account = (None if part[0] is None else part for part in parts)
     *holding, open_instances, name_taken = values[_WIDTHS[-1] :]
     return LaunchOpening(
-        None if app is None else App(*app),
-        None if entitled is None else Entitlement(*entitled),
+        None if app_row is None else App(*app_row),
+        None if entitlement is None else Entitlement(*entitlement),
         None if account is None else ServiceAccount(*account),
         ProjectHolding(*holding),
         open_instances,
@@ -118,8 +123,14 @@ async def opening(
     )
 
 
+async def app_category(database: Database, acting: Acting, app: str) -> str | None:
+    """The category of the app of this slug or id that the tenant can see."""
+    category: str | None = await database.fetchval(acting, APP_CATEGORY, acting.tenant_id, app)
+    return category
+
+
 async def version(database: Database, acting: Acting, app_id: str, number: str) -> AppVersion | None:
-    """The version of an app by its number, however far it has come."""
+    """The version of an app by its number, in whatever state."""
     row = await database.fetchrow(acting, VERSION, app_id, number)
     return None if row is None else version_of(row)
 
@@ -127,7 +138,7 @@ async def version(database: Database, acting: Acting, app_id: str, number: str) 
 async def target_allocations(
     database: Database, acting: Acting, project_id: str, allocation_ids: Sequence[str], instance_id: str = ""
 ) -> dict[str, TargetAllocation]:
-    """Those of the allocations that the project has, with their nodes' facts and whether others are in them."""
+    """Those of the allocations that the project has, with their nodes' facts and whether others use them."""
     wanted = list(dict.fromkeys(allocation_ids))
     if not wanted:
         return {}
@@ -141,26 +152,25 @@ async def target_allocations(
 
 
 async def shelf(database: Database, acting: Acting) -> list[SkuTerms]:
-    """Every SKU on offer."""
     return [SkuTerms(*row) for row in await database.fetch(acting, SHELF, SHELF_MAX)]
 
 
 async def deploys(
     database: Database, tenant_id: str, version_id: str, shape: str | None, since: datetime
 ) -> CircuitFacts:
-    """How launches of this version on this shape went lately, for every tenant."""
+    """How recent launches of this version on this shape ended, of all tenants."""
     rows = await database.fetch(PLATFORM, DEPLOYS, version_id, shape, since, FAILURES_MAX)
     return CircuitFacts(tenant_id, tuple(LaunchOutcome(*row) for row in rows))
 
 
 async def measured(database: Database, tenant_id: str, app_id: str, version_id: str) -> list[MeasuredLaunch]:
-    """The newest launches of an app that succeeded, those of the version first; of others only how long they took."""
-    rows = await database.fetch(PLATFORM, MEASURED, app_id, LOOKED_AT_MAX, version_id, SAMPLES_MAX, tenant_id)
+    """The latest successful launches of an app, those of the version first; of other tenants only the durations."""
+    rows = await database.fetch(PLATFORM, MEASURED, app_id, INSTANCES_READ_MAX, version_id, SAMPLES_MAX, tenant_id)
     return [MeasuredLaunch(*row) for row in rows]
 
 
 async def _facts(database: Database, found: Sequence[Allocation]) -> Mapping[str, Mapping[str, Fact]]:
-    """What the nodes of these allocations are; of a node a tenant learns only whether an app fits there."""
+    """Node id → facts; a tenant only learns whether an app fits there."""
     node_ids = sorted({each.node_id for each in found if each.node_id is not None})
     if not node_ids:
         return {}

@@ -1,4 +1,4 @@
-"""What the platform knows of the programs of a member, and how many reads of logs are open."""
+"""What the platform knows of a member's programs, and how many log reads are open."""
 
 from typing import Final
 
@@ -8,8 +8,8 @@ from mooring.storage.fleet.task import COLUMNS
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 
 STARTS_MAX: Final = 200
-LOOKS_MAX: Final = 20
-"""What a member's adapter looked at long ago tells nothing new."""
+INSPECTIONS_MAX: Final = 20
+"""Older inspections of a member say nothing new."""
 
 CONCERNING: Final = f"""
 (SELECT {COLUMNS} FROM task t
@@ -25,11 +25,11 @@ SELECT count(*) FILTER (WHERE t.owner = $2)::int, count(*) FILTER (WHERE t.proje
 
 
 async def concerning(database: Database, acting: Acting, member_id: str) -> list[Task]:
-    """The newest tasks that started, removed or looked at a program of a member."""
-    return [Task(*row) for row in await database.fetch(acting, CONCERNING, member_id, STARTS_MAX, LOOKS_MAX)]
+    """The latest tasks that started, removed or inspected a program of a member."""
+    return [Task(*row) for row in await database.fetch(acting, CONCERNING, member_id, STARTS_MAX, INSPECTIONS_MAX)]
 
 
 async def open_reads(database: Database, node_id: str, owner: str, project_id: str) -> tuple[int, int, int]:
-    """How many reads are open for this owner, how many for its project on the node, and how many on the whole node."""
+    """Open log reads of this owner, of its project on the node, and of the whole node."""
     row = await database.fetchrow(PLATFORM, OPEN_READS, node_id, owner, project_id)
     return (0, 0, 0) if row is None else (row[0], row[1], row[2])

@@ -1,4 +1,4 @@
-"""Visits and the endpoints that they go to, as they are read."""
+"""Reading visits and the endpoints that they lead to."""
 
 from dataclasses import fields, replace
 from typing import Final
@@ -9,6 +9,7 @@ from mooring.core.runtime.visit import Visit, VisitEndpoint, endpoint_of
 from mooring.storage.fleet.task import COLUMNS
 from mooring.storage.identity import token as tokens
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.kernel.page_window import PageWindow
 
 _VISIT: Final = ", ".join(each.name for each in fields(Visit))
 _OPEN: Final = f"""
@@ -29,12 +30,12 @@ SELECT 1 FROM allocation a
    AND NOT EXISTS (SELECT FROM closed_owner c WHERE c.owner IN ($2, $1))"""
 _COUNTS: Final = "t.hash = $1 AND t.revoked_at IS NULL AND t.expires_at > now()"
 FACTS_BY_ID: Final = tokens.FACTS.replace(_COUNTS, "t.id = $1 AND t.revoked_at IS NULL")
-"""What a visit's token stands for now; its own time may be over, the visit has one of its own."""
+"""What a visit's token gives now; the token may have expired, since the visit has its own expiry."""
 
 
-async def endpoints(database: Database, acting: Acting, project_id: str, after: str, limit: int) -> list[VisitEndpoint]:
+async def endpoints(database: Database, acting: Acting, project_id: str, window: PageWindow) -> list[VisitEndpoint]:
     """The next endpoints of a project that can be reached."""
-    rows = await database.fetch(acting, ENDPOINTS, project_id, after, limit)
+    rows = await database.fetch(acting, ENDPOINTS, project_id, window.after, window.limit)
     return [endpoint_of(Task(*row)) for row in rows]
 
 
@@ -51,12 +52,12 @@ async def by_ticket(database: Database, ticket_hash: bytes) -> Visit | None:
 
 
 async def stands(database: Database, visit: Visit) -> bool:
-    """Whether what is visited is still there."""
+    """Whether the visited endpoint or allocation still exists."""
     return await database.fetchval(PLATFORM, STANDS, visit.allocation_id, visit.owner) is not None
 
 
 async def holder(database: Database, visit: Visit) -> Caller | None:
-    """Who visits, with what he holds now; none when he no longer counts."""
+    """The visitor with their current authority; None if their account or token is no longer valid."""
     row = await database.fetchrow(PLATFORM, FACTS_BY_ID, visit.token_id)
     if row is None:
         return None

@@ -1,8 +1,7 @@
-"""What `core/runtime/why.py` looks at: the instance as the runtime worker sees it, what ended last, and the tasks that
-matter.
+"""What `core/runtime/why.py` reads: the instance's snapshot, its latest ended operations, and the relevant tasks.
 
-Whether the caller may see the instance is decided before, by a read of his own; the rest is read for the platform,
-since a node belongs to no tenant. A few rows of each kind are enough: a chain names one.
+Whether the caller may see the instance is decided before, with a read as the caller; the rest is read as the platform,
+since nodes belong to no tenant. A few rows of each kind are enough, since a chain names one of each.
 """
 
 from dataclasses import dataclass
@@ -53,18 +52,18 @@ class ExplainableSubject:
 
 
 async def named(database: Database, acting: Acting, project_id: str, text: str) -> list[ExplainableSubject]:
-    """What an id, the beginning of one, or an instance's name stands for; a few of them, where it is ambiguous."""
+    """What an id, the beginning of one, or an instance's name stands for; several if it is ambiguous."""
     rows = await database.fetch(acting, NAMED, project_id, text, NAMED_MAX)
     return [ExplainableSubject(*row) for row in rows]
 
 
 async def facts(database: Database, instance: Instance, now: datetime, circuit: str | None = None) -> WhyFacts | None:
-    """All that explains an instance, its members and its operations; none where it is gone meanwhile."""
-    seen = await instance_reconcile.snapshot(database, now, [instance.id])
-    if not seen:
+    """Everything that explains an instance, its members and its operations; None if it no longer exists."""
+    snapshots = await instance_reconcile.snapshot(database, now, [instance.id])
+    if not snapshots:
         return None
-    asked = (instance.id, ROWS_MAX)
-    ended = [operation_of(row) for row in await database.fetch(PLATFORM, ENDED, *asked)]
-    failed = [Task(*row) for row in await database.fetch(PLATFORM, FAILED, *asked)]
-    opened = [Task(*row) for row in await database.fetch(PLATFORM, OPEN, *asked)]
-    return WhyFacts(seen[0], now, tuple(ended), tuple(failed), tuple(opened), circuit)
+    arguments = (instance.id, ROWS_MAX)
+    ended = [operation_of(row) for row in await database.fetch(PLATFORM, ENDED, *arguments)]
+    failed = [Task(*row) for row in await database.fetch(PLATFORM, FAILED, *arguments)]
+    opened = [Task(*row) for row in await database.fetch(PLATFORM, OPEN, *arguments)]
+    return WhyFacts(snapshots[0], now, tuple(ended), tuple(failed), tuple(opened), circuit)

@@ -112,7 +112,7 @@ async def test_a_report_out_of_bounds_is_refused(world: World, field: str, value
 async def test_the_list_is_narrowed_by_status_region_and_reachability(world: World) -> None:
     first, second = await ready(world), await joined(world.client(), world.admin)
     services = world.running.platform.services
-    services.presence.seen(first.node_id, services.clock.now())
+    services.presence.record(first.node_id, services.clock.now())
     await services.presence.flush(services.database, services.clock.now())
 
     async def listed(query: str) -> list[str]:

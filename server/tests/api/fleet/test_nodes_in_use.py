@@ -116,7 +116,7 @@ async def test_a_drain_waits_for_the_last_allocation(site: Site) -> None:
     await site.look()
     seen = await site.node()
     assert (seen["status"], seen["allocations"]) == ("draining", 1)
-    assert seen["why"] == [{"code": "draining", "detail": "an operator drains it; 1 allocations are left"}]
+    assert seen["why"] == [{"code": "draining", "detail": "an operator is draining it; 1 allocations are left"}]
     waiting = await site.ask()
     await site.look()
     assert (await site.allocation(waiting))["status"] == "requested"

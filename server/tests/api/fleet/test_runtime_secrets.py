@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cryptography.exceptions import InvalidTag
 
-from mooring.commands.fleet.runtime_secret import SecretOwner, destroy, keep
+from mooring.commands.fleet.runtime_secret import SecretOwner, destroy, store
 from mooring.commands.kernel.work import Work, system_context
 from mooring.core.fleet.runtime_secret import RuntimeSecret, SecretGrantRequest
 from mooring.core.fleet.task_creation import make_task
@@ -40,8 +40,8 @@ def home(site: Site, instance_id: str | None = None) -> SecretOwner:
 async def kept(site: Site, belongs: SecretOwner | None = None, name: str = "pull") -> RuntimeSecret:
     """A secret that is kept for an instance."""
     belongs = belongs or home(site)
-    await keep(work(site), belongs, (name, "artifact_pull"), VALUE)
-    found = await runtime_secrets.of_home(site.services.database, PLATFORM, site.project_id, belongs.id)
+    await store(work(site), belongs, VALUE, name=name, purpose="artifact_pull")
+    found = await runtime_secrets.of_owner(site.services.database, PLATFORM, site.project_id, belongs.id)
     return next(each for each in found if each.name == name)
 
 
@@ -146,11 +146,11 @@ async def test_unknown_purposes_names_and_values_are_refused(site: Site) -> None
         ("pull", "artifact_pull", b"x" * 65_537),
     ):
         with pytest.raises(Refusal) as refused:
-            await keep(work(site), home(site), (name, purpose), value)
+            await store(work(site), home(site), value, name=name, purpose=purpose)
         assert refused.value.code is Code.VALIDATION_FAILED
     await kept(site)
     with pytest.raises(Refusal) as refused:
-        await keep(work(site), home(site), ("pull", "artifact_pull"), VALUE)
+        await store(work(site), home(site), VALUE, name="pull", purpose="artifact_pull")
     assert refused.value.code is Code.NAME_TAKEN
 
 

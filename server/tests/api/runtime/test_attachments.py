@@ -218,7 +218,7 @@ async def test_what_the_adapter_cannot_do_is_refused_with_its_reason_and_may_be_
     floor.clock.by += timedelta(minutes=10)
     await shared.look()
     given_up = await shared.read(late)
-    assert (given_up["status"], given_up["refusal_reason"]) == ("refused", "the attachment was taken back")
+    assert (given_up["status"], given_up["refusal_reason"]) == ("refused", "the attachment request was withdrawn")
 
 
 async def test_a_detach_that_fails_names_what_is_in_the_way_and_is_done_again(floor: Floor) -> None:

@@ -15,6 +15,7 @@ from mooring.commands.live.task_dispatcher import TaskPoll
 from mooring.core.fleet.task_report import TaskResultReport
 from mooring.core.fleet.task_transitions import TaskEnd, TaskOutcome
 from mooring.core.kernel.decision import Actor, PrincipalKind
+from mooring.core.runtime.instance import InstanceRef
 from mooring.core.runtime.member import MEMBER, MemberState, MemberTrigger
 from mooring.core.runtime.member_log import READS_OF_MEMBER
 from mooring.storage.fleet import task_report as reports
@@ -167,7 +168,7 @@ async def test_a_node_that_does_not_answer_is_not_waited_for_and_the_last_lines_
 
 
 async def test_the_log_of_a_member_that_is_torn_down_is_gone_and_said_so(reader: Reader) -> None:
-    place = (reader.floor.project_id, reader.instance_id)
+    place = InstanceRef(reader.floor.project_id, reader.instance_id)
     row = await instances.find_member(reader.floor.services.database, PLATFORM, place, reader.member_id)
     assert row is not None
     state = MemberState(row.status)

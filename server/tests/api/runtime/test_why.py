@@ -6,7 +6,7 @@ from datetime import timedelta
 import click
 import pytest
 
-from mooring.core.runtime.next_steps import again
+from mooring.core.runtime.next_steps import retry_command
 from mooring.core.runtime.operation import OperationKind
 from mooring.core.runtime.why import why_instance, why_operation
 from mooring.storage.kernel.database import Database
@@ -37,7 +37,7 @@ async def test_an_instance_is_explained_by_its_open_operation_and_the_adapter_th
     assert [cause.noun for cause in why.chain] == ["instance", "operation", "adapter"]
     assert why.chain[1].id == operation_id
     assert why.chain[2].code == "adapter_unavailable"
-    assert why_operation(known, known.seen.operations[0]).chain == why.chain[1:]
+    assert why_operation(known, known.snapshot.operations[0]).chain == why.chain[1:]
 
 
 async def test_an_instance_that_is_gone_has_no_facts(ground: Ground) -> None:
@@ -50,7 +50,7 @@ async def test_an_instance_that_is_gone_has_no_facts(ground: Ground) -> None:
 def commands() -> set[str]:
     """Every command that an explanation may name."""
     at = test_why.instance()
-    found = {again(at, test_why.operation(kind=kind.value)) for kind in OperationKind}
+    found = {retry_command(at, test_why.operation(kind=kind.value)) for kind in OperationKind}
     found |= {"mooring allocations explain --shape gpu_slice --sku small --gpu-count 1", "mooring receipts get rcp_1"}
     return found | {"mooring nodes write-off nod_1", "mooring instances stop ins_1", "mooring instances repair ins_1"}
 

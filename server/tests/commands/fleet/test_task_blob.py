@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mooring.commands.fleet.task_blob import roles_carried
+from mooring.commands.fleet.task_blob import inlined_roles
 from mooring.core.catalog.artifact import ArtifactKind
 from mooring.core.catalog.artifact_location import read_location
 from mooring.core.kernel.address import Reach
@@ -28,10 +28,10 @@ def test_only_files_that_name_an_artifact_are_filled() -> None:
         {"path": "/b", "artifact": "program"},
         {"path": "/c", "artifact": "program"},
     ]
-    assert roles_carried("files.write", {"files": files}) == ("program",)
-    assert roles_carried("container.launch", {"files": files}) == ()
+    assert inlined_roles("files.write", {"files": files}) == ("program",)
+    assert inlined_roles("container.launch", {"files": files}) == ()
     for odd in ({}, {"files": "x"}, {"files": [3, {"artifact": 4}]}):
-        assert roles_carried("files.write", odd) == ()
+        assert inlined_roles("files.write", odd) == ()
 
 
 async def test_the_bytes_of_a_small_blob_are_the_ones_of_its_digest(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_a_need_is_asked_of_the_machines_facts() -> None:
     board = PlacementBoard([node("a"), node("b", facts={"rdma": True})], facts=["rdma"])
     assert chosen(board.place([request(1, needs=need)])) == [("b", [0])]
     assert chosen(board.place([request(1)])) == [("a", [0])]
-    with pytest.raises(ValueError, match="was not told"):
+    with pytest.raises(ValueError, match="was built without the fact"):
         PlacementBoard([node("a")]).place([request(1, needs=need)])
 
 
@@ -338,7 +338,7 @@ def test_machines_of_another_size_are_named() -> None:
 
 def test_it_says_when_there_is_no_such_machine() -> None:
     said = explain(PlacementBoard([]), [request(1)], AllowedChoices())
-    assert (said.because, said.smallest_change) == ("no machine with h100 is there", "a machine with h100")
+    assert (said.because, said.smallest_change) == ("the fleet has no machine with h100", "a machine with h100")
 
 
 def test_whole_machines_that_should_be_one_contradict_themselves() -> None:

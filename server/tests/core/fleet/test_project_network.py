@@ -22,7 +22,8 @@ def network(number: int, project_id: str) -> ProjectNetwork:
 
 
 def plan(seen: NodeNetworks, project_id: str = "p1", count: int = 1, *, single: bool = False) -> NetworkPlan | None:
-    return plan_network(HERE, ("nod_1", TENANT, project_id), seen, pool_of(None), count, single=single)
+    owner = {"node_id": "nod_1", "tenant_id": TENANT, "project_id": project_id}
+    return plan_network(HERE, seen, pool_of(None), count, **owner, single=single)
 
 
 def test_the_first_project_gets_the_first_subnet() -> None:

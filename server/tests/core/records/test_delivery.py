@@ -19,8 +19,8 @@ from mooring.core.records.delivery import (
     Delivery,
     DeliveryMessage,
     DeliveryOutcome,
-    bury,
     is_delivery_id,
+    mark_dead,
     message_headers,
     outcome_of,
     replay,
@@ -112,7 +112,7 @@ def test_an_id_of_another_form_is_none_of_a_delivery(text: str) -> None:
 
 def test_the_last_failure_makes_a_dead_letter_that_is_heard_of() -> None:
     system = context("system", PrincipalKind.SYSTEM)
-    decision = bury(system, CLAIMED, DeliveryOutcome(0.2, 500, "the receiver answered 500"))
+    decision = mark_dead(system, CLAIMED, DeliveryOutcome(0.2, 500, "the receiver answered 500"))
     (change,) = decision.writes
     assert isinstance(change, Update)
     assert (change.revision_expected, change.set["status"], change.set["finished_at"]) == (9, "dead", NOW)
@@ -124,7 +124,7 @@ def test_the_last_failure_makes_a_dead_letter_that_is_heard_of() -> None:
 
 
 def test_an_error_of_any_length_is_kept_bounded() -> None:
-    assert len(str(bury(context(), CLAIMED, DeliveryOutcome(0.1, None, "x" * 9999)).result.last_error)) == 500
+    assert len(str(mark_dead(context(), CLAIMED, DeliveryOutcome(0.1, None, "x" * 9999)).result.last_error)) == 500
 
 
 def test_a_replay_starts_over_and_is_due_now() -> None:

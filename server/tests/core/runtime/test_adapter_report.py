@@ -17,7 +17,7 @@ from mooring.core.runtime.adapter_report import (
     ReportableState,
     StepReport,
     take_report,
-    under,
+    with_correlation,
 )
 from mooring.core.runtime.claim import InstanceClaim, require_fence
 from mooring.core.runtime.instance import InstanceHealth
@@ -97,7 +97,7 @@ def test_a_step_that_is_begun_again_counts_one_attempt_more() -> None:
 
 def test_an_operation_that_is_cancelled_is_not_blocked_any_more() -> None:
     during = operation(OperationKind.ADD, "cancelling")
-    decision = take_report(context(), seen(during=during), AdapterReport(blocked=BlockerReport(("x", "y"))))
+    decision = take_report(context(), seen(during=during), AdapterReport(blocked=BlockerReport("x", "y")))
     assert decision.writes == ()
 
 
@@ -174,9 +174,9 @@ def test_a_member_of_another_instance_is_not_there() -> None:
 
 
 def test_a_report_belongs_to_the_correlation_of_what_it_is_about() -> None:
-    assert under(context(), seen()).correlation_id == instance().correlation_id
+    assert with_correlation(context(), seen()).correlation_id == instance().correlation_id
     during = operation(OperationKind.ADD, correlation_id="cor_of_the_add")
-    assert under(context(), seen(during=during)).correlation_id == "cor_of_the_add"
+    assert with_correlation(context(), seen(during=during)).correlation_id == "cor_of_the_add"
 
 
 @every_row("detail", [{"a": "x" * 20_000}, {"a": "\0"}])

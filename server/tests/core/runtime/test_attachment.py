@@ -81,7 +81,7 @@ def test_an_attachment_is_asked_for_with_the_operation_that_makes_it() -> None:
     made = decision.result
     rows = {each.noun: each.row for each in decision.writes if isinstance(each, Insert)}
     assert rows["operation"]["id"] == made.operation_id
-    assert rows["operation"]["request"] == {"attachment": made.told()}
+    assert rows["operation"]["request"] == {"attachment": made.for_adapter()}
     assert rows["operation"]["project_id"] == made.owning_project_id != made.project_id
     assert {each.project_id for each in decision.audits} == {made.project_id, made.owning_project_id}
     assert {each.project_id for each in decision.events} == {made.project_id, made.owning_project_id}
@@ -89,15 +89,15 @@ def test_an_attachment_is_asked_for_with_the_operation_that_makes_it() -> None:
 
 def test_what_is_not_to_be_attached_is_refused_for_its_own_reason() -> None:
     seen = attaching()
-    instance, lifecycle = seen.standing.instance, seen.standing.manifest
+    instance, lifecycle = seen.current.instance, seen.current.manifest
     assert lifecycle is not None
     own = replace(seen, project=replace(seen.project, id=instance.project_id))
     assert refusal(own).code is Code.CONFLICT
-    alone = replace(seen, standing=replace(seen.standing, instance=replace(instance, control_plane_scope="project")))
+    alone = replace(seen, current=replace(seen.current, instance=replace(instance, control_plane_scope="project")))
     assert refusal(alone).code is Code.NOT_SUPPORTED
-    without = replace(seen, standing=replace(seen.standing, manifest=replace(lifecycle, lifecycle=None)))
+    without = replace(seen, current=replace(seen.current, manifest=replace(lifecycle, lifecycle=None)))
     assert refusal(without).code is Code.NOT_SUPPORTED
-    stopping = replace(seen, standing=replace(seen.standing, instance=replace(instance, status="stopping")))
+    stopping = replace(seen, current=replace(seen.current, instance=replace(instance, status="stopping")))
     assert refusal(stopping).code is Code.ILLEGAL_TRANSITION
     there = replace(seen, live=[attachment(project_id=seen.project.id)])
     assert refusal(there).details["attachment_id"] == "att_1"
@@ -124,14 +124,14 @@ def test_a_detach_is_asked_for_once_and_hurried_when_that_is_asked_for() -> None
     seen, active = attached(HERE, status="active")
     decision = detach_project(HERE, seen, active, DetachRequest(timeout_seconds=60))
     (made,) = [each.row for each in decision.writes if isinstance(each, Insert)]
-    assert made["request"] == {"attachment": active.told(), "cancel_work": False, "timeout_seconds": 60}
+    assert made["request"] == {"attachment": active.for_adapter(), "cancel_work": False, "timeout_seconds": 60}
     open_ = operation(OperationKind.DETACH, id=decision.result.operation_id)
     going, busy = decision.result, replace(seen, operations=[open_])
     assert detach_project(HERE, busy, going, DetachRequest()).writes == ()
     hurried = detach_project(HERE, busy, going, DetachRequest(cancel_work=True))
     assert (hurried.result.cancel_work, statuses(hurried)) == (True, [("operation", "cancelling")])
     assert detach_project(HERE, busy, hurried.result, DetachRequest(cancel_work=True)).writes == ()
-    with pytest.raises(Refusal, match="is not taken back"):
+    with pytest.raises(Refusal, match="cannot be cancelled"):
         cancel_operation(HERE, seen.instance, open_, "")
 
 

@@ -69,7 +69,7 @@ def test_stopped_is_refused_by_name_while_one_member_has_no_record() -> None:
     assert refused.reason is ClosingReason.RECORD_MISSING
     assert refused.member_ids == ("b",)
     assert refused.code is Code.CLOSING_RECORD_MISSING
-    assert refused.detail == "instance cannot be stopped: no closing record of b"
+    assert refused.detail == "instance cannot be stopped: closing records are missing for b"
     assert refused.details == {"reason": "record_missing", "member_ids": ["b"]}
 
 
@@ -89,7 +89,7 @@ def test_removed_is_refused_by_name_without_the_members_own_record() -> None:
 
     assert refused is not None
     assert (refused.reason, refused.member_ids) == (ClosingReason.RECORD_MISSING, ("a",))
-    assert refused.detail == "member cannot be removed: no closing record of a"
+    assert refused.detail == "member cannot be removed: closing records are missing for a"
     assert why_not_removed("a", [nothing_started("a")]) is None
 
 
@@ -129,7 +129,7 @@ def test_a_receipt_closes_nothing_while_the_node_still_finds_something() -> None
 
     assert refused is not None
     assert refused.reason is ClosingReason.SOMETHING_LEFT
-    assert refused.detail == "the node still finds process 12, port 8080 of member a"
+    assert refused.detail == "the node still found process 12, port 8080 of member a"
     assert why_no_receipt("a", []) is None
 
 
@@ -143,7 +143,7 @@ def test_nothing_was_started_only_where_no_task_was_ever_claimed(state: TaskStat
     assert (refused is None) == (state in possible_without_claim)
     assert refused_after_claim is not None
     assert refused_after_claim.reason is ClosingReason.TASK_WAS_CLAIMED
-    assert refused_after_claim.detail == "of member a these tasks were claimed: t"
+    assert refused_after_claim.detail == "agents claimed these tasks of member a: t"
 
 
 def test_the_queued_tasks_of_a_member_that_never_started_are_cancelled() -> None:

@@ -18,7 +18,13 @@ from mooring.core.runtime import app_action, instance_change, member_change
 from mooring.core.runtime.app_action import check_output, may_act, start_action
 from mooring.core.runtime.instance_change import InstanceContext, PinnedVersion, RepairScope
 from mooring.core.runtime.launch import EvaluationPurpose
-from mooring.core.runtime.member_change import TELLING, RemoveMemberRequest, ReplaceMemberRequest, surges, takes_over
+from mooring.core.runtime.member_change import (
+    REPORT_GRACE,
+    RemoveMemberRequest,
+    ReplaceMemberRequest,
+    surges,
+    takes_over,
+)
 from mooring.core.runtime.operation import Operation
 from mooring.core.runtime.topology import free_ordinals
 from server.tests.support.catalog_rows import version
@@ -184,7 +190,7 @@ def test_an_adapters_hold_stays_until_it_lets_go() -> None:
 def test_one_operation_is_open_for_each_member() -> None:
     seen = running(context())
     first, second = seen.members
-    drained: Operation = member_change.drain_member(context(), seen, first, (60, ""), BOUNDS).result
+    drained: Operation = member_change.drain_member(context(), seen, first, timeout_seconds=60, reason="").result
     busy = replace(seen, operations=[drained])
     refusal = refused(lambda: member_change.remove_member(context(), busy, first, RemoveMemberRequest(), BOUNDS))
     assert (refusal.code, refusal.details["operation_id"]) == (Code.OPERATION_IN_PROGRESS, drained.id)
@@ -197,7 +203,7 @@ def test_a_member_whose_drain_ran_out_of_time_is_asked_again() -> None:
     seen = running(context())
     held = [{"owner": "usr_other", "reason": "a new disk", "since": ""}]
     member = replace(seen.members[0], status="draining", holds=held)
-    decision = member_change.drain_member(context(), seen, member, (600, "again"), BOUNDS)
+    decision = member_change.drain_member(context(), seen, member, timeout_seconds=600, reason="again")
     assert (decision.result.kind, decision.result.member_ids) == ("drain", [member.id])
     assert moves(decision.writes) == []
     change = next(each for each in decision.writes if isinstance(each, Update) and each.noun == "member")
@@ -211,14 +217,14 @@ def test_a_replacement_takes_over_the_place_or_joins_first() -> None:
     seen = running(context())
     old = replace(seen.members[1], allocation_id="alc_new", owns_allocation=True)
     decision = member_change.replace_member(
-        context(), seen, adding(seen), (old, ReplaceMemberRequest(surge=False)), BOUNDS
+        context(), seen, adding(seen), BOUNDS, member=old, request=ReplaceMemberRequest(surge=False)
     )
     _, new = decision.result.members
     assert (new.allocation_id, new.owns_allocation, new.replaces_id) == ("alc_new", True, old.id)
     leaving = next(each for each in decision.writes if isinstance(each, StateChange) and each.noun == "member")
     assert (leaving.edge.target, leaving.set["owns_allocation"]) == ("draining", False)
     surge = member_change.replace_member(
-        context(), seen, adding(seen), (seen.members[1], ReplaceMemberRequest()), BOUNDS
+        context(), seen, adding(seen), BOUNDS, member=seen.members[1], request=ReplaceMemberRequest()
     )
     assert moves(surge.writes) == [], "the old one works until the new one does"
 
@@ -231,10 +237,12 @@ def test_a_replacement_joins_first_only_where_there_may_be_one_more() -> None:
     head = replace(next(each for each in seen.members if each.component_key == "head"), allocation_id="alc_new")
     launch, request = adding(seen), ReplaceMemberRequest()
     assert [surges(seen, each, request) for each in (head, seen.members[1])] == [False, True]
-    replaced = member_change.replace_member(context(), seen, launch, (head, request), BOUNDS).result
+    replaced = member_change.replace_member(context(), seen, launch, BOUNDS, member=head, request=request).result
     assert replaced.operation.request["surge"] is False
     refusal = refused(
-        lambda: member_change.replace_member(context(), seen, launch, (head, ReplaceMemberRequest(surge=True)), BOUNDS)
+        lambda: member_change.replace_member(
+            context(), seen, launch, BOUNDS, member=head, request=ReplaceMemberRequest(surge=True)
+        )
     )
     assert refusal.code is Code.NOT_SUPPORTED
     assert takes_over(seen, head, "active", request)
@@ -254,16 +262,16 @@ def test_a_drain_without_a_time_limit_gets_the_one_of_the_app(
     drain = Drain(from_config="patience")
     seen = replace(seen, manifest=replace(seen.manifest, lifecycle=replace(seen.manifest.lifecycle, drain=drain)))
     member = seen.members[1]
-    drained = member_change.drain_member(context(), seen, member, (asked, ""), BOUNDS).result
+    drained = member_change.drain_member(context(), seen, member, timeout_seconds=asked, reason="").result
     assert drained.request == {"timeout_seconds": seconds}
     assert drained.phase_deadline_at == NOW + timedelta(seconds=seconds)
-    assert drained.deadline_at == drained.phase_deadline_at + TELLING, "its adapter still says what held it up"
+    assert drained.deadline_at == drained.phase_deadline_at + REPORT_GRACE, "its adapter still says what held it up"
     removed = member_change.remove_member(
         context(), seen, member, RemoveMemberRequest(timeout_seconds=asked), BOUNDS
     ).result
     assert removed.request["timeout_seconds"] == seconds
     wish = ReplaceMemberRequest(timeout_seconds=asked)
-    replaced = member_change.replace_member(context(), seen, adding(seen), (member, wish), BOUNDS).result
+    replaced = member_change.replace_member(context(), seen, adding(seen), BOUNDS, member=member, request=wish).result
     assert replaced.operation.request["timeout_seconds"] == seconds
 
 

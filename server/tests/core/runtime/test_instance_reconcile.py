@@ -104,7 +104,7 @@ def test_nothing_waits_without_a_bound(
             assert made.instance.teardown_proof == "receipts"
             assert {row["kind"] for row in made.closings.values()} == {"receipt"}
     if made.instance.status == "failed" and node is not UNREACHABLE:
-        assert set(made.closings) == set(made.members), "what is left of a failed instance is torn down too"
+        assert set(made.closings) == set(made.members), "tear down what is left of a failed instance too"
     assert reconcile(made.context(), LIMITS, made.seen()) is None
 
 
@@ -144,7 +144,7 @@ def test_a_step_that_takes_too_long_fails_by_its_name() -> None:
     ended = made.operations["op_upgrade"]
     assert (ended.failure_code, ended.failure_detail) == (
         "step_timeout",
-        f"step pull/main-0 runs since {NOW.isoformat(timespec='seconds')}",
+        f"step pull/main-0 has been running since {NOW.isoformat(timespec='seconds')}",
     )
 
 
@@ -153,7 +153,7 @@ def test_a_step_that_takes_too_long_fails_by_its_name() -> None:
     [
         ("active", None, 0, ("running", None, None)),
         ("requested", None, 0, ("accepted", None, None)),
-        ("requested", None, 10, ("blocked", "waiting_for_capacity", "waits until allocation alc-0 stands")),
+        ("requested", None, 10, ("blocked", "waiting_for_capacity", "waits until allocation alc-0 is active")),
         ("requested", "no room: full", 0, ("blocked", "no_capacity", "no capacity: no room: full")),
         ("provisioning", "node x is silent", 0, ("blocked", "no_capacity", "no capacity: node x is silent")),
     ],
@@ -229,7 +229,7 @@ def test_a_teardown_that_left_something_is_tried_again_with_growing_pauses() -> 
         made.settle()
         one = made.members["mem_0"]
         assert one.retry_at is not None
-        assert "something is left: receipt rcp_" in str(one.blocker)
+        assert "found leftovers: receipt rcp_" in str(one.blocker)
         assert made.operations["op_decommission"].blocker_code == "something_left"
         pauses.append((one.retry_at - made.now).total_seconds())
         made.now = one.retry_at
@@ -290,7 +290,7 @@ def test_the_adapter_has_its_time_for_the_graceful_part_and_no_more() -> None:
     made.step()
     handed = made.operations["op_decommission"]
     assert (handed.phase, handed.status) == ("platform", "running")
-    assert handed.evidence == {"graceful": False, "handed_over": "the adapter's time was over"}
+    assert handed.evidence == {"graceful": False, "handed_over": "the adapter's time limit passed"}
 
 
 def test_a_stop_of_what_never_began_needs_no_adapter_and_no_time() -> None:

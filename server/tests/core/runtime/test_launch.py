@@ -17,7 +17,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.circuit_breaker import CircuitFacts, LaunchOutcome
 from mooring.core.runtime.instance_launch import OperationBounds, create_instance, plan_launch
 from mooring.core.runtime.launch import LaunchSnapshot, PlacementSpec, TargetAllocation, evaluate
-from mooring.core.runtime.launch_estimate import Basis, MeasuredLaunch, expect
+from mooring.core.runtime.launch_estimate import Basis, MeasuredLaunch, estimate
 from server.tests.support.decision_context import NOW, OTHER_TENANT, TENANT, context
 from server.tests.support.launch_rows import account, entitlement, launch, standing, wished
 from server.tests.support.manifests import digest
@@ -60,7 +60,7 @@ def test_nothing_stands_in_the_way_of_a_good_launch() -> None:
 def test_capacity_that_stands_is_dispatched_at_once_and_shared_in_turn() -> None:
     one, two = standing(), standing(id="alc_2")
     facts = wished(
-        launch(spots={one.id: TargetAllocation(one), two.id: TargetAllocation(two)}, terms=None),
+        launch(target_allocations={one.id: TargetAllocation(one), two.id: TargetAllocation(two)}, terms=None),
         placement=PlacementSpec(allocations=(one.id, two.id)),
         topology={"head": 1, "hand": 2},
     )
@@ -95,14 +95,19 @@ BLOCKERS: Final[dict[str, tuple[Callable[[LaunchSnapshot], LaunchSnapshot], str]
     "gpus": (lambda facts: replace(facts, policy=layer(gpus_max=2), holding=ProjectHolding(2, 1, 0)), "policy_denied"),
     "two nodes": (
         lambda facts: wished(
-            replace(facts, spots={one: TargetAllocation(standing(id=one, node_id=one)) for one in ("alc_1", "alc_2")}),
+            replace(
+                facts,
+                target_allocations={
+                    one: TargetAllocation(standing(id=one, node_id=one)) for one in ("alc_1", "alc_2")
+                },
+            ),
             placement=PlacementSpec(allocations=("alc_1", "alc_2")), topology={"hand": 1},
         ),
         "incompatible",
     ),
     "in use": (
         lambda facts: wished(
-            replace(facts, spots={"alc_1": TargetAllocation(standing(id="alc_1"), taken=True)}),
+            replace(facts, target_allocations={"alc_1": TargetAllocation(standing(id="alc_1"), taken=True)}),
             placement=PlacementSpec(allocations=("alc_1",)),
         ),
         "allocation_in_use",
@@ -162,7 +167,7 @@ def test_a_plan_and_a_create_agree_in_five_hundred_random_cases() -> None:
             facts = wished(facts, topology={"hand": chance.randint(0, 5)})
         if chance.random() < 0.3:
             counts = (1, 2, 3, 8, None)
-            facts = wished(facts, placement=replace(facts.wish.placement, gpu_count=chance.choice(counts)))
+            facts = wished(facts, placement=replace(facts.request.placement, gpu_count=chance.choice(counts)))
         plan = plan_launch(facts)
         if plan.launchable:
             made = create_instance(context(), facts, OperationBounds()).result
@@ -216,10 +221,10 @@ def test_the_expected_time_is_measured_or_not_promised() -> None:
         step = {"name": "join", "started_at": began.isoformat(), "ended_at": NOW.isoformat()}
         return MeasuredLaunch(version_id, began, began, began, NOW, [step])
 
-    assert expect([], "ver_1").basis is Basis.NONE
-    other = expect([took("ver_2", 40)], "ver_1")
+    assert estimate([], "ver_1").basis is Basis.NONE
+    other = estimate([took("ver_2", 40)], "ver_1")
     assert (other.basis, other.samples, other.seconds) == (Basis.APP, 1, 40)
-    own = expect([took("ver_1", 10), took("ver_1", 20), took("ver_1", 90), took("ver_2", 1)], "ver_1")
+    own = estimate([took("ver_1", 10), took("ver_1", 20), took("ver_1", 90), took("ver_2", 1)], "ver_1")
     assert (own.basis, own.samples, own.seconds) == (Basis.VERSION, 3, 20)
     assert [(each.name, each.seconds) for each in own.stages] == [("capacity", 0), ("claim", 0), ("join", 20)]
     minute = timedelta(minutes=1)
@@ -228,8 +233,8 @@ def test_the_expected_time_is_measured_or_not_promised() -> None:
         for each in (1, 3)
     ]
     mine = MeasuredLaunch("ver_1", NOW, NOW, NOW, NOW + minute * 4, steps)
-    assert [(each.name, each.seconds) for each in expect([mine], "ver_1").stages][2:] == [("start", 180)]
-    others = expect([replace(mine, own=False)], "ver_1")
+    assert [(each.name, each.seconds) for each in estimate([mine], "ver_1").stages][2:] == [("start", 180)]
+    others = estimate([replace(mine, own=False)], "ver_1")
     assert [(each.name, each.seconds) for each in others.stages][2:] == [("deploy", 240)], "nobody's own words"
 
 

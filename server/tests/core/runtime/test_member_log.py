@@ -18,10 +18,10 @@ from mooring.core.runtime.member_log import (
     LogReadContext,
     LogReadRequest,
     MemberProgram,
-    ask,
-    check_ask,
-    chosen,
-    known_of,
+    build_read_task,
+    check_request,
+    choose_program,
+    known_programs,
     outcome,
 )
 from server.tests.core.runtime.test_why import BEFORE, allocation, member, task
@@ -41,11 +41,11 @@ def started(number: int, type_: str, name: str, **columns: Any) -> Task:
 
 def read_task() -> Task:
     """A read that a person asked for."""
-    return ask(context(), GROUND, WEB, KNOWN, LogReadRequest(4, None, 4_096, 20.0)).result
+    return build_read_task(context(), GROUND, WEB, KNOWN, LogReadRequest(4, None, 4_096, 20.0)).result
 
 
 def test_programs_are_those_that_were_begun_and_not_removed() -> None:
-    known = known_of(
+    known = known_programs(
         [
             started(5, "container.remove", "gone"),
             started(1, "service.start", "web", status="failed"),
@@ -62,23 +62,23 @@ def test_programs_are_those_that_were_begun_and_not_removed() -> None:
 
 def test_the_only_program_needs_no_name_and_of_several_one_is_named() -> None:
     two = KnownPrograms((MemberProgram("db", "container"), WEB), {})
-    assert chosen(KNOWN, member(), None) == WEB
-    assert chosen(two, member(), "db") == MemberProgram("db", "container")
+    assert choose_program(KNOWN, member(), None) == WEB
+    assert choose_program(two, member(), "db") == MemberProgram("db", "container")
     with pytest.raises(Refusal) as vague:
-        chosen(two, member(), None)
+        choose_program(two, member(), None)
     assert vague.value.code is Code.VALIDATION_FAILED
     assert vague.value.details["services"] == ["db", "web"]
     with pytest.raises(Refusal) as unknown:
-        chosen(two, member(last_lines=["bye"]), "other")
+        choose_program(two, member(last_lines=["bye"]), "other")
     assert unknown.value.code is Code.NOT_FOUND
     assert unknown.value.details["last_lines"] == ["bye"]
     with pytest.raises(Refusal) as early:
-        chosen(KnownPrograms((), {}), member(), None)
+        choose_program(KnownPrograms((), {}), member(), None)
     assert early.value.code is Code.CONFLICT
 
 
 def test_the_task_is_the_members_and_leaves_no_trace_from_its_beginning_to_its_end() -> None:
-    made = ask(context(), GROUND, WEB, KNOWN, LogReadRequest(tail=3))
+    made = build_read_task(context(), GROUND, WEB, KNOWN, LogReadRequest(tail=3))
     assert (made.result.owner, made.result.maker, made.result.type) == ("alc_1/mem_1", SYSTEM_MAKER, "log.read")
     assert made.result.arguments == {"name": "web", "kind": "service", "max_bytes": 65_536, "tail_lines": 3}
     held = replace(made.result, status="claimed", fence=1, lease_expires_at=context().now)
@@ -111,7 +111,7 @@ def test_a_node_that_cannot_be_asked_is_not_asked_and_the_last_lines_are_shown(
     ground: LogReadContext, code: Code
 ) -> None:
     with pytest.raises(Refusal) as refused:
-        ask(context(), ground, WEB, KNOWN, LogReadRequest())
+        build_read_task(context(), ground, WEB, KNOWN, LogReadRequest())
     assert refused.value.code is code
     assert refused.value.details["last_lines"] == ["it broke"]
 
@@ -139,9 +139,9 @@ def test_a_failure_on_the_node_is_reported_by_its_meaning(columns: dict[str, Any
 def test_a_place_and_lines_from_the_end_exclude_each_other_and_only_a_place_is_waited_at() -> None:
     for wrong in (LogReadRequest(offset=1, tail=1), LogReadRequest(wait_seconds=1.0)):
         with pytest.raises(Refusal) as refused:
-            check_ask(wrong)
+            check_request(wrong)
         assert refused.value.code is Code.VALIDATION_FAILED
-    assert check_ask(LogReadRequest(offset=1, wait_seconds=1.0)).offset == 1
+    assert check_request(LogReadRequest(offset=1, wait_seconds=1.0)).offset == 1
 
 
 def test_a_node_gives_no_more_of_a_log_than_it_was_asked_for_and_nothing_beside_a_read() -> None:

@@ -16,9 +16,9 @@ from mooring.core.runtime.next_steps import (
     NEXT_OF_BLOCKER,
     VAGUE,
     Unblocker,
-    again,
     next_of_allocation,
     next_of_failure,
+    retry_command,
 )
 from mooring.core.runtime.operation import Operation, OperationFailure, OperationKind, OperationState
 from mooring.core.runtime.why import Why, WhyFacts, why_instance, why_member, why_operation
@@ -343,7 +343,7 @@ def test_every_operation_in_every_state_is_explained(kind: OperationKind, state:
         why = why_operation(facts(members=[MemberSnapshot(member(), allocation())], watch=watch), each)
         assert why.chain[0].id == each.id
         assert why.next.what
-    assert again(instance(), each).startswith("mooring ")
+    assert retry_command(instance(), each).startswith("mooring ")
 
 
 @every_row("state", list(MemberState))

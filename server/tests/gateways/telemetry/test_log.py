@@ -116,7 +116,7 @@ def test_the_error_behind_a_failure_is_in_the_log_with_its_traceback(telemetry: 
     (line,) = lines_of(stream)
     assert line["level"] == "error"
     assert (line["error"]["type"], line["error"]["message"]) == ("ConnectionError", f"cannot use {MASK}")
-    assert "test_telemetry.py" in line["error"]["traceback"]
+    assert "test_log.py" in line["error"]["traceback"]
     assert SECRET_TOKEN not in stream.getvalue()
 
 

@@ -29,7 +29,7 @@ async def hear(world: World, *machines: Machine, ago_seconds: float = 0.0) -> No
     services = world.running.platform.services
     now = services.clock.now()
     for each in machines:
-        services.presence.seen(each.node_id, now - timedelta(seconds=ago_seconds), {"load": 0.5})
+        services.presence.record(each.node_id, now - timedelta(seconds=ago_seconds), {"load": 0.5})
     assert await services.presence.flush(services.database, now) == len(machines)
 
 
@@ -92,7 +92,7 @@ async def test_many_signs_of_life_are_one_write(world: World) -> None:
     machine, services = await ready(world), world.running.platform.services
     before = await count(world, "SELECT revision FROM node WHERE id = $1", machine.node_id)
     for _ in range(100):
-        services.presence.seen(machine.node_id, services.clock.now(), None)
+        services.presence.record(machine.node_id, services.clock.now(), None)
     assert len(services.presence) == 1
     assert await services.presence.flush(services.database, services.clock.now()) == 1
     assert await services.presence.flush(services.database, services.clock.now()) == 0
@@ -112,7 +112,7 @@ async def test_what_another_writer_holds_is_written_the_next_time(world: World) 
     now = services.clock.now()
     async with services.database.connection(PLATFORM) as connection, connection.transaction():
         await connection.execute("SELECT FROM node FOR UPDATE")
-        presence.seen(machine.node_id, now)
+        presence.record(machine.node_id, now)
         assert await presence.flush(services.database, now) == 0
         assert len(presence) == 1
     assert await presence.flush(services.database, now) == 1
@@ -122,7 +122,7 @@ async def test_a_retired_node_is_heard_of_in_vain(world: World) -> None:
     machine, services, presence = await ready(world), world.running.platform.services, NodePresence()
     body = {"reason": "the machine goes back to its vendor"}
     await world.admin.post(f"{NODES}/{machine.node_id}/retire", json=body)
-    presence.seen(machine.node_id, services.clock.now())
+    presence.record(machine.node_id, services.clock.now())
     assert await presence.flush(services.database, services.clock.now()) == 0
     assert await presence.flush(services.database, services.clock.now() + timedelta(minutes=2)) == 0
     assert len(presence) == 0
@@ -133,7 +133,7 @@ async def test_more_lost_nodes_than_one_look_marks_are_marked_by_the_next(world:
     ground = Ground(services.database, "", "")
     ids = [await ground.birth("node") for _ in range(BATCH + 5)]
     for each in ids:
-        services.presence.seen(each, services.clock.now() - timedelta(seconds=500))
+        services.presence.record(each, services.clock.now() - timedelta(seconds=500))
     assert await services.presence.flush(services.database, services.clock.now()) == len(ids)
     watch = NodeWatch(services, listen_seconds=0.0, pace_seconds=0.0)
     assert await watch.tick() is not None

@@ -207,8 +207,8 @@ async def test_of_two_who_planned_the_same_slots_one_wins_and_nothing_of_the_oth
         plan = PlacementBoard(nodes).place([wish])
         seen = await placement.networks(database, node_id)
         now = context()
-        home = (node_id, allocation.tenant_id, allocation.project_id)
-        network = plan_network(now, home, seen, pool_of(None), 1, single=False)
+        owner = {"tenant_id": allocation.tenant_id, "project_id": allocation.project_id}
+        network = plan_network(now, seen, pool_of(None), 1, node_id=node_id, **owner, single=False)
         assert plan is not None
         assert network is not None
         decided.append((now, place_allocations(now, [(allocation, plan[0])], node, network)))

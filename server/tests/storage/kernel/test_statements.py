@@ -189,7 +189,7 @@ DRIVEN: Final[dict[str, Driver]] = {
     "break_glass.open_break_glass": lambda now: break_glass.open_break_glass(
         now, TENANT, Role.TENANT_ADMIN, "the tenant asked for help", FRESH
     ),
-    "delivery.bury": lambda now: delivery.bury(now, a_delivery(), OUTCOME),
+    "delivery.mark_dead": lambda now: delivery.mark_dead(now, a_delivery(), OUTCOME),
     "delivery.replay": lambda now: delivery.replay(now, a_delivery("dead"), event_is_kept=True),
     "delivery.replay_dead": _some_replays,
     "delivery.tested": lambda now: delivery.tested(now, a_webhook(), OUTCOME),

@@ -39,8 +39,8 @@ DRIVEN_ALLOCATIONS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | 
     "allocation_group.create_group": lambda now: allocation_group.create_group(
         now, asking(HOME), allocation_group.AllocationGroupRequest("cluster", 2, True, WISH)
     ),
-    "allocation_run.place_allocations": _placed,
-    "allocation_run.give_up_placing": lambda now: allocation_reconcile.give_up_placing(
+    "allocation_reconcile.place_allocations": _placed,
+    "allocation_reconcile.give_up_placing": lambda now: allocation_reconcile.give_up_placing(
         now, requested(now, HOME), "no room"
     ),
 }

@@ -68,7 +68,7 @@ def adding(seen: InstanceContext, purpose: EvaluationPurpose = EvaluationPurpose
     place = standing(id="alc_new")
     return replace(
         wished(facts(), placement=PlacementSpec(allocations=(place.id,)), topology=seen.instance.topology),
-        spots={place.id: TargetAllocation(place)},
+        target_allocations={place.id: TargetAllocation(place)},
         purpose=purpose,
         adding=1,
         terms=None,
@@ -136,13 +136,13 @@ def _every_replace(now: DecisionContext) -> Iterator[Decision[Any]]:
     seen = running(now)
     for surge in (True, False):
         wish = member_change.ReplaceMemberRequest(surge)
-        yield member_change.replace_member(now, seen, adding(seen), (_member(seen), wish), BOUNDS)
+        yield member_change.replace_member(now, seen, adding(seen), BOUNDS, member=_member(seen), request=wish)
 
 
 def _resume(now: DecisionContext) -> Iterator[Decision[Any]]:
     seen = running(now)
     yield member_change.resume_member(now, seen, _member(seen, status="drained"))
-    drained = member_change.drain_member(now, seen, _member(seen), (60, ""), BOUNDS).result
+    drained = member_change.drain_member(now, seen, _member(seen), timeout_seconds=60, reason="").result
     yield member_change.resume_member(now, replace(seen, operations=[drained]), _member(seen, status="draining"))
 
 
@@ -162,7 +162,7 @@ DRIVEN_INSTANCES: Final[dict[str, Callable[[DecisionContext], Decision[Any] | It
     "instance_launch.create_instance": _every_launch,
     "member_change.add_members": _every_add,
     "member_change.drain_member": lambda now: member_change.drain_member(
-        now, running(now), running(now).members[1], (60, ""), BOUNDS
+        now, running(now), running(now).members[1], timeout_seconds=60, reason=""
     ),
     "member_change.remove_member": _every_remove,
     "member_change.replace_member": _every_replace,

@@ -86,19 +86,19 @@ def _every_read(now: DecisionContext) -> Iterator[Decision[Any]]:
     ground = member_log.LogReadContext(member(), allocation(node_id="nod_1"), reachable=True)
     program, known = member_log.MemberProgram("web", "service"), member_log.KnownPrograms((), {})
     for wanted in (member_log.LogReadRequest(), member_log.LogReadRequest(7, None, 4_096, 20.0, "0a")):
-        yield member_log.ask(now, ground, program, known, wanted)
+        yield member_log.build_read_task(now, ground, program, known, wanted)
 
 
 SEALED = Sealed("sec_1", TENANT, "runtime_secret", "key", b"w", b"c")
 DRIVEN_TASKS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
     "member_log.ask": _every_read,
     "runtime_secret.destroy_all": lambda now: destroy_all(now, [a_secret(now), a_secret(now)]),
-    "runtime_secret.keep_secret": lambda now: store_secret(
+    "runtime_secret.store_secret": lambda now: store_secret(
         now, RuntimeSecretSpec(TENANT, PROJECT, "pull", "artifact_pull", SEALED, instance_id="ins_1"), 0
     ),
-    "task_moves.add_receipt": lambda now: add_receipt(now, a_task(now, "expired"), a_receipt(now)),
-    "task_moves.cancel": _every_cancel,
-    "task_moves.finish": _every_end,
-    "task_moves.lapse": _every_lapse,
-    "task_moves.refuse": lambda now: refuse(now, a_task(now), RefusalReason.OWNER_CLOSED, "it was torn down"),
+    "task_transitions.add_receipt": lambda now: add_receipt(now, a_task(now, "expired"), a_receipt(now)),
+    "task_transitions.cancel": _every_cancel,
+    "task_transitions.finish": _every_end,
+    "task_transitions.lapse": _every_lapse,
+    "task_transitions.refuse": lambda now: refuse(now, a_task(now), RefusalReason.OWNER_CLOSED, "it was torn down"),
 }

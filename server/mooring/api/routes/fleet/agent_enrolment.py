@@ -1,4 +1,4 @@
-"""Endpoints by which a machine joins, and by which its agent learns whom to believe."""
+"""Endpoints of enrolment, of the keys that an agent trusts, and of its inventory."""
 
 import base64
 from functools import partial
@@ -37,14 +37,14 @@ async def enrol_node(request: RequestContext, body: EnrolNode) -> Answered:
     """Join as a node, with a one-time token and the proof of a key.
 
     `proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,
-    `signing_key` and `sealing_key` as they are sent, each on a line of its own. The answer may be asked for again with
-    the same keys, so that an agent that crashed meanwhile goes on.
+    `signing_key` and `sealing_key` as they are sent, each on a line of its own. The request may be repeated with the
+    same keys, so that an agent that crashed before it got the answer can continue.
     """
     who = f"address {request.origin.remote_address}"
-    request.tools.failures.take(who)  # counted before it is known to fail, as a sign-in is
+    request.tools.failures.take(who)  # counted as a failure in advance, like a sign-in
     keys = await platform_keys.chain(request.services.database, TASK_SIGNING)
     view = partial(enrolled, await task_audience(request.services), keys)
-    shown = commands.EnrolmentProof(body.token, body.signing_key, body.sealing_key, _decoded(body.proof))
+    presented = commands.EnrolmentProof(body.token, body.signing_key, body.sealing_key, _decoded(body.proof))
     joining = JoinRequest(
         body.name,
         body.host,
@@ -54,7 +54,7 @@ async def enrol_node(request: RequestContext, body: EnrolNode) -> Answered:
         body.previous_node_id,
     )
     try:
-        answered = await commands.join(request.work(view), shown, joining)
+        answered = await commands.join(request.work(view), presented, joining)
     except Refusal as refusal:
         if refusal.code is not Code.ENROLMENT_REFUSED:
             request.tools.failures.give_back(who)
@@ -70,7 +70,7 @@ async def enrol_node(request: RequestContext, body: EnrolNode) -> Answered:
     RouteSpec("agent_platform_key", "list", "agent.claim", answer=PlatformKeys),
 )
 async def list_agent_platform_keys(request: RequestContext) -> PlatformKeys:
-    """Read the keys that sign tasks, each with the signature of the one before it."""
+    """Read the keys that sign tasks, each signed by the one before it."""
     keys = await platform_keys.chain(request.services.database, TASK_SIGNING, acting=request.acting)
     return PlatformKeys(
         audience=await task_audience(request.services), platform_keys=[platform_key_view(key) for key in keys]
@@ -86,8 +86,8 @@ async def list_agent_platform_keys(request: RequestContext) -> PlatformKeys:
 async def report_inventory(request: RequestContext, body: ReportInventory) -> Answered:
     """Report what the calling node has; the first report makes it ready.
 
-    A report that is like the last one changes nothing. One that differs never frees a slot that somebody has: what does
-    not fit is answered as a finding, and operators read it.
+    A report that equals the last one changes nothing. A different one never frees a slot that an allocation has: such a
+    difference is returned as a finding, for operators.
     """
     return await node_commands.report(request.work(inventory_taken), inventory_of(body))
 

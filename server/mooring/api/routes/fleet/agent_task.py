@@ -1,4 +1,4 @@
-"""Endpoints of agents: the long poll that claims tasks, and the reports of what came of them."""
+"""Endpoints of agents: the long poll that claims tasks, and the reports about them."""
 
 import msgspec
 
@@ -10,8 +10,8 @@ from mooring.api.schemas.fleet.agent_task import (
     NodeAllocations,
     ReportedTasks,
     ReportTasks,
-    ask_of,
     claimed_tasks,
+    poll_of,
     read_report,
     report_verdict,
 )
@@ -35,21 +35,23 @@ async def claim_tasks(request: RequestContext, body: ClaimTasks) -> ClaimedTasks
     if len(health) > HEALTH_BYTES_MAX or b"\\u0000" in health:
         raise invalid("health", f"at most {HEALTH_BYTES_MAX} bytes, without U+0000")
     node_id = request.caller.actor.id
-    services.presence.seen(node_id, request.context.now, body.health)
+    services.presence.record(node_id, request.context.now, body.health)
     if body.session and request.tools.sessions.get(node_id) != body.session:
         await offer_again(services, node_id, [each.task_id for each in body.running])
         request.tools.sessions[node_id] = body.session
-    ask = ask_of(node_id, body, services.settings.wait_seconds_max)
-    given = await request.tools.dispatcher.poll(ask, request.gone)
-    return claimed_tasks(given, services.settings.node_heartbeat_seconds, services.settings.task_lease_seconds)
+    poll = poll_of(node_id, body, services.settings.wait_seconds_max)
+    answer = await request.tools.dispatcher.poll(poll, request.gone)
+    return claimed_tasks(answer, services.settings.node_heartbeat_seconds, services.settings.task_lease_seconds)
 
 
 @route("POST", "/agent/reports", Scope.NODE, RouteSpec("agent_task", "report", "agent.report", answer=ReportedTasks))
 async def report_tasks(request: RequestContext, body: ReportTasks) -> ReportedTasks:
-    """Tell what came of tasks; each report is answered on its own, in order."""
-    request.services.presence.seen(request.caller.actor.id, request.context.now)
-    told = [read_report(each) for each in body.reports]
-    verdicts = await take_reports(request.services, request.tools.logs, (request.context, request.origin), told)
+    """Report progress, output and results of tasks; each report is answered on its own, in order."""
+    request.services.presence.record(request.caller.actor.id, request.context.now)
+    received = [read_report(each) for each in body.reports]
+    verdicts = await take_reports(
+        request.services, request.tools.logs, received, context=request.context, origin=request.origin
+    )
     return ReportedTasks(results=[report_verdict(each) for each in verdicts])
 
 
@@ -60,5 +62,5 @@ async def report_tasks(request: RequestContext, body: ReportTasks) -> ReportedTa
     RouteSpec("agent_allocation", "list", "agent.claim", answer=NodeAllocations),
 )
 async def list_agent_allocations(request: RequestContext) -> NodeAllocations:
-    """List the allocations that the platform has on the calling node: what else stands there is a stray."""
+    """List the platform's allocations on the calling node; every other sandbox there is a stray."""
     return NodeAllocations(allocations=await allocations.of_node(request.services.database, request.caller.actor.id))

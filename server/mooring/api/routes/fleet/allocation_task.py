@@ -1,4 +1,4 @@
-"""The endpoint by which a project has something done in an allocation of its own."""
+"""The endpoint that creates a task in an allocation of the caller's project."""
 
 from datetime import timedelta
 from functools import partial
@@ -47,17 +47,17 @@ from mooring.storage.fleet import allocation as allocations
     ),
 )
 async def create_allocation_task(request: RequestContext, allocation_id: str, body: MakeTask) -> Answered:
-    """Have something done in an active allocation: write files, run a program, start a service or a container.
+    """Run a task in an active allocation: write files, run a program, start a service or a container.
 
-    What it fetches is a digest of an artifact that is registered in sight of the project and proven now. A task is
-    named by its step; making it again under the same step answers with the first one.
+    It may fetch only the digest of an artifact that the project can see and that is trusted now. A task is named by its
+    step; creating it again under the same step returns the first one.
     """
     project_id = str(request.place.project_id)
     row = await allocations.find(request.services.database, request.acting, project_id, allocation_id)
     allocation = require(row, "allocation")
     if allocation.status != AllocationState.ACTIVE or allocation.node_id is None:
-        raise Refusal(Code.CONFLICT, f"the allocation is {allocation.status}: things are done in an active one")
-    wish = TaskRequest(
+        raise Refusal(Code.CONFLICT, f"the allocation is {allocation.status}; tasks need an active one")
+    task_request = TaskRequest(
         tenant_id=allocation.tenant_id,
         project_id=project_id,
         allocation_id=allocation_id,
@@ -69,5 +69,5 @@ async def create_allocation_task(request: RequestContext, allocation_id: str, bo
         lifetime=timedelta(seconds=body.lifetime_seconds),
         maker=request.caller.actor.id,
     )
-    allowed = await within_sources(request.services, request.acting, wish)
+    allowed = await within_sources(request.services, request.acting, task_request)
     return await commands.make(request.work(partial(task_view, request.caller.authority)), allowed)

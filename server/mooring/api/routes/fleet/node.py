@@ -1,8 +1,8 @@
-"""Endpoints of nodes, of the tokens by which machines join, and of the keys that sign tasks."""
+"""Endpoints of nodes, of enrolment tokens, and of the keys that sign tasks."""
 
 from functools import partial
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.fleet.node import (
@@ -47,9 +47,9 @@ KEYS = "/task-signing-keys"
 
 @route_in(HERE, "GET", NODES, RouteSpec("node", "list", "node.read", answer=Page[NodeView]))
 async def list_nodes(request: RequestContext, query: NodeQuery) -> Page[NodeView]:
-    """List nodes, by status, region or whether they are heard of."""
+    """List nodes, by status, region or reachability."""
     database, wanted = request.services.database, NodeFilter(query.status, query.region, query.reachable)
-    rows = await nodes.page(database, request.acting, wanted, start(query, "node"), query.limit + 1)
+    rows = await nodes.page(database, request.acting, wanted, page_window(query, "node"))
     counted = await nodes.counts(database, request.acting, [row.id for row in rows])
     return page(
         rows,
@@ -61,7 +61,7 @@ async def list_nodes(request: RequestContext, query: NodeQuery) -> Page[NodeView
 
 @route_in(HERE, "GET", ONE, RouteSpec("node", "get", "node.read", answer=NodeDetail))
 async def get_node(request: RequestContext, node_id: str, query: WaitQuery) -> NodeDetail:
-    """Read a node with its slots, its inventory and its health, and why it takes no work if it takes none."""
+    """Read a node with its slots, its inventory and its health, and why it takes no new allocations, if so."""
     return await waited(request, query, node_id, lambda: _detail(request, node_id))
 
 
@@ -83,7 +83,7 @@ async def drain_node(request: RequestContext, node_id: str) -> Answered:
     RouteSpec("node", "resume", "node.drain", answer=NodeView, errors=(Code.ILLEGAL_TRANSITION,)),
 )
 async def resume_node(request: RequestContext, node_id: str) -> Answered:
-    """Put a node that drains, or is drained, back to work."""
+    """Put a draining or drained node back to work."""
     return await commands.resume(await _work(request, node_id), node_id)
 
 
@@ -94,7 +94,7 @@ async def resume_node(request: RequestContext, node_id: str) -> Answered:
     RouteSpec("node", "retire", "node.retire", answer=NodeView, errors=(Code.ILLEGAL_TRANSITION, Code.NOT_EMPTY)),
 )
 async def retire_node(request: RequestContext, node_id: str, body: RetireNode) -> Answered:
-    """Retire a node on which nothing is left, for ever: its key counts no more."""
+    """Retire an empty node for good and revoke its key."""
     return await commands.retire(await _work(request, node_id), node_id, body.reason)
 
 
@@ -105,10 +105,11 @@ async def retire_node(request: RequestContext, node_id: str, body: RetireNode) -
     RouteSpec("node", "write_off", "teardown.write_off", answer=NodeView, errors=(Code.ILLEGAL_TRANSITION,)),
 )
 async def write_off_node(request: RequestContext, node_id: str, body: WriteOffNode) -> Answered:
-    """Give up a machine that is lost for ever, with all that it holds.
+    """Give up a machine that is lost for good, with everything on it.
 
-    The node is retired, its key counts no more, and its slots are never used again. What was on it ends without a
-    receipt, as written off, and says so to its tenants. When the machine comes back it joins anew, and is swept first.
+    The node is retired, its key is revoked, and its slots are never used again. Its allocations end without a receipt,
+    as written off, which their tenants can see. If the machine comes back it enrols as a new node, and its agent sweeps
+    it first.
     """
     stated = WriteOff(body.reason, body.may_be_left)
     return await commands.write_off(await _work(request, node_id), node_id, stated)
@@ -134,10 +135,9 @@ async def _detail(request: RequestContext, node_id: str) -> NodeDetail:
     RouteSpec("enrolment_token", "list", "node.enrol", answer=Page[EnrolmentTokenView]),
 )
 async def list_enrolment_tokens(request: RequestContext, query: PageQuery) -> Page[EnrolmentTokenView]:
-    """List the tokens by which machines join or joined, never their secrets."""
-    rows = await enrolment_tokens.page(
-        request.services.database, request.acting, start(query, "enrolment_token"), query.limit + 1
-    )
+    """List enrolment tokens, without their secrets."""
+    window = page_window(query, "enrolment_token")
+    rows = await enrolment_tokens.page(request.services.database, request.acting, window)
     return page(rows, query, "enrolment_token", partial(enrolment_token_view, request.caller.authority))
 
 
@@ -156,7 +156,7 @@ async def list_enrolment_tokens(request: RequestContext, query: PageQuery) -> Pa
     ),
 )
 async def create_enrolment_token(request: RequestContext, body: CreateEnrolmentToken) -> Answered:
-    """Make a token by which one machine may join within fifteen minutes; it is told once."""
+    """Create a token with which one machine may enrol within fifteen minutes; it is shown only once."""
     secret = new_enrolment_token()
     work = request.work(partial(enrolment_token_created, request.caller.authority, secret=secret))
     return await enrolment_commands.create_token(work, secret, body.region, body.labels)
@@ -169,14 +169,14 @@ async def create_enrolment_token(request: RequestContext, body: CreateEnrolmentT
     RouteSpec("enrolment_token", "revoke", "node.enrol", answer=EnrolmentTokenView, errors=(Code.CONFLICT,)),
 )
 async def revoke_enrolment_token(request: RequestContext, enrolment_token_id: str) -> Answered:
-    """Revoke a token that nobody joined with."""
+    """Revoke a token that was not used."""
     work = request.work(partial(enrolment_token_view, request.caller.authority))
     return await enrolment_commands.revoke_token(work, enrolment_token_id)
 
 
 @route_in(HERE, "GET", KEYS, RouteSpec("task_signing_key", "list", "platform_key.read", answer=Page[PlatformKeyView]))
 async def list_task_signing_keys(request: RequestContext) -> Page[PlatformKeyView]:
-    """List the keys that sign, or signed, tasks, the newest one last."""
+    """List the present and former task signing keys, the newest one last."""
     keys = await platform_keys.chain(request.services.database, TASK_SIGNING, acting=request.acting)
     return Page(items=[platform_key_view(key) for key in keys])
 
@@ -188,5 +188,5 @@ async def list_task_signing_keys(request: RequestContext) -> Page[PlatformKeyVie
     RouteSpec("task_signing_key", "rotate", "platform_key.rotate", 201, PlatformKeyView, errors=(Code.LIMIT_REACHED,)),
 )
 async def rotate_task_signing_key(request: RequestContext) -> Answered:
-    """Sign tasks with a new key from now on; nodes believe it by the signature of the last one."""
+    """Sign tasks with a new key from now on; nodes trust it because the last key signed it."""
     return await key_commands.rotate(request.work(platform_key_view))

@@ -1,8 +1,8 @@
-"""Endpoints of SKUs: a price list that everybody reads, and the platform's admins keep."""
+"""Endpoints of SKUs: a price list that every caller reads and the platform's admins maintain."""
 
 from functools import partial
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route
 from mooring.api.schemas.fleet.sku import CreateSku, SkuPriceView, SkuQuery, SkuView, UpdateSku, price_view, sku_view
@@ -16,14 +16,14 @@ from mooring.storage.fleet import sku as skus
 
 PATH = "/skus"
 ONE = PATH + "/{sku_id}"
-KEPT = "/platform/skus"
+ADMIN_PATH = "/platform/skus"
 
 
 @route("GET", PATH, Scope.SELF, RouteSpec("sku", "list", "self.read", answer=Page[SkuView]))
 async def list_skus(request: RequestContext, query: SkuQuery) -> Page[SkuView]:
-    """List what is offered, and what it costs."""
-    wanted = (query.status, query.region, query.shape)
-    rows = await skus.page(request.services.database, request.acting, wanted, start(query, "sku"), query.limit + 1)
+    """List the SKUs with their present prices."""
+    wanted = skus.SkuFilter(query.status, query.region, query.shape)
+    rows = await skus.page(request.services.database, request.acting, wanted, page_window(query, "sku"))
     return page(rows, query, "sku", partial(sku_view, request.caller.authority))
 
 
@@ -36,22 +36,22 @@ async def get_sku(request: RequestContext, sku_id: str) -> SkuView:
 
 @route("GET", ONE + "/prices", Scope.SELF, RouteSpec("sku_price", "list", "self.read", answer=Page[SkuPriceView]))
 async def list_sku_prices(request: RequestContext, sku_id: str, query: PageQuery) -> Page[SkuPriceView]:
-    """List what a SKU cost and costs, the newest price last."""
+    """List the price history of a SKU, the newest price last."""
     database = request.services.database
     require(await skus.find(database, request.acting, sku_id), "SKU")
-    rows = await skus.prices(database, request.acting, sku_id, start(query, "sku_price"), query.limit + 1)
+    rows = await skus.prices(database, request.acting, sku_id, page_window(query, "sku_price"))
     return page(rows, query, "sku_price", price_view)
 
 
 @route(
     "POST",
-    KEPT,
+    ADMIN_PATH,
     Scope.PLATFORM,
     RouteSpec("sku", "create", "sku.update", 201, SkuView, errors=(Code.NAME_TAKEN, Code.LIMIT_REACHED)),
 )
 async def create_sku(request: RequestContext, body: CreateSku) -> Answered:
     """Offer a kind of capacity at a price."""
-    wish = SkuSpec(
+    spec = SkuSpec(
         body.slug,
         body.display_name,
         body.shape,
@@ -60,19 +60,19 @@ async def create_sku(request: RequestContext, body: CreateSku) -> Answered:
         tuple(body.allowed_gpu_counts),
         SkuPriceSpec(body.price_minor_per_gpu_hour, body.currency),
     )
-    return await commands.create(request.work(partial(sku_view, request.caller.authority)), wish)
+    return await commands.create(request.work(partial(sku_view, request.caller.authority)), spec)
 
 
 @route(
     "PATCH",
-    KEPT + "/{sku_id}",
+    ADMIN_PATH + "/{sku_id}",
     Scope.PLATFORM,
     RouteSpec("sku", "update", "sku.update", answer=SkuView, errors=(Code.REVISION_CONFLICT,)),
 )
 async def update_sku(request: RequestContext, sku_id: str, body: UpdateSku) -> Answered:
-    """Change a SKU, withdraw it, or offer it again; another price is a further line of its history.
+    """Change a SKU, withdraw it, or offer it again; a new price adds a line to its history.
 
-    What was promised to an allocation before stays what it was.
+    Existing allocations keep their price.
     """
     change = SkuChange(
         body.display_name,

@@ -4,7 +4,7 @@ import time
 from functools import cache
 from typing import Any
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext, encode_json
 from mooring.api.response import Response
 from mooring.api.route import PUBLIC_ACTION, RouteSpec, route, route_in
@@ -48,12 +48,12 @@ CHUNKS_MAX = 16
 CHAIN_BEFORE = 100
 CHAIN_AFTER = 100
 CLAIMED_SILENTLY = frozenset({"claimed"})
-"""Claims are made by the hundred and leave no event."""
+"""A claim leaves no event, because there are too many of them."""
 
 
 @route("GET", "/schemas/tasks", Scope.PUBLIC, RouteSpec("reference", "tasks", PUBLIC_ACTION, answer=dict[str, Any]))
 async def get_task_schemas(request: RequestContext) -> Response:
-    """What a node can be asked to do: the JSON Schemas of every task family's arguments and result."""
+    """Read what nodes can do: the JSON Schemas of every task family's arguments and result."""
     return Response(200, _published())
 
 
@@ -66,9 +66,10 @@ def _published() -> bytes:
 async def list_tasks(request: RequestContext, query: TaskQuery) -> Page[TaskView]:
     """List the project's tasks, newest first."""
     pages = PageQuery(cursor=query.cursor, limit=query.limit)
-    wanted = (None if query.status is None else query.status.value, query.allocation_id, query.instance_id)
-    place = (start(pages, "task", LAST_ID), query.limit + 1)
-    rows = await tasks.page(request.services.database, request.acting, _project(request), place, wanted)
+    status = None if query.status is None else query.status.value
+    wanted = tasks.TaskFilter(status, query.allocation_id, query.instance_id)
+    window = page_window(pages, "task", LAST_ID)
+    rows = await tasks.page(request.services.database, request.acting, _project(request), wanted, window)
     return page(rows, pages, "task", lambda row: task_view(request.caller.authority, row))
 
 
@@ -84,7 +85,7 @@ async def get_task(request: RequestContext, task_id: str, query: WaitQuery) -> T
 
 @route_in(HERE, "GET", ONE + "/log", RouteSpec("task", "log", "task.read", answer=LogView))
 async def get_task_log(request: RequestContext, task_id: str, query: LogQuery) -> LogView:
-    """Read a task's output from an offset; with `wait` it is followed: the answer comes as soon as there is more."""
+    """Read a task's output from an offset; with `wait` the answer comes as soon as there is more."""
     deadline = time.monotonic() + min(query.wait, request.services.settings.wait_seconds_max)
     while True:
         task = await _task(request, task_id)
@@ -103,9 +104,9 @@ async def get_task_log(request: RequestContext, task_id: str, query: LogQuery) -
     RouteSpec("task", "cancel", "task.cancel", answer=TaskView, errors=(Code.ILLEGAL_TRANSITION,)),
 )
 async def cancel_task(request: RequestContext, task_id: str) -> Answered:
-    """End a task early: at once where nobody has begun it, else its agent is asked.
+    """Cancel a task: at once if no agent has claimed it, otherwise its agent is asked to stop.
 
-    What the platform does for an allocation itself is not cancelled: release the allocation instead.
+    The platform's own tasks of an allocation cannot be cancelled: release the allocation instead.
     """
     work: Work[Task] = request.work(lambda task: task_view(request.caller.authority, task))
     return await commands.cancel(work, _project(request), task_id)
@@ -115,8 +116,10 @@ async def cancel_task(request: RequestContext, task_id: str) -> Answered:
 async def list_receipts(request: RequestContext, query: ReceiptQuery) -> Page[ReceiptView]:
     """List the receipts of the project's teardowns, newest first."""
     pages = PageQuery(cursor=query.cursor, limit=query.limit)
-    place = (start(pages, "receipt", LAST_ID), query.limit + 1)
-    rows = await receipts.page(request.services.database, request.acting, _project(request), place, query.allocation_id)
+    window = page_window(pages, "receipt", LAST_ID)
+    rows = await receipts.page(
+        request.services.database, request.acting, _project(request), window, query.allocation_id
+    )
     return page(rows, pages, "receipt", receipt_view)
 
 
@@ -129,16 +132,16 @@ async def get_receipt(request: RequestContext, receipt_id: str) -> ReceiptView:
 
 @route_in(HERE, "GET", RECEIPT + "/export", RouteSpec("receipt", "export", "receipt.read", answer=ReceiptBundle))
 async def export_receipt(request: RequestContext, receipt_id: str) -> ReceiptBundle:
-    """Export a receipt with its node's public key and chain, to be verified offline.
+    """Export a receipt with its node's public key and chain, for offline verification.
 
-    Other receipts of this project in the same part of the chain come with it; of everybody else's only the hash.
+    It includes the project's other receipts in the same part of the chain, and only the hashes of everybody else's.
     """
     database, project_id = request.services.database, _project(request)
     receipt = require(await receipts.find(database, request.acting, project_id, receipt_id), "receipt")
     node = require(await nodes.find(database, receipt.node_id), "node")
-    part = (max(1, receipt.sequence - CHAIN_BEFORE), receipt.sequence + CHAIN_AFTER)
-    own = await receipts.own_in_chain(database, request.acting, receipt.node_id, part, project_id)
-    return receipt_bundle(receipt, node, own, await receipts.chain(database, receipt.node_id, *part))
+    first, last = max(1, receipt.sequence - CHAIN_BEFORE), receipt.sequence + CHAIN_AFTER
+    own = await receipts.own_in_chain(database, request.acting, receipt.node_id, project_id, first=first, last=last)
+    return receipt_bundle(receipt, node, own, await receipts.chain(database, receipt.node_id, first, last))
 
 
 @route_in(
@@ -148,12 +151,12 @@ async def export_receipt(request: RequestContext, receipt_id: str) -> ReceiptBun
     RouteSpec("node", "tasks", "node.read", answer=Page[NodeTaskView]),
 )
 async def list_node_tasks(request: RequestContext, node_id: str, query: NodeTaskQuery) -> Page[NodeTaskView]:
-    """List the tasks of a node, newest first: that they are there and how they stand, not what is in them."""
+    """List the tasks of a node, newest first, without their content."""
     require(await nodes.find(request.services.database, node_id), "node")
     pages = PageQuery(cursor=query.cursor, limit=query.limit)
-    place = (start(pages, "node_task", LAST_ID), query.limit + 1)
+    window = page_window(pages, "node_task", LAST_ID)
     status = None if query.status is None else query.status.value
-    rows = await tasks.page_of_node(request.services.database, node_id, place, status)
+    rows = await tasks.page_of_node(request.services.database, node_id, window, status)
     return page(rows, pages, "node_task", node_task_view)
 
 
@@ -166,7 +169,7 @@ async def _task(request: RequestContext, task_id: str) -> Task:
 
 
 async def _part(request: RequestContext, task: Task, query: LogQuery) -> bytes:
-    """The bytes from the offset on that are there, up to the limit."""
+    """The stored bytes from the offset on, up to the limit."""
     if query.offset >= task.log_bytes:
         return b""
     part = b""

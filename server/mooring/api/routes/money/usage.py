@@ -1,12 +1,12 @@
-"""Endpoints of usage: what adapters report, and what projects read of it."""
+"""Endpoints of usage: adapters report it, and projects read it."""
 
 from decimal import Decimal
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route, route_in
 from mooring.api.routes.runtime.adapter import ONE as OF_CLAIMED
-from mooring.api.routes.runtime.adapter import under
+from mooring.api.routes.runtime.adapter import claim_ref
 from mooring.api.routes.runtime.attachment import ONE as OF_ATTACHMENT
 from mooring.api.routes.runtime.attachment import attached_at
 from mooring.api.routes.runtime.instance import ONE as OF_INSTANCE
@@ -27,12 +27,12 @@ from mooring.storage.runtime import instance as instances
     PLACES, "GET", OF_INSTANCE + "/usage", RouteSpec("usage_record", "list", "usage.read", answer=Page[UsageRecordView])
 )
 async def list_usage_records(request: RequestContext, instance_id: str, query: PageQuery) -> Page[UsageRecordView]:
-    """List what the app reported that it used."""
-    row = require(
-        await instances.find(request.services.database, request.acting, *at(request, instance_id).place), "instance"
-    )
-    window = (start(query, "usage_record"), query.limit + 1)
-    rows = await usages.page(request.services.database, request.acting, (row.project_id, row.id), window)
+    """List the usage that the app reported."""
+    ref = at(request, instance_id)
+    found = await instances.find(request.services.database, request.acting, ref.project_id, ref.instance_id)
+    row = require(found, "instance")
+    window = page_window(query, "usage_record")
+    rows = await usages.page(request.services.database, request.acting, row.project_id, row.id, window)
     return page(rows, query, "usage_record", usage_view)
 
 
@@ -43,9 +43,9 @@ async def list_usage_records(request: RequestContext, instance_id: str, query: P
     RouteSpec("attachment_usage", "list", "usage.read", answer=Page[UsageRecordView]),
 )
 async def list_attachment_usage(request: RequestContext, attachment_id: str, query: PageQuery) -> Page[UsageRecordView]:
-    """List what the project used of the instance, as its app reported it."""
+    """List the project's usage of the instance, as its app reported it."""
     row = await attachment_commands.find(request.services, request.acting, attached_at(request, attachment_id))
-    window = (start(query, "usage_record"), query.limit + 1)
+    window = page_window(query, "usage_record")
     rows = await usages.page_of_attachment(request.services.database, request.acting, row, window)
     return page(rows, query, "usage_record", usage_view)
 
@@ -58,8 +58,8 @@ async def list_attachment_usage(request: RequestContext, attachment_id: str, que
 )
 async def report_usage(request: RequestContext, instance_id: str, body: ReportUsage) -> Answered:
     """Report usage in units of the manifest; each record is stored once under its id, all of them or none."""
-    claimed = under(request, instance_id, body.fence)
-    told = [
+    claimed = claim_ref(request, instance_id, body.fence)
+    reported = [
         UsageReport(
             each.record_id,
             each.unit,
@@ -71,4 +71,4 @@ async def report_usage(request: RequestContext, instance_id: str, body: ReportUs
         for each in body.records
     ]
     work: Work[tuple[int, int]] = request.work(lambda counts: StoredUsage(stored=counts[0], repeated=counts[1]))
-    return await commands.report_usage(work, claimed, told)
+    return await commands.report_usage(work, claimed, reported)

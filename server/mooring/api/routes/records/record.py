@@ -1,9 +1,9 @@
-"""Endpoints of events and the audit trail, in each kind of place."""
+"""Endpoints of events and the audit trail, for the platform, tenants and projects."""
 
 from collections.abc import AsyncGenerator
 
 from mooring.api import stream
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.response import StreamingResponse
 from mooring.api.route import RouteSpec, route_in
@@ -34,18 +34,18 @@ LAST_ID = "~"  # sorts after every id
     RouteSpec("event", "list", "event.read", answer=EventPage, errors=(Code.CURSOR_EXPIRED,)),
 )
 async def list_events(request: RequestContext, query: EventQuery) -> EventPage:
-    """Read events in order, from the oldest that is kept or from a cursor on; `wait` holds on for the first."""
+    """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first."""
     await _require_project(request)
     hub = request.services.hub
     wanted = stream.selection(request, query.correlation_id, query.app_instance_id)
-    place = await stream.place_of(request, query.cursor) if query.cursor else await stream.first_place(request)
-    rows, place = await hub.read(wanted, place, query.limit)
+    position = await stream.position_of(request, query.cursor) if query.cursor else await stream.first_position(request)
+    rows, position = await hub.read(wanted, position, query.limit)
     if not rows and query.wait:
-        rows, place = await stream.wait_for_first(request, wanted, place, query)
+        rows, position = await stream.wait_for_first(request, wanted, position, query)
     if query.wait:
         await stream.require_still_allowed(request)
     withhold = request.place.scope is Scope.PLATFORM
-    return EventPage(items=[event_view(row, withhold=withhold) for row in rows], next_cursor=place.cursor())
+    return EventPage(items=[event_view(row, withhold=withhold) for row in rows], next_cursor=position.cursor())
 
 
 @route_in(
@@ -64,7 +64,7 @@ async def list_events(request: RequestContext, query: EventQuery) -> EventPage:
 async def stream_events(request: RequestContext, query: StreamQuery) -> StreamingResponse:
     """Follow events as they happen (server-sent events).
 
-    Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that event and misses none.
+    Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that event without gaps.
     """
     pieces = await _followed(request, query)
     return StreamingResponse(stream.server_sent(pieces), "text/event-stream")
@@ -96,8 +96,8 @@ async def _followed(request: RequestContext, query: StreamQuery) -> AsyncGenerat
     stream.require_room(request)
     wanted = stream.selection(request, query.correlation_id, query.app_instance_id)
     cursor = request.headers.get("last-event-id") or query.cursor
-    place = await stream.place_of(request, cursor) if cursor else request.services.hub.head
-    return stream.pieces(request, stream.EventSource(request, wanted), place)
+    position = await stream.position_of(request, cursor) if cursor else request.services.hub.head
+    return stream.pieces(request, stream.EventSource(request, wanted), position)
 
 
 @route_in(PLACES, "GET", "/audit", RouteSpec("audit", "list", "audit.read", answer=Page[AuditView]))
@@ -106,12 +106,12 @@ async def list_audit(request: RequestContext, query: AuditQuery) -> Page[AuditVi
     await _require_project(request)
     wanted = audits.AuditFilter(query.correlation_id, query.actor_id, query.action, query.outcome)
     pages = PageQuery(cursor=query.cursor, limit=query.limit)
-    where = (start(pages, "audit", LAST_ID), query.limit + 1)
-    rows = await audits.page(request.services.database, request.acting, request.place.project_id, wanted, where)
+    window = page_window(pages, "audit", LAST_ID)
+    rows = await audits.page(request.services.database, request.acting, request.place.project_id, wanted, window)
     return page(rows, pages, "audit", audit_view)
 
 
 async def _require_project(request: RequestContext) -> None:
-    """A tenant's admin may name any id: what is no project of the tenant's is not found."""
+    """A tenant's admin may pass any id; one that is not a project of the tenant is not found."""
     if request.place.project_id is not None:
         require(await projects.find(request.services.database, request.acting, request.place.project_id), "project")

@@ -1,4 +1,4 @@
-"""Endpoints of the timeline: what happened around an instance, or under a correlation id, in one order."""
+"""Endpoints of the timeline of an instance or of a correlation id."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -34,11 +34,11 @@ PLACE = (Scope.PROJECT,)
     RouteSpec("timeline", "list", "event.read", answer=TimelinePage, errors=(Code.CURSOR_EXPIRED,)),
 )
 async def list_timeline(request: RequestContext, query: TimelineQuery) -> TimelinePage:
-    """Read what happened under a correlation id, or around an instance: events and audit rows in one order.
+    """Read the timeline of a correlation id or an instance: events and audit rows in one order.
 
-    Audit rows are shown to whoever may read the audit trail. `wait` holds on for the first entry.
+    Callers who may read the audit trail also get audit rows. `wait` waits for the first entry.
     """
-    wanted = await _story(request, query)
+    wanted = await _selection(request, query)
     return await _page(request, wanted, query)
 
 
@@ -58,8 +58,8 @@ async def list_timeline(request: RequestContext, query: TimelineQuery) -> Timeli
 async def stream_timeline(request: RequestContext, query: TimelineStreamQuery) -> StreamingResponse:
     """Follow a timeline as it is written (server-sent events).
 
-    Without a cursor the stream begins now. `Last-Event-ID`, or `cursor`, goes on after that entry and misses none. The
-    same is there as a WebSocket, at `/timeline/ws`.
+    Without a cursor the stream starts now. With `Last-Event-ID` or `cursor` it continues after that entry without gaps.
+    The same is available as a WebSocket at `/timeline/ws`.
     """
     return StreamingResponse(stream.server_sent(await _followed(request, query)), "text/event-stream")
 
@@ -100,45 +100,49 @@ async def connect_timeline(request: RequestContext, query: TimelineStreamQuery) 
 async def list_instance_timeline(
     request: RequestContext, instance_id: str, query: InstanceTimelineQuery
 ) -> TimelinePage:
-    """Read what happened around an instance: its members, operations, tasks and the capacity it asked for."""
+    """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested."""
     project_id = request.place.project_id or ""
     require(await instances.find(request.services.database, request.acting, project_id, instance_id), "instance")
-    wanted = timelines.story(request, (instance_id, query.correlation_id), audit=query.audit)
+    wanted = timelines.timeline_selection(
+        request, app_instance_id=instance_id, correlation_id=query.correlation_id, audit=query.audit
+    )
     return await _page(request, wanted, query)
 
 
 async def _followed(request: RequestContext, query: TimelineStreamQuery) -> AsyncGenerator[stream.StreamChunk, None]:
-    wanted = await _story(request, query)
+    wanted = await _selection(request, query)
     stream.require_room(request)
     cursor = request.headers.get("last-event-id") or query.cursor
-    place = await stream.place_of(request, cursor) if cursor else request.services.hub.head
-    return stream.pieces(request, timelines.TimelineSource(request, wanted), place)
+    position = await stream.position_of(request, cursor) if cursor else request.services.hub.head
+    return stream.pieces(request, timelines.TimelineSource(request, wanted), position)
 
 
-async def _story(request: RequestContext, query: TimelineQuery | TimelineStreamQuery) -> TimelineSelection:
+async def _selection(request: RequestContext, query: TimelineQuery | TimelineStreamQuery) -> TimelineSelection:
     project_id = request.place.project_id or ""
     require(await projects.find(request.services.database, request.acting, project_id), "project")
     if query.correlation_id is None and query.app_instance_id is None:
-        raise invalid("correlation_id", "a correlation id or an instance: a project's own story is its events")
+        raise invalid("correlation_id", "a correlation id or an instance; for the whole project read its events")
     if query.app_instance_id is not None:
         instance = await instances.find(request.services.database, request.acting, project_id, query.app_instance_id)
         require(instance, "instance")
-    return timelines.story(request, (query.app_instance_id, query.correlation_id), audit=query.audit)
+    return timelines.timeline_selection(
+        request, app_instance_id=query.app_instance_id, correlation_id=query.correlation_id, audit=query.audit
+    )
 
 
 async def _page(
     request: RequestContext, wanted: TimelineSelection, query: TimelineQuery | InstanceTimelineQuery
 ) -> TimelinePage:
-    """A page; while there is nothing on it, the caller may wait."""
-    place = await stream.place_of(request, query.cursor) if query.cursor else await stream.first_place(request)
+    """Read a page; with `wait`, wait until it has an entry."""
+    position = await stream.position_of(request, query.cursor) if query.cursor else await stream.first_position(request)
     deadline = time.monotonic() + min(query.wait, request.services.settings.wait_seconds_max)
-    rows, place = await timelines.read(request, wanted, place, query.limit)
+    rows, position = await timelines.read(request, wanted, position, query.limit)
     while not rows and not request.services.hub.closed:
         left = deadline - time.monotonic()
         if left <= 0:
             break
-        await request.services.hub.wait(place, min(left, timelines.LOOK_SECONDS))
-        rows, place = await timelines.read(request, wanted, place, query.limit)
+        await request.services.hub.wait(position, min(left, timelines.POLL_SECONDS))
+        rows, position = await timelines.read(request, wanted, position, query.limit)
     if query.wait:
         await stream.require_still_allowed(request)
-    return TimelinePage(items=[entry_view(row) for row in rows], next_cursor=place.cursor())
+    return TimelinePage(items=[entry_view(row) for row in rows], next_cursor=position.cursor())

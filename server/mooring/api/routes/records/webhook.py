@@ -1,6 +1,6 @@
-"""Endpoints of webhooks and of their deliveries, the outbox, in each kind of place."""
+"""Endpoints of webhooks and their deliveries, for the platform, tenants and projects."""
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.records.webhook import (
@@ -37,21 +37,19 @@ OUTBOX = "/deliveries"
 LAST_ID = "~"  # sorts after every id
 
 
-def _showing(request: RequestContext) -> Work[Webhook]:
+def _work(request: RequestContext) -> Work[Webhook]:
     return request.work(lambda webhook: webhook_view(request.caller.authority, webhook))
 
 
-def _telling(request: RequestContext) -> Work[WebhookWithKey]:
+def _work_with_key(request: RequestContext) -> Work[WebhookWithKey]:
     return request.work(lambda made: webhook_keyed(request.caller.authority, made.webhook, made.key))
 
 
 @route_in(PLACES, "GET", PATH, RouteSpec("webhook", "list", "webhook.read", answer=Page[WebhookView]))
 async def list_webhooks(request: RequestContext, query: PageQuery) -> Page[WebhookView]:
-    """List the webhooks of exactly this place."""
-    after = start(query, "webhook")
-    rows = await webhooks.page(
-        request.services.database, request.acting, request.place.project_id, after, query.limit + 1
-    )
+    """List the webhooks of exactly this scope."""
+    window = page_window(query, "webhook")
+    rows = await webhooks.page(request.services.database, request.acting, request.place.project_id, window)
     return page(rows, query, "webhook", lambda row: webhook_view(request.caller.authority, row))
 
 
@@ -70,13 +68,13 @@ async def list_webhooks(request: RequestContext, query: PageQuery) -> Page[Webho
     ),
 )
 async def create_webhook(request: RequestContext, body: CreateWebhook) -> Answered:
-    """Send the events of this place to an address.
+    """Send the events of this scope to a URL.
 
-    The answer holds the signing key (`whsec_…`, as Standard Webhooks has it). It is told once; a repeat with the same
-    Idempotency-Key tells it again.
+    The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat
+    with the same Idempotency-Key shows it again.
     """
-    wish = WebhookSpec(body.url, tuple(body.event_types), body.description)
-    return await commands.create(_telling(request), request.place, wish)
+    spec = WebhookSpec(body.url, tuple(body.event_types), body.description)
+    return await commands.create(_work_with_key(request), request.place, spec)
 
 
 @route_in(PLACES, "GET", ONE, RouteSpec("webhook", "get", "webhook.read", answer=WebhookView))
@@ -103,13 +101,13 @@ async def get_webhook(request: RequestContext, webhook_id: str, query: WaitQuery
     ),
 )
 async def update_webhook(request: RequestContext, webhook_id: str, body: UpdateWebhook) -> Answered:
-    """Change a webhook's address, list or description, pause it, or resume it.
+    """Change a webhook's URL, event types or description, pause it, or resume it.
 
-    While it is paused nothing is sent, and events that happen meanwhile are not kept for it.
+    While it is paused nothing is sent, and events from that time are never delivered to it.
     """
     types = None if body.event_types is None else tuple(body.event_types)
-    wish = WebhookSpec(body.url, types, body.description, body.enabled)
-    return await commands.update(_showing(request), request.place, webhook_id, wish, body.revision)
+    spec = WebhookSpec(body.url, types, body.description, body.enabled)
+    return await commands.update(_work(request), request.place, webhook_id, spec, body.revision)
 
 
 @route_in(
@@ -119,32 +117,32 @@ async def update_webhook(request: RequestContext, webhook_id: str, body: UpdateW
     RouteSpec("webhook", "rotate_key", "webhook.update", answer=WebhookKeyed, one_time_secret=True),
 )
 async def rotate_webhook_key(request: RequestContext, webhook_id: str) -> Answered:
-    """Give a webhook a new signing key, which is told once.
+    """Give a webhook a new signing key, which is shown only once.
 
     For 24 hours messages are signed with the old key as well, so that the receiver can switch over.
     """
-    return await commands.rotate(_telling(request), request.place, webhook_id)
+    return await commands.rotate(_work_with_key(request), request.place, webhook_id)
 
 
 @route_in(PLACES, "POST", ONE + "/test", RouteSpec("webhook", "test", "webhook.update", answer=WebhookTested))
 async def test_webhook(request: RequestContext, webhook_id: str) -> Answered:
-    """Send a signed `ping` to the receiver, once and now, and tell how it went."""
+    """Send a signed `ping` to the receiver now, once, and return the outcome."""
     return await commands.ping(request.work(webhook_tested), request.place, webhook_id)
 
 
 @route_in(PLACES, "DELETE", ONE, RouteSpec("webhook", "delete", "webhook.delete", 204))
 async def delete_webhook(request: RequestContext, webhook_id: str) -> Answered:
-    """Delete a webhook; what it had not delivered is dropped."""
+    """Delete a webhook and its undelivered messages."""
     return await commands.delete(request.work(lambda _: None), request.place, webhook_id)
 
 
 @route_in(PLACES, "GET", OUTBOX, RouteSpec("delivery", "list", "outbox.read", answer=Page[DeliveryView]))
 async def list_deliveries(request: RequestContext, query: DeliveryQuery) -> Page[DeliveryView]:
-    """List the deliveries of exactly this place's webhooks, newest first."""
+    """List the deliveries of this scope's webhooks, newest first."""
     pages = PageQuery(cursor=query.cursor, limit=query.limit)
-    wanted = (None if query.status is None else query.status.value, query.webhook_id)
-    where = (start(pages, "delivery", LAST_ID), query.limit + 1)
-    rows = await deliveries.page(request.services.database, request.acting, request.place.project_id, wanted, where)
+    wanted = deliveries.DeliveryFilter(None if query.status is None else query.status.value, query.webhook_id)
+    window = page_window(pages, "delivery", LAST_ID)
+    rows = await deliveries.page(request.services.database, request.acting, request.place.project_id, wanted, window)
     return page(rows, pages, "delivery", lambda row: delivery_view(request.caller.authority, row))
 
 
@@ -163,7 +161,7 @@ async def get_delivery(request: RequestContext, delivery_id: str) -> DeliveryVie
     RouteSpec("delivery", "replay", "outbox.replay", answer=DeliveryView, errors=(Code.ILLEGAL_TRANSITION,)),
 )
 async def replay_delivery(request: RequestContext, delivery_id: str) -> Answered:
-    """Send a delivery again now, under the same id and with all attempts before it."""
+    """Send a delivery again now, under the same id and with the full number of attempts."""
     _require_id(delivery_id)
     work: Work[Delivery] = request.work(lambda delivery: delivery_view(request.caller.authority, delivery))
     return await delivery_commands.replay_one(work, request.place, delivery_id)
@@ -173,10 +171,10 @@ async def replay_delivery(request: RequestContext, delivery_id: str) -> Answered
     PLACES, "POST", OUTBOX + "/replay-dead", RouteSpec("delivery", "replay_dead", "outbox.replay", answer=ReplayedView)
 )
 async def replay_dead_deliveries(request: RequestContext) -> Answered:
-    """Send the oldest dead letters of this place again; `more` says whether to ask once more."""
+    """Send the oldest dead letters of this scope again; `more` says whether to repeat the request."""
     return await delivery_commands.replay_all_dead(request.work(replayed_view), request.place)
 
 
 def _require_id(delivery_id: str) -> None:
-    """An id that no delivery can have is answered like one that none has."""
+    """An id of the wrong form is answered like an unknown one."""
     require(delivery_id if is_delivery_id(delivery_id) else None, "delivery")

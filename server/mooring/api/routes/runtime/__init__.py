@@ -1,1 +1,1 @@
-"""Endpoints of the runtime wing: what is running."""
+"""Endpoints about what is running: instances, members, operations, adapters, attachments and visits."""

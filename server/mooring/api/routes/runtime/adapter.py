@@ -1,7 +1,7 @@
-"""Endpoints of adapters: claims, what is reported under them, and what is asked for the nodes of one's own members.
+"""Endpoints of adapters: claims, reports under them, and tasks for the nodes of their members.
 
-They act in the one project of the service account that calls, and take no Idempotency-Key: a fence, or a name, makes
-each of them safe to repeat.
+They act in the one project of the calling service account, and take no Idempotency-Key: a fence or a name makes each of
+them safe to repeat.
 """
 
 from mooring.api.request_context import RequestContext
@@ -64,7 +64,7 @@ TRUST = (
     Code.SIGNATURE_MISSING, Code.SIGNATURE_INVALID, Code.SIGNATURE_KEY_UNKNOWN, Code.SIGNATURE_REPLAYED,
     Code.SOURCE_DENIED, Code.DIGEST_MISMATCH, Code.ARTIFACT_NOT_FOUND_AT_SOURCE, Code.NOT_SUPPORTED,
 )  # fmt: skip
-"""Why a digest is not handed to a node."""
+"""Why a digest is not given to a node."""
 
 
 @route(
@@ -74,10 +74,10 @@ TRUST = (
     RouteSpec("runtime", "accounts", PUBLIC_ACTION, answer=AdapterAccounts, errors=(Code.ASSERTION_REFUSED,)),
 )
 async def find_runtime_accounts(request: RequestContext, body: FindAccounts) -> AdapterAccounts:
-    """Find the service accounts that a key opens: how an adapter of many projects learns of its accounts.
+    """Find the service accounts that a key opens, so that an adapter of many projects learns its accounts.
 
     The assertion is a JWT as for a token, with `iss` and `sub` both `key:<the public key in base64url>`, any `kid`, and
-    `aud` this endpoint's address. It is signed with that key.
+    `aud` the URL of this endpoint. It is signed with that key.
     """
     who = f"address {request.origin.remote_address}"
     if request.tools.failures.left(who) < 1:
@@ -109,14 +109,14 @@ async def find_runtime_accounts(request: RequestContext, body: FindAccounts) -> 
     "POST", "/runtime/claims", Scope.RUNTIME, RouteSpec("runtime", "claim", "runtime.claim", answer=ClaimedInstances)
 )
 async def claim_instances(request: RequestContext, body: ClaimInstances) -> ClaimedInstances:
-    """Wait for instances: heartbeat of all that is held, claim of what is offered, and news, in one request.
+    """Wait for instances: one request renews all held claims, claims what is offered, and returns changes.
 
-    An instance is offered when it has an open operation that is the adapter's turn, or when it runs and nobody watches
-    it. The answer comes early with a claim, a change or a loss. Without `after` every held instance counts as changed.
+    An instance is offered when it has an open operation in the adapter's phase, or when it runs and nobody watches it.
+    The response comes early with a claim, a change or a loss. Without `after` every held instance counts as changed.
     """
     settings = request.services.settings
     poll = ClaimPoll(
-        asking=_asking(request, body.holder),
+        requester=_requester(request, body.holder),
         held=held_of(body.held),
         free=body.free,
         wait_seconds=min(body.wait_seconds, settings.wait_seconds_max),
@@ -132,20 +132,21 @@ async def claim_instances(request: RequestContext, body: ClaimInstances) -> Clai
     RouteSpec("runtime", "release", "runtime.claim", answer=ReleasedInstances),
 )
 async def release_instances(request: RequestContext, body: ReleaseInstances) -> ReleasedInstances:
-    """Give claims back at a clean end, so that another holder need not wait for the leases to run out."""
-    released = await request.tools.claims.release(_asking(request, body.holder), held_of(body.held))
+    """Release claims at a clean shutdown, so that another holder need not wait for the leases to expire."""
+    released = await request.tools.claims.release(_requester(request, body.holder), held_of(body.held))
     return ReleasedInstances(released=released)
 
 
 @route("GET", ONE, Scope.RUNTIME, RouteSpec("runtime", "get", "runtime.claim", answer=RuntimeWhole, errors=FENCED))
 async def get_runtime_instance(request: RequestContext, instance_id: str, query: FenceQuery) -> RuntimeWhole:
-    """Read a held instance with all that its adapter goes on from: manifest, members, open operations, their tasks.
+    """Read a held instance with everything that its adapter needs to continue: manifest, members, open operations,
+    their tasks.
 
-    All but what is told of nodes is as it was at one moment: an operation is never shown without what was written with
-    it.
+    All of it except the nodes is read at one moment, so an operation never appears without what was written together
+    with it.
     """
-    claimed = under(request, instance_id, query.fence)
-    return runtime_whole(await commands.whole(request.services, request.acting, claimed))
+    ref = claim_ref(request, instance_id, query.fence)
+    return runtime_whole(await commands.load_for_adapter(request.services, request.acting, ref))
 
 
 @route(
@@ -157,11 +158,11 @@ async def get_runtime_instance(request: RequestContext, instance_id: str, query:
 async def report_instance(request: RequestContext, instance_id: str, body: MakeReport) -> Answered:
     """Report what was observed: steps of an operation, members, endpoints, health; all of it or nothing.
 
-    What is so already is accepted and writes nothing.
+    What is already stored is accepted and writes nothing.
     """
-    claimed = under(request, instance_id, body.fence)
+    ref = claim_ref(request, instance_id, body.fence)
     work: Work[Instance] = request.work(lambda instance: Reported(etag=instance_etag(instance)))
-    return await commands.report(work, claimed, body.operation_id, report_of(body))
+    return await commands.report(work, ref, body.operation_id, report_of(body))
 
 
 @route(
@@ -173,13 +174,13 @@ async def report_instance(request: RequestContext, instance_id: str, body: MakeR
 async def finish_runtime_operation(
     request: RequestContext, instance_id: str, operation_id: str, body: FinishOperation
 ) -> Answered:
-    """End an operation with evidence, or with a failure that has a code and the last lines.
+    """End an operation with evidence, or with a failure that has a code and the last log lines.
 
-    A launch succeeds when every component has the members that it needs, a drain when they were observed quiet. What
-    tears down goes over to the platform, which closes and verifies. The same end once more is accepted.
+    A launch succeeds when every component has its minimum of members, a drain when the members were observed idle. A
+    teardown passes to the platform, which completes and verifies it. Repeating the same end is accepted.
     """
-    claimed = under(request, instance_id, body.fence)
-    return await commands.finish(request.work(finished_operation), claimed, operation_id, ending_of(body))
+    ref = claim_ref(request, instance_id, body.fence)
+    return await commands.finish(request.work(finished_operation), ref, operation_id, ending_of(body))
 
 
 @route(
@@ -195,13 +196,13 @@ async def finish_runtime_operation(
     ),
 )
 async def make_member_task(request: RequestContext, instance_id: str, body: MakeMemberTask) -> Answered:
-    """Have something done on the node of a member; the task is named by operation and step, and made once.
+    """Create a task on the node of a member; operation and step name it, and it is created only once.
 
-    An image is named by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; registry, repository and the secret that
-    opens it are filled in. Every digest is judged again at each making.
+    Name an image by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; the platform fills in registry, repository
+    and credentials. Every digest is evaluated again each time.
     """
-    claimed = under(request, instance_id, body.fence)
-    return await member_task.make(request.work(runtime_task), claimed, body.operation_id, task_request_of(body))
+    ref = claim_ref(request, instance_id, body.fence)
+    return await member_task.make(request.work(runtime_task), ref, body.operation_id, task_request_of(body))
 
 
 @route(
@@ -211,14 +212,14 @@ async def make_member_task(request: RequestContext, instance_id: str, body: Make
     RouteSpec("runtime", "make_tasks", "task.create", answer=MadeTasks, errors=FENCED),
 )
 async def make_member_tasks(request: RequestContext, instance_id: str, body: MakeMemberTasks) -> Answered:
-    """Have several things done at once, each as `make_member_task` would; one that is refused keeps no other back.
+    """Create several tasks at once, each as `make_member_task` would; a refused one does not affect the others.
 
-    The answer has the outcome of each: its task, or the code and detail of its refusal. A node does those of one member
-    in the order in which they stand.
+    The response has the outcome of each: its task, or the code and detail of its refusal. A node runs the tasks of one
+    member in their order.
     """
-    claimed = under(request, instance_id, body.fence)
-    wishes = [task_request_of(each) for each in body.tasks]
-    return await make_many(request.work(made_tasks), claimed, body.operation_id, wishes)
+    ref = claim_ref(request, instance_id, body.fence)
+    requests = [task_request_of(each) for each in body.tasks]
+    return await make_many(request.work(made_tasks), ref, body.operation_id, requests)
 
 
 @route(
@@ -231,11 +232,13 @@ async def get_member_task(
     request: RequestContext, instance_id: str, task_id: str, query: MemberTaskQuery
 ) -> RuntimeTask:
     """Read a task of a held instance; `?until=succeeded,failed,cancelled,expired` waits for its end."""
-    claimed = under(request, instance_id, query.fence)
+    ref = claim_ref(request, instance_id, query.fence)
 
     async def read() -> RuntimeTask:
-        await commands.held(request.services.database, request.acting, claimed)
-        row = await claims.find_task(request.services.database, request.acting, *claimed.place, task_id)
+        await commands.require_claim(request.services.database, request.acting, ref)
+        row = await claims.find_task(
+            request.services.database, request.acting, ref.project_id, ref.instance_id, task_id
+        )
         return runtime_task(require(row, "task"))
 
     waiting = WaitQuery(wait=query.wait, until=query.until, changed_from=query.changed_from)
@@ -255,23 +258,23 @@ async def get_member_task(
     ),
 )
 async def keep_instance_secret(request: RequestContext, instance_id: str, body: MakeSecret) -> Answered:
-    """Keep a secret for the instance, given or made by the platform; its value is never told here.
+    """Store a secret for the instance, with a given value or a generated one; the value is never returned here.
 
-    Under a name that is there the first one is answered, and nothing changes.
+    If the name is already used, that secret is returned and nothing changes.
     """
-    claimed = under(request, instance_id, body.fence)
-    wanted = adapter_secret.SecretSpec(body.name, body.purpose, body.value, body.generate_bytes)
+    ref = claim_ref(request, instance_id, body.fence)
+    spec = adapter_secret.SecretSpec(body.name, body.purpose, body.value, body.generate_bytes)
     work: Work[adapter_secret.StoredSecret] = request.work(
-        lambda kept: KeptSecret(name=kept.secret.name, purpose=kept.secret.purpose, created=kept.created)
+        lambda stored: KeptSecret(name=stored.secret.name, purpose=stored.secret.purpose, created=stored.created)
     )
-    return await adapter_secret.store(work, claimed, wanted)
+    return await adapter_secret.store(work, ref, spec)
 
 
-def _asking(request: RequestContext, holder: str) -> ClaimRequester:
+def _requester(request: RequestContext, holder: str) -> ClaimRequester:
     place = request.place
     return ClaimRequester(request.caller.actor.id, str(place.tenant_id), str(place.project_id), holder)
 
 
-def under(request: RequestContext, instance_id: str, fence: int) -> ClaimRef:
+def claim_ref(request: RequestContext, instance_id: str, fence: int) -> ClaimRef:
     """The claim under which an adapter acts."""
     return ClaimRef(request.caller.actor.id, str(request.place.project_id), instance_id, fence)

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from mooring.api.page import Page, page, start
+from mooring.api.page import Page, page, page_window
 from mooring.api.request_context import RequestContext, encode_json
 from mooring.api.response import Response
 from mooring.api.route import RouteSpec, route_in
@@ -22,7 +22,7 @@ from mooring.api.schemas.runtime.attachment import (
     instance_attachment_view,
 )
 from mooring.api.schemas.runtime.instance import ActionQuery
-from mooring.api.wait import WaitQuery, quietly_over, waited
+from mooring.api.wait import WaitQuery, wait_for_read_only, waited
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.runtime import attachment as commands
@@ -40,15 +40,15 @@ PATH = "/attachments"
 ONE = PATH + "/{attachment_id}"
 OVER = ",".join(sorted(OPERATION.final))
 AFTER_ALL = "~"
-"""Sorts after every id: operations are listed from the newest on."""
+"""Sorts after every id: operations are listed newest first."""
 
 
 def attached_at(request: RequestContext, attachment_id: str) -> AttachmentRef:
-    """Which attachment a request is about."""
+    """The attachment that a request names."""
     return AttachmentRef(str(request.place.project_id), attachment_id)
 
 
-def _doing(request: RequestContext) -> Work[Attachment]:
+def _attachment_work(request: RequestContext) -> Work[Attachment]:
     return request.work(lambda made: attachment_view(request.caller.authority, made))
 
 
@@ -68,26 +68,25 @@ def _doing(request: RequestContext) -> Work[Attachment]:
 async def create_attachment(request: RequestContext, body: CreateAttachment) -> Answered:
     """Let the project use an instance of another project of the tenant.
 
-    The instance runs with `control_plane_scope` tenant, and its app lets projects attach. The attachment is `requested`
-    until the app's adapter has made what the project needs there; it is then `active`, or `refused` with the reason.
+    The instance must run with `control_plane_scope` tenant, and its app must support attachments. The attachment is
+    `requested` until the app's adapter has set up the project's account; then it is `active`, or `refused` with the
+    reason.
     """
-    return await commands.attach(_doing(request), str(request.place.project_id), body.instance_id)
+    return await commands.attach(_attachment_work(request), str(request.place.project_id), body.instance_id)
 
 
 @route_in(PLACES, "GET", PATH, RouteSpec("attachment", "list", "attachment.read", answer=Page[AttachmentView]))
 async def list_attachments(request: RequestContext, query: AttachmentQuery) -> Page[AttachmentView]:
-    """List what the project is attached to, the oldest first; those that are over stay readable."""
+    """List what the project is attached to, oldest first; ended attachments stay readable."""
     status = None if query.status is None else query.status.value
-    window = (start(query, "attachment"), query.limit + 1)
-    rows = await attachments.page(
-        request.services.database, request.acting, str(request.place.project_id), status, window
-    )
+    project_id, window = str(request.place.project_id), page_window(query, "attachment")
+    rows = await attachments.page(request.services.database, request.acting, project_id, status, window)
     return page(rows, query, "attachment", lambda row: attachment_view(request.caller.authority, row))
 
 
 @route_in(PLACES, "GET", ONE, RouteSpec("attachment", "get", "attachment.read", answer=AttachmentView))
 async def get_attachment(request: RequestContext, attachment_id: str, query: WaitQuery) -> AttachmentView:
-    """Read an attachment: its account's name, how far it is, and what its end waits for."""
+    """Read an attachment: its account name, its state, and what its end waits for."""
 
     async def read() -> AttachmentView:
         row = await commands.find(request.services, request.acting, attached_at(request, attachment_id))
@@ -103,14 +102,14 @@ async def get_attachment(request: RequestContext, attachment_id: str, query: Wai
     RouteSpec("attachment", "detach", "attachment.delete", 202, AttachmentView, errors=CHANGED),
 )
 async def detach_attachment(request: RequestContext, attachment_id: str, body: DetachProject) -> Answered:
-    """End the project's use of the instance; it takes no new work from now on.
+    """End the project's use of the instance; it accepts no new work from now on.
 
-    What the project has there may finish within `timeout_seconds`, or is cancelled; then its account is removed and the
-    attachment is `detached`. Where that fails, `blocker` says why, and it is done again after a pause. Asked again with
-    `cancel_work`, one that waits stops waiting.
+    The project's work may finish within `timeout_seconds`, or is cancelled; then the account is removed and the
+    attachment is `detached`. If that fails, `blocker` says why, and it is retried after a pause. A repeated request
+    with `cancel_work` ends the waiting.
     """
-    wish = DetachRequest(body.cancel_work, body.timeout_seconds)
-    return await commands.detach(_doing(request), attached_at(request, attachment_id), wish)
+    detach = DetachRequest(body.cancel_work, body.timeout_seconds)
+    return await commands.detach(_attachment_work(request), attached_at(request, attachment_id), detach)
 
 
 @route_in(
@@ -120,8 +119,8 @@ async def detach_attachment(request: RequestContext, attachment_id: str, body: D
     RouteSpec("attachment", "delete", "attachment.delete", 202, AttachmentView, errors=CHANGED),
 )
 async def delete_attachment(request: RequestContext, attachment_id: str) -> Answered:
-    """End the project's use of the instance: the same as `detach`, with its defaults."""
-    return await commands.detach(_doing(request), attached_at(request, attachment_id), DetachRequest())
+    """End the project's use of the instance: the same as `detach` with its defaults."""
+    return await commands.detach(_attachment_work(request), attached_at(request, attachment_id), DetachRequest())
 
 
 @route_in(
@@ -143,8 +142,8 @@ async def start_attached_action(
 ) -> Response:
     """Ask the instance that the project is attached to for an action of its app.
 
-    Who may is said by the action's own key, which counts in this project. With `wait` the answer is 200 and has the
-    outcome if it is there in time; otherwise it is 202, and the operation is read until it is over.
+    The caller needs the action's own key in this project. With `wait` the response is 200 with the outcome if it is
+    available in time; otherwise it is 202, and the caller reads the operation until it has ended.
     """
     work: Work[AttachedAction] = request.work(
         lambda made: attached_operation_view(request.caller, made.attachment, made.operation)
@@ -158,7 +157,7 @@ async def start_attached_action(
             return await _operation(request, attachment_id, view.id)
 
         if view.read_only:
-            view = await quietly_over(request, view.instance_id, query.wait, read)
+            view = await wait_for_read_only(request, view.instance_id, query.wait, read)
         else:
             view = await waited(request, WaitQuery(wait=query.wait, until=OVER), view.id, read)
     return Response(200 if view.status in OPERATION.final else 202, encode_json(view), headers=headers)
@@ -173,10 +172,10 @@ async def start_attached_action(
 async def list_attachment_operations(
     request: RequestContext, attachment_id: str, query: AttachedOperationQuery
 ) -> Page[AttachedOperationView]:
-    """List what was done for the attachment, the newest first; actions that only read are not among it."""
+    """List the operations for the attachment, newest first, without read-only actions."""
     row = await commands.find(request.services, request.acting, attached_at(request, attachment_id))
     status = None if query.status is None else query.status.value
-    window = (start(query, "operation", AFTER_ALL), query.limit + 1)
+    window = page_window(query, "operation", AFTER_ALL)
     rows = await attachments.page_operations(request.services.database, request.acting, row, status, window)
     return page(rows, query, "operation", lambda each: attached_operation_view(request.caller, row, each))
 
@@ -197,7 +196,7 @@ async def get_attachment_operation(
         return await _operation(request, attachment_id, operation_id)
 
     if view.read_only:
-        return await quietly_over(
+        return await wait_for_read_only(
             request, view.instance_id, query.wait if query.until or query.changed_from else 0, read
         )
     return await waited(request, query, operation_id, read)
@@ -212,12 +211,12 @@ async def get_attachment_operation(
 async def list_instance_attachments(
     request: RequestContext, instance_id: str, query: AttachmentQuery
 ) -> Page[InstanceAttachmentView]:
-    """List which projects are attached to an instance of this one, each with its account's name and its state."""
-    database, where = request.services.database, at(request, instance_id)
-    require(await instances.find(database, request.acting, *where.place), "instance")
+    """List the projects that are attached to an instance of this project, each with its account name and state."""
+    database, ref = request.services.database, at(request, instance_id)
+    require(await instances.find(database, request.acting, ref.project_id, ref.instance_id), "instance")
     status = None if query.status is None else query.status.value
-    window = (start(query, "attachment"), query.limit + 1)
-    rows = await attachments.page_of_instance(database, request.acting, where.place, status, window)
+    window = page_window(query, "attachment")
+    rows = await attachments.page_of_instance(database, request.acting, ref, status, window)
     return page(rows, query, "attachment", instance_attachment_view)
 
 

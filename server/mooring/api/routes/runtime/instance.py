@@ -1,6 +1,6 @@
-"""Endpoints of instances: planning, launching, reading, and what is asked of one that is there."""
+"""Endpoints of instances: planning, launching, reading, and changing existing ones."""
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.runtime.instance import (
@@ -13,7 +13,7 @@ from mooring.api.schemas.runtime.instance import (
     UpgradeInstance,
 )
 from mooring.api.schemas.runtime.instance_view import (
-    Around,
+    InstanceSurroundings,
     closing_record_view,
     instance_view,
     operation_view,
@@ -23,11 +23,10 @@ from mooring.api.wait import WaitQuery, waited
 from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.runtime import instance as commands
 from mooring.commands.runtime import secret_reveal
-from mooring.commands.runtime.instance import InstanceRef
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope, categories_of
 from mooring.core.kernel.validation import invalid
-from mooring.core.runtime.instance import Instance
+from mooring.core.runtime.instance import Instance, InstanceRef
 from mooring.core.runtime.instance_launch import LaunchedInstance
 from mooring.core.runtime.operation import Operation
 from mooring.storage.runtime import instance as instances
@@ -44,17 +43,17 @@ CHANGED = (Code.ILLEGAL_TRANSITION, Code.NOT_SUPPORTED, Code.OPERATION_IN_PROGRE
 
 
 def at(request: RequestContext, instance_id: str) -> InstanceRef:
-    """Which instance a request is about."""
+    """The instance that a request names."""
     return InstanceRef(str(request.place.project_id), instance_id)
 
 
-def doing(request: RequestContext) -> Work[Operation]:
-    """Work whose answer is an operation."""
+def operation_work(request: RequestContext) -> Work[Operation]:
+    """Work whose response is an operation."""
     return request.work(lambda made: operation_view(request.caller, made))
 
 
 async def shown(request: RequestContext, rows: list[Instance]) -> dict[str, InstanceView]:
-    """Instances with what is shown beside them, by id."""
+    """Instance id → its view, with its members, open operations and holder."""
     database, ids = request.services.database, [each.id for each in rows]
     members = await instances.members_of(database, request.acting, ids)
     operations = await instances.open_operations(database, request.acting, ids)
@@ -62,7 +61,9 @@ async def shown(request: RequestContext, rows: list[Instance]) -> dict[str, Inst
     now = request.services.clock.now()
     return {
         each.id: instance_view(
-            request.caller.authority, each, Around(members[each.id], operations[each.id], claims.get(each.id), now)
+            request.caller.authority,
+            each,
+            InstanceSurroundings(members[each.id], operations[each.id], claims.get(each.id), now),
         )
         for each in rows
     }
@@ -75,13 +76,14 @@ async def shown(request: RequestContext, rows: list[Instance]) -> dict[str, Inst
     RouteSpec("instance", "plan", "instance.create", answer=PlanView, read_only=True, family=True),
 )
 async def plan_instance(request: RequestContext, body: PlanInstance) -> PlanView:
-    """Say what a launch would be, without launching.
+    """Evaluate a launch without launching.
 
-    Which version is meant, which shapes fit or the smallest change that would, what it costs, which layer of the policy
-    decides, how long it took before, and everything that stands in the way: a create is refused with the first of it.
+    The plan says which version would run, which shapes fit or the smallest change that would help, the price, the
+    policy layer that decides, how long earlier launches took, and every refusal; a create would raise the first of
+    them.
     """
-    wish, project_id = launch_request(body), str(request.place.project_id)
-    return plan_view(await commands.plan(request.services, request.acting, request.caller.authority, project_id, wish))
+    project_id = str(request.place.project_id)
+    return plan_view(await commands.plan(request.services, request.acting, project_id, launch_request(body)))
 
 
 @route_in(
@@ -91,37 +93,35 @@ async def plan_instance(request: RequestContext, body: PlanInstance) -> PlanView
     RouteSpec("instance", "create", "instance.create", 201, InstanceView, errors=REFUSED, family=True),
 )
 async def create_instance(request: RequestContext, body: CreateInstance) -> Answered:
-    """Launch an app into allocations that are there, or into capacity that is asked for with it."""
+    """Launch an app into existing allocations, or into new capacity that is requested with it."""
     authority = request.caller.authority
 
     def view(made: LaunchedInstance) -> InstanceView:
-        return instance_view(authority, made.instance, Around(made.members, (made.operation,)))
+        return instance_view(authority, made.instance, InstanceSurroundings(made.members, (made.operation,)))
 
     return await commands.create(request.work(view), str(request.place.project_id), launch_request(body))
 
 
 @route_in(PLACES, "GET", PATH, RouteSpec("instance", "list", "instance.read", answer=Page[InstanceView], family=True))
 async def list_instances(request: RequestContext, query: InstanceQuery) -> Page[InstanceView]:
-    """List a project's instances, the oldest first; those that are over stay readable."""
-    wanted = instances.InstanceFilter(
+    """List a project's instances, oldest first; stopped ones stay readable."""
+    criteria = instances.InstanceFilter(
         None if query.status is None else query.status.value,
         query.app,
         categories_of(request.caller.authority, request.place, "instance.read"),
     )
-    window = (start(query, "instance"), query.limit + 1)
-    rows = await instances.page(
-        request.services.database, request.acting, str(request.place.project_id), wanted, window
-    )
+    project_id, window = str(request.place.project_id), page_window(query, "instance")
+    rows = await instances.page(request.services.database, request.acting, project_id, criteria, window)
     views = await shown(request, rows[: query.limit])
     return page(rows, query, "instance", lambda row: views[row.id])
 
 
 @route_in(PLACES, "GET", ONE, RouteSpec("instance", "get", "instance.read", answer=InstanceView, family=True))
 async def get_instance(request: RequestContext, instance_id: str, query: WaitQuery) -> InstanceView:
-    """Read an instance: its state, its health, its members in sum, what is under way, and where it listens."""
+    """Read an instance: its state, its health, a summary of its members, its open operation, and its endpoints."""
 
     async def read() -> InstanceView:
-        row = await commands.find(request.services, request.acting, request.caller.authority, at(request, instance_id))
+        row = await commands.find(request.services, request.acting, at(request, instance_id))
         return (await shown(request, [row]))[row.id]
 
     return await waited(request, query, instance_id, read)
@@ -134,11 +134,11 @@ async def get_instance(request: RequestContext, instance_id: str, query: WaitQue
     RouteSpec("instance", "stop", "instance.delete", 202, OperationView, errors=CHANGED, family=True),
 )
 async def stop_instance(request: RequestContext, instance_id: str) -> Answered:
-    """Stop an instance for ever; asked again, the same operation is the answer.
+    """Stop an instance for good; repeating it returns the same operation.
 
-    Everything else that is open is cancelled. It is `stopped` when each of its members has a closing record.
+    All other open operations are cancelled. The instance is `stopped` when each of its members has a closing record.
     """
-    return await commands.stop(doing(request), at(request, instance_id))
+    return await commands.stop(operation_work(request), at(request, instance_id))
 
 
 @route_in(
@@ -148,8 +148,8 @@ async def stop_instance(request: RequestContext, instance_id: str) -> Answered:
     RouteSpec("instance", "delete", "instance.delete", 202, OperationView, errors=CHANGED, family=True),
 )
 async def delete_instance(request: RequestContext, instance_id: str) -> Answered:
-    """Stop an instance for ever: the same as `stop`."""
-    return await commands.stop(doing(request), at(request, instance_id))
+    """Stop an instance for good: the same as `stop`."""
+    return await commands.stop(operation_work(request), at(request, instance_id))
 
 
 @route_in(
@@ -167,15 +167,15 @@ async def delete_instance(request: RequestContext, instance_id: str) -> Answered
     ),
 )
 async def upgrade_instance(request: RequestContext, instance_id: str, body: UpgradeInstance) -> Answered:
-    """Go to another version, by its number or by a channel.
+    """Change to another version, by its number or by a channel.
 
-    The pin moves when the upgrade succeeds. One that fails leaves it, and each member shows the version that it runs:
+    The pin moves when the upgrade succeeds. If it fails, the pin stays, and each member shows the version that it runs:
     upgrade again, or roll back.
     """
     if body.version is not None and body.channel is not None:
-        raise invalid("channel", "either an exact version or a channel")
+        raise invalid("channel", "not allowed together with a version")
     channel = None if body.channel is None else body.channel.value
-    return await commands.upgrade(doing(request), at(request, instance_id), body.version, channel)
+    return await commands.upgrade(operation_work(request), at(request, instance_id), body.version, channel)
 
 
 @route_in(
@@ -193,8 +193,8 @@ async def upgrade_instance(request: RequestContext, instance_id: str, body: Upgr
     ),
 )
 async def rollback_instance(request: RequestContext, instance_id: str) -> Answered:
-    """Go back to the version before, by the same digests."""
-    return await commands.rollback(doing(request), at(request, instance_id))
+    """Change back to the previous version, by the same digests."""
+    return await commands.rollback(operation_work(request), at(request, instance_id))
 
 
 @route_in(
@@ -204,8 +204,8 @@ async def rollback_instance(request: RequestContext, instance_id: str) -> Answer
     RouteSpec("instance", "reconcile", "instance.update", 202, OperationView, errors=CHANGED, family=True),
 )
 async def reconcile_instance(request: RequestContext, instance_id: str) -> Answered:
-    """Let the adapter compare what is with what is wanted, and put it right."""
-    return await commands.reconcile(doing(request), at(request, instance_id))
+    """Let the adapter compare actual with desired state and correct the difference."""
+    return await commands.reconcile(operation_work(request), at(request, instance_id))
 
 
 @route_in(
@@ -215,8 +215,8 @@ async def reconcile_instance(request: RequestContext, instance_id: str) -> Answe
     RouteSpec("instance", "repair", "instance.update", 202, OperationView, errors=CHANGED, family=True),
 )
 async def repair_instance(request: RequestContext, instance_id: str, body: RepairInstance) -> Answered:
-    """Let the adapter build again what is broken: all of it, what steers it, or one member."""
-    return await commands.repair(doing(request), at(request, instance_id), body.scope, body.member_id)
+    """Let the adapter rebuild what is broken: everything, the control plane, or one member."""
+    return await commands.repair(operation_work(request), at(request, instance_id), body.scope, body.member_id)
 
 
 @route_in(
@@ -226,8 +226,8 @@ async def repair_instance(request: RequestContext, instance_id: str, body: Repai
     RouteSpec("instance", "restart", "instance.update", 202, OperationView, errors=CHANGED, family=True),
 )
 async def restart_instance(request: RequestContext, instance_id: str) -> Answered:
-    """Begin anew with the same version, where the manifest allows it; otherwise `details.instead` says what does."""
-    return await commands.restart(doing(request), at(request, instance_id))
+    """Restart with the same version, if the manifest allows it; otherwise `details.instead` names the alternative."""
+    return await commands.restart(operation_work(request), at(request, instance_id))
 
 
 @route_in(
@@ -237,10 +237,10 @@ async def restart_instance(request: RequestContext, instance_id: str) -> Answere
     RouteSpec("closing_record", "list", "instance.read", answer=Page[ClosingRecordView], family=True),
 )
 async def list_closing_records(request: RequestContext, instance_id: str, query: PageQuery) -> Page[ClosingRecordView]:
-    """List by what the end of each member is known: a receipt, that nothing was started, or a write-off."""
-    row = await commands.find(request.services, request.acting, request.caller.authority, at(request, instance_id))
-    window = (start(query, "closing_record"), query.limit + 1)
-    rows = await instances.closing_records(request.services.database, request.acting, (row.project_id, row.id), window)
+    """List the proof that each member is gone: a receipt, that nothing was started, or a write-off."""
+    ref, window = at(request, instance_id), page_window(query, "closing_record")
+    await commands.find(request.services, request.acting, ref)
+    rows = await instances.closing_records(request.services.database, request.acting, ref, window)
     return page(rows, query, "closing_record", closing_record_view)
 
 
@@ -251,6 +251,8 @@ async def list_closing_records(request: RequestContext, instance_id: str, query:
     RouteSpec("instance", "reveal", "instance.connect", answer=RevealedSecretView, one_time_secret=True),
 )
 async def reveal_instance_secret(request: RequestContext, instance_id: str, secret_name: str) -> Answered:
-    """Show the secret that opens the app, such as its token; that it was shown stands in the audit trail."""
-    work: Work[tuple[str, str]] = request.work(lambda told: RevealedSecretView(name=told[0], value=told[1]))
+    """Show the secret that gives access to the app, such as its token; the audit trail records it."""
+    work: Work[secret_reveal.RevealedSecret] = request.work(
+        lambda revealed: RevealedSecretView(name=revealed.name, value=revealed.value)
+    )
     return await secret_reveal.reveal(work, at(request, instance_id), secret_name)

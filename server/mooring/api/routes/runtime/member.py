@@ -2,11 +2,11 @@
 
 import msgspec
 
-from mooring.api.page import Page, page, start
+from mooring.api.page import Page, page, page_window
 from mooring.api.request_context import RequestContext, encode_json
 from mooring.api.response import Response
 from mooring.api.route import RouteSpec, route_in
-from mooring.api.routes.runtime.instance import CHANGED, ONE, PLACES, REFUSED, at, doing
+from mooring.api.routes.runtime.instance import CHANGED, ONE, PLACES, REFUSED, at, operation_work
 from mooring.api.schemas.runtime.instance import (
     ActionQuery,
     AddMembers,
@@ -22,7 +22,7 @@ from mooring.api.schemas.runtime.instance import (
 )
 from mooring.api.schemas.runtime.instance_view import member_view, operation_view
 from mooring.api.schemas.runtime.launch import placement_spec
-from mooring.api.wait import WaitQuery, quietly_over, waited
+from mooring.api.wait import WaitQuery, wait_for_read_only, waited
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.runtime import app_action
@@ -41,21 +41,21 @@ OPERATIONS = ONE + "/operations"
 ONE_OPERATION = OPERATIONS + "/{operation_id}"
 OVER = ",".join(sorted(OPERATION.final))
 AFTER_ALL = "~"
-"""Sorts after every id: operations are listed from the newest on."""
+"""Sorts after every id: operations are listed newest first."""
 
 
-def _launching(request: RequestContext) -> Work[LaunchedInstance]:
+def _launch_work(request: RequestContext) -> Work[LaunchedInstance]:
     return request.work(lambda made: operation_view(request.caller, made.operation))
 
 
 @route_in(PLACES, "GET", MEMBERS, RouteSpec("member", "list", "member.read", answer=Page[MemberView]))
 async def list_members(request: RequestContext, instance_id: str, query: MemberQuery) -> Page[MemberView]:
-    """List the members of an instance, those that were removed among them."""
-    database, where = request.services.database, at(request, instance_id)
-    require(await instances.find(database, request.acting, *where.place), "instance")
-    wanted = instances.InstanceFilter(None if query.status is None else query.status.value, query.component)
-    window = (start(query, "member"), query.limit + 1)
-    rows = await instances.page_members(database, request.acting, where.place, wanted, window)
+    """List the members of an instance, including removed ones."""
+    database, ref = request.services.database, at(request, instance_id)
+    require(await instances.find(database, request.acting, ref.project_id, ref.instance_id), "instance")
+    criteria = instances.InstanceFilter(None if query.status is None else query.status.value, query.component)
+    window = page_window(query, "member")
+    rows = await instances.page_members(database, request.acting, ref, criteria, window)
     bound = await instances.bindings(database, [each.allocation_id for each in rows if each.allocation_id])
     return page(
         rows,
@@ -67,11 +67,11 @@ async def list_members(request: RequestContext, instance_id: str, query: MemberQ
 
 @route_in(PLACES, "GET", ONE_MEMBER, RouteSpec("member", "get", "member.read", answer=MemberView))
 async def get_member(request: RequestContext, instance_id: str, member_id: str, query: WaitQuery) -> MemberView:
-    """Read a member: where it is, which version it runs, who holds it, and how it does."""
-    database, where = request.services.database, at(request, instance_id)
+    """Read a member: its node, its version, its holds, and its health."""
+    database, ref = request.services.database, at(request, instance_id)
 
     async def read() -> MemberView:
-        row = require(await instances.find_member(database, request.acting, where.place, member_id), "member")
+        row = require(await instances.find_member(database, request.acting, ref, member_id), "member")
         bound = await instances.bindings(database, [row.allocation_id] if row.allocation_id else [])
         return member_view(request.caller.authority, row, bound.get(row.allocation_id or ""))
 
@@ -82,9 +82,9 @@ async def get_member(request: RequestContext, instance_id: str, member_id: str, 
     PLACES, "POST", MEMBERS, RouteSpec("member", "add", "member.add", 202, OperationView, errors=(*CHANGED, *REFUSED))
 )
 async def add_members(request: RequestContext, instance_id: str, body: AddMembers) -> Answered:
-    """Add members of a component; each is bound to a place before the adapter sees it."""
-    wish = AddMembersRequest(body.component, body.count)
-    return await members.add(_launching(request), at(request, instance_id), wish, placement_spec(body.placement))
+    """Add members to a component; each gets an allocation before the adapter sees it."""
+    ref, placement = at(request, instance_id), placement_spec(body.placement)
+    return await members.add(_launch_work(request), ref, AddMembersRequest(body.component, body.count), placement)
 
 
 @route_in(
@@ -94,9 +94,9 @@ async def add_members(request: RequestContext, instance_id: str, body: AddMember
     RouteSpec("member", "drain", "member.drain", 202, OperationView, errors=(*CHANGED, Code.LIMIT_REACHED)),
 )
 async def drain_member(request: RequestContext, instance_id: str, member_id: str, body: DrainMember) -> Answered:
-    """Ask a member to finish its work and take no more; drained is what is observed to be quiet."""
-    asked = (body.timeout_seconds, body.reason)
-    return await members.drain(doing(request), at(request, instance_id), member_id, asked)
+    """Ask a member to finish its work and accept no more; it is drained once it is observed idle."""
+    ref, work = at(request, instance_id), operation_work(request)
+    return await members.drain(work, ref, member_id, timeout_seconds=body.timeout_seconds, reason=body.reason)
 
 
 @route_in(
@@ -106,14 +106,14 @@ async def drain_member(request: RequestContext, instance_id: str, member_id: str
     RouteSpec("member", "resume", "member.drain", 200, MemberView, errors=(*CHANGED, Code.CONFLICT)),
 )
 async def resume_member(request: RequestContext, instance_id: str, member_id: str) -> Answered:
-    """Put a member back to work; a hold of its adapter's stays until the adapter lets go."""
-    database, where = request.services.database, at(request, instance_id)
-    row = require(await instances.find_member(database, request.acting, where.place, member_id), "member")
+    """Put a member back to work; a hold of its adapter stays until the adapter drops it."""
+    database, ref = request.services.database, at(request, instance_id)
+    row = require(await instances.find_member(database, request.acting, ref, member_id), "member")
     bound = await instances.bindings(database, [row.allocation_id] if row.allocation_id else [])
     work: Work[Member] = request.work(
         lambda made: member_view(request.caller.authority, made, bound.get(made.allocation_id or ""))
     )
-    return await members.resume(work, where, member_id)
+    return await members.resume(work, ref, member_id)
 
 
 @route_in(
@@ -123,9 +123,9 @@ async def resume_member(request: RequestContext, instance_id: str, member_id: st
     RouteSpec("member", "remove", "member.remove", 202, OperationView, errors=CHANGED),
 )
 async def remove_member(request: RequestContext, instance_id: str, member_id: str, body: RemoveMember) -> Answered:
-    """Take a member out: its work finishes within a bound, then it is torn down, and looked for."""
-    wish = RemoveMemberRequest(body.timeout_seconds, body.force, body.keep_allocation)
-    return await members.remove(doing(request), at(request, instance_id), member_id, wish)
+    """Remove a member: its work may finish within a time limit, then it is torn down and verified."""
+    removal = RemoveMemberRequest(body.timeout_seconds, body.force, body.keep_allocation)
+    return await members.remove(operation_work(request), at(request, instance_id), member_id, removal)
 
 
 @route_in(
@@ -135,21 +135,21 @@ async def remove_member(request: RequestContext, instance_id: str, member_id: st
     RouteSpec("member", "replace", "member.replace", 202, OperationView, errors=(*CHANGED, *REFUSED)),
 )
 async def replace_member(request: RequestContext, instance_id: str, member_id: str, body: ReplaceMember) -> Answered:
-    """Put a new member in place of one; with `surge` it joins before the old one goes."""
-    wish, placement = ReplaceMemberRequest(body.surge, body.timeout_seconds), placement_spec(body.placement)
-    return await members.exchange(_launching(request), at(request, instance_id), member_id, wish, placement)
+    """Replace a member by a new one; with `surge` the new one joins before the old one leaves."""
+    replacement, placement = ReplaceMemberRequest(body.surge, body.timeout_seconds), placement_spec(body.placement)
+    return await members.replace(_launch_work(request), at(request, instance_id), member_id, replacement, placement)
 
 
 @route_in(PLACES, "GET", OPERATIONS, RouteSpec("operation", "list", "operation.read", answer=Page[OperationView]))
 async def list_operations(request: RequestContext, instance_id: str, query: OperationQuery) -> Page[OperationView]:
-    """List the operations of an instance, the newest first; actions that only read are not among them."""
-    database, where = request.services.database, at(request, instance_id)
-    require(await instances.find(database, request.acting, *where.place), "instance")
-    wanted = instances.InstanceFilter(
+    """List the operations of an instance, newest first, without read-only actions."""
+    database, ref = request.services.database, at(request, instance_id)
+    require(await instances.find(database, request.acting, ref.project_id, ref.instance_id), "instance")
+    criteria = instances.InstanceFilter(
         None if query.status is None else query.status.value, None if query.kind is None else query.kind.value
     )
-    window = (start(query, "operation", AFTER_ALL), query.limit + 1)
-    rows = await instances.page_operations(database, request.acting, where.place, wanted, window)
+    window = page_window(query, "operation", AFTER_ALL)
+    rows = await instances.page_operations(database, request.acting, ref, criteria, window)
     return page(rows, query, "operation", lambda row: operation_view(request.caller, row))
 
 
@@ -161,7 +161,9 @@ async def get_operation(
     view = await _operation(request, instance_id, operation_id)
     if view.read_only:
         seconds = query.wait if query.until or query.changed_from else 0
-        return await quietly_over(request, instance_id, seconds, lambda: _operation(request, instance_id, operation_id))
+        return await wait_for_read_only(
+            request, instance_id, seconds, lambda: _operation(request, instance_id, operation_id)
+        )
     return await waited(request, query, operation_id, lambda: _operation(request, instance_id, operation_id))
 
 
@@ -174,8 +176,8 @@ async def get_operation(
 async def cancel_operation(
     request: RequestContext, instance_id: str, operation_id: str, body: CancelOperation
 ) -> Answered:
-    """Ask an operation to end early; what is past stopping may still succeed or fail."""
-    return await commands.cancel(doing(request), at(request, instance_id), operation_id, body.reason)
+    """Ask an operation to end early; past the point of no return it may still succeed or fail."""
+    return await commands.cancel(operation_work(request), at(request, instance_id), operation_id, body.reason)
 
 
 @route_in(
@@ -198,24 +200,26 @@ async def start_action(
 ) -> Response:
     """Ask the app's adapter for an action of its manifest.
 
-    Who may is said by the action's own key. With `wait` the answer is 200 and has the outcome if it is there in time;
-    otherwise it is 202, and the operation is read until it is over.
+    The caller needs the action's own key. With `wait` the response is 200 with the outcome if it is available in time;
+    otherwise it is 202, and the caller reads the operation until it has ended.
     """
-    answered = await app_action.start(doing(request), at(request, instance_id), action_name, body.input, body.member_id)
+    answered = await app_action.start(
+        operation_work(request), at(request, instance_id), action_name, body.input, body.member_id
+    )
     headers = {"idempotency-replayed": "true"} if answered.replayed else {}
     view = msgspec.json.decode(answered.body, type=OperationView)
     if query.wait and view.status not in OPERATION.final:
         if view.read_only:
-            view = await quietly_over(
+            view = await wait_for_read_only(
                 request, instance_id, query.wait, lambda: _operation(request, instance_id, view.id)
             )
         else:
-            asked = WaitQuery(wait=query.wait, until=OVER)
-            view = await waited(request, asked, view.id, lambda: _operation(request, instance_id, view.id))
+            wait_query = WaitQuery(wait=query.wait, until=OVER)
+            view = await waited(request, wait_query, view.id, lambda: _operation(request, instance_id, view.id))
     return Response(200 if view.status in OPERATION.final else 202, encode_json(view), headers=headers)
 
 
 async def _operation(request: RequestContext, instance_id: str, operation_id: str) -> OperationView:
-    where = at(request, instance_id)
-    row = await instances.find_operation(request.services.database, request.acting, where.place, operation_id)
+    ref = at(request, instance_id)
+    row = await instances.find_operation(request.services.database, request.acting, ref, operation_id)
     return operation_view(request.caller, require(row, "operation"))

@@ -1,10 +1,10 @@
-"""The endpoint of members' logs."""
+"""The endpoint for reading members' logs."""
 
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.routes.runtime.instance import PLACES, at
 from mooring.api.routes.runtime.member import ONE_MEMBER
-from mooring.api.schemas.runtime.member_log import MemberLogQuery, MemberLogView, log_ask, member_log_view
+from mooring.api.schemas.runtime.member_log import MemberLogQuery, MemberLogView, log_request, member_log_view
 from mooring.api.stream import require_still_allowed
 from mooring.commands.kernel.work import Work
 from mooring.commands.runtime import member_log as commands
@@ -27,14 +27,14 @@ from mooring.core.kernel.errors import Code
 async def get_member_log(
     request: RequestContext, instance_id: str, member_id: str, query: MemberLogQuery
 ) -> MemberLogView:
-    """Read what a service or a container of a member wrote: its last lines, or what follows on an offset.
+    """Read the log of a service or a container of a member: its last lines, or what follows an offset.
 
-    The node is asked, which takes a moment; with `wait` the answer comes as soon as there is more. When the node cannot
-    be asked, `details.last_lines` of the error are the last lines that are known.
+    The node is asked, which takes a moment; with `wait` the response comes as soon as there is more. If the node cannot
+    be asked, `details.last_lines` of the error has the last known lines.
     """
-    wanted = log_ask(query)
+    read_request = log_request(query)
     work: Work[Task] = request.work(lambda made: None)
-    about = await commands.choose(work, at(request, instance_id).place, member_id, query.service)
-    request.tools.log_reads.take(about[0].id)
-    read = await commands.read(work, about, wanted, request.tools.logs, lambda: require_still_allowed(request))
-    return member_log_view(about[0].id, about[2], read)
+    target = await commands.choose(work, at(request, instance_id), member_id, query.service)
+    request.tools.log_reads.take(target.member.id)
+    part = await commands.read(work, target, read_request, request.tools.logs, lambda: require_still_allowed(request))
+    return member_log_view(target.member.id, target.program, part)

@@ -1,6 +1,6 @@
-"""Endpoints of apps, and the visits that reach them."""
+"""Endpoints of running apps, and the visits that reach them."""
 
-from mooring.api.page import Page, PageQuery, page, start
+from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.routes.runtime.instance import ONE as ONE_INSTANCE
@@ -20,7 +20,7 @@ from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.runtime import visit as commands
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope
-from mooring.core.runtime.visit import ExecRequest, Visit, VisitKind
+from mooring.core.runtime.visit import ExecRequest, VisitKind
 from mooring.gateways.passwords import new_visit_ticket
 from mooring.storage.runtime import visit as visits
 
@@ -33,9 +33,8 @@ NOUN = "endpoint"
 @route_in(HERE, "GET", PATH, RouteSpec(NOUN, "list", "instance.read", answer=Page[EndpointView]))
 async def list_endpoints(request: RequestContext, query: PageQuery) -> Page[EndpointView]:
     """List the endpoints of a project's apps that can be reached now."""
-    after = start(query, NOUN)
-    project_id = str(request.place.project_id)
-    rows = await visits.endpoints(request.services.database, request.acting, project_id, after, query.limit + 1)
+    project_id, window = str(request.place.project_id), page_window(query, NOUN)
+    rows = await visits.endpoints(request.services.database, request.acting, project_id, window)
     return page(rows, query, NOUN, lambda row: endpoint_view(row, request.tools.relay.origin_of(row.id)))
 
 
@@ -54,9 +53,9 @@ async def get_endpoint(request: RequestContext, endpoint_id: str) -> EndpointVie
     RouteSpec(NOUN, "connect", "instance.connect", 201, TicketView, one_time_secret=True, errors=(Code.CONFLICT,)),
 )
 async def connect_endpoint(request: RequestContext, endpoint_id: str) -> Answered:
-    """Get a ticket by which connections to this endpoint are opened through the relay."""
+    """Get a ticket that opens connections to this endpoint through the relay."""
     relay = request.tools.relay
-    work: Work[tuple[Visit, str]] = request.work(lambda made: ticket_view(made, relay.url))
+    work: Work[commands.TicketedVisit] = request.work(lambda made: ticket_view(made, relay.url))
     ids = (str(request.place.project_id), endpoint_id)
     return await commands.to_endpoint(work, *ids, VisitKind.CONNECT, new_visit_ticket())
 
@@ -70,10 +69,10 @@ async def connect_endpoint(request: RequestContext, endpoint_id: str) -> Answere
 async def open_endpoint(request: RequestContext, endpoint_id: str) -> Answered:
     """Get a link that opens this endpoint in a browser.
 
-    The link counts once and for two minutes. It starts a session at this endpoint's own origin, and at no other.
+    The link works once, within two minutes. It starts a session that is valid only at this endpoint's own origin.
     """
     relay = request.tools.relay
-    work: Work[tuple[Visit, str]] = request.work(lambda made: link_view(made, relay.origin_of(endpoint_id)))
+    work: Work[commands.TicketedVisit] = request.work(lambda made: link_view(made, relay.origin_of(endpoint_id)))
     ids = (str(request.place.project_id), endpoint_id)
     return await commands.to_endpoint(work, *ids, VisitKind.BROWSE, new_visit_ticket())
 
@@ -95,9 +94,9 @@ async def open_endpoint(request: RequestContext, endpoint_id: str) -> Answered:
 async def exec_allocation(request: RequestContext, allocation_id: str, body: RunCommand) -> Answered:
     """Get a ticket for one interactive command in the sandbox; its arguments are in the audit trail."""
     relay = request.tools.relay
-    work: Work[tuple[Visit, str]] = request.work(lambda made: ticket_view(made, relay.url))
-    wish = ExecRequest(tuple(body.argv), body.user, body.columns, body.rows, body.label, body.terminal)
-    return await commands.to_command(work, str(request.place.project_id), allocation_id, wish, new_visit_ticket())
+    work: Work[commands.TicketedVisit] = request.work(lambda made: ticket_view(made, relay.url))
+    command = ExecRequest(tuple(body.argv), body.user, body.columns, body.rows, body.label, body.terminal)
+    return await commands.to_command(work, str(request.place.project_id), allocation_id, command, new_visit_ticket())
 
 
 @route_in(
@@ -115,11 +114,11 @@ async def exec_allocation(request: RequestContext, allocation_id: str, body: Run
     ),
 )
 async def exec_instance(request: RequestContext, instance_id: str, body: RunAtTerminal) -> Answered:
-    """Get a ticket for one command at the app's terminal, as the user whom the app names there, who is never root.
+    """Get a ticket for one command at the app's terminal, as the user that the app sets there, who is never root.
 
     Without a command it is a login shell. The command's arguments are in the audit trail.
     """
     relay = request.tools.relay
-    work: Work[tuple[Visit, str]] = request.work(lambda made: ticket_view(made, relay.url))
-    wish = ExecRequest(tuple(body.argv), "", body.columns, body.rows, terminal=body.terminal)
-    return await commands.to_terminal(work, at(request, instance_id), body.endpoint, wish, new_visit_ticket())
+    work: Work[commands.TicketedVisit] = request.work(lambda made: ticket_view(made, relay.url))
+    command = ExecRequest(tuple(body.argv), "", body.columns, body.rows, terminal=body.terminal)
+    return await commands.to_terminal(work, at(request, instance_id), body.endpoint, command, new_visit_ticket())

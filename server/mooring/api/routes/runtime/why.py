@@ -1,19 +1,18 @@
-"""Endpoints that explain: why an instance, a member or an operation is as it is, and who can do what about it."""
+"""Endpoints that explain why an instance, a member or an operation is in its state, and who can do what about it."""
 
 import re
 from typing import Final
 
+from mooring.api.category_access import require_instance_category
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.runtime.why import CausesView, why_view
 from mooring.commands.kernel.lookup import require
-from mooring.commands.runtime import instance as commands
-from mooring.commands.runtime.instance import InstanceRef
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Scope
 from mooring.core.kernel.validation import invalid
 from mooring.core.runtime.circuit_breaker import WINDOW, why_open
-from mooring.core.runtime.instance import Instance, InstanceState
+from mooring.core.runtime.instance import Instance, InstanceRef, InstanceState
 from mooring.core.runtime.why import WhyFacts, why_instance, why_member, why_operation
 from mooring.storage.runtime import instance as instances
 from mooring.storage.runtime import launch
@@ -28,7 +27,7 @@ _SUBJECT: Final = re.compile("[a-z0-9_-]{3,60}")
     PLACE, "GET", f"{AT}/why", RouteSpec("why", "get", "instance.read", name="explain_instance", answer=CausesView)
 )
 async def explain_instance(request: RequestContext, instance_id: str) -> CausesView:
-    """Say why an instance is as it is: the chain of causes, and the one next step."""
+    """Explain why an instance is in its state: the chain of causes, and the one next step."""
     return await _instance(request, instance_id)
 
 
@@ -39,7 +38,7 @@ async def explain_instance(request: RequestContext, instance_id: str) -> CausesV
     RouteSpec("why", "get", "member.read", name="explain_member", answer=CausesView),
 )
 async def explain_member(request: RequestContext, instance_id: str, member_id: str) -> CausesView:
-    """Say why a member is as it is: the chain of causes, and the one next step."""
+    """Explain why a member is in its state: the chain of causes, and the one next step."""
     return await _member(request, instance_id, member_id)
 
 
@@ -50,7 +49,7 @@ async def explain_member(request: RequestContext, instance_id: str, member_id: s
     RouteSpec("why", "get", "operation.read", name="explain_operation", answer=CausesView),
 )
 async def explain_operation(request: RequestContext, instance_id: str, operation_id: str) -> CausesView:
-    """Say why an operation is as it is: the chain of causes, and the one next step."""
+    """Explain why an operation is in its state: the chain of causes, and the one next step."""
     return await _operation(request, instance_id, operation_id)
 
 
@@ -61,45 +60,42 @@ async def explain_operation(request: RequestContext, instance_id: str, operation
     RouteSpec("why", "find", "instance.read", name="explain_anything", answer=CausesView, family=True),
 )
 async def explain_anything(request: RequestContext, subject: str) -> CausesView:
-    """Say why an instance, a member or an operation is as it is, by its id, the beginning of its id, or its name."""
+    """Explain an instance, a member or an operation by its id, the beginning of its id, or its name."""
     project_id = request.place.project_id or ""
-    meant: list[whys.ExplainableSubject] = []
+    subjects: list[whys.ExplainableSubject] = []
     if _SUBJECT.fullmatch(subject):
-        meant = await whys.named(request.services.database, request.acting, project_id, subject)
-    if len(meant) > 1:
-        raise invalid("subject", f"it stands for {', '.join(each.id for each in meant)}: say more of it")
-    one = require(next(iter(meant), None), "instance, member or operation")
-    at, authority = InstanceRef(project_id, one.instance_id), request.caller.authority
-    await commands.find(request.services, request.acting, authority, at)
-    needed = f"{one.noun}.read"
-    if one.noun != "instance" and needed not in authority.at(request.place):
-        raise Refusal(Code.PERMISSION_DENIED, f"{needed} is not allowed to this caller here", {"action": needed})
-    if one.noun == "member":
-        return await _member(request, one.instance_id, one.id)
-    if one.noun == "operation":
-        return await _operation(request, one.instance_id, one.id)
-    return await _instance(request, one.instance_id)
+        subjects = await whys.named(request.services.database, request.acting, project_id, subject)
+    if len(subjects) > 1:
+        raise invalid(
+            "subject", f"ambiguous: it matches {', '.join(each.id for each in subjects)}; give more of the id"
+        )
+    found = require(next(iter(subjects), None), "instance, member or operation")
+    await require_instance_category(request, found.instance_id)
+    needed = f"{found.noun}.read"
+    if found.noun != "instance" and needed not in request.caller.authority.at(request.place):
+        raise Refusal(Code.PERMISSION_DENIED, f"this caller does not have {needed} here", {"action": needed})
+    if found.noun == "member":
+        return await _member(request, found.instance_id, found.id)
+    if found.noun == "operation":
+        return await _operation(request, found.instance_id, found.id)
+    return await _instance(request, found.instance_id)
 
 
 async def _instance(request: RequestContext, instance_id: str) -> CausesView:
-    at = InstanceRef(request.place.project_id or "", instance_id)
-    await commands.find(
-        request.services, request.acting, request.caller.authority, at
-    )  # a part of them may be his to see
     return why_view(why_instance(await _facts(request, instance_id)))
 
 
 async def _member(request: RequestContext, instance_id: str, member_id: str) -> CausesView:
     facts = await _facts(request, instance_id)
-    place = (request.place.project_id or "", instance_id)
-    member = require(await instances.find_member(request.services.database, request.acting, place, member_id), "member")
+    ref = InstanceRef(request.place.project_id or "", instance_id)
+    member = require(await instances.find_member(request.services.database, request.acting, ref, member_id), "member")
     return why_view(why_member(facts, member))
 
 
 async def _operation(request: RequestContext, instance_id: str, operation_id: str) -> CausesView:
     facts = await _facts(request, instance_id)
-    place = (request.place.project_id or "", instance_id)
-    operation = await instances.find_operation(request.services.database, request.acting, place, operation_id)
+    ref = InstanceRef(request.place.project_id or "", instance_id)
+    operation = await instances.find_operation(request.services.database, request.acting, ref, operation_id)
     return why_view(why_operation(facts, require(operation, "operation")))
 
 
@@ -114,10 +110,10 @@ async def _facts(request: RequestContext, instance_id: str) -> WhyFacts:
 
 
 async def _circuit(request: RequestContext, instance: Instance) -> str | None:
-    """Why no launch of its version is begun now, which matters where it failed."""
+    """Why the circuit breaker forbids launches of its version now, which matters if its launch failed."""
     if instance.status != InstanceState.FAILED:
         return None
-    asked = (instance.version_id, instance.bound_capacity_shape, request.context.now - WINDOW)
-    deploys = await launch.deploys(request.services.database, instance.tenant_id, *asked)
+    arguments = (instance.version_id, instance.bound_capacity_shape, request.context.now - WINDOW)
+    deploys = await launch.deploys(request.services.database, instance.tenant_id, *arguments)
     refusal = why_open(deploys, request.context.now)
     return None if refusal is None else refusal.detail

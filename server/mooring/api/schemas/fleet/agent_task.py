@@ -1,4 +1,4 @@
-"""What agents send about their tasks, and what they are answered."""
+"""Bodies of the agents' task endpoints."""
 
 import binascii
 from typing import Annotated, Any, Final, Literal
@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from mooring.api.schemas.kernel.fields import Shown, Strict
 from mooring.commands.live.task_dispatcher import TaskPoll, TaskPollAnswer
+from mooring.core.fleet.receipt import SignedReceipt
 from mooring.core.fleet.task_envelope import TaskEnvelope, decode
 from mooring.core.fleet.task_family import RefusalReason
 from mooring.core.fleet.task_report import (
@@ -48,7 +49,7 @@ class HeldTask(Strict):
 
 
 class ClaimTasks(Strict):
-    """A poll: what the agent has room for, what it holds, and how it is."""
+    """A poll: what the agent has room for, what it holds, and its health."""
 
     free: Annotated[int, Meta(ge=0, le=FREE_MAX, description="How many tasks it has room for.")]
     wait_seconds: Annotated[float, Meta(ge=0, le=WAIT_SECONDS_MAX, description="How long to wait for one.")] = 0.0
@@ -61,11 +62,12 @@ class ClaimTasks(Strict):
         Meta(
             max_length=64,
             pattern="^[A-Za-z0-9_-]*$",
-            description="New at each start of the agent: it then holds what `running` says, and nothing else.",
+            description="New at each start of the agent; it then holds only the tasks in `running`.",
         ),
     ] = ""
     health: Annotated[
-        dict[Annotated[str, Meta(max_length=64)], Any], Meta(max_length=50, description="How the agent itself is.")
+        dict[Annotated[str, Meta(max_length=64)], Any],
+        Meta(max_length=50, description="The health of the agent itself."),
     ] = msgspec.field(default_factory=dict)
 
 
@@ -87,7 +89,7 @@ class AnnouncedKey(Shown):
 
 
 class ClaimedTasks(Shown):
-    """What there is for the node: tasks, what to end early, what is no longer its own, and announced keys."""
+    """The answer to a poll: new tasks, tasks to stop, tasks that the node lost, and announced keys."""
 
     tasks: list[SignedTask]
     cancel: list[HeldTask]
@@ -98,19 +100,19 @@ class ClaimedTasks(Shown):
 
 
 class NodeAllocations(Shown):
-    """The allocations that stand on a node, or may."""
+    """The allocations that are or may be on a node."""
 
     allocations: list[str]
 
 
 class ReportTasks(Strict):
-    """Reports, each of which is answered on its own; their forms stand in the page about the node plane."""
+    """Reports, each of which is answered on its own; docs/node-plane.md has their forms."""
 
     reports: Annotated[list[dict[str, Any]], Meta(max_length=REPORTS_MAX)]
 
 
 class ReportVerdict(Shown):
-    """What becomes of one report."""
+    """The platform's answer to one report."""
 
     accepted: bool
     code: str | None
@@ -123,8 +125,8 @@ class ReportedTasks(Shown):
     results: list[ReportVerdict]
 
 
-class _Told(msgspec.Struct, tag_field="kind", forbid_unknown_fields=True, kw_only=True):
-    """Something that an agent tells."""
+class _ReportBody(msgspec.Struct, tag_field="kind", forbid_unknown_fields=True, kw_only=True):
+    """A report of an agent; `kind` says which."""
 
 
 class _Progress(Strict):
@@ -134,15 +136,15 @@ class _Progress(Strict):
     unit: Word = ""
 
 
-class ProgressReport(_Told, tag="progress", kw_only=True):
-    """How far a task is."""
+class ProgressReport(_ReportBody, tag="progress", kw_only=True):
+    """The progress of a running task."""
 
     task_id: Id
     fence: Fence
     progress: _Progress
 
 
-class LogReport(_Told, tag="log", kw_only=True):
+class LogReport(_ReportBody, tag="log", kw_only=True):
     """More of a task's output."""
 
     task_id: Id
@@ -162,7 +164,7 @@ class _SignedReceipt(Strict):
     signature: Annotated[str, Meta(max_length=100, pattern="^[A-Za-z0-9_-]*$")]
 
 
-class ResultReport(_Told, tag="result", kw_only=True):
+class ResultReport(_ReportBody, tag="result", kw_only=True):
     """How a task ended."""
 
     task_id: Id
@@ -174,8 +176,8 @@ class ResultReport(_Told, tag="result", kw_only=True):
     receipt: _SignedReceipt | None = None
 
 
-class RefusedReport(_Told, tag="refused", kw_only=True):
-    """A task that the agent did not take."""
+class RefusedReport(_ReportBody, tag="refused", kw_only=True):
+    """A task that the agent rejected."""
 
     reason: RefusalReason
     task_id: Id | None = None
@@ -189,8 +191,8 @@ class _Stray(Strict):
     allocation_id: Id | None = None
 
 
-class StrayReport(_Told, tag="stray", kw_only=True):
-    """A sweep is over; what it found that the platform does not know of."""
+class StrayReport(_ReportBody, tag="stray", kw_only=True):
+    """The end of a sweep, with what it found that the platform does not know."""
 
     what: Annotated[list[_Stray], Meta(max_length=STRAYS_MAX)]
 
@@ -198,19 +200,17 @@ class StrayReport(_Told, tag="stray", kw_only=True):
 AnyReport = ProgressReport | LogReport | ResultReport | RefusedReport | StrayReport
 
 
-def ask_of(node_id: str, body: ClaimTasks, wait_seconds_max: float) -> TaskPoll:
-    """What a poll asks for."""
+def poll_of(node_id: str, body: ClaimTasks, wait_seconds_max: float) -> TaskPoll:
     running = frozenset(FencedTask(each.task_id, each.fence) for each in body.running)
     return TaskPoll(node_id, body.free, min(body.wait_seconds, wait_seconds_max), running)
 
 
-def claimed_tasks(given: TaskPollAnswer, heartbeat_seconds: float, lease_seconds: float) -> ClaimedTasks:
-    """The answer to a poll."""
+def claimed_tasks(answer: TaskPollAnswer, heartbeat_seconds: float, lease_seconds: float) -> ClaimedTasks:
     return ClaimedTasks(
-        tasks=[_signed(each) for each in given.tasks],
-        cancel=[HeldTask(task_id=each.task_id, fence=each.fence) for each in given.cancel],
-        lost=[HeldTask(task_id=each.task_id, fence=each.fence) for each in given.lost],
-        keys=[_announced(each) for each in given.keys],
+        tasks=[_signed(each) for each in answer.tasks],
+        cancel=[HeldTask(task_id=each.task_id, fence=each.fence) for each in answer.cancel],
+        lost=[HeldTask(task_id=each.task_id, fence=each.fence) for each in answer.lost],
+        keys=[_announced(each) for each in answer.keys],
         heartbeat_seconds=heartbeat_seconds,
         lease_seconds=lease_seconds,
     )
@@ -230,10 +230,10 @@ def _announced(key: PlatformKey) -> AnnouncedKey:
 
 
 def read_report(document: dict[str, Any]) -> Report:
-    """A report as the core knows it; one that cannot be read is answered as such, and the others are taken."""
+    """Parse one report; a malformed one gets its own answer and does not affect the others."""
     try:
-        told: AnyReport = msgspec.convert(document, AnyReport)
-        return _report(told)
+        report: AnyReport = msgspec.convert(document, AnyReport)
+        return _report(report)
     except (msgspec.ValidationError, ValueError, binascii.Error) as error:
         return MalformedReport(str(error)[:500])
 
@@ -256,12 +256,12 @@ def _report(report: AnyReport) -> Report:
         result=report.result,
         last_lines=tuple(report.last_lines),
     )
-    receipt = None if report.receipt is None else (decode(report.receipt.body), decode(report.receipt.signature))
-    return TaskResultReport(report.task_id, report.fence, ended, receipt)
+    receipt = report.receipt
+    signed = None if receipt is None else SignedReceipt(decode(receipt.body), decode(receipt.signature))
+    return TaskResultReport(report.task_id, report.fence, ended, signed)
 
 
 def report_verdict(verdict: TaskReportVerdict) -> ReportVerdict:
-    """What an agent is told of one report."""
     return ReportVerdict(
         accepted=verdict.accepted, code=None if verdict.code is None else verdict.code.value, detail=verdict.detail
     )

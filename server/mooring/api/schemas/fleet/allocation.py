@@ -1,4 +1,4 @@
-"""What the endpoints of allocations and their groups take and show."""
+"""Bodies of the endpoints of allocations and their groups."""
 
 from typing import Annotated, Any
 
@@ -25,7 +25,9 @@ from mooring.core.kernel.permissions import Authority, Place, Scope
 from mooring.storage.fleet.allocation import Occupancy
 
 GpuCount = Annotated[int, Meta(ge=1, le=1024, description="One of the counts that the SKU is sold with.")]
-Region = Annotated[str, Meta(min_length=1, max_length=40, description="Where it has to be; none: where there is room.")]
+Region = Annotated[
+    str, Meta(min_length=1, max_length=40, description="Where it must be; without it: where there is room.")
+]
 Sku = Annotated[str, Meta(min_length=1, max_length=60, description="Slug or id of a SKU.")]
 GroupId = Annotated[str, Meta(pattern=pattern(Prefix.ALLOCATION_GROUP))]
 NodeId = Annotated[str, Meta(pattern=pattern(Prefix.NODE))]
@@ -35,16 +37,19 @@ PlaceWithin = Annotated[
 Count = Annotated[int, Meta(ge=1, le=GROUP_MAX, description="How many.")]
 MetadataText = Annotated[str, Meta(max_length=METADATA_VALUE_LENGTH)]
 Metadata = Annotated[
-    dict[MetadataText, MetadataText], Meta(max_length=METADATA_MAX, description="Kept and shown, and not looked at.")
+    dict[MetadataText, MetadataText],
+    Meta(max_length=METADATA_MAX, description="Stored and shown; the platform does not interpret it."),
 ]
-SchedulerType = Annotated[str, Meta(min_length=1, max_length=100, description="A label; kept and not looked at.")]
-NOT_GIVEN_BACK = frozenset(
+SchedulerType = Annotated[
+    str, Meta(min_length=1, max_length=100, description="A label; the platform does not interpret it.")
+]
+RELEASABLE = frozenset(
     {AllocationState.REQUESTED, AllocationState.PROVISIONING, AllocationState.ACTIVE, AllocationState.FAILED}
 )
 
 
 class CreateAllocation(Strict):
-    """A claim on a whole machine or on slots of one; the platform chooses which."""
+    """A request for a whole machine or slots of one; the platform chooses which."""
 
     shape: CapacityShape
     sku: Sku
@@ -58,7 +63,7 @@ class CreateAllocation(Strict):
 
 
 class CreateAllocationGroup(Strict):
-    """Several equal claims, called by one name; with `same_node` they share one machine and its network."""
+    """A request for several equal allocations under one name; with `same_node` they share a machine and its network."""
 
     name: Slug
     shape: CapacityShape
@@ -73,7 +78,7 @@ class CreateAllocationGroup(Strict):
 
 
 class ExplainAllocation(Strict):
-    """What would be asked for."""
+    """The request to explain."""
 
     shape: CapacityShape
     sku: Sku
@@ -108,7 +113,7 @@ class SlotView(Shown):
 
 
 class ChargeView(Shown):
-    """What is charged: from the moment the sandbox stood until it was given back."""
+    """What is charged, from the moment the sandbox is ready until the release."""
 
     price_minor_per_gpu_hour: int
     currency: str
@@ -118,7 +123,7 @@ class ChargeView(Shown):
 
 
 class AllocationView(Shown):
-    """A claim, what it got, what it waits for, and by what its end is known."""
+    """What was requested, what it got, what it waits for, and what proves its end."""
 
     id: str
     tenant_id: str
@@ -164,7 +169,7 @@ class AllocationView(Shown):
 
 
 class AllocationGroupView(Shown):
-    """Allocations that belong together, and the state that follows from theirs."""
+    """Allocations that belong together, and the state derived from theirs."""
 
     id: str
     tenant_id: str
@@ -180,7 +185,7 @@ class AllocationGroupView(Shown):
 
 
 class CandidateView(Shown):
-    """The machines of one region, and why none of them does."""
+    """The machines of one region, and why none of them fits."""
 
     region: str
     machines: int
@@ -198,7 +203,7 @@ class ExplanationView(Shown):
 
 
 class OccupancyView(Shown):
-    """That something stands on a node and what keeps it there, for whoever runs the node."""
+    """An allocation on a node and what blocks its release, for the operators of the node."""
 
     id: str
     node_id: str
@@ -216,10 +221,9 @@ class OccupancyView(Shown):
 
 
 def request_of(body: CreateAllocation | CreateAllocationGroup | ExplainAllocation) -> AllocationRequest:
-    """What a body asks for, of each allocation."""
-    wish = AllocationRequest(body.shape, body.sku, body.gpu_count, body.region)
+    """The request for one allocation of the body."""
     if isinstance(body, ExplainAllocation):
-        return wish
+        return AllocationRequest(body.shape, body.sku, body.gpu_count, body.region)
     return AllocationRequest(
         body.shape,
         body.sku,
@@ -233,12 +237,11 @@ def request_of(body: CreateAllocation | CreateAllocationGroup | ExplainAllocatio
 
 
 def group_request_of(body: CreateAllocationGroup) -> AllocationGroupRequest:
-    """What a body asks for, of a group."""
     return AllocationGroupRequest(body.name, body.count, body.same_node, request_of(body))
 
 
 def allocation_view(authority: Authority, allocation: Allocation) -> AllocationView:
-    """An allocation as the caller sees it: the machine under it is known by its id alone."""
+    """An allocation for the caller, who learns only the id of its machine."""
     state = AllocationState(allocation.status)
     facts = allocation.facts or {}
     actions = _actions(authority, allocation)
@@ -288,7 +291,7 @@ def allocation_view(authority: Authority, allocation: Allocation) -> AllocationV
 
 
 def group_view(authority: Authority, group: AllocationGroup, members: list[Allocation]) -> AllocationGroupView:
-    """A group as the caller sees it; its etag changes with each of its allocations."""
+    """A group for the caller; its etag changes with each of its allocations."""
     generation = sum(each.generation for each in members)
     revision = group.revision + sum(each.revision for each in members)
     actions = {action for each in members for action in _actions(authority, each)}
@@ -307,22 +310,20 @@ def group_view(authority: Authority, group: AllocationGroup, members: list[Alloc
     )
 
 
-def explanation_view(said: PlacementExplanation) -> ExplanationView:
-    """An explanation."""
+def explanation_view(explanation: PlacementExplanation) -> ExplanationView:
     return ExplanationView(
-        fits=said.fits,
-        because=said.because,
-        smallest_change=said.smallest_change,
+        fits=explanation.fits,
+        because=explanation.because,
+        smallest_change=explanation.smallest_change,
         candidates=[
             CandidateView(region=each.region, machines=each.machines, because=each.because, change=each.change)
-            for each in said.classes
+            for each in explanation.classes
         ],
     )
 
 
-def occupancy_view(seen: Occupancy) -> OccupancyView:
-    """What stands on a node."""
-    return msgspec.convert(seen, OccupancyView, from_attributes=True)
+def occupancy_view(occupancy: Occupancy) -> OccupancyView:
+    return msgspec.convert(occupancy, OccupancyView, from_attributes=True)
 
 
 def _charge(allocation: Allocation) -> ChargeView:
@@ -338,7 +339,7 @@ def _charge(allocation: Allocation) -> ChargeView:
 def _verbs(state: AllocationState) -> list[str]:
     if state is AllocationState.RELEASE_FAILED:
         return ["release", "retry"]
-    return ["release"] if state in NOT_GIVEN_BACK else []
+    return ["release"] if state in RELEASABLE else []
 
 
 def _actions(authority: Authority, allocation: Allocation) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the endpoint of an allocation's tasks takes."""
+"""The body of the endpoint that creates a task in an allocation."""
 
 from typing import Annotated, Any
 
@@ -10,16 +10,19 @@ from mooring.core.fleet.task_creation import LABEL_PATTERN, LIFETIME_MAX, LIFETI
 
 
 class MakeTask(Strict):
-    """Something to be done in a sandbox; the families and their arguments are at `/api/v1/schemas/tasks`."""
+    """A task to run in a sandbox; the families and their arguments are at `/api/v1/schemas/tasks`."""
 
     type: Annotated[str, Meta(max_length=64, description="A task family, such as `process.run`.")]
-    arguments: Annotated[dict[str, Any], Meta(description="By the schema of the family.")] = msgspec.field(
+    arguments: Annotated[dict[str, Any], Meta(description="As the schema of the family says.")] = msgspec.field(
         default_factory=dict
     )
     label: Annotated[
-        str, Meta(pattern=f"^$|{LABEL_PATTERN}", description="The owner within the allocation; none: itself.")
+        str,
+        Meta(
+            pattern=f"^$|{LABEL_PATTERN}", description="The owner within the allocation; empty: the allocation itself."
+        ),
     ] = ""
     step: Annotated[
-        str, Meta(pattern=f"^$|{STEP_PATTERN}", description="What this task is called; none: a new name.")
+        str, Meta(pattern=f"^$|{STEP_PATTERN}", description="The name of this task; empty: a new name.")
     ] = ""
     lifetime_seconds: Annotated[float, Meta(ge=LIFETIME_MIN.total_seconds(), le=LIFETIME_MAX.total_seconds())] = 3_600.0

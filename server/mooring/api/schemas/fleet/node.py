@@ -1,4 +1,4 @@
-"""What the endpoints of nodes and enrolment take and show."""
+"""Bodies of the endpoints of nodes and enrolment."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -35,7 +35,7 @@ from mooring.storage.fleet.node import NodeUsageCounts
 HERE = Place(Scope.PLATFORM)
 Labels = Annotated[
     dict[Annotated[str, Meta(pattern=LABEL_PATTERN)], Annotated[str, Meta(max_length=LABEL_VALUE_MAX)]],
-    Meta(max_length=LABELS_MAX, description="Names and values for people and for reports; nothing depends on them."),
+    Meta(max_length=LABELS_MAX, description="Names and values for people and for reports."),
 ]
 RawKey = Annotated[
     str, Meta(min_length=43, max_length=43, pattern="^[A-Za-z0-9_-]{43}$", description="32 bytes in base64url.")
@@ -62,18 +62,18 @@ _MOVES: Final[Mapping[NodeMove, tuple[NodeTrigger, str]]] = {
     NodeMove.RETIRE: (NodeTrigger.RETIRE, "node.retire"),
     NodeMove.WRITE_OFF: (NodeTrigger.RETIRE, "teardown.write_off"),
 }
-"""Each move with the trigger that it pulls and the key that it takes."""
+"""The lifecycle trigger of each move, and the action that the caller needs."""
 
 
 class CreateEnrolmentToken(Strict):
-    """Where the machine that joins with it stands."""
+    """The region and the labels of the machine that will join."""
 
     region: Slug = "local"
     labels: Labels = field(default_factory=dict)
 
 
 class EnrolmentTokenView(Shown):
-    """A one-time token without its secret, and who joined with it."""
+    """A one-time token without its secret, and the node that used it."""
 
     id: str
     region: str
@@ -90,13 +90,13 @@ class EnrolmentTokenView(Shown):
 
 
 class EnrolmentTokenCreated(EnrolmentTokenView):
-    """A one-time token, told once."""
+    """A one-time token with its secret, which is shown only once."""
 
     token: str
 
 
 class EnrolNode(Strict):
-    """A machine joins: its token, its keys, and the signature of the first key over all three."""
+    """A machine's request to join: its token, its keys, and the signing key's signature over all three."""
 
     token: Annotated[str, Meta(min_length=1, max_length=100)]
     name: Slug
@@ -105,13 +105,13 @@ class EnrolNode(Strict):
     sealing_key: RawKey
     proof: Signature
     labels: Labels = field(default_factory=dict)
-    previous_node_id: Annotated[NodeId, Meta(description="The node that the agent's state is of, if any.")] | None = (
-        None
-    )
+    previous_node_id: (
+        Annotated[NodeId, Meta(description="The node that the agent's earlier state belongs to, if any.")] | None
+    ) = None
 
 
 class PlatformKeyView(Shown):
-    """A key that signs, or signed, tasks, with what the key before it says of it."""
+    """A present or former task signing key, with the signature of the key before it."""
 
     key_id: str
     public_key: str
@@ -122,7 +122,7 @@ class PlatformKeyView(Shown):
 
 
 class Enrolled(Shown):
-    """What a node pins."""
+    """What a node stores and trusts from now on."""
 
     node_id: str
     name: str
@@ -140,7 +140,7 @@ class PlatformKeys(Shown):
 
 
 class ReportedGpu(Strict):
-    """One GPU; what is not there for real says so."""
+    """One GPU, real or simulated."""
 
     index: Annotated[int, Meta(ge=0, le=GPUS_MAX * 8)]
     model: Annotated[str, Meta(min_length=1, max_length=MODEL_MAX)]
@@ -150,7 +150,7 @@ class ReportedGpu(Strict):
 
 
 class ReportedNuma(Strict):
-    """One NUMA place."""
+    """One NUMA node."""
 
     index: Annotated[int, Meta(ge=0, le=NUMA_MAX * 8)]
     cpus: Annotated[int, Meta(ge=0, le=CPUS_MAX)]
@@ -167,7 +167,7 @@ Facts = Annotated[
 
 
 class ReportInventory(Strict):
-    """What a machine has."""
+    """The inventory of a machine."""
 
     agent_version: Annotated[str, Meta(min_length=1, max_length=VERSION_MAX)]
     host: HostKind
@@ -181,7 +181,9 @@ class ReportInventory(Strict):
     addresses: Annotated[list[Annotated[str, Meta(max_length=45)]], Meta(max_length=ADDRESSES_MAX)] = field(
         default_factory=list
     )
-    limits: Annotated[Facts, Meta(description="What the agent bounds itself to.")] = field(default_factory=dict)
+    limits: Annotated[Facts, Meta(description="The limits that the agent sets for itself.")] = field(
+        default_factory=dict
+    )
 
 
 class NodeFindingView(Shown):
@@ -194,7 +196,7 @@ class NodeFindingView(Shown):
 
 
 class InventoryTaken(Shown):
-    """What became of a report."""
+    """The answer to an inventory report."""
 
     node_id: str
     status: NodeState
@@ -203,7 +205,7 @@ class InventoryTaken(Shown):
 
 
 class RetireNode(Strict):
-    """Why a node goes."""
+    """Why a node is retired."""
 
     reason: Reason
 
@@ -224,7 +226,7 @@ class NodeQuery(PageQuery):
 
 
 class NodeSlotView(Shown):
-    """A GPU of a node, and who has it."""
+    """A GPU of a node, and the allocation that has it."""
 
     id: str
     index: int
@@ -244,7 +246,7 @@ class WhyView(Shown):
 
 
 class NodeView(Shown):
-    """A machine whose agent dials out."""
+    """A machine whose agent connects to the platform."""
 
     id: str
     name: str
@@ -275,7 +277,7 @@ class NodeView(Shown):
 
 
 class NodeDetail(NodeView):
-    """A node with all that is known of it."""
+    """A node with everything that is known about it."""
 
     signing_key: str
     sealing_key: str
@@ -288,12 +290,10 @@ class NodeDetail(NodeView):
 
 
 def enrolment_token_view(authority: Authority, token: EnrolmentToken) -> EnrolmentTokenView:
-    """A token as the caller sees it."""
     return EnrolmentTokenView(**_token_fields(authority, token))
 
 
 def enrolment_token_created(authority: Authority, token: EnrolmentToken, *, secret: str) -> EnrolmentTokenCreated:
-    """A token with its secret, which is told once."""
     return EnrolmentTokenCreated(**_token_fields(authority, token), token=secret)
 
 
@@ -316,7 +316,6 @@ def _token_fields(authority: Authority, token: EnrolmentToken) -> dict[str, Any]
 
 
 def enrolled(audience: str, keys: list[PlatformKey], node: Node) -> Enrolled:
-    """What a node is told when it joined."""
     return Enrolled(
         node_id=node.id,
         name=node.name,
@@ -328,7 +327,6 @@ def enrolled(audience: str, keys: list[PlatformKey], node: Node) -> Enrolled:
 
 
 def platform_key_view(key: PlatformKey) -> PlatformKeyView:
-    """A key as nodes and admins see it."""
     return PlatformKeyView(
         key_id=key.id,
         public_key=encoded(key.public_key),
@@ -340,7 +338,6 @@ def platform_key_view(key: PlatformKey) -> PlatformKeyView:
 
 
 def inventory_of(body: ReportInventory) -> Inventory:
-    """The inventory that a body describes."""
     return Inventory(
         agent_version=body.agent_version,
         host=body.host,
@@ -355,7 +352,6 @@ def inventory_of(body: ReportInventory) -> Inventory:
 
 
 def inventory_taken(node: Node) -> InventoryTaken:
-    """What an agent is told about its report."""
     return InventoryTaken(
         node_id=node.id,
         status=NodeState(node.status),
@@ -365,12 +361,10 @@ def inventory_taken(node: Node) -> InventoryTaken:
 
 
 def node_view(authority: Authority, node: Node, counts: NodeUsageCounts) -> NodeView:
-    """A node as the caller sees it."""
     return NodeView(**_node_fields(authority, node, counts))
 
 
 def node_detail(authority: Authority, node: Node, slots: Sequence[Slot], allocations: int) -> NodeDetail:
-    """A node with all that is known of it, as the caller sees it."""
     counts = NodeUsageCounts(len(slots), sum(slot.status == SlotStatus.FREE for slot in slots), allocations)
     return NodeDetail(
         **_node_fields(authority, node, counts),
@@ -386,7 +380,6 @@ def node_detail(authority: Authority, node: Node, slots: Sequence[Slot], allocat
 
 
 def slot_view(slot: Slot) -> NodeSlotView:
-    """A slot."""
     return NodeSlotView(
         id=slot.id,
         index=slot.index,

@@ -1,4 +1,4 @@
-"""What the endpoints of SKUs take and show."""
+"""Bodies of the endpoints of SKUs."""
 
 from typing import Annotated
 
@@ -25,9 +25,9 @@ Counts = Annotated[
     list[Annotated[int, Meta(ge=1, le=GPU_COUNT_MAX)]],
     Meta(min_length=1, max_length=COUNTS_MAX, description="How many GPUs one allocation may have."),
 ]
-Amount = Annotated[int, Meta(ge=0, le=PRICE_MAX, description="What a GPU costs for an hour, in minor units.")]
+Amount = Annotated[int, Meta(ge=0, le=PRICE_MAX, description="The price of a GPU per hour, in minor units.")]
 Currency = Annotated[str, Meta(pattern=CURRENCY_PATTERN, min_length=3, max_length=3)]
-PriceReason = Annotated[str, Meta(max_length=1000, description="Why; needed where the price changes.")]
+PriceReason = Annotated[str, Meta(max_length=1000, description="Why; required when the price changes.")]
 
 
 class CreateSku(Strict):
@@ -44,7 +44,7 @@ class CreateSku(Strict):
 
 
 class UpdateSku(Strict):
-    """What shall be another; what is not given stays. What it is made of never changes."""
+    """The fields to change; the others stay. Shape and GPU model never change."""
 
     display_name: DisplayName | None = None
     regions: Regions | None = None
@@ -85,7 +85,7 @@ class SkuView(Shown):
 
 
 class SkuPriceView(Shown):
-    """What a SKU costs from then on; such a line is never changed."""
+    """A line of a SKU's price history; it is never changed."""
 
     id: str
     sku_id: str
@@ -97,7 +97,6 @@ class SkuPriceView(Shown):
 
 
 def sku_view(authority: Authority, sku: Sku) -> SkuView:
-    """A SKU as the caller sees it."""
     return SkuView(
         id=sku.id,
         slug=sku.slug,
@@ -118,7 +117,6 @@ def sku_view(authority: Authority, sku: Sku) -> SkuView:
 
 
 def price_view(price: SkuPrice) -> SkuPriceView:
-    """A line of a SKU's history."""
     return SkuPriceView(
         id=price.id,
         sku_id=price.sku_id,

@@ -1,4 +1,4 @@
-"""What the endpoints of tasks and receipts take and show."""
+"""Bodies of the endpoints of tasks and receipts."""
 
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ BUNDLE_VERSION = 1
 
 
 class TaskQuery(Strict):
-    """Which tasks."""
+    """Which tasks are listed."""
 
     cursor: Cursor | None = None
     limit: Limit = 100
@@ -30,7 +30,7 @@ class TaskQuery(Strict):
 
 
 class NodeTaskQuery(Strict):
-    """Which tasks of a node."""
+    """Which tasks of a node are listed."""
 
     cursor: Cursor | None = None
     limit: Limit = 100
@@ -75,7 +75,7 @@ class TaskView(Shown):
 
 
 class NodeTaskView(Shown):
-    """A task as the operators of its node see it: that it is there, not what is in it."""
+    """A task for the operators of its node, without its content."""
 
     id: str
     tenant_id: str
@@ -94,15 +94,15 @@ class NodeTaskView(Shown):
 
 
 class LogQuery(Strict):
-    """From where, how much, and how long to wait for more."""
+    """The part of the output to read, and how long to wait for more."""
 
-    offset: Annotated[int, Meta(ge=0, le=2**53, description="The byte to begin with.")] = 0
-    limit: Annotated[int, Meta(ge=4, le=1_048_576, description="Most bytes.")] = 262_144
+    offset: Annotated[int, Meta(ge=0, le=2**53, description="The byte to start with.")] = 0
+    limit: Annotated[int, Meta(ge=4, le=1_048_576, description="The maximum number of bytes.")] = 262_144
     wait: Annotated[float, Meta(ge=0, le=60, description="Seconds to wait for more output.")] = 0
 
 
 class LogView(Shown):
-    """A part of a task's output; go on from `next_offset` until `ended`."""
+    """A part of a task's output; continue with `next_offset` until `ended`."""
 
     task_id: str
     offset: int
@@ -114,7 +114,7 @@ class LogView(Shown):
 
 
 class ReceiptQuery(Strict):
-    """Which receipts."""
+    """Which receipts are listed."""
 
     cursor: Cursor | None = None
     limit: Limit = 100
@@ -122,7 +122,7 @@ class ReceiptQuery(Strict):
 
 
 class ReceiptView(Shown):
-    """What a node signed that it found after a teardown."""
+    """A node's signed statement of what it found after a teardown."""
 
     id: str
     tenant_id: str
@@ -153,16 +153,16 @@ class SignedBody(Shown):
 
 
 class ChainLink(Shown):
-    """A place in a node's chain."""
+    """A position in a node's chain."""
 
     sequence: int
     digest: str
 
 
 class ReceiptBundle(Shown):
-    """A receipt with what it takes to verify it offline: `mooring receipts verify`.
+    """A receipt with everything that its offline verification needs (`mooring receipts verify`).
 
-    `receipts` are those of this project within a part of the node's chain; `chain` has the hashes of all in that part.
+    `receipts` are those of this project in a part of the node's chain; `chain` has the hashes of all receipts there.
     """
 
     v: int
@@ -176,7 +176,6 @@ class ReceiptBundle(Shown):
 
 
 def task_view(authority: Authority, task: Task) -> TaskView:
-    """A task as the caller sees it."""
     place = Place(Scope.PROJECT, task.tenant_id, task.project_id)
     open_ = TaskTrigger.CANCEL in TASK.allowed(TaskState(task.status)) and task.type not in PLATFORM_ONLY
     return TaskView(
@@ -216,7 +215,6 @@ def task_view(authority: Authority, task: Task) -> TaskView:
 
 
 def node_task_view(task: Task) -> NodeTaskView:
-    """A task as an operator sees it."""
     return NodeTaskView(
         id=task.id,
         tenant_id=task.tenant_id,
@@ -236,7 +234,7 @@ def node_task_view(task: Task) -> NodeTaskView:
 
 
 def log_view(task: Task, offset: int, part: bytes) -> LogView:
-    """A part of a task's output as text; a character that is cut at its end is left for the next part."""
+    """A part of a task's output as text; a character that is cut at the end is left for the next part."""
     end = offset + len(part)
     text = part.decode(errors="replace")
     over = task.is_over and end >= task.log_bytes
@@ -255,18 +253,18 @@ def log_view(task: Task, offset: int, part: bytes) -> LogView:
 
 
 def _whole_characters(part: bytes) -> int:
-    """How many bytes come before a character that is cut off at the end; all, when none is."""
+    """How many bytes come before a character that is cut off at the end; all of them when none is."""
     for back in range(1, min(4, len(part)) + 1):
         lead = part[-back]
         if lead & 0xC0 == 0x80:
-            continue  # inside of a character
+            continue  # inside a character
         size = 1 if lead < 0x80 else 2 if lead < 0xE0 else 3 if lead < 0xF0 else 4
         return len(part) - back if size > back else len(part)
     return len(part)
 
 
 def receipt_view(receipt: Receipt) -> ReceiptView:
-    """A receipt with its words and with the bytes that were signed."""
+    """A receipt, parsed and as the bytes that were signed."""
     return ReceiptView(
         id=receipt.id,
         tenant_id=receipt.tenant_id,
@@ -290,7 +288,6 @@ def receipt_view(receipt: Receipt) -> ReceiptView:
 
 
 def receipt_bundle(receipt: Receipt, node: Node, own: list[Receipt], chain: list[ReceiptChainLink]) -> ReceiptBundle:
-    """What verifies a receipt without the platform."""
     return ReceiptBundle(
         v=BUNDLE_VERSION,
         receipt_id=receipt.id,

@@ -1,4 +1,4 @@
-"""What the endpoints of usage take and show."""
+"""Bodies of the endpoints of usage."""
 
 from typing import Annotated
 
@@ -11,7 +11,7 @@ from mooring.core.money.usage import UsageRecord
 
 
 class ReportedUsage(Strict):
-    """One interval of use; under its id it is stored once."""
+    """One interval of use; it is stored once under its id."""
 
     record_id: Annotated[str, Meta(min_length=1, max_length=128, pattern="^[A-Za-z0-9][A-Za-z0-9_.:/-]*$")]
     unit: Annotated[str, Meta(max_length=64, pattern=NO_NUL_PATTERN)]
@@ -29,14 +29,14 @@ class ReportUsage(Strict):
 
 
 class StoredUsage(Shown):
-    """How many of the records were new; the others were stored before, as they are."""
+    """How many of the records were new; the others were stored already, with the same values."""
 
     stored: int
     repeated: int
 
 
 class UsageRecordView(Shown):
-    """What an app reported that it used."""
+    """One interval of use that an app reported."""
 
     id: str
     instance_id: str
@@ -54,7 +54,7 @@ class UsageRecordView(Shown):
 
 
 def usage_view(record: UsageRecord) -> UsageRecordView:
-    """A usage record; its quantity is a decimal number, written out."""
+    """A usage record; its quantity is a decimal number in plain notation."""
     return UsageRecordView(
         id=record.id,
         instance_id=record.instance_id,

@@ -1,4 +1,4 @@
-"""What the endpoints of events and the audit trail take and show."""
+"""Bodies of the endpoints of events and the audit trail."""
 
 from typing import Annotated, Any
 
@@ -19,12 +19,12 @@ CorrelationId = Annotated[
     ),
 ]
 InstanceId = Annotated[
-    str, Meta(min_length=1, max_length=60, pattern="^[a-z0-9_]+$", description="Only what concerns this instance.")
+    str, Meta(min_length=1, max_length=60, pattern="^[a-z0-9_]+$", description="Only entries of this instance.")
 ]
 
 
 class EventQuery(Strict):
-    """Which events, from where on, and how long to wait for the first."""
+    """Which events, from which cursor, and how long to wait for the first."""
 
     cursor: Cursor | None = None
     limit: Limit = 100
@@ -34,7 +34,7 @@ class EventQuery(Strict):
 
 
 class StreamQuery(Strict):
-    """From where on a stream begins: a cursor, `beginning`, or (without one) now."""
+    """Where a stream starts: at a cursor, at the `beginning`, or (without a cursor) now."""
 
     cursor: Cursor | None = None
     correlation_id: CorrelationId | None = None
@@ -42,7 +42,7 @@ class StreamQuery(Strict):
 
 
 class EventView(Shown):
-    """Something that became true."""
+    """Something that happened."""
 
     id: str
     cursor: str
@@ -64,14 +64,14 @@ class EventView(Shown):
 
 
 class EventPage(Shown):
-    """Some events in order, and the cursor from which to go on."""
+    """Events in order, and the cursor of the next page."""
 
     items: list[EventView]
     next_cursor: str
 
 
 class AuditQuery(Strict):
-    """Which audit rows."""
+    """Which audit rows are listed."""
 
     cursor: Cursor | None = None
     limit: Limit = 100
@@ -82,7 +82,7 @@ class AuditQuery(Strict):
 
 
 class AuditView(Shown):
-    """Who did, or was refused, what."""
+    """Who did what, or was refused."""
 
     id: str
     occurred_at: Time
@@ -106,11 +106,10 @@ class AuditView(Shown):
 
 
 def event_view(event: Event, *, withhold: bool = False) -> EventView:
-    """An event as it is shown; the platform's stream tells of a tenant's events, not what is in them."""
+    """An event; with `withhold` without its data: the platform's stream does not show what is in a tenant's events."""
     return EventView(**public_event(event, withhold=withhold))
 
 
 def audit_view(row: AuditRow) -> AuditView:
-    """An audit row as it is shown."""
     fields = {name: getattr(row, name) for name in AuditRow.__slots__ if name != "tenant_id"}
     return AuditView(**fields, org_id=row.tenant_id)

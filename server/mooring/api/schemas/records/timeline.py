@@ -1,4 +1,4 @@
-"""What the endpoints of the timeline take and show."""
+"""Bodies of the endpoints of the timeline."""
 
 from typing import Annotated, Any
 
@@ -9,12 +9,12 @@ from mooring.api.schemas.kernel.fields import Shown, Strict, Time
 from mooring.api.schemas.records.record import CorrelationId, InstanceId
 from mooring.core.records.timeline import TimelineRow, text_of
 
-WithAudit = Annotated[bool, Meta(description="With audit rows too, where the caller may read them.")]
+WithAudit = Annotated[bool, Meta(description="Include audit rows, if the caller may read them.")]
 Wait = Annotated[float, Meta(ge=0, le=60, description="Seconds to wait for the first entry.")]
 
 
 class InstanceTimelineQuery(Strict):
-    """From where on, and how long to wait for the first entry."""
+    """From which cursor, and how long to wait for the first entry."""
 
     cursor: Cursor | None = None
     limit: Limit = 100
@@ -24,7 +24,7 @@ class InstanceTimelineQuery(Strict):
 
 
 class TimelineQuery(Strict):
-    """Whose timeline, from where on, and how long to wait for the first entry."""
+    """Which timeline, from which cursor, and how long to wait for the first entry."""
 
     cursor: Cursor | None = None
     limit: Limit = 100
@@ -35,7 +35,7 @@ class TimelineQuery(Strict):
 
 
 class TimelineStreamQuery(Strict):
-    """Whose timeline, and from where on: a cursor, `beginning`, or (without one) now."""
+    """Which timeline, and where it starts: at a cursor, at the `beginning`, or (without a cursor) now."""
 
     cursor: Cursor | None = None
     correlation_id: CorrelationId | None = None
@@ -49,7 +49,7 @@ class TimelineEntry(Shown):
     cursor: str
     id: str
     at: Time
-    kind: Annotated[str, Meta(description="`audit`, or what the event is of: `instance`, `member`, `operation`, …")]
+    kind: Annotated[str, Meta(description="`audit`, or the noun of the event: `instance`, `member`, `operation`, …")]
     type: Annotated[str, Meta(description="The type of the event, or the action of the audit row.")]
     subject_id: str | None
     app_instance_id: str | None
@@ -62,14 +62,13 @@ class TimelineEntry(Shown):
 
 
 class TimelinePage(Shown):
-    """Some entries in order, and the cursor from which to go on."""
+    """Entries in order, and the cursor of the next page."""
 
     items: list[TimelineEntry]
     next_cursor: str
 
 
 def entry_view(entry: TimelineRow) -> TimelineEntry:
-    """An entry as it is shown."""
     return TimelineEntry(
         cursor=entry.position.cursor(),
         id=entry.id,

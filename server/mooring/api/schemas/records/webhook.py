@@ -1,4 +1,4 @@
-"""What the endpoints of webhooks and deliveries take and show."""
+"""Bodies of the endpoints of webhooks and deliveries."""
 
 from typing import Annotated, Any
 
@@ -23,9 +23,12 @@ Url = Annotated[
 ]
 EventTypes = Annotated[
     list[Annotated[str, Meta(min_length=3, max_length=100, pattern=EVENT_TYPE_PATTERN)]],
-    Meta(max_length=EVENT_TYPES_MAX, description="Event types, or families such as `identity.*`; none: all."),
+    Meta(
+        max_length=EVENT_TYPES_MAX,
+        description="Event types, or families such as `identity.*`; an empty list means all.",
+    ),
 ]
-SigningKey = Annotated[str, Meta(description="Told once: the key that messages are signed with.")]
+SigningKey = Annotated[str, Meta(description="The key that signs messages; it is shown only once.")]
 
 
 class CreateWebhook(Strict):
@@ -37,7 +40,7 @@ class CreateWebhook(Strict):
 
 
 class UpdateWebhook(Strict):
-    """Another address, list or description, or a pause; what is not given stays."""
+    """A new URL, event types or description, or a pause; other fields stay."""
 
     url: Url | None = None
     event_types: EventTypes | None = None
@@ -47,7 +50,7 @@ class UpdateWebhook(Strict):
 
 
 class WebhookView(Shown):
-    """An address that is told of events; its key is not shown."""
+    """A URL that gets events, without its key."""
 
     id: str
     tenant_id: str | None
@@ -69,7 +72,7 @@ class WebhookKeyed(WebhookView):
 
 
 class WebhookTested(Shown):
-    """What came of one message to the receiver."""
+    """The outcome of one message to the receiver."""
 
     delivered: bool
     status: int | None
@@ -78,7 +81,7 @@ class WebhookTested(Shown):
 
 
 class DeliveryQuery(Strict):
-    """Which deliveries."""
+    """Which deliveries are listed."""
 
     cursor: Cursor | None = None
     limit: Limit = 100
@@ -109,19 +112,17 @@ class DeliveryView(Shown):
 
 
 class ReplayedView(Shown):
-    """How many dead letters are sent again, and whether there are more: then ask again."""
+    """How many dead letters are sent again, and whether more are left."""
 
     replayed: int
     more: bool
 
 
 def webhook_view(authority: Authority, webhook: Webhook) -> WebhookView:
-    """A webhook as the caller sees it."""
     return WebhookView(**_webhook_fields(authority, webhook))
 
 
 def webhook_keyed(authority: Authority, webhook: Webhook, key: str) -> WebhookKeyed:
-    """A webhook with the key that is told once."""
     return WebhookKeyed(**_webhook_fields(authority, webhook), signing_key=key)
 
 
@@ -143,7 +144,6 @@ def _webhook_fields(authority: Authority, webhook: Webhook) -> dict[str, Any]:
 
 
 def webhook_tested(outcome: DeliveryOutcome) -> WebhookTested:
-    """What came of a test."""
     return WebhookTested(
         delivered=outcome.error is None,
         status=outcome.status,
@@ -153,7 +153,6 @@ def webhook_tested(outcome: DeliveryOutcome) -> WebhookTested:
 
 
 def delivery_view(authority: Authority, delivery: Delivery) -> DeliveryView:
-    """A delivery as the caller sees it."""
     place = _place(delivery.tenant_id, delivery.project_id)
     actions = () if delivery.status == DeliveryStatus.CLAIMED else ("outbox.replay",)
     return DeliveryView(
@@ -178,7 +177,6 @@ def delivery_view(authority: Authority, delivery: Delivery) -> DeliveryView:
 
 
 def replayed_view(replayed: Replayed) -> ReplayedView:
-    """How many are sent again."""
     return ReplayedView(replayed=replayed.count, more=replayed.more)
 
 

@@ -1,1 +1,1 @@
-"""Bodies and views of the runtime wing: what is running."""
+"""Bodies and views about what is running."""

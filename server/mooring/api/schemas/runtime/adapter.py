@@ -1,7 +1,6 @@
 """What adapters send: claims, reports, the end of operations, tasks, secrets, usage.
 
-Every body that changes something names the fence of the claim under which it is sent. Nothing in them is ignored, and
-everything has its bound.
+Every body that changes something names the fence of its claim. Unknown fields are refused, and every value is bounded.
 """
 
 from datetime import timedelta
@@ -45,39 +44,41 @@ OperationId = Annotated[str, Meta(pattern=pattern(Prefix.OPERATION))]
 TaskId = Annotated[str, Meta(pattern=pattern(Prefix.TASK))]
 ProjectId = Annotated[str, Meta(pattern=pattern(Prefix.PROJECT))]
 AccountId = Annotated[str, Meta(pattern=pattern(Prefix.SERVICE_ACCOUNT))]
-Fence = Annotated[int, Meta(ge=0, le=2**62, description="The fence of the claim: a stale one changes nothing.")]
-Holder = Annotated[str, Meta(pattern=HOLDER_PATTERN, description="A name of this process, new at each of its starts.")]
+Fence = Annotated[int, Meta(ge=0, le=2**62, description="The fence of the claim; a stale one is refused.")]
+Holder = Annotated[str, Meta(pattern=HOLDER_PATTERN, description="A name of this process, new at each start.")]
 Detail = Annotated[str, Meta(max_length=1_000, pattern=NO_NUL_PATTERN)]
 Word = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9 _./:-]*$")]
 Line = Annotated[str, Meta(max_length=LINE_LENGTH_MAX, pattern=NO_NUL_PATTERN)]
 HealthWord = Literal["healthy", "degraded", "unknown"]
-Details = Annotated[dict[str, Any], Meta(description="The adapter's own words, at most 16 KiB of JSON.")]
+Details = Annotated[dict[str, Any], Meta(description="The adapter's own data, at most 16 KiB of JSON.")]
 
 
 class HeldInstance(Strict):
-    """An instance under the fence of a claim."""
+    """An instance with the fence of its claim."""
 
     instance_id: InstanceId
     fence: Fence
 
 
 class ClaimInstances(Strict):
-    """A poll: who asks, for how many, what it holds, and up to where it has heard."""
+    """A poll: who asks, for how many, what it holds, and which changes it already knows."""
 
     holder: Holder
-    free: Annotated[int, Meta(ge=0, le=CLAIMS_MAX, description="How many more instances it has room for.")] = 0
-    wait_seconds: Annotated[float, Meta(ge=0, le=WAIT_SECONDS_MAX, description="How long to wait for news.")] = 0.0
+    free: Annotated[int, Meta(ge=0, le=CLAIMS_MAX, description="How many more instances it can take.")] = 0
+    wait_seconds: Annotated[float, Meta(ge=0, le=WAIT_SECONDS_MAX, description="How long to wait for a change.")] = 0.0
     held: Annotated[
-        list[HeldInstance], Meta(max_length=HELD_MAX, description="All that it holds: their leases are renewed.")
+        list[HeldInstance], Meta(max_length=HELD_MAX, description="Everything that it holds; the leases are renewed.")
     ] = msgspec.field(default_factory=list)
     after: (
-        Annotated[str, Meta(max_length=300, pattern="^[A-Za-z0-9_-]+$", description="`cursor` of the answer before.")]
+        Annotated[
+            str, Meta(max_length=300, pattern="^[A-Za-z0-9_-]+$", description="`cursor` of the previous response.")
+        ]
         | None
     ) = None
 
 
 class ReleaseInstances(Strict):
-    """Claims that are given back, at a clean end."""
+    """Claims to release at a clean shutdown."""
 
     holder: Holder
     held: Annotated[list[HeldInstance], Meta(max_length=HELD_MAX)]
@@ -91,7 +92,7 @@ class FindAccounts(Strict):
 
 
 class Failure(Strict):
-    """Why something failed: a code of the closed list, words, and the last lines of its output."""
+    """Why something failed: a code of the closed list, a detail, and the last lines of its output."""
 
     code: OperationFailure
     detail: Annotated[str, Meta(max_length=4_000, pattern=NO_NUL_PATTERN)] = ""
@@ -99,7 +100,7 @@ class Failure(Strict):
 
 
 class Blocked(Strict):
-    """What stands in the way; the operation goes on when it is reported as gone (`null`)."""
+    """What blocks the operation; it continues when that is reported as gone (`null`)."""
 
     code: Annotated[str, Meta(pattern="^[a-z][a-z0-9_]{0,62}$")]
     detail: Annotated[str, Meta(min_length=1, max_length=1_000, pattern=NO_NUL_PATTERN)]
@@ -124,13 +125,13 @@ class ReportedStep(Strict):
 
 
 class ReportedHold(Strict):
-    """Why the adapter wants no new work on a member."""
+    """A reason why the adapter wants no new work on a member."""
 
     reason: Annotated[str, Meta(min_length=1, max_length=200, pattern=NO_NUL_PATTERN)]
 
 
 class ReportedMember(Strict):
-    """What the adapter observed of a member; what is not given stays as it is."""
+    """What the adapter observed of a member; omitted fields stay unchanged."""
 
     id: MemberId
     status: ReportableState | None = None
@@ -142,8 +143,8 @@ class ReportedMember(Strict):
     failure: Failure | None = None
 
 
-PROTOCOL: Final = "Such as http, https, ssh, tcp; `terminal`: a place where commands run."
-OF_A_TERMINAL: Final = "Of an endpoint of protocol `terminal`."
+PROTOCOL: Final = "Such as http, https, ssh, tcp; `terminal` means that commands run there."
+OF_A_TERMINAL: Final = "Only for the protocol `terminal`."
 
 
 class ReportedEndpoint(Strict):
@@ -166,14 +167,17 @@ class ReportedEndpoint(Strict):
                 Annotated[str, Meta(pattern=ENVIRONMENT_PATTERN)],
                 Annotated[str, Meta(max_length=4_096, pattern=NO_NUL_PATTERN)],
             ],
-            Meta(max_length=50, description=f"{OF_A_TERMINAL} No secret: everybody who reads the instance reads it."),
+            Meta(
+                max_length=50,
+                description=f"{OF_A_TERMINAL} Never put secrets here: everybody who may read the instance sees it.",
+            ),
         ]
         | None
     ) = None
 
 
 class ReportedInstance(Strict):
-    """What the adapter observed of the instance as a whole; what is not given stays as it is."""
+    """What the adapter observed of the instance as a whole; omitted fields stay unchanged."""
 
     health: HealthWord | None = None
     health_detail: Detail | UnsetType | None = UNSET
@@ -183,7 +187,7 @@ class ReportedInstance(Strict):
 
 
 class MakeReport(Strict):
-    """All of it becomes true together, or nothing does; what is so already is accepted and writes nothing."""
+    """A report is applied as a whole or not at all; what is already stored is accepted and writes nothing."""
 
     fence: Fence
     operation_id: OperationId | None = None
@@ -200,56 +204,63 @@ class FinishOperation(Strict):
     fence: Fence
     outcome: FinishOutcome
     evidence: Details | None = None
-    output: Annotated[dict[str, Any], Meta(description="Of an action: by the manifest's `output_schema`.")] | None = (
+    output: Annotated[dict[str, Any], Meta(description="Of an action, by the manifest's `output_schema`.")] | None = (
         None
     )
     failure: Failure | None = None
 
 
 class Granted(Strict):
-    """A secret of the instance that the task gets; what opens the platform's registry is granted by itself."""
+    """A secret of the instance for the task; access to the platform's registry is granted automatically."""
 
-    name: Annotated[str, Meta(pattern=NAME_PATTERN, description="How the task's arguments name it.")]
-    secret: Annotated[str, Meta(pattern=NAME_PATTERN, description="The instance's secret of this name.")]
+    name: Annotated[str, Meta(pattern=NAME_PATTERN, description="The name in the task's arguments.")]
+    secret: Annotated[str, Meta(pattern=NAME_PATTERN, description="The name of the instance's secret.")]
 
 
 class MakeMemberTask(Strict):
-    """Something to be done for a member; the families and their arguments are at `/api/v1/schemas/tasks`.
+    """A task for a member; `/api/v1/schemas/tasks` lists the families and their arguments.
 
-    An image is named by `{"artifact": "<role>"}`, or by `{"digest": "sha256:…"}`: the rest is filled in.
+    Name an image by `{"artifact": "<role>"}` or by `{"digest": "sha256:…"}`: the platform fills in the rest.
     """
 
     fence: Fence
     member_id: MemberId
     type: Annotated[str, Meta(max_length=64, description="A task family, such as `process.run`.")]
-    step: Annotated[str, Meta(pattern=STEP_PATTERN, description="With the operation the task's name: made once.")]
-    operation_id: Annotated[OperationId | None, Meta(description="None: only to look, between operations.")] = None
+    step: Annotated[
+        str, Meta(pattern=STEP_PATTERN, description="Together with the operation the task's name: created only once.")
+    ]
+    operation_id: Annotated[OperationId | None, Meta(description="Without an operation the task may only inspect.")] = (
+        None
+    )
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     grants: Annotated[list[Granted], Meta(max_length=32)] = msgspec.field(default_factory=list)
     lifetime_seconds: Annotated[float, Meta(ge=LIFETIME_MIN.total_seconds(), le=LIFETIME_MAX.total_seconds())] = 3_600.0
 
 
 class MemberTaskWanted(Strict):
-    """One of several tasks: what it is done for, and its name."""
+    """One of several tasks."""
 
     member_id: MemberId
     type: Annotated[str, Meta(max_length=64, description="A task family, such as `process.run`.")]
-    step: Annotated[str, Meta(pattern=STEP_PATTERN, description="With the operation the task's name: made once.")]
+    step: Annotated[
+        str, Meta(pattern=STEP_PATTERN, description="Together with the operation the task's name: created only once.")
+    ]
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     grants: Annotated[list[Granted], Meta(max_length=32)] = msgspec.field(default_factory=list)
     lifetime_seconds: Annotated[float, Meta(ge=LIFETIME_MIN.total_seconds(), le=LIFETIME_MAX.total_seconds())] = 3_600.0
 
 
 class MakeMemberTasks(Strict):
-    """Several tasks of one operation, or several looks; each has its own outcome."""
+    """Several tasks of one operation, or several inspections; each has its own outcome."""
 
     fence: Fence
     tasks: Annotated[list[MemberTaskWanted], Meta(min_length=1, max_length=TASKS_AT_ONCE_MAX)]
-    operation_id: Annotated[OperationId | None, Meta(description="None: only to look, between operations.")] = None
+    operation_id: Annotated[OperationId | None, Meta(description="Without an operation the task may only inspect.")] = (
+        None
+    )
 
 
 def task_request_of(body: MakeMemberTask | MemberTaskWanted) -> MemberTaskRequest:
-    """What is asked for, as the core has it."""
     return MemberTaskRequest(
         member_id=body.member_id,
         type=body.type,
@@ -261,47 +272,48 @@ def task_request_of(body: MakeMemberTask | MemberTaskWanted) -> MemberTaskReques
 
 
 class MakeSecret(Strict):
-    """A secret to be kept for the instance: a given value, or one that the platform makes."""
+    """A secret to store for the instance: a given value, or one that the platform generates."""
 
     fence: Fence
     name: Annotated[str, Meta(pattern=NAME_PATTERN)]
     purpose: Annotated[str, Meta(max_length=40, description="app_access, member_secret or cluster_key.")]
     value: Annotated[str, Meta(min_length=1, max_length=65_536)] | None = None
-    generate_bytes: Annotated[int, Meta(ge=16, le=64, description="How many bytes of chance.")] | None = None
+    generate_bytes: Annotated[int, Meta(ge=16, le=64, description="How many random bytes.")] | None = None
 
 
 class FenceQuery(Strict):
-    """Under which claim."""
+    """The claim under which the request is made."""
 
     fence: Fence
 
 
 class MemberTaskQuery(Strict):
-    """Under which claim, how long to wait, and for what."""
+    """The claim under which the request is made, how long to wait, and for what."""
 
     fence: Fence
     wait: Annotated[float, Meta(ge=0, le=60, description="Seconds to wait for a change or a state.")] = 0
     until: (
-        Annotated[str, Meta(max_length=200, pattern="^[a-z_,]+$", description="States to wait for, with commas.")]
+        Annotated[
+            str, Meta(max_length=200, pattern="^[a-z_,]+$", description="States to wait for, separated by commas.")
+        ]
         | None
     ) = None
     changed_from: (
-        Annotated[str, Meta(max_length=50, pattern="^[0-9.]+$", description="The `etag` that was seen.")] | None
+        Annotated[
+            str, Meta(max_length=50, pattern="^[0-9.]+$", description="The last known `etag`: wait until it changes.")
+        ]
+        | None
     ) = None
 
 
 def held_of(listed: list[HeldInstance]) -> tuple[FencedInstance, ...]:
-    """What a caller says that it holds."""
     return tuple(FencedInstance(each.instance_id, each.fence) for each in listed)
 
 
 def report_of(body: MakeReport) -> AdapterReport:
-    """A report as the core knows it."""
     blocked: BlockerReport | None = None
     if not isinstance(body.blocked, UnsetType):
-        blocked = (
-            BlockerReport(None) if body.blocked is None else BlockerReport((body.blocked.code, body.blocked.detail))
-        )
+        blocked = BlockerReport() if body.blocked is None else BlockerReport(body.blocked.code, body.blocked.detail)
     return AdapterReport(
         begin=body.begin,
         blocked=blocked,
@@ -312,7 +324,6 @@ def report_of(body: MakeReport) -> AdapterReport:
 
 
 def ending_of(body: FinishOperation) -> OperationEnd:
-    """The end of an operation as the core knows it."""
     return OperationEnd(body.outcome, body.evidence, body.output, _failure(body.failure))
 
 

@@ -1,4 +1,4 @@
-"""What adapters are shown: the instances that they hold, and all that they need to go on from what was recorded."""
+"""What adapters are shown: the instances that they hold, and everything that they need to continue."""
 
 from typing import Annotated, Any
 
@@ -14,12 +14,12 @@ from mooring.core.kernel.errors import Refusal
 from mooring.core.runtime.attachment import Attachment, AttachmentState
 from mooring.core.runtime.instance import Instance, InstanceState
 from mooring.core.runtime.member import Member, MemberState
-from mooring.core.runtime.member_task import TaskMaking
+from mooring.core.runtime.member_task import TaskCreationResult
 from mooring.core.runtime.operation import Operation, OperationKind, OperationState
 
 
 class ClaimedInstances(Shown):
-    """What a poll is told: new claims, held instances that something happened to, and those that are lost."""
+    """The result of a poll: new claims, held instances that changed, and lost claims."""
 
     claims: list[HeldInstance]
     changed: list[str]
@@ -29,7 +29,7 @@ class ClaimedInstances(Shown):
 
 
 class ReleasedInstances(Shown):
-    """What was given back; the others were no longer the holder's."""
+    """The released claims; the others no longer belonged to the holder."""
 
     released: list[str]
 
@@ -44,14 +44,14 @@ class AdapterAccount(Shown):
 
 
 class AdapterAccounts(Shown):
-    """The accounts of a key; go on after `next_after` where there is one."""
+    """The accounts of a key; continue after `next_after` if it is set."""
 
     accounts: list[AdapterAccount]
     next_after: str | None
 
 
 class RuntimeAllocation(Shown):
-    """Where a member stands."""
+    """The allocation of a member."""
 
     id: str
     name: str
@@ -89,7 +89,7 @@ class RuntimeMember(Shown):
 
 
 class RuntimeOperation(Shown):
-    """An operation that is the adapter's turn."""
+    """An operation in the adapter's phase."""
 
     id: str
     kind: OperationKind
@@ -108,13 +108,11 @@ class RuntimeOperation(Shown):
     correlation_id: str
     trace_id: str
     target_pin: dict[str, Any] | None
-    requested_by: Annotated[
-        str | None, Meta(description="Who asked for it; null where somebody of an attached project did.")
-    ]
+    requested_by: Annotated[str | None, Meta(description="Who requested it; null if an attached project did.")]
 
 
 class RuntimeTask(Shown):
-    """A task of one of these operations, or a look at a member."""
+    """A task of one of these operations, or an inspection of a member."""
 
     id: str
     operation_id: str | None
@@ -135,7 +133,7 @@ class RuntimeTask(Shown):
 
 
 class TaskRefusal(Shown):
-    """Why one of several tasks was not made: as a refused request says it."""
+    """Why one of several tasks was not created, as in a refused request."""
 
     code: str
     detail: str
@@ -144,7 +142,7 @@ class TaskRefusal(Shown):
 
 
 class MadeTask(Shown):
-    """What came of one of several tasks, by its step: the task, or why there is none."""
+    """The outcome of one of several tasks, by its step: the task, or the refusal."""
 
     step: str
     task: RuntimeTask | None
@@ -152,7 +150,7 @@ class MadeTask(Shown):
 
 
 class MadeTasks(Shown):
-    """What came of each, in the order in which they were asked for."""
+    """The outcome of each task, in the requested order."""
 
     tasks: list[MadeTask]
 
@@ -184,7 +182,7 @@ class RuntimeInstance(Shown):
 
 
 class RuntimeAttachment(Shown):
-    """Another project's use of the instance, and no more of that project than this."""
+    """Another project's use of the instance; nothing else of that project is shown."""
 
     id: str
     project_id: str
@@ -193,7 +191,7 @@ class RuntimeAttachment(Shown):
 
 
 class RuntimeWhole(Shown):
-    """All that the next holder goes on from."""
+    """Everything that the next holder needs to continue."""
 
     now: Time
     instance: RuntimeInstance
@@ -213,7 +211,7 @@ class Reported(Shown):
 
 
 class FinishedOperation(Shown):
-    """How an operation stands after its adapter's word; `phase` is `platform` where the teardown goes on."""
+    """The operation after its adapter's report; `phase` is `platform` while the teardown continues."""
 
     id: str
     status: OperationState
@@ -222,26 +220,24 @@ class FinishedOperation(Shown):
 
 
 class KeptSecret(Shown):
-    """A secret that the instance has now; its value is not told."""
+    """A secret of the instance, without its value."""
 
     name: str
     purpose: str
     created: bool
 
 
-def claimed_instances(given: ClaimPollAnswer, lease_seconds: float) -> ClaimedInstances:
-    """The answer to a poll."""
+def claimed_instances(answer: ClaimPollAnswer, lease_seconds: float) -> ClaimedInstances:
     return ClaimedInstances(
-        claims=[HeldInstance(instance_id=each.instance_id, fence=each.fence) for each in given.claims],
-        changed=list(given.changed),
-        lost=[HeldInstance(instance_id=each.instance_id, fence=each.fence) for each in given.lost],
-        cursor=given.cursor,
+        claims=[HeldInstance(instance_id=each.instance_id, fence=each.fence) for each in answer.claims],
+        changed=list(answer.changed),
+        lost=[HeldInstance(instance_id=each.instance_id, fence=each.fence) for each in answer.lost],
+        cursor=answer.cursor,
         lease_seconds=lease_seconds,
     )
 
 
 def runtime_whole(whole: InstanceForAdapter) -> RuntimeWhole:
-    """An instance with everything around it."""
     return RuntimeWhole(
         now=whole.now,
         instance=_instance(whole.instance),
@@ -256,12 +252,11 @@ def runtime_whole(whole: InstanceForAdapter) -> RuntimeWhole:
 
 
 def instance_etag(instance: Instance) -> str:
-    """What changes with every change of the instance's row."""
+    """A value that changes with every change of the instance's row."""
     return f"{instance.generation}.{instance.revision}"
 
 
 def finished_operation(operation: Operation) -> FinishedOperation:
-    """How an operation stands."""
     return FinishedOperation(
         id=operation.id,
         status=OperationState(operation.status),
@@ -369,7 +364,6 @@ def _operation(operation: Operation) -> RuntimeOperation:
 
 
 def runtime_task(task: Task) -> RuntimeTask:
-    """A task as its adapter sees it."""
     return RuntimeTask(
         id=task.id,
         operation_id=task.operation_id,
@@ -390,8 +384,7 @@ def runtime_task(task: Task) -> RuntimeTask:
     )
 
 
-def made_tasks(outcomes: list[TaskMaking]) -> MadeTasks:
-    """What came of several tasks, as their adapter sees it."""
+def made_tasks(outcomes: list[TaskCreationResult]) -> MadeTasks:
     return MadeTasks(
         tasks=[
             MadeTask(

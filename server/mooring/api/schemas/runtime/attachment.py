@@ -1,4 +1,4 @@
-"""What the endpoints of attachments take and show."""
+"""Bodies and views of the attachment endpoints."""
 
 from typing import Annotated, Any, Final
 
@@ -24,34 +24,34 @@ HIDDEN_INPUT: Final = ("/input",)
 
 
 class AttachmentQuery(PageQuery):
-    """Which attachments are listed."""
+    """Which attachments to list."""
 
     status: AttachmentState | None = None
 
 
 class AttachedOperationQuery(PageQuery):
-    """Which operations of an attachment are listed."""
+    """Which operations of an attachment to list."""
 
     status: OperationState | None = None
 
 
 class CreateAttachment(Strict):
-    """Which instance the project shall use."""
+    """The instance that the project wants to use."""
 
     instance_id: InstanceId
 
 
 class DetachProject(Strict):
-    """How the use ends."""
+    """How to detach the project."""
 
-    cancel_work: Annotated[bool, Meta(description="Cancel what the project has there, and do not wait for it.")] = False
+    cancel_work: Annotated[bool, Meta(description="Cancel the project's work instead of waiting for it.")] = False
     timeout_seconds: Annotated[
-        int, Meta(ge=0, le=DETACH_SECONDS_MAX, description="Seconds in which its work may finish.")
+        int, Meta(ge=0, le=DETACH_SECONDS_MAX, description="Seconds that its work has to finish.")
     ] = DETACH_SECONDS
 
 
 class StartAttachedAction(Strict):
-    """What an action is given, by its `input_schema`."""
+    """The input of an action, by its `input_schema`."""
 
     input: Annotated[dict[str, Any], Meta(max_length=1_000, description=f"At most {INPUT_BYTES_MAX} bytes.")] = (
         msgspec.field(default_factory=dict)
@@ -92,7 +92,7 @@ class AttachmentView(Shown):
 
 
 class InstanceAttachmentView(Shown):
-    """Another project's use of an instance, as far as the owning project sees it."""
+    """Another project's use of an instance, as the owning project sees it."""
 
     id: str
     project_id: str
@@ -101,7 +101,7 @@ class InstanceAttachmentView(Shown):
 
 
 class AttachedOperationView(Shown):
-    """What was done for an attached project, and no more of the owning project than that."""
+    """An operation for an attached project; nothing else of the owning project is shown."""
 
     id: str
     attachment_id: str
@@ -129,7 +129,6 @@ class AttachedOperationView(Shown):
 
 
 def attachment_view(authority: Authority, attachment: Attachment) -> AttachmentView:
-    """An attachment as the caller sees it."""
     state = AttachmentState(attachment.status)
     verbs = [] if state in ATTACHMENT.final else ["detach"]
     place = Place(Scope.PROJECT, None, attachment.project_id)
@@ -166,7 +165,6 @@ def attachment_view(authority: Authority, attachment: Attachment) -> AttachmentV
 
 
 def instance_attachment_view(attachment: Attachment) -> InstanceAttachmentView:
-    """An attachment as the owning project sees it."""
     return InstanceAttachmentView(
         id=attachment.id,
         project_id=attachment.project_id,
@@ -176,10 +174,10 @@ def instance_attachment_view(attachment: Attachment) -> InstanceAttachmentView:
 
 
 def attached_operation_view(caller: Caller, attachment: Attachment, operation: Operation) -> AttachedOperationView:
-    """An operation of an attachment; what an action took and gave is for whoever asked, or may ask, for it."""
+    """An operation of an attachment; only callers who may run the action see its input and output."""
     request = operation.request
     shown = _is_shown(caller, attachment, operation)
-    told = without_hidden(request, request.get("hidden", ()) if shown else HIDDEN_INPUT)
+    visible_request = without_hidden(request, request.get("hidden", ()) if shown else HIDDEN_INPUT)
     return AttachedOperationView(
         id=operation.id,
         attachment_id=attachment.id,
@@ -188,7 +186,7 @@ def attached_operation_view(caller: Caller, attachment: Attachment, operation: O
         instance_id=operation.instance_id,
         kind=OperationKind(operation.kind),
         action=request.get("action"),
-        input=told.get("input"),
+        input=visible_request.get("input"),
         status=OperationState(operation.status),
         blocker=operation.blocker,
         cancel_reason=operation.cancel_reason,
@@ -208,7 +206,9 @@ def attached_operation_view(caller: Caller, attachment: Attachment, operation: O
 
 
 def _is_shown(caller: Caller, attachment: Attachment, operation: Operation) -> bool:
-    """Whether the caller may see what went into an action and what came of it: by his keys in the attached project."""
+    """Whether the caller may see the action's input and output: the one who asked, or by their keys in the attached
+    project.
+    """
     permission = operation.request.get("permission")
     if operation.kind != OperationKind.ACTION or permission is None or operation.requested_by == caller.actor.id:
         return True

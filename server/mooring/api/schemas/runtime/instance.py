@@ -1,4 +1,4 @@
-"""What the endpoints of instances, their members and their operations take and show."""
+"""Bodies and views of the endpoints of instances, members and operations."""
 
 from typing import Annotated, Any, Literal
 
@@ -26,7 +26,7 @@ DrainSeconds = Annotated[
     Meta(
         ge=0,
         le=DRAIN_SECONDS_MAX,
-        description="Seconds in which its work must be finished; without it, as its manifest or configuration says.",
+        description="Seconds that its work has to finish; the default is the manifest's or the configuration's.",
     ),
 ]
 AddCount = Annotated[int, Meta(ge=1, le=AT_ONCE_MAX, description="How many.")]
@@ -34,48 +34,48 @@ HealthState = Literal["healthy", "degraded", "unknown"]
 
 
 class InstanceQuery(PageQuery):
-    """Which instances are listed."""
+    """Which instances to list."""
 
     status: InstanceState | None = None
     app: AppName | None = None
 
 
 class MemberQuery(PageQuery):
-    """Which members are listed."""
+    """Which members to list."""
 
     status: MemberState | None = None
     component: ComponentKey | None = None
 
 
 class OperationQuery(PageQuery):
-    """Which operations are listed."""
+    """Which operations to list."""
 
     status: OperationState | None = None
     kind: OperationKind | None = None
 
 
 class UpgradeInstance(Strict):
-    """The version to go to, or the channel that says which."""
+    """The version to upgrade to, or the channel that determines it."""
 
     version: Version | None = None
     channel: Channel | None = None
 
 
 class RepairInstance(Strict):
-    """How much is repaired."""
+    """How much to repair."""
 
     scope: RepairScope = RepairScope.WHOLE_RUNTIME
     member_id: MemberId | None = None
 
 
 class CancelOperation(Strict):
-    """Why it is not wanted any more."""
+    """Why the operation is cancelled."""
 
     reason: Description = ""
 
 
 class AddMembers(Strict):
-    """So many members of a component; where, unless it is where the instance was launched."""
+    """How many members to add to a component; the default placement is that of the launch."""
 
     component: ComponentKey
     count: AddCount = 1
@@ -83,27 +83,29 @@ class AddMembers(Strict):
 
 
 class DrainMember(Strict):
-    """How long its work may take, and why it shall take no more."""
+    """How long its work may take, and why it should accept no more."""
 
     timeout_seconds: DrainSeconds | None = None
     reason: Description = ""
 
 
 class RemoveMember(Strict):
-    """How it is taken out."""
+    """How to remove the member."""
 
     timeout_seconds: DrainSeconds | None = None
-    force: Annotated[bool, Meta(description="Do not ask the app: tear it down at once.")] = False
-    keep_allocation: Annotated[bool, Meta(description="Keep the allocation that was asked for with it.")] | None = None
+    force: Annotated[bool, Meta(description="Tear it down at once, without the adapter.")] = False
+    keep_allocation: Annotated[bool, Meta(description="Keep the allocation that was requested for it.")] | None = None
 
 
 class ReplaceMember(Strict):
-    """How it is exchanged."""
+    """How to replace the member."""
 
     surge: (
         Annotated[
             bool,
-            Meta(description="The new one joins before the old one goes; without it, where there may be one more."),
+            Meta(
+                description="The new one joins before the old one leaves; the default is yes if the maximum allows it."
+            ),
         ]
         | None
     ) = None
@@ -112,7 +114,7 @@ class ReplaceMember(Strict):
 
 
 class StartAction(Strict):
-    """What an action is given, by its `input_schema`."""
+    """The input of an action, by its `input_schema`."""
 
     input: Annotated[dict[str, Any], Meta(max_length=1_000, description=f"At most {INPUT_BYTES_MAX} bytes.")] = (
         msgspec.field(default_factory=dict)
@@ -123,11 +125,11 @@ class StartAction(Strict):
 class ActionQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """How long to wait for the outcome."""
 
-    wait: Annotated[float, Meta(ge=0, le=60, description="Seconds to wait until it is over.")] = 0
+    wait: Annotated[float, Meta(ge=0, le=60, description="Seconds to wait for its end.")] = 0
 
 
 class ClaimView(Shown):
-    """Whether an adapter holds the instance, which, and since when."""
+    """Whether an adapter holds the instance, which one, and since when."""
 
     held: bool
     holder: str | None
@@ -135,7 +137,7 @@ class ClaimView(Shown):
 
 
 class RoleSummaryView(Shown):
-    """The members of one component: wanted, there, and well."""
+    """The members of one component: desired, current and healthy."""
 
     component_key: str
     desired: int
@@ -144,7 +146,7 @@ class RoleSummaryView(Shown):
 
 
 class PinView(Shown):
-    """What a version was when it was chosen, by digests."""
+    """A version by its digests at the time it was chosen."""
 
     version_id: str
     version: str
@@ -153,7 +155,7 @@ class PinView(Shown):
 
 
 class OpenOperationView(Shown):
-    """The operation of the whole that is open."""
+    """The open operation of the whole instance."""
 
     id: str
     kind: OperationKind
@@ -173,13 +175,13 @@ class InstanceEndpointView(Shown):
     path: str | None = None
     title: str | None = None
     task_id: str | None = None
-    user: Annotated[str | None, Meta(description="Of a terminal: who commands run as.")] = None
+    user: Annotated[str | None, Meta(description="Of a terminal: the user that commands run as.")] = None
     directory: str | None = None
     environment: dict[str, str] | None = None
 
 
 class InstanceView(Shown):
-    """A launched app: what it is, how far it has come, and how it does."""
+    """A launched app: what it is, its state, and its health."""
 
     id: str
     tenant_id: str
@@ -237,7 +239,7 @@ class MemberHoldView(Shown):
 
 
 class MemberView(Shown):
-    """One part of an instance: where it is, how far it has come, and how it does."""
+    """One part of an instance: its node, its state, and its health."""
 
     id: str
     tenant_id: str
@@ -291,7 +293,7 @@ class OperationStepView(Shown):
 
 
 class OperationView(Shown):
-    """A change: whose turn it is, how far it has come, what it waits for, and how it ended."""
+    """A change: whose turn it is, its progress, what it waits for, and its outcome."""
 
     id: str
     tenant_id: str
@@ -331,7 +333,7 @@ class OperationView(Shown):
 
 
 class ClosingRecordView(Shown):
-    """By what the end of a member is known."""
+    """The proof that a member is gone."""
 
     id: str
     member_id: str
@@ -348,7 +350,7 @@ class ClosingRecordView(Shown):
 
 
 class RevealedSecretView(Shown):
-    """The value of a secret that opens the app."""
+    """The value of a secret that gives access to the app."""
 
     name: str
     value: str

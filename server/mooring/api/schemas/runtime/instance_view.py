@@ -1,4 +1,4 @@
-"""How instances, members and operations are shown: to this caller, with what he may do to them now."""
+"""Views of instances, members and operations, with what the caller may do to them now."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ from mooring.storage.runtime.instance import ClaimHolder, MemberBinding, MemberC
 
 HIDDEN_INPUT: Final = ("/input",)
 UNCANCELLED: Final = frozenset({OperationKind.DECOMMISSION, OperationKind.DETACH})
-"""What is not taken back once it is asked for."""
+"""Operations that cannot be cancelled."""
 STOPPABLE: Final = frozenset(
     {InstanceState.CREATED, InstanceState.STARTING, InstanceState.RUNNING, InstanceState.FAILED}
 )
@@ -54,8 +54,8 @@ MEMBER_VERBS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """What is shown of an instance beside its own row."""
+class InstanceSurroundings:
+    """What a view of an instance shows besides its own row."""
 
     members: Sequence[Member] = ()
     operations: Sequence[Operation] = ()
@@ -63,8 +63,7 @@ class Around:
     now: datetime | None = None
 
 
-def instance_view(authority: Authority, instance: Instance, around: Around) -> InstanceView:
-    """An instance as the caller sees it."""
+def instance_view(authority: Authority, instance: Instance, around: InstanceSurroundings) -> InstanceView:
     verbs = _instance_verbs(instance, around.members)
     return InstanceView(
         id=instance.id,
@@ -116,10 +115,12 @@ def instance_view(authority: Authority, instance: Instance, around: Around) -> I
 
 
 def member_view(authority: Authority, member: Member, binding: MemberBinding | None) -> MemberView:
-    """A member as the caller sees it; of the machine under it he learns its id and whether it answers."""
+    """A member; of its machine the caller sees the id and whether it answers."""
     allowed = MEMBER.allowed(MemberState(member.status))
-    again = {"drain"} if member.status == MemberState.DRAINING else set()  # where an earlier one ran out of time
-    verbs = sorted({verb for verb, trigger in MEMBER_VERBS.items() if trigger in allowed} | again)
+    repeated_drain = (
+        {"drain"} if member.status == MemberState.DRAINING else set()
+    )  # an earlier drain may have timed out
+    verbs = sorted({verb for verb, trigger in MEMBER_VERBS.items() if trigger in allowed} | repeated_drain)
     return MemberView(
         id=member.id,
         tenant_id=member.tenant_id,
@@ -162,7 +163,7 @@ def member_view(authority: Authority, member: Member, binding: MemberBinding | N
 
 
 def operation_view(caller: Caller, operation: Operation) -> OperationView:
-    """An operation as the caller sees it; what an action took and gave is for whoever asked, or may ask, for it."""
+    """An operation; only callers who may run the action see its input and output."""
     authority = caller.authority
     shown = _is_shown(caller, operation)
     verbs = ["cancel"] if not operation.is_over and operation.kind not in UNCANCELLED else []
@@ -208,7 +209,6 @@ def operation_view(caller: Caller, operation: Operation) -> OperationView:
 
 
 def closing_record_view(record: MemberClosing) -> ClosingRecordView:
-    """A closing record."""
     return ClosingRecordView(
         id=record.id,
         member_id=record.member_id,
@@ -231,27 +231,29 @@ def _health(text: str) -> HealthState:
 
 
 def _summary(instance: Instance, members: Sequence[Member]) -> list[RoleSummaryView]:
-    """What is wanted of each component, what is there, and what does well."""
+    """Desired, current and healthy members of each component."""
     keys = list(dict.fromkeys([*instance.topology, *(each.component_key for each in members)]))
-    here = {key: [each for each in members if each.component_key == key and each.status not in GOING] for key in keys}
+    current = {
+        key: [each for each in members if each.component_key == key and each.status not in GOING] for key in keys
+    }
     return [
         RoleSummaryView(
             component_key=key,
             desired=instance.topology.get(key, 0) if instance.status in STOPPABLE else 0,
-            current=len(here[key]),
-            healthy=sum(1 for each in here[key] if each.health == InstanceHealth.HEALTHY),
+            current=len(current[key]),
+            healthy=sum(1 for each in current[key] if each.health == InstanceHealth.HEALTHY),
         )
         for key in keys
     ]
 
 
 def _is_shown(caller: Caller, operation: Operation) -> bool:
-    """Whether the caller may see what went into an action and what came of it."""
+    """Whether the caller may see the action's input and output."""
     permission = operation.request.get("permission")
     if operation.kind != OperationKind.ACTION or permission is None or operation.requested_by == caller.actor.id:
         return True
     if operation.attachment is not None:
-        return False  # an attached project's own: it reads it there
+        return False  # the attached project reads it through its attachment
     return may_act(caller.actor, caller.authority, Place(Scope.PROJECT, None, operation.project_id), str(permission))
 
 
@@ -270,7 +272,7 @@ def _open_operation(operations: Sequence[Operation]) -> OpenOperationView | None
     )
 
 
-def _claim(around: Around) -> ClaimView:
+def _claim(around: InstanceSurroundings) -> ClaimView:
     claim = around.claim
     if claim is None or (around.now is not None and claim.expires_at <= around.now):
         return ClaimView(held=False, holder=None, since=None)
@@ -293,14 +295,14 @@ def _instance_verbs(instance: Instance, members: Sequence[Member]) -> list[str]:
 
 
 def _allowed(authority: Authority, project_id: str, verbs: Sequence[str], category: str) -> list[str]:
-    """The keys behind these verbs that the caller holds here, of every app or of this category."""
+    """The keys behind these verbs that the caller holds here, for all apps or for this category."""
     place = Place(Scope.PROJECT, None, project_id)
     wanted = {ACTION_OF_VERB[verb] for verb in verbs}
     return sorted(key for key in wanted if holds_family(authority, place, key, category))
 
 
 def _etag(*rows: Instance | Member | Operation) -> str:
-    """It changes with each of the rows; what is gone from among them changes it too."""
+    """A value that changes with each of the rows, and with their number."""
     first = rows[0]
     own = f"{first.generation}.{first.revision}"
     if len(rows) == 1:

@@ -1,4 +1,4 @@
-"""What launching an instance takes, and what a plan of it shows."""
+"""Bodies of a launch, and the view of its plan."""
 
 from typing import Annotated, Any
 
@@ -29,23 +29,25 @@ MemberCount = Annotated[int, Meta(ge=0, le=AT_ONCE_MAX)]
 Topology = Annotated[dict[ComponentKey, MemberCount], Meta(max_length=32, description="Members of each component.")]
 Config = Annotated[dict[str, Any], Meta(max_length=1_000, description="By the manifest's `config_schema`.")]
 TopologyMode = Annotated[
-    str, Meta(min_length=1, max_length=64, pattern=NO_NUL_PATTERN, description="A label of the adapter's.")
+    str, Meta(min_length=1, max_length=64, pattern=NO_NUL_PATTERN, description="A label that the adapter defines.")
 ]
 
 
 class Placement(Strict):
-    """Where members go: allocations of the project by id, or a SKU of which one is asked for each member."""
+    """Where members go: allocations of the project by id, or a SKU of which each member gets a new one."""
 
     allocations: Annotated[list[AllocationId], Meta(max_length=AT_ONCE_MAX)] | None = None
     sku: Sku | None = None
     shape: CapacityShape | None = None
     gpu_count: GpuCount | None = None
     region: Region | None = None
-    keep_allocations: Annotated[bool, Meta(description="Keep what was asked for when its member goes.")] = False
+    keep_allocations: Annotated[bool, Meta(description="Keep the new allocations when their members are removed.")] = (
+        False
+    )
 
 
 class PlanInstance(Strict):
-    """What would be launched."""
+    """The launch to evaluate."""
 
     app: AppName
     name: Slug = "planned"
@@ -61,7 +63,7 @@ class PlanInstance(Strict):
 
 
 class CreateInstance(Strict):
-    """An app to be launched: the version or the channel, the configuration, how many members, and where."""
+    """The launch: app, version or channel, configuration, number of members, and placement."""
 
     app: AppName
     name: Slug
@@ -77,7 +79,7 @@ class CreateInstance(Strict):
 
 
 class PlanHindranceView(Shown):
-    """One thing that stands in the way; a create is refused with the first of them."""
+    """One reason against the launch; a create is refused with the first of them."""
 
     code: str
     detail: str
@@ -85,7 +87,7 @@ class PlanHindranceView(Shown):
 
 
 class PlannedVersionView(Shown):
-    """The version that is meant."""
+    """The version that would run."""
 
     id: str
     version: str
@@ -96,7 +98,7 @@ class PlannedVersionView(Shown):
 
 
 class ShapeChoiceView(Shown):
-    """A SKU in one size: whether the app fits there, what would help, and what it costs for all members."""
+    """A SKU in one GPU count: whether the app fits, what would help, and the price for all members."""
 
     sku: str
     shape: CapacityShape
@@ -104,7 +106,7 @@ class ShapeChoiceView(Shown):
     gpu_count: int
     regions: list[str]
     fits: bool
-    available: Annotated[bool, Meta(description="Whether there is a machine of this kind at all.")]
+    available: Annotated[bool, Meta(description="Whether any such machine exists.")]
     because: str
     smallest_change: str
     price_minor_per_hour: int
@@ -112,7 +114,7 @@ class ShapeChoiceView(Shown):
 
 
 class PriceView(Shown):
-    """What the capacity costs in one currency: all of it, and what this launch adds."""
+    """The capacity's price in one currency: the total, and what this launch adds to it."""
 
     currency: str
     minor_per_hour: int
@@ -120,7 +122,7 @@ class PriceView(Shown):
 
 
 class PolicyAnswerView(Shown):
-    """What one layer says of one thing."""
+    """What one policy layer says about one value."""
 
     allowed: bool
     layer: Layer | None
@@ -130,7 +132,7 @@ class PolicyAnswerView(Shown):
 
 
 class PlannedPolicyView(Shown):
-    """What policy says, and the layer that has the last word."""
+    """What policy says, and the layer that decides."""
 
     allowed: bool
     layer: Layer | None
@@ -139,14 +141,14 @@ class PlannedPolicyView(Shown):
 
 
 class StageView(Shown):
-    """One stage, and how long it took in the middle of what was measured."""
+    """One stage of a launch and its median duration."""
 
     name: str
     seconds: float
 
 
 class ExpectedView(Shown):
-    """The time to ready; nothing is promised where nothing was measured."""
+    """The expected time until ready; without measurements there is no estimate."""
 
     basis: Basis
     samples: int
@@ -155,7 +157,7 @@ class ExpectedView(Shown):
 
 
 class PlanView(Shown):
-    """What a launch would be, and all that stands in its way."""
+    """What a launch would create, and every refusal that it would meet."""
 
     launchable: bool
     hindrances: list[PlanHindranceView]
@@ -170,14 +172,13 @@ class PlanView(Shown):
 
 
 def placement_spec(body: Placement | None) -> PlacementSpec | None:
-    """Where a body wants members to go."""
     if body is None:
         return None
     capacity = (body.sku, body.shape, body.gpu_count, body.region)
     if body.allocations is not None and (any(each is not None for each in capacity) or body.keep_allocations):
-        raise invalid("placement", "either allocations that are there, or a SKU to ask for")
+        raise invalid("placement", "name either existing allocations or a SKU for new ones")
     if body.allocations is not None and len(set(body.allocations)) != len(body.allocations):
-        raise invalid("placement.allocations", "each allocation once")
+        raise invalid("placement.allocations", "must not name an allocation twice")
     return PlacementSpec(
         allocations=tuple(body.allocations or ()),
         sku=body.sku,
@@ -189,9 +190,8 @@ def placement_spec(body: Placement | None) -> PlacementSpec | None:
 
 
 def launch_request(body: CreateInstance | PlanInstance) -> LaunchRequest:
-    """What a body asks for."""
     if body.version is not None and body.channel is not None:
-        raise invalid("channel", "either an exact version or a channel")
+        raise invalid("channel", "not allowed together with a version")
     return LaunchRequest(
         app=body.app,
         name=body.name,
@@ -208,7 +208,6 @@ def launch_request(body: CreateInstance | PlanInstance) -> LaunchRequest:
 
 
 def plan_view(plan: LaunchPlan) -> PlanView:
-    """A plan."""
     version = plan.version
     return PlanView(
         launchable=plan.launchable,

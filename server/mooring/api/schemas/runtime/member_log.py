@@ -1,4 +1,4 @@
-"""What the endpoint of members' logs takes and shows."""
+"""The query and the view of the endpoint for members' logs."""
 
 from typing import Annotated
 
@@ -12,7 +12,7 @@ from mooring.core.runtime.member_log import (
     LogPart,
     LogReadRequest,
     MemberProgram,
-    check_ask,
+    check_request,
 )
 
 
@@ -20,22 +20,27 @@ class MemberLogQuery(Strict):
     """Which log, and which part of it."""
 
     service: (
-        Annotated[str, Meta(pattern=NAME_PATTERN, description="The service or container, where there are several.")]
+        Annotated[
+            str, Meta(pattern=NAME_PATTERN, description="The service or container; required if there are several.")
+        ]
         | None
     ) = None
-    offset: Annotated[int, Meta(ge=0, le=2**53, description="Where to begin; else the last lines.")] | None = None
+    offset: (
+        Annotated[int, Meta(ge=0, le=2**53, description="Where to start; without it, the last lines are read.")] | None
+    ) = None
     tail: Annotated[int, Meta(ge=1, le=10_000, description="How many of the last lines.")] | None = None
     limit: Annotated[int, Meta(ge=1_024, le=LOG_BYTES_MAX, description="Most bytes.")] = LIMIT_BYTES
     wait: Annotated[
-        float, Meta(ge=0, le=WAIT_SECONDS_MAX, description="Seconds to wait for more, where nothing follows yet.")
+        float, Meta(ge=0, le=WAIT_SECONDS_MAX, description="Seconds to wait for more if nothing follows yet.")
     ] = 0
     log: Annotated[
-        str, Meta(max_length=32, pattern="^[0-9a-z]*$", description="The `log` that the offset was told with.")
+        str,
+        Meta(max_length=32, pattern="^[0-9a-z]*$", description="The `log` that was returned together with the offset."),
     ] = ""
 
 
 class MemberLogView(Shown):
-    """A part of a log; go on from `next_offset`, with the same `log`."""
+    """A part of a log; continue from `next_offset` with the same `log`."""
 
     member_id: str
     service: str
@@ -49,13 +54,12 @@ class MemberLogView(Shown):
     log: str
 
 
-def log_ask(query: MemberLogQuery) -> LogReadRequest:
-    """What a caller asks for."""
-    return check_ask(LogReadRequest(query.offset, query.tail, query.limit, query.wait, query.log))
+def log_request(query: MemberLogQuery) -> LogReadRequest:
+    return check_request(LogReadRequest(query.offset, query.tail, query.limit, query.wait, query.log))
 
 
 def member_log_view(member_id: str, program: MemberProgram, read: LogPart) -> MemberLogView:
-    """What was read, as text."""
+    """The part that was read, as text."""
     return MemberLogView(
         member_id=member_id,
         service=program.name,

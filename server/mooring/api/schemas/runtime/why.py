@@ -1,4 +1,4 @@
-"""What the endpoints that explain show."""
+"""The view of an explanation."""
 
 from typing import Annotated
 
@@ -15,10 +15,10 @@ class CauseView(Shown):
     id: str
     name: str
     status: str
-    text: Annotated[str, Meta(description="What it says about it.")]
+    text: Annotated[str, Meta(description="The explanation.")]
     code: str | None
     since: Time | None
-    last_lines: Annotated[list[str], Meta(description="The last lines of what its program wrote.")]
+    last_lines: Annotated[list[str], Meta(description="The last log lines of its program.")]
 
 
 class NextView(Shown):
@@ -30,14 +30,13 @@ class NextView(Shown):
 
 
 class CausesView(Shown):
-    """Why something is as it is: the chain of causes, the subject first, and the one next step."""
+    """Why something is in its state: the chain of causes, the subject first, and the one next step."""
 
     chain: list[CauseView]
     next: NextView
 
 
 def why_view(why: Why) -> CausesView:
-    """An explanation as it is shown."""
     return CausesView(
         chain=[
             CauseView(

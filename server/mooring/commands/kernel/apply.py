@@ -1,0 +1,91 @@
+"""Applies decisions: the one way to write a decision, wake its listeners, and win or lose a race.
+
+A decision is guarded by the rows that it was made on. When another writer changed one of them first, the decision is
+stale and nothing of it is written. Three functions cover what a caller can do then: `apply_and_notify` raises,
+`apply_once` reports the lost race, and `apply_with_retry` decides again.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, TypeVar
+
+from mooring.commands.services import Services
+from mooring.core.kernel.decision import Decision, DecisionContext
+from mooring.core.kernel.errors import Code, Refusal
+from mooring.storage.kernel.database import Acting
+from mooring.storage.kernel.unit_of_work import Origin, StaleWrite, StoredAnswer, apply
+
+ATTEMPTS_MAX: Final = 20
+
+Result = TypeVar("Result")
+
+log = logging.getLogger("mooring.apply")
+
+
+class EveryRaceLost(Refusal):
+    """Other writers were faster in every attempt; the caller may try again later."""
+
+    def __init__(self) -> None:
+        super().__init__(Code.CONFLICT, f"other requests changed the same resource {ATTEMPTS_MAX} times in a row")
+
+
+async def apply_and_notify(
+    services: Services,
+    acting: Acting,
+    context: DecisionContext,
+    decision: Decision[Any],
+    *,
+    origin: Origin | None = None,
+    answer: StoredAnswer | None = None,
+) -> None:
+    """Write the decision and wake who waits for its events; raises StaleWrite when another writer was faster."""
+    await apply(services.database, acting, context, decision, origin=origin, answer=answer)
+    if decision.events:
+        services.hub.notify(event.type for event in decision.events)
+
+
+async def apply_once(
+    services: Services,
+    acting: Acting,
+    context: DecisionContext,
+    decision: Decision[Any],
+    *,
+    origin: Origin | None = None,
+    lost_codes: frozenset[Code] = frozenset(),
+) -> bool:
+    """Write the decision; returns False, with nothing written, when another writer was faster.
+
+    `lost_codes` are refusals of the database that also mean a lost race: a constraint, not a guard, stopped the slower
+    writer. Other refusals are raised.
+    """
+    try:
+        await apply_and_notify(services, acting, context, decision, origin=origin)
+    except StaleWrite:
+        return False
+    except Refusal as refusal:
+        if refusal.code not in lost_codes:
+            raise
+        log.info("lost a race, nothing was written; the next pass decides again: %s", refusal.detail)
+        return False
+    return True
+
+
+async def apply_with_retry(
+    services: Services,
+    acting: Acting,
+    context: DecisionContext,
+    decide: Callable[[], Awaitable[Decision[Result] | None]],
+    *,
+    origin: Origin | None = None,
+) -> Decision[Result] | None:
+    """Load and decide, then write; after a lost race again, up to ATTEMPTS_MAX times.
+
+    `decide` returns None when nothing is left to do. Raises EveryRaceLost after the last attempt.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        decision = await decide()
+        if decision is None:
+            return None
+        if await apply_once(services, acting, context, decision, origin=origin):
+            return decision
+    raise EveryRaceLost
