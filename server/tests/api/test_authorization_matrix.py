@@ -22,11 +22,11 @@ from mooring.core.kernel.permissions import FAMILIES, ROLE_ACTIONS, SERVICE_ACCO
 from mooring.gateways.signing.signatures import new_key_pair
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.conftest import PASSWORD, Tenant, World, running_platform
+from server.tests.conftest import PASSWORD, TenantWithAdmin, World, running_platform
 from server.tests.support import adapter_requests
-from server.tests.support.agents import Machine, new_token
+from server.tests.support.agents import MachineKeys, new_token
 from server.tests.support.route_requests import Home, body_of, fresh_name
-from server.tests.support.service_accounts import Account, assertion, make_account
+from server.tests.support.service_accounts import AccountWithKey, assertion, make_account
 from tests.support.rows import every_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -50,7 +50,7 @@ STATUS: Final = {Access.REFUSED: 401, Access.DENIED: 403, Access.HIDDEN: 404}
 
 
 @dataclass(frozen=True)
-class Standing:
+class CallerStanding:
     """What somebody holds at each kind of place; None where he has no business at all."""
 
     own: frozenset[str]
@@ -61,30 +61,30 @@ class Standing:
     runtime: frozenset[str] = NOTHING
 
 
-def in_project(role: Role) -> Standing:
+def in_project(role: Role) -> CallerStanding:
     """A role in the project: of the tenant around it one reads the name, if the role says so."""
     keys = ROLE_ACTIONS[role]
-    return Standing(OF_A_PERSON, tenant=keys & {"tenant.read"}, project=keys)
+    return CallerStanding(OF_A_PERSON, tenant=keys & {"tenant.read"}, project=keys)
 
 
-def of_account(keys: frozenset[str]) -> Standing:
+def of_account(keys: frozenset[str]) -> CallerStanding:
     """An account acts in its own project, and as an adapter there; no person does."""
-    return Standing(OF_ANYBODY, tenant=keys & {"tenant.read"}, project=keys, runtime=keys)
+    return CallerStanding(OF_ANYBODY, tenant=keys & {"tenant.read"}, project=keys, runtime=keys)
 
 
-PEOPLE: Final[dict[str, Standing]] = {
-    "platform_admin": Standing(OF_A_PERSON, ROLE_ACTIONS[Role.PLATFORM_ADMIN]),
-    "platform_operator": Standing(OF_A_PERSON, ROLE_ACTIONS[Role.PLATFORM_OPERATOR]),
-    "tenant_admin": Standing(
+PEOPLE: Final[dict[str, CallerStanding]] = {
+    "platform_admin": CallerStanding(OF_A_PERSON, ROLE_ACTIONS[Role.PLATFORM_ADMIN]),
+    "platform_operator": CallerStanding(OF_A_PERSON, ROLE_ACTIONS[Role.PLATFORM_OPERATOR]),
+    "tenant_admin": CallerStanding(
         OF_A_PERSON, tenant=ROLE_ACTIONS[Role.TENANT_ADMIN], project=ROLE_ACTIONS[Role.TENANT_ADMIN]
     ),
     "project_admin": in_project(Role.PROJECT_ADMIN),
     "project_member": in_project(Role.PROJECT_MEMBER),
     "project_viewer": in_project(Role.PROJECT_VIEWER),
     "other_project": replace(in_project(Role.PROJECT_ADMIN), project=None),
-    "other_tenant": Standing(OF_A_PERSON),
-    "narrowed_to_nothing": Standing(frozenset({"self.read"}), tenant=NOTHING, project=NOTHING),
-    "break_glass_viewer": Standing(
+    "other_tenant": CallerStanding(OF_A_PERSON),
+    "narrowed_to_nothing": CallerStanding(frozenset({"self.read"}), tenant=NOTHING, project=NOTHING),
+    "break_glass_viewer": CallerStanding(
         OF_ANYBODY,
         tenant=ROLE_ACTIONS[Role.PROJECT_VIEWER],  # a viewer only reads, so an entry for looking takes nothing away
         project=ROLE_ACTIONS[Role.PROJECT_VIEWER],
@@ -104,7 +104,7 @@ ROLES: Final = {
 }
 """The role by which a person is what he is."""
 
-A_NODE: Final = Standing(NOTHING, node=frozenset({"agent.claim", "agent.report"}))
+A_NODE: Final = CallerStanding(NOTHING, node=frozenset({"agent.claim", "agent.report"}))
 """A node's agent: its own routes, and nothing else, not even to read who it is."""
 
 NOBODY: Final = ("anonymous", "invalid_token", "disabled_user")
@@ -115,7 +115,7 @@ GUARDED: Final = [each for each in ALL_ROUTES if each.scope is not Scope.PUBLIC]
 PUBLIC: Final = [each for each in ALL_ROUTES if each.scope is Scope.PUBLIC]
 
 
-def expected(each: Route, standing: Standing) -> Access:
+def expected(each: Route, standing: CallerStanding) -> Access:
     """Whether somebody with this standing gets through."""
     held = {
         Scope.SELF: standing.own,
@@ -139,7 +139,7 @@ class Cast:
         self.world, self.home, self.foreign, self.neighbour = world, home, foreign, neighbour
         self.client = home.client
         self.tokens: dict[str, str] = {}
-        self._accounts: dict[tuple[str, ...], Account] = {}
+        self._accounts: dict[tuple[str, ...], AccountWithKey] = {}
 
     async def person(self, name: str) -> str:
         """The token of one more person of this kind."""
@@ -152,14 +152,14 @@ class Cast:
         body = {"tenant_id": self.home.tenant.id, "reason": "the tenant asked for help", "role": "project_viewer"}
         return str((await self.home.post(Scope.PLATFORM, "/break-glass", body))["token"])
 
-    async def account(self, actions: frozenset[str]) -> Account:
+    async def account(self, actions: frozenset[str]) -> AccountWithKey:
         """The project's service account with exactly this list."""
         key = tuple(sorted(actions))
         if key not in self._accounts:
             self._accounts[key] = await make_account(self.home, list(key))
         return self._accounts[key]
 
-    async def callers(self, each: Route) -> dict[str, tuple[str | None, Standing]]:
+    async def callers(self, each: Route) -> dict[str, tuple[str | None, CallerStanding]]:
         """Everybody known, with a token and a standing; accounts with and without the route's key."""
         known = {name: (self.tokens[name], standing) for name, standing in PEOPLE.items()}
         family = set(FAMILIES[each.action].values()) if each.family else set()
@@ -241,7 +241,7 @@ async def _everybody(world: World) -> Cast:
     return cast
 
 
-async def _disabled(home: Home, tenant: Tenant) -> str:
+async def _disabled(home: Home, tenant: TenantWithAdmin) -> str:
     token = await home.world.member(tenant, None, "tenant_admin", "gone")
     users = (await home.post(Scope.TENANT, "/users", method="GET"))["items"]
     (gone,) = (each["id"] for each in users if each["email"].startswith("gone@"))
@@ -410,7 +410,7 @@ async def test_what_is_public_asks_for_no_token(cast: Cast, each: Route) -> None
             # A registry's clients show their token as a password, so the route itself looks who asks.
             answer = await cast.client.get(each.path, auth=("anybody", cast.home.tenant.token))
         elif each.name == "enrol_node":
-            body = Machine().request(await new_token(cast.world.admin))
+            body = MachineKeys().request(await new_token(cast.world.admin))
             answer = await cast.client.post(each.path, json=body, headers=headers)
             assert answer.status_code == 201, answer.text
             continue

@@ -21,7 +21,7 @@ from server.tests.api.records.test_events import (
     rename,
     shown,
 )
-from server.tests.conftest import Tenant, World, running_platform
+from server.tests.conftest import TenantWithAdmin, World, running_platform
 from server.tests.support.service_accounts import assertion
 from tests.support.waiting import until
 
@@ -29,15 +29,15 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 CLOSED = "closed"
 
-Ending = Callable[["Place"], Awaitable[httpx.Response]]
+Ending = Callable[["ProjectWithReader"], Awaitable[httpx.Response]]
 
 
 @dataclass
-class Place:
+class ProjectWithReader:
     """A project with a reader, and all that can be taken from the reader."""
 
     world: World
-    tenant: Tenant
+    tenant: TenantWithAdmin
     project_id: str
     reader_id: str
     reader_token: str
@@ -48,7 +48,7 @@ class Place:
         return f"/api/v1/projects/{self.project_id}"
 
 
-async def place_with_reader(world: World) -> Place:
+async def place_with_reader(world: World) -> ProjectWithReader:
     tenant = await world.tenant("acme")
     project_id = await world.project(tenant, "train")
     session = await world.member(tenant, project_id, "project_viewer", "reader")
@@ -56,10 +56,10 @@ async def place_with_reader(world: World) -> Place:
     made = await reader.post("/api/v1/tokens", json={"name": "follower"})
     assert made.status_code == 201, made.text
     me = (await reader.get("/api/v1/whoami")).json()
-    return Place(world, tenant, project_id, me["id"], made.json()["token"], world.client(tenant.token))
+    return ProjectWithReader(world, tenant, project_id, me["id"], made.json()["token"], world.client(tenant.token))
 
 
-async def place_with_account(world: World) -> Place:
+async def place_with_account(world: World) -> ProjectWithReader:
     """The same with a service account, which holds a token for the assertion that its key signed."""
     tenant = await world.tenant("acme")
     project_id = await world.project(tenant, "train")
@@ -80,49 +80,49 @@ async def place_with_account(world: World) -> Place:
     }
     exchanged = await world.client().post("/api/v1/oauth/token", data=form)
     assert exchanged.status_code == 200, exchanged.text
-    return Place(world, tenant, project_id, account, exchanged.json()["access_token"], admin)
+    return ProjectWithReader(world, tenant, project_id, account, exchanged.json()["access_token"], admin)
 
 
-async def revoke_token(place: Place) -> httpx.Response:
+async def revoke_token(place: ProjectWithReader) -> httpx.Response:
     reader = place.world.client(place.reader_token)
     token_id = (await reader.get("/api/v1/whoami")).json()["token_id"]
     return await reader.delete(f"/api/v1/tokens/{token_id}")
 
 
-async def remove_membership(place: Place) -> httpx.Response:
+async def remove_membership(place: ProjectWithReader) -> httpx.Response:
     memberships = (await place.admin.get(f"{place.path}/memberships")).json()["items"]
     mine = next(each["id"] for each in memberships if each["user_id"] == place.reader_id)
     return await place.admin.delete(f"{place.path}/memberships/{mine}")
 
 
-async def disable_user(place: Place) -> httpx.Response:
+async def disable_user(place: ProjectWithReader) -> httpx.Response:
     return await place.admin.post(f"{path_of(place.tenant)}/users/{place.reader_id}/disable")
 
 
-async def reset_user(place: Place) -> httpx.Response:
+async def reset_user(place: ProjectWithReader) -> httpx.Response:
     return await place.admin.post(f"{path_of(place.tenant)}/users/{place.reader_id}/reset")
 
 
-async def disable_account(place: Place) -> httpx.Response:
+async def disable_account(place: ProjectWithReader) -> httpx.Response:
     return await place.admin.post(f"{place.path}/service-accounts/{place.reader_id}/disable")
 
 
-async def delete_account(place: Place) -> httpx.Response:
+async def delete_account(place: ProjectWithReader) -> httpx.Response:
     return await place.admin.delete(f"{place.path}/service-accounts/{place.reader_id}")
 
 
-async def narrow_account(place: Place) -> httpx.Response:
+async def narrow_account(place: ProjectWithReader) -> httpx.Response:
     path = f"{place.path}/service-accounts/{place.reader_id}"
     return await place.admin.patch(path, json={"actions": ["project.read"]})
 
 
-async def revoke_key(place: Place) -> httpx.Response:
+async def revoke_key(place: ProjectWithReader) -> httpx.Response:
     path = f"{place.path}/service-accounts/{place.reader_id}/keys"
     key_id = (await place.admin.get(path)).json()["items"][0]["id"]
     return await place.admin.delete(f"{path}/{key_id}")
 
 
-ENDINGS: dict[str, tuple[Callable[[World], Awaitable[Place]], Ending]] = {
+ENDINGS: dict[str, tuple[Callable[[World], Awaitable[ProjectWithReader]], Ending]] = {
     "the token is revoked": (place_with_reader, revoke_token),
     "the membership is removed": (place_with_reader, remove_membership),
     "the user is disabled": (place_with_reader, disable_user),

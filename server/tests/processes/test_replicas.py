@@ -16,11 +16,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from server.tests.support.http_wire import Caller, StreamEvent, stream
+from server.tests.support.http_wire import WireClient, StreamEvent, stream
 from server.tests.support.server_process import (
-    Fleet,
-    Served,
-    Tenant,
+    ServerGroup,
+    ServerProcess,
+    ProcessTenant,
     listening,
     make_account,
     make_project,
@@ -41,9 +41,9 @@ ORDER = "SELECT id FROM event WHERE tenant_id = $1 ORDER BY epoch, tx, seq"
 class Replicas:
     """Two API processes, two workers, and a tenant."""
 
-    apis: tuple[Served, Served]
-    workers: tuple[Served, Served]
-    tenant: Tenant
+    apis: tuple[ServerProcess, ServerProcess]
+    workers: tuple[ServerProcess, ServerProcess]
+    tenant: ProcessTenant
     admin_token: str
     connection: asyncpg.Connection
 
@@ -54,7 +54,7 @@ class Replicas:
 @pytest.fixture(scope="module")
 async def replicas(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replicas]:
     directory: Path = tmp_path_factory.mktemp("replicas")
-    fleet = Fleet(directory, {"MOORING_DATABASE_URL": module_database_url, "MOORING_LOG_LEVEL": "warning"})
+    fleet = ServerGroup(directory, {"MOORING_DATABASE_URL": module_database_url, "MOORING_LOG_LEVEL": "warning"})
     connection = await asyncpg.connect(module_database_url)
     try:
         first = await fleet.start("api")
@@ -83,7 +83,7 @@ def first_difference(shown: list[str], expected: list[str]) -> str | None:
 async def write(replicas: Replicas, number: int, project_id: str, count: int) -> list[str]:
     """One client of one process; returns the correlation ids of what was acknowledged."""
     acknowledged = []
-    async with Caller(replicas.url(number), replicas.tenant.token) as caller:
+    async with WireClient(replicas.url(number), replicas.tenant.token) as caller:
         for turn in range(count):
             correlation_id = f"writer-{number}-{turn}"
             headers = {"X-Correlation-ID": correlation_id}
@@ -130,7 +130,7 @@ async def test_a_stream_that_is_cut_off_twenty_times_shows_ten_thousand_events_o
 async def toggle(replicas: Replicas, number: int, path: str, stop_at: int) -> int:
     """Disable and enable one account in a race with others; returns how often this one was faster."""
     won = 0
-    async with Caller(replicas.url(number), replicas.tenant.token) as caller:
+    async with WireClient(replicas.url(number), replicas.tenant.token) as caller:
         while True:
             for verb in ("disable", "enable"):
                 answer = await caller.call("POST", f"{path}/{verb}")

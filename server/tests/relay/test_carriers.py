@@ -27,12 +27,12 @@ from mooring.relay.listener import Relay
 from mooring.relay.tunnel_connection import ARRIVED_MAX, TunnelConnection, TunnelStream, failure_of
 from mooring.storage.kernel.database import PLATFORM
 from server.tests.support.agent_double import joined_agent
-from server.tests.support.relay_peers import Harbour
+from server.tests.support.relay_peers import PlatformWithRelay
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
-async def test_bytes_pass_both_ways_and_each_direction_ends_by_itself(harbour: Harbour) -> None:
+async def test_bytes_pass_both_ways_and_each_direction_ends_by_itself(harbour: PlatformWithRelay) -> None:
     viewer, inside, _ = await harbour.connected()
     assert inside.asked == {"port": 8_080}
     await viewer.send(DATA, 0, b"ahoy")
@@ -46,7 +46,7 @@ async def test_bytes_pass_both_ways_and_each_direction_ends_by_itself(harbour: H
     assert [(each.kind, each.data) for each in frames if each] == [(DATA, b"and back"), (END, b""), (CLOSE, b"")]
 
 
-async def test_a_second_viewer_shares_the_tunnel(harbour: Harbour) -> None:
+async def test_a_second_viewer_shares_the_tunnel(harbour: PlatformWithRelay) -> None:
     _, _, tunnel = await harbour.connected()
     visiting = asyncio.create_task(harbour.visit(await harbour.ticket()))
     second = await tunnel.inside()
@@ -54,7 +54,7 @@ async def test_a_second_viewer_shares_the_tunnel(harbour: Harbour) -> None:
     assert (await visiting)[0] == 101
 
 
-async def test_only_the_node_that_was_asked_may_dial_and_once(harbour: Harbour) -> None:
+async def test_only_the_node_that_was_asked_may_dial_and_once(harbour: PlatformWithRelay) -> None:
     visiting = asyncio.create_task(harbour.visit(await harbour.ticket()))
     task = await harbour.asked()
     other = await joined_agent(harbour.world.client(), harbour.world.admin)
@@ -70,7 +70,7 @@ async def test_only_the_node_that_was_asked_may_dial_and_once(harbour: Harbour) 
 
 
 async def test_a_node_that_dials_too_late_finds_nobody_and_the_viewer_has_an_error(
-    harbour: Harbour, monkeypatch: pytest.MonkeyPatch
+    harbour: PlatformWithRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = harbour.world.running.platform.services.database
     for seconds in (1.0, 4.0, 16.0):  # a relay that was held up itself may not have asked the node when they are over
@@ -89,7 +89,7 @@ async def test_a_node_that_dials_too_late_finds_nobody_and_the_viewer_has_an_err
     assert (await harbour.dial(task["task_id"], await harbour.node_token()))[0] == 404
 
 
-async def test_the_viewer_gets_what_the_node_says_about_a_connection(harbour: Harbour) -> None:
+async def test_the_viewer_gets_what_the_node_says_about_a_connection(harbour: PlatformWithRelay) -> None:
     _, _, tunnel = await harbour.connected()
     for frame, status in (
         ((FAILURE, b'{"code": "not_found", "detail": "nothing listens there"}'), 404),
@@ -128,7 +128,7 @@ async def test_the_viewer_gets_what_the_node_says_about_a_connection(harbour: Ha
     ],
 )
 async def test_a_node_that_breaks_the_protocol_is_hung_up_on_and_its_viewer_gets_an_error(
-    harbour: Harbour, wrong: bytes
+    harbour: PlatformWithRelay, wrong: bytes
 ) -> None:
     viewer, inside, tunnel = await harbour.connected()
     assert inside.number == 1
@@ -143,7 +143,7 @@ async def test_a_node_that_breaks_the_protocol_is_hung_up_on_and_its_viewer_gets
     await tunnel.ended.wait()
 
 
-async def test_what_nobody_reads_is_kept_up_to_a_window_and_no_further(harbour: Harbour) -> None:
+async def test_what_nobody_reads_is_kept_up_to_a_window_and_no_further(harbour: PlatformWithRelay) -> None:
     reader, writer = await asyncio.open_connection(*harbour.address)
     stream = TunnelStream(TunnelConnection(reader, writer, (8_080,)), 1)
     for _ in range(WINDOW // FRAME_MAX):
@@ -166,7 +166,7 @@ async def test_what_nobody_reads_is_kept_up_to_a_window_and_no_further(harbour: 
     writer.close()
 
 
-async def test_a_slow_reader_holds_up_no_other_stream(harbour: Harbour) -> None:
+async def test_a_slow_reader_holds_up_no_other_stream(harbour: PlatformWithRelay) -> None:
     slow, first, tunnel = await harbour.connected()
     visiting = asyncio.create_task(harbour.visit(await harbour.ticket()))
     second = await tunnel.inside()
@@ -193,7 +193,7 @@ async def test_a_slow_reader_holds_up_no_other_stream(harbour: Harbour) -> None:
         heard += len(frame.data)
 
 
-async def test_a_viewer_sends_no_more_than_there_is_room_for_inside(harbour: Harbour) -> None:
+async def test_a_viewer_sends_no_more_than_there_is_room_for_inside(harbour: PlatformWithRelay) -> None:
     viewer, inside, _ = await harbour.connected()
     writing = asyncio.create_task(_flood(harbour, viewer.writer))
     heard = 0
@@ -209,13 +209,13 @@ async def test_a_viewer_sends_no_more_than_there_is_room_for_inside(harbour: Har
     await asyncio.gather(writing, return_exceptions=True)
 
 
-async def _flood(harbour: Harbour, writer: asyncio.StreamWriter) -> None:
+async def _flood(harbour: PlatformWithRelay, writer: asyncio.StreamWriter) -> None:
     while True:
         writer.write(packed(DATA, 0, b"z" * FRAME_MAX))
         await writer.drain()
 
 
-async def test_many_small_pieces_that_nobody_reads_are_put_together(harbour: Harbour) -> None:
+async def test_many_small_pieces_that_nobody_reads_are_put_together(harbour: PlatformWithRelay) -> None:
     viewer, inside, _ = await harbour.connected()
     inside.tunnel.frames.writer.write(packed(DATA, 1, b"x") * 10_000)
     await inside.tunnel.frames.writer.drain()
@@ -226,7 +226,7 @@ async def test_many_small_pieces_that_nobody_reads_are_put_together(harbour: Har
     assert heard == b"x" * 10_000
 
 
-async def test_a_carrier_that_dies_ends_its_viewers_with_the_reason_and_the_next_asks_again(harbour: Harbour) -> None:
+async def test_a_carrier_that_dies_ends_its_viewers_with_the_reason_and_the_next_asks_again(harbour: PlatformWithRelay) -> None:
     viewer, _, tunnel = await harbour.connected()
     tunnel.frames.writer.close()
     frame = await viewer.next()
@@ -240,7 +240,7 @@ async def test_a_carrier_that_dies_ends_its_viewers_with_the_reason_and_the_next
     assert frame.data == b"again"
 
 
-async def test_a_viewer_who_leaves_closes_his_stream_and_no_other(harbour: Harbour) -> None:
+async def test_a_viewer_who_leaves_closes_his_stream_and_no_other(harbour: PlatformWithRelay) -> None:
     viewer, inside, tunnel = await harbour.connected()
     viewer.writer.close()
     assert (await inside.next()).kind == CLOSE
@@ -255,7 +255,7 @@ async def test_a_viewer_who_leaves_closes_his_stream_and_no_other(harbour: Harbo
         packed(END, 0) * 2, HEAD.pack(b"d", 0, FRAME_MAX + 1), HEAD.pack(b"!", 0, 0),
     ],
 )  # fmt: skip
-async def test_a_viewer_who_speaks_otherwise_is_hung_up_on_alone(harbour: Harbour, wrong: bytes) -> None:
+async def test_a_viewer_who_speaks_otherwise_is_hung_up_on_alone(harbour: PlatformWithRelay, wrong: bytes) -> None:
     viewer, inside, tunnel = await harbour.connected()
     viewer.writer.write(wrong)
     while await viewer.next() is not None:
@@ -265,7 +265,7 @@ async def test_a_viewer_who_speaks_otherwise_is_hung_up_on_alone(harbour: Harbou
     assert not tunnel.ended.is_set()
 
 
-async def test_a_command_runs_once_takes_window_sizes_and_its_exit_code_comes_back(harbour: Harbour) -> None:
+async def test_a_command_runs_once_takes_window_sizes_and_its_exit_code_comes_back(harbour: PlatformWithRelay) -> None:
     ticket = await harbour.command("id", "-u")
     visiting = asyncio.create_task(harbour.visit(ticket))
     task = await harbour.asked()
@@ -287,7 +287,7 @@ async def test_a_command_runs_once_takes_window_sizes_and_its_exit_code_comes_ba
     assert (await harbour.visit(ticket))[0] == 401
 
 
-async def test_a_ticket_counts_for_its_kind_and_for_nobody_who_made_none(harbour: Harbour) -> None:
+async def test_a_ticket_counts_for_its_kind_and_for_nobody_who_made_none(harbour: PlatformWithRelay) -> None:
     link = await harbour.ticket("open")
     session = (await harbour.session()).partition("=")[2]
     for ticket in (link, session, "mrgv_" + "x" * 43, harbour.tenant.token, await harbour.node_token()):
@@ -296,13 +296,13 @@ async def test_a_ticket_counts_for_its_kind_and_for_nobody_who_made_none(harbour
     assert (await harbour.open_link(await harbour.command("id"))).status == 401
 
 
-async def test_a_ticket_whose_time_is_over_counts_no_more(harbour: Harbour) -> None:
+async def test_a_ticket_whose_time_is_over_counts_no_more(harbour: PlatformWithRelay) -> None:
     ticket = await harbour.ticket()
     await _execute(harbour, "UPDATE visit SET expires_at = now() - interval '1 second'")
     assert (await harbour.visit(ticket))[0] == 401
 
 
-async def test_a_ticket_ends_with_its_makers_token_and_with_what_it_is_for(harbour: Harbour) -> None:
+async def test_a_ticket_ends_with_its_makers_token_and_with_what_it_is_for(harbour: PlatformWithRelay) -> None:
     made = await harbour.people.post("/api/v1/tokens", json={"name": "for a while"})
     holder = harbour.world.client(made.json()["token"])
     ticket = (await holder.post(f"{harbour.path}/endpoints/{harbour.app.endpoint_id}/connect")).json()["ticket"]
@@ -315,7 +315,7 @@ async def test_a_ticket_ends_with_its_makers_token_and_with_what_it_is_for(harbo
 
 
 async def test_what_is_open_ends_when_the_right_to_it_is_taken(
-    harbour: Harbour, monkeypatch: pytest.MonkeyPatch
+    harbour: PlatformWithRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Relay, "poll_interval_seconds", 0.05)
     viewer, inside, tunnel = await harbour.connected()
@@ -329,7 +329,7 @@ async def test_what_is_open_ends_when_the_right_to_it_is_taken(
     assert not tunnel.ended.is_set()
 
 
-async def test_beyond_the_limit_a_connection_is_not_taken(harbour: Harbour, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_beyond_the_limit_a_connection_is_not_taken(harbour: PlatformWithRelay, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Relay, "connections_max", 2)
     kept = [await harbour.line() for _ in range(2)]
     for line in kept:
@@ -340,7 +340,7 @@ async def test_beyond_the_limit_a_connection_is_not_taken(harbour: Harbour, monk
     assert (await _status_in_time(harbour)) == 401
 
 
-async def _status_in_time(harbour: Harbour) -> int:
+async def _status_in_time(harbour: PlatformWithRelay) -> int:
     """What the relay answers, as soon as it takes one more connection."""
     async with asyncio.timeout(60):
         while True:
@@ -353,7 +353,7 @@ async def _status_in_time(harbour: Harbour) -> int:
 
 
 async def test_beyond_the_limit_of_a_tunnel_a_stream_is_refused(
-    harbour: Harbour, monkeypatch: pytest.MonkeyPatch
+    harbour: PlatformWithRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("mooring.relay.tunnel_connection.STREAMS_MAX", 1)
     await harbour.connected()
@@ -361,7 +361,7 @@ async def test_beyond_the_limit_of_a_tunnel_a_stream_is_refused(
 
 
 async def test_no_ticket_is_in_any_log_line_and_a_visit_has_its_beginning_and_end(
-    harbour: Harbour, caplog: pytest.LogCaptureFixture
+    harbour: PlatformWithRelay, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("DEBUG", logger="mooring.relay")
     ticket = await harbour.ticket()
@@ -387,7 +387,7 @@ async def test_no_ticket_is_in_any_log_line_and_a_visit_has_its_beginning_and_en
     assert session.partition("=")[2] not in caplog.text
 
 
-async def _execute(harbour: Harbour, statement: str) -> None:
+async def _execute(harbour: PlatformWithRelay, statement: str) -> None:
     database = harbour.world.running.platform.services.database
     async with database.connection(PLATFORM) as connection:
         await connection.execute(statement)

@@ -12,20 +12,20 @@ from mooring.relay.frames import CLOSE, DATA, END
 from mooring.relay.header_policy import has_platform_token, request_headers, response_headers, without_domain
 from mooring.relay.proxy import Proxy
 from server.tests.support.endpoint_rows import an_endpoint
-from server.tests.support.relay_peers import PAGE, Answer, Harbour, Inside, Line, Tunnel
+from server.tests.support.relay_peers import PAGE, RelayAnswer, PlatformWithRelay, Inside, BrowserConnection, NodeTunnel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 TOKEN = "mrgp_" + "a" * 43
 
 
-class Browser:
+class BrowserWithSession:
     """A browser with a session, and the tunnel that its requests come through."""
 
-    def __init__(self, harbour: Harbour, cookie: str) -> None:
+    def __init__(self, harbour: PlatformWithRelay, cookie: str) -> None:
         self.harbour = harbour
         self.cookie = cookie
-        self.tunnel: Tunnel | None = None
+        self.tunnel: NodeTunnel | None = None
 
     async def inside(self) -> Inside:
         """The stream that the next request comes by."""
@@ -34,8 +34,8 @@ class Browser:
         return await self.tunnel.inside()
 
     async def fetch(
-        self, target: str = "/", *, said: bytes = PAGE, line: Line | None = None, **request: Any
-    ) -> tuple[Answer, dict[str, str]]:
+        self, target: str = "/", *, said: bytes = PAGE, line: BrowserConnection | None = None, **request: Any
+    ) -> tuple[RelayAnswer, dict[str, str]]:
         """Ask the app, which says this; what came back, and the head that the app got."""
         request.setdefault("Cookie", self.cookie)
         used = line or await self.harbour.line()
@@ -59,11 +59,11 @@ def _any_request() -> Any:
 
 
 @pytest.fixture
-async def browser(harbour: Harbour) -> Browser:
-    return Browser(harbour, await harbour.session())
+async def browser(harbour: PlatformWithRelay) -> BrowserWithSession:
+    return BrowserWithSession(harbour, await harbour.session())
 
 
-async def test_a_page_and_a_second_one_on_the_same_connection(browser: Browser) -> None:
+async def test_a_page_and_a_second_one_on_the_same_connection(browser: BrowserWithSession) -> None:
     line = await browser.harbour.line()
     for target in ("/one?x=1", "/two"):
         answer, head = await browser.fetch(target, line=line)
@@ -89,7 +89,7 @@ async def test_a_page_and_a_second_one_on_the_same_connection(browser: Browser) 
     ],
 )
 async def test_every_form_of_an_answer_passes(
-    browser: Browser, method: str, said: bytes, status: int, body: bytes
+    browser: BrowserWithSession, method: str, said: bytes, status: int, body: bytes
 ) -> None:
     answer, head = await browser.fetch(method=method, said=said)
     assert (answer.status, answer.body) == (status, body)
@@ -108,7 +108,7 @@ async def test_every_form_of_an_answer_passes(
     ],
     ids=["no-http", "huge-head", "unasked-switch", "two-lengths", "nothing"],
 )
-async def test_an_app_that_does_not_answer_in_http_is_a_clear_error(browser: Browser, said: bytes) -> None:
+async def test_an_app_that_does_not_answer_in_http_is_a_clear_error(browser: BrowserWithSession, said: bytes) -> None:
     line = await browser.harbour.line()
     await line.ask(browser.harbour.host(), Cookie=browser.cookie)
     inside = await browser.inside()
@@ -122,7 +122,7 @@ async def test_an_app_that_does_not_answer_in_http_is_a_clear_error(browser: Bro
     assert json.loads(answer.body)["detail"] == "the app's answer is not valid HTTP"
 
 
-async def test_an_app_that_breaks_off_leaves_no_whole_answer(browser: Browser) -> None:
+async def test_an_app_that_breaks_off_leaves_no_whole_answer(browser: BrowserWithSession) -> None:
     for last in (END, CLOSE):
         line = await browser.harbour.line()
         await line.ask(browser.harbour.host(), Cookie=browser.cookie)
@@ -135,7 +135,7 @@ async def test_an_app_that_breaks_off_leaves_no_whole_answer(browser: Browser) -
             await line.answer()
 
 
-async def test_a_body_passes_and_an_expectation_is_answered_by_the_relay(browser: Browser) -> None:
+async def test_a_body_passes_and_an_expectation_is_answered_by_the_relay(browser: BrowserWithSession) -> None:
     line = await browser.harbour.line()
     host = browser.harbour.host()
     await line.send(
@@ -153,7 +153,7 @@ async def test_a_body_passes_and_an_expectation_is_answered_by_the_relay(browser
     assert (await line.reader.readuntil(b"ahoy")).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_body_in_chunks_passes(browser: Browser) -> None:
+async def test_a_body_in_chunks_passes(browser: BrowserWithSession) -> None:
     line = await browser.harbour.line()
     await line.ask(
         browser.harbour.host(), method="POST", body="chunks", Cookie=browser.cookie, Transfer_Encoding="chunked"
@@ -167,7 +167,7 @@ async def test_a_body_in_chunks_passes(browser: Browser) -> None:
     assert (await line.answer()).body == b"ahoy"
 
 
-async def test_a_browser_that_leaves_in_the_middle_of_its_request_closes_the_stream(browser: Browser) -> None:
+async def test_a_browser_that_leaves_in_the_middle_of_its_request_closes_the_stream(browser: BrowserWithSession) -> None:
     line = await browser.harbour.line()
     host = browser.harbour.host()
     await line.send(
@@ -181,7 +181,7 @@ async def test_a_browser_that_leaves_in_the_middle_of_its_request_closes_the_str
         pass
 
 
-async def test_a_websocket_passes_and_no_other_protocol_does(browser: Browser) -> None:
+async def test_a_websocket_passes_and_no_other_protocol_does(browser: BrowserWithSession) -> None:
     line = await browser.harbour.line()
     host = browser.harbour.host()
     await line.ask(host, Cookie=browser.cookie, Connection="keep-alive, Upgrade", Upgrade="WebSocket")
@@ -208,7 +208,7 @@ async def test_a_websocket_passes_and_no_other_protocol_does(browser: Browser) -
 
 
 async def test_an_open_websocket_ends_when_the_right_to_it_is_taken(
-    browser: Browser, monkeypatch: pytest.MonkeyPatch
+    browser: BrowserWithSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Proxy, "poll_interval_seconds", 0.05)
     line = await browser.harbour.line()
@@ -245,13 +245,13 @@ async def test_an_open_websocket_ends_when_the_right_to_it_is_taken(
         "GET / x HTTP/1.1\r\nHost: {host}\r\n{cookie}",
     ],
 )
-async def test_what_two_readers_could_read_two_ways_is_refused(browser: Browser, head: str) -> None:
+async def test_what_two_readers_could_read_two_ways_is_refused(browser: BrowserWithSession, head: str) -> None:
     cookie = f"Cookie: {browser.cookie}\r\n"
     data = head.format(host=browser.harbour.host(), cookie=cookie) + "\r\n"
     assert await browser.refused(data.encode("latin-1")) == 400
 
 
-async def test_other_codings_and_huge_heads_are_refused(browser: Browser) -> None:
+async def test_other_codings_and_huge_heads_are_refused(browser: BrowserWithSession) -> None:
     beginning = f"POST / HTTP/1.1\r\nHost: {browser.harbour.host()}\r\nCookie: {browser.cookie}\r\n"
     assert await browser.refused(f"{beginning}Transfer-Encoding: gzip, chunked\r\n\r\n".encode()) == 501
     assert await browser.refused(f"{beginning}X: {'x' * 200_000}\r\n\r\n".encode()) == 431
@@ -266,7 +266,7 @@ async def test_other_codings_and_huge_heads_are_refused(browser: Browser) -> Non
         "{label}x.localhost:{port}", "127.0.0.1:{port}",
     ],
 )  # fmt: skip
-async def test_another_name_is_no_endpoint(browser: Browser, spoiled: str) -> None:
+async def test_another_name_is_no_endpoint(browser: BrowserWithSession, spoiled: str) -> None:
     label, _, rest = browser.harbour.host().partition(".")
     host = spoiled.format(label=label, port=rest.partition(":")[2])
     line = await browser.harbour.line()
@@ -274,7 +274,7 @@ async def test_another_name_is_no_endpoint(browser: Browser, spoiled: str) -> No
     assert (await line.answer()).status == 401
 
 
-async def test_a_name_in_capitals_and_another_port_in_front_are_the_same_endpoint(browser: Browser) -> None:
+async def test_a_name_in_capitals_and_another_port_in_front_are_the_same_endpoint(browser: BrowserWithSession) -> None:
     label = browser.harbour.host().partition(".")[0]
     for host in (browser.harbour.host().upper(), f"{label}.localhost", f"{label}.localhost:8443"):
         line = await browser.harbour.line()
@@ -284,7 +284,7 @@ async def test_a_name_in_capitals_and_another_port_in_front_are_the_same_endpoin
 
 
 async def test_a_session_counts_at_its_own_endpoint_and_a_tossed_cookie_takes_nothing_from_it(
-    browser: Browser,
+    browser: BrowserWithSession,
 ) -> None:
     harbour = browser.harbour
     other = await an_endpoint(harbour.ground)
@@ -301,7 +301,7 @@ async def test_a_session_counts_at_its_own_endpoint_and_a_tossed_cookie_takes_no
     assert (await line.answer()).status == 401, "what is tried is bounded"
 
 
-async def test_no_session_a_link_and_a_ticket_are_no_session(browser: Browser) -> None:
+async def test_no_session_a_link_and_a_ticket_are_no_session(browser: BrowserWithSession) -> None:
     harbour, name = browser.harbour, browser.cookie.partition("=")[0]
     for cookie in (
         "a=b",
@@ -318,7 +318,7 @@ async def test_no_session_a_link_and_a_ticket_are_no_session(browser: Browser) -
         assert answer.all("cache-control") == ["no-store"]
 
 
-async def test_a_link_counts_once_by_get_at_its_own_endpoint(harbour: Harbour) -> None:
+async def test_a_link_counts_once_by_get_at_its_own_endpoint(harbour: PlatformWithRelay) -> None:
     code = await harbour.ticket("open")
     other = await an_endpoint(harbour.ground)
     assert (await harbour.open_link(code, harbour.host(other))).status == 401
@@ -333,13 +333,13 @@ async def test_a_link_counts_once_by_get_at_its_own_endpoint(harbour: Harbour) -
     assert (await harbour.open_link(f"{code}&code={code}")).status == 401
 
 
-async def test_two_who_open_one_link_at_once_get_one_session(harbour: Harbour) -> None:
+async def test_two_who_open_one_link_at_once_get_one_session(harbour: PlatformWithRelay) -> None:
     code = await harbour.ticket("open")
     answers = await asyncio.gather(*(harbour.open_link(code) for _ in range(8)))
     assert sorted(each.status for each in answers) == [303] + [401] * 7
 
 
-async def test_the_app_sees_nothing_of_the_platforms(browser: Browser) -> None:
+async def test_the_app_sees_nothing_of_the_platforms(browser: BrowserWithSession) -> None:
     _, head = await browser.fetch(
         Cookie=f"{browser.cookie}; app=1",
         Authorization=f"Bearer {TOKEN}",
@@ -355,7 +355,7 @@ async def test_the_app_sees_nothing_of_the_platforms(browser: Browser) -> None:
     assert not {"authorization", "forwarded", "x-real-ip", "proxy-authorization", "x-hop"} & set(head)
 
 
-async def test_what_an_app_says_about_other_names_does_not_pass(browser: Browser) -> None:
+async def test_what_an_app_says_about_other_names_does_not_pass(browser: BrowserWithSession) -> None:
     name = browser.cookie.partition("=")[0].encode()
     answer, _ = await browser.fetch(
         said=b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nStrict-Transport-Security: max-age=9; includeSubDomains\r\n"
@@ -377,13 +377,13 @@ async def test_what_an_app_says_about_other_names_does_not_pass(browser: Browser
         {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "method": "POST"},
     ],
 )  # fmt: skip
-async def test_what_another_sites_page_sends_is_refused(browser: Browser, headers: dict[str, str]) -> None:
+async def test_what_another_sites_page_sends_is_refused(browser: BrowserWithSession, headers: dict[str, str]) -> None:
     line = await browser.harbour.line()
     await line.ask(browser.harbour.host(), Cookie=browser.cookie, **headers)
     assert (await line.answer()).status == 403
 
 
-async def test_a_node_that_is_lost_is_a_clear_error_to_a_browser(browser: Browser) -> None:
+async def test_a_node_that_is_lost_is_a_clear_error_to_a_browser(browser: BrowserWithSession) -> None:
     line = await browser.harbour.line()
     await line.ask(browser.harbour.host(), Cookie=browser.cookie)
     inside = await browser.inside()

@@ -11,7 +11,7 @@ from server.tests.support.server_process import (
     FIRST_ADMIN,
     GENEROUS,
     LISTENS,
-    Tenant,
+    ProcessTenant,
     make_tenant,
     sign_in,
 )
@@ -99,7 +99,7 @@ class DoomedServer:
         raise AssertionError(f"the program ended: {self._log.read_text()}")
 
 
-async def first_people(server: DoomedServer, directory: Path) -> tuple[str, Tenant]:
+async def first_people(server: DoomedServer, directory: Path) -> tuple[str, ProcessTenant]:
     """The platform admin's token, and a tenant with its admin."""
     await server.start()
     admin_token = await sign_in(server.url, FIRST_ADMIN, (directory / "code").read_text().strip())

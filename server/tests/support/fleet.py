@@ -27,7 +27,7 @@ _NUMBERS: Final = itertools.count(1)
 
 
 @dataclass
-class Fleet:
+class FleetWithAgents:
     """Some machines and the agents that the test plays."""
 
     database: Database

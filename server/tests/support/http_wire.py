@@ -21,7 +21,7 @@ READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Answer:
+class WireAnswer:
     """A whole answer."""
 
     status: int
@@ -43,7 +43,7 @@ class Answer:
         return self.json if self.body else None
 
 
-class Caller:
+class WireClient:
     """A client with a token, on one connection that is opened again after it broke."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
@@ -65,7 +65,7 @@ class Caller:
 
     async def call(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> WireAnswer:
         """Send a request and read its answer; one of BROKEN when the connection breaks in between."""
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             try:
@@ -113,9 +113,9 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]
     return int(head[0].split(" ", 2)[1]), {name.lower(): value for name, value in headers.items()}
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> Answer:
+async def _read_answer(reader: asyncio.StreamReader) -> WireAnswer:
     status, headers = await _read_head(reader)
-    return Answer(status, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
+    return WireAnswer(status, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
 
 
 @dataclass(frozen=True)

@@ -44,19 +44,19 @@ from mooring.storage.runtime.instance import (
 )
 from mooring.workers.instance_reconciler import InstanceReconciler
 from server.tests.conftest import World
-from server.tests.support.allocation_site import Site, make_site
-from server.tests.support.lifecycle_rows import MANIFEST_DIGEST, Ground, context
+from server.tests.support.allocation_site import AllocationSite, make_site
+from server.tests.support.lifecycle_rows import MANIFEST_DIGEST, ProjectRows, context
 
 _NUMBERS: Final = itertools.count(1)
 GRACEFUL: Final = 60
 
 
 @dataclass
-class Stage:
+class InstanceStage:
     """A site with an app, and instances of it."""
 
-    site: Site
-    ground: Ground
+    site: AllocationSite
+    ground: ProjectRows
     sku: str
 
     @property
@@ -326,10 +326,10 @@ class Stage:
         )
 
 
-async def make_stage(world: World, manifest: dict[str, Any] | None = None) -> Stage:
+async def make_stage(world: World, manifest: dict[str, Any] | None = None) -> InstanceStage:
     """A site, and an app with one version."""
     site = await make_site(world)
-    bare = Ground(site.fleet.database, site.tenant.id, site.project_id)
+    bare = ProjectRows(site.fleet.database, site.tenant.id, site.project_id)
     known = replace(bare, app_id=await bare.app(), account_id=await bare.birth("service_account"))
     version_id = await known.birth("app_version", manifest=manifest or {})
-    return Stage(site, replace(known, version_id=version_id), await site.fleet.sku())
+    return InstanceStage(site, replace(known, version_id=version_id), await site.fleet.sku())

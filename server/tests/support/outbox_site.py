@@ -9,7 +9,7 @@ from mooring.commands.services import Services
 from mooring.storage.kernel import event as events
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.outbox import OutboxRelay
-from server.tests.conftest import Tenant, World
+from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.http_receiver import Receiver, made
 from server.tests.support.later_clock import ShiftedClock
 from tests.support.waiting import until
@@ -18,7 +18,7 @@ from tests.support.waiting import until
 class Outbox:
     """A tenant with webhooks, and an outbox relay that runs when the test calls it."""
 
-    def __init__(self, world: World, tenant: Tenant) -> None:
+    def __init__(self, world: World, tenant: TenantWithAdmin) -> None:
         self.world = world
         self.tenant = tenant
         self.client = world.client(tenant.token)

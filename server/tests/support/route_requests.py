@@ -23,10 +23,10 @@ from mooring.core.kernel.permissions import Scope
 from mooring.gateways.signing.cosign_keys import new_signing_key
 from mooring.gateways.signing.signatures import new_key_pair
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.conftest import PASSWORD, Tenant, World
+from server.tests.conftest import PASSWORD, TenantWithAdmin, World
 from server.tests.support import adapter_requests, made_things
-from server.tests.support.agents import Machine, joined
-from server.tests.support.lifecycle_rows import Ground, machines_of
+from server.tests.support.agents import MachineKeys, joined
+from server.tests.support.lifecycle_rows import ProjectRows, machines_of
 
 RECEIVER: Final = "https://127.0.0.1:1/hook"
 """A webhook's address at which nobody answers, at once; the tests' platform allows loopback."""
@@ -58,11 +58,11 @@ class Home:
 
     world: World
     client: httpx.AsyncClient  # anybody's: it says with each request for whom it speaks
-    tenant: Tenant
+    tenant: TenantWithAdmin
     project_id: str
     kept: dict[tuple[Scope, str], dict[str, str]] = field(default_factory=dict)
     slugs: dict[str, str] = field(default_factory=dict)  # of the apps that were made, the last one last
-    node: Machine | None = None
+    node: MachineKeys | None = None
     node_secret: str = ""
 
     async def node_token(self) -> str:
@@ -73,9 +73,9 @@ class Home:
             self.node_secret = await self.node.token(self.client)
         return self.node_secret
 
-    def ground(self) -> Ground:
+    def ground(self) -> ProjectRows:
         """Where rows of this project are written down."""
-        return Ground(self.world.running.platform.services.database, self.tenant.id, self.project_id)
+        return ProjectRows(self.world.running.platform.services.database, self.tenant.id, self.project_id)
 
     def token(self, scope: Scope) -> str:
         """The token of the admin of this kind of place."""

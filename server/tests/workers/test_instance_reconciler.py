@@ -13,7 +13,7 @@ from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
 from mooring.storage.runtime import instance_reconcile
 from server.tests.conftest import World
-from server.tests.support.instance_stage import Stage, make_stage
+from server.tests.support.instance_stage import InstanceStage, make_stage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -350,7 +350,7 @@ async def test_a_version_whose_launches_keep_failing_is_not_begun_again_until_th
     assert (await stage.operations(waits))[0].dispatched_at is not None
 
 
-class Counting(Database):
+class CountingDatabase(Database):
     """Counts what is read."""
 
     reads = 0
@@ -372,7 +372,7 @@ async def test_a_snapshot_of_many_instances_takes_as_many_statements_as_one_of_a
         await stage.stop(each)
     stage.site.later(timedelta(seconds=61))
     await stage.look()
-    counted = Counting(PoolSettings(settings.database_url, 2))
+    counted = CountingDatabase(PoolSettings(settings.database_url, 2))
     await counted.open()
     try:
         taken = []
@@ -385,7 +385,7 @@ async def test_a_snapshot_of_many_instances_takes_as_many_statements_as_one_of_a
     assert taken[0] == taken[1] <= 9
 
 
-async def write_off(stage: Stage, node_id: str) -> None:
+async def write_off(stage: InstanceStage, node_id: str) -> None:
     """An admin gives a machine up."""
     answer = await stage.site.world.admin.post(
         f"/api/v1/platform/nodes/{node_id}/write-off",

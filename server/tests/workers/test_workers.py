@@ -88,7 +88,7 @@ def test_who_waits_for_nodes_is_not_woken_by_what_apps_do_there(kind: EventType,
     assert is_of_app(event(kind, type=of)) is is_apps
 
 
-class Counting:
+class CountingWorker:
     """A worker that counts its ticks and wants one kind of event."""
 
     name = "counting"
@@ -114,7 +114,7 @@ class Counting:
 
 @pytest.mark.anyio
 async def test_a_worker_is_woken_only_by_events_that_it_wants() -> None:
-    worker = Counting()
+    worker = CountingWorker()
     loop = WorkerLoop(worker, Telemetry().worker_tick)
     async with asyncio.timeout(60), asyncio.TaskGroup() as running:
         running.create_task(loop.run())

@@ -5,7 +5,7 @@ import sys
 
 from server.tests.conftest import _make_template, copied_database
 from server.tests.support.postgres import test_cluster_dsn
-from server.tests.world.harbour import harbour
+from server.tests.world.prepared_database import harbour
 from server.tests.world.scenario import run_seed
 
 

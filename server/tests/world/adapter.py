@@ -47,17 +47,17 @@ from mooring_adapter.instance_view import Task
 from mooring_adapter.platform_client import HeldClaim, TaskCreation
 from mooring_adapter.steps import Usage
 from mooring_sdk import MooringError
-from server.tests.world.ground import Ground
+from server.tests.world.starting_point import StartingPoint
 
 LEASE: float = 45.0
 PASSING = frozenset({Code.TEMPORARILY_UNAVAILABLE})
 Result = TypeVar("Result")
 
 
-class SimulatedPlatform:
+class InProcessPlatform:
     """What the kit calls the platform, in the same process."""
 
-    def __init__(self, services: Services, ground: Ground, holder: str) -> None:
+    def __init__(self, services: Services, ground: StartingPoint, holder: str) -> None:
         self.services, self.ground, self.holder = services, ground, holder
         self.acting = Acting(ground.tenant_id)
         self.calls = 0  # that changed something, or tried to
@@ -177,7 +177,7 @@ class Replica:
     """One replica of the adapter; it comes back under another name when it died."""
 
     services: Services
-    ground: Ground
+    ground: StartingPoint
     adapter: Adapter
     name: str
     lives: int = 0
@@ -199,7 +199,7 @@ class Replica:
         self._born()
 
     def _born(self) -> None:
-        self.platform = SimulatedPlatform(self.services, self.ground, f"{self.name}-{self.lives}")
+        self.platform = InProcessPlatform(self.services, self.ground, f"{self.name}-{self.lives}")
 
     @property
     def wants_poll(self) -> bool:

@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from mooring.core.fleet.task import Task
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.world.faults import Process
-from server.tests.world.harbour import Harbour
+from server.tests.world.faults import WorldProcess
+from server.tests.world.prepared_database import PreparedDatabase
 from server.tests.world.schedule import SimulatedWorld
 
 CASES: Final[dict[str, tuple[str, list[Any]]]] = {
@@ -74,9 +74,9 @@ class Death:
     writes: int = 0
     tasks: int = 0
     happened: bool = False
-    last: Process | None = field(default=None)
+    last: WorldProcess | None = field(default=None)
 
-    def plan(self, process: Process) -> None:
+    def plan(self, process: WorldProcess) -> None:
         """Say what happens to a process in its step."""
         if self.last is not None:
             self.writes += self.last.writes
@@ -91,7 +91,7 @@ class Death:
         return self.kind == "middle" and self.tasks == self.number
 
 
-async def end_of(harbour: Harbour, name: str, death: Death) -> tuple[list[tuple[Any, ...]], SimulatedWorld]:
+async def end_of(harbour: PreparedDatabase, name: str, death: Death) -> tuple[list[tuple[Any, ...]], SimulatedWorld]:
     """How a case ends when this death is on its way."""
     begin, wishes = CASES[name]
     world = await harbour.world(begin, 1)

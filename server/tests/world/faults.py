@@ -16,17 +16,17 @@ from asyncpg.prepared_stmt import PreparedStatement
 
 from mooring.storage.kernel.database import PLATFORM, Acting, BorrowedConnection, Database, PoolSettings, RowReader
 from mooring.storage.kernel.pool import PooledConnection
-from server.tests.world.memory import Memory, writes_of
+from server.tests.world.memory import QueryCache, writes_of
 
 Result = TypeVar("Result")
 
 
-class Died(BaseException):
+class ProcessDied(BaseException):
     """The process is gone: no handler of its own sees this."""
 
 
 @dataclass
-class Process:
+class WorldProcess:
     """One run of a program, until it dies; `last_write` is the write at which something happens to it."""
 
     name: str
@@ -40,13 +40,13 @@ class Process:
     async def before(self) -> None:
         """A write is about to be sent."""
         if self.dead:
-            raise Died
+            raise ProcessDied
         self.writes += 1
         if self.writes != self.last_write:
             return
         if self.fate == "before":
             self.dead = True
-            raise Died
+            raise ProcessDied
         if self.fate == "stall":
             self.stalled.set()
             await self.go_on.wait()
@@ -55,10 +55,10 @@ class Process:
         """A write was done."""
         if self.writes == self.last_write and self.fate == "after":
             self.dead = True
-            raise Died
+            raise ProcessDied
 
 
-CURRENT: Final[ContextVar[Process | None]] = ContextVar("process", default=None)
+CURRENT: Final[ContextVar[WorldProcess | None]] = ContextVar("process", default=None)
 Heard = Callable[[str, Sequence[object]], None]
 
 
@@ -113,7 +113,7 @@ class SimulatedDatabase(Database):
     def __init__(self, settings: PoolSettings) -> None:
         super().__init__(settings)
         self.heard: Heard = lambda statement, arguments: None
-        self.memory = Memory()
+        self.memory = QueryCache()
         self.statements = 0
         self._lent: dict[Acting, tuple[BorrowedConnection, PooledConnection]] = {}
         self._prepared: dict[tuple[Acting, str], PreparedStatement] = {}
@@ -160,7 +160,7 @@ class SimulatedDatabase(Database):
     ) -> Any:
         process = CURRENT.get()
         if process is not None and process.dead:
-            raise Died
+            raise ProcessDied
         tables = self.memory.tables_of(statement)
         if tables is None:
             return await self._asked(acting, way, statement, arguments)

@@ -30,7 +30,7 @@ from mooring.core.runtime.member import Member
 from mooring.core.runtime.member_change import AddMembersRequest, RemoveMemberRequest, ReplaceMemberRequest
 from mooring.storage.kernel.database import PLATFORM, Acting
 from mooring.storage.runtime import instance as instances
-from server.tests.world.ground import Ground
+from server.tests.world.starting_point import StartingPoint
 
 NO: Final = frozenset(
     {
@@ -57,7 +57,7 @@ class Person:
     """Somebody of the tenant; what is wished for next stands first."""
 
     services: Services
-    ground: Ground
+    ground: StartingPoint
     chance: Random
     wishes: list[Any]
     instance_id: str | None = None

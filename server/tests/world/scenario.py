@@ -7,7 +7,7 @@ from typing import Any, Final
 from mooring_echo.__main__ import ECHO
 from server.tests.world.app import APP
 from server.tests.world.checks import Watch, wrong_at_the_end
-from server.tests.world.harbour import Harbour
+from server.tests.world.prepared_database import PreparedDatabase
 from server.tests.world.node import Trouble
 from server.tests.world.schedule import Faults, SimulatedWorld
 
@@ -89,7 +89,7 @@ def faults_of(chance: Random) -> Faults:
     )
 
 
-async def run_seed(harbour: Harbour, seed: int, listener: Callable[[str], None] | None = None) -> SimulatedWorld:
+async def run_seed(harbour: PreparedDatabase, seed: int, listener: Callable[[str], None] | None = None) -> SimulatedWorld:
     """The whole run of a seed; an AssertionError names it."""
     chance = Random(f"schedule {seed}")
     played = ECHO if seed % 10 == 0 else APP

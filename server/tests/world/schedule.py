@@ -23,8 +23,8 @@ from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.hub import EventHub
 from mooring.storage.kernel.unit_of_work import apply
 from server.tests.world.adapter import LEASE, Replica
-from server.tests.world.faults import CURRENT, Died, Process, SimulatedDatabase
-from server.tests.world.ground import Ground
+from server.tests.world.faults import CURRENT, ProcessDied, WorldProcess, SimulatedDatabase
+from server.tests.world.starting_point import StartingPoint
 from server.tests.world.memory import shape_of, writes_of
 from server.tests.world.node import SimulatedNode, Trouble
 from server.tests.world.person import Person, write_off
@@ -81,7 +81,7 @@ class Stuck(AssertionError):
 class SimulatedWorld:
     """Everything that acts, and the one that lets them act one after the other."""
 
-    def __init__(self, database: SimulatedDatabase, parts: Services, ground: Ground, begin: Saved, seed: int) -> None:
+    def __init__(self, database: SimulatedDatabase, parts: Services, ground: StartingPoint, begin: Saved, seed: int) -> None:
         self.seed, self.ground, self.begin = seed, ground, begin
         self.chance = Random(seed)
         random.seed(seed)  # the kit draws its pauses from the process's own chance
@@ -104,7 +104,7 @@ class SimulatedWorld:
             **{f"node-{number}": node for number, node in enumerate(self.nodes)},
         }
         self.awake: dict[str, None] = {}
-        self.waiting: dict[str, tuple[asyncio.Task[Any], Process]] = {}  # processes that stand before a write
+        self.waiting: dict[str, tuple[asyncio.Task[Any], WorldProcess]] = {}  # processes that stand before a write
         self.trace: list[str] = []
         self.now_stepping = self.last_stepping = ""
         self.listeners: list[Callable[[str], None]] = []
@@ -112,7 +112,7 @@ class SimulatedWorld:
         self.written: list[tuple[str, Sequence[object]]] = []
         self.deaths = 0
         self.patience = PATIENCE
-        self.planned: Callable[[Process], None] | None = None  # a death that was planned instead of drawn
+        self.planned: Callable[[WorldProcess], None] | None = None  # a death that was planned instead of drawn
         database.heard = self._heard
 
     def adapters(self, app: Any) -> None:
@@ -210,7 +210,7 @@ class SimulatedWorld:
     async def step(self, name: str) -> None:
         """One step of one actor, as far as its fate lets it come."""
         self.awake.pop(name, None)
-        process = Process(name)
+        process = WorldProcess(name)
         self._draw(process)
         self.clock.advance(timedelta(milliseconds=self.chance.randrange(1, 900)))
         self.now_stepping = self.last_stepping = name
@@ -227,7 +227,7 @@ class SimulatedWorld:
         self.now_stepping = ""
         await self._check()
 
-    async def _until_stalled(self, name: str, actor: Any, process: Process) -> None:
+    async def _until_stalled(self, name: str, actor: Any, process: WorldProcess) -> None:
         async def run() -> Any:
             CURRENT.set(process)
             return await self._ended(name, actor.step(), process)
@@ -251,10 +251,10 @@ class SimulatedWorld:
         self.now_stepping = ""
         await self._check()
 
-    async def _ended(self, name: str, step: Awaitable[Any], process: Process) -> Any:
+    async def _ended(self, name: str, step: Awaitable[Any], process: WorldProcess) -> Any:
         try:
             return await step
-        except Died:
+        except ProcessDied:
             self.deaths += 1
             self._died(name)
             return f"DIED {process.fate} write {process.writes}"
@@ -268,13 +268,13 @@ class SimulatedWorld:
             actor.crash()
         self.awake[name] = None
 
-    def _tell(self, words: str, outcome: Any, process: Process, name: str | None = None) -> None:
+    def _tell(self, words: str, outcome: Any, process: WorldProcess, name: str | None = None) -> None:
         if outcome is True:
             self.awake[name or words] = None
         shapes = shape_of(tuple(each for each, _ in self.written)) if self.written else "-"
         self.say(f"{words} {outcome} writes={process.writes} {shapes}")
 
-    def _draw(self, process: Process) -> None:
+    def _draw(self, process: WorldProcess) -> None:
         """What happens to a process in this step."""
         if self.planned is not None:
             self.planned(process)

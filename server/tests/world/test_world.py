@@ -21,7 +21,7 @@ from server.tests.conftest import copied_database
 from server.tests.support.postgres import SOAK
 from server.tests.world.checks import wrong_at_the_end
 from server.tests.world.deaths import CASES, GROUPS, Death, end_of
-from server.tests.world.harbour import Harbour, harbour
+from server.tests.world.prepared_database import PreparedDatabase, harbour
 from server.tests.world.node import SimulatedNode
 from server.tests.world.scenario import run_seed
 from tools.gates import ENVIRONMENT, SYSTEM
@@ -37,7 +37,7 @@ STEPS_MAX = 60
 IDLE = ("drain", "upgrade", "rollback", "reconcile", "repair", "restart", "action", "attach", "detach")
 """What an adapter does alone: the worker only looks."""
 Result = TypeVar("Result")
-Sail = Callable[[Callable[[Harbour], Awaitable[Any]]], Any]
+Sail = Callable[[Callable[[PreparedDatabase], Awaitable[Any]]], Any]
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,7 @@ def sail(template: str) -> Iterator[Sail]:
         stack = AsyncExitStack()
         made = runner.run(stack.enter_async_context(harbour(url)))
 
-        async def run(what: Callable[[Harbour], Awaitable[Any]]) -> Any:
+        async def run(what: Callable[[PreparedDatabase], Awaitable[Any]]) -> Any:
             return await what(made)
 
         yield lambda what: runner.run(run(what))
@@ -56,7 +56,7 @@ def sail(template: str) -> Iterator[Sail]:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_fault_schedule_comes_to_its_end(sail: Sail, part: int) -> None:
-    async def schedules(harbour: Harbour) -> None:
+    async def schedules(harbour: PreparedDatabase) -> None:
         for number in range(FIRST + part, FIRST + SEEDS, PARTS):
             await run_seed(harbour, number)
 
@@ -64,7 +64,7 @@ def test_every_fault_schedule_comes_to_its_end(sail: Sail, part: int) -> None:
 
 
 def test_a_seed_gives_the_same_run_every_time(sail: Sail) -> None:
-    async def twice(harbour: Harbour) -> None:
+    async def twice(harbour: PreparedDatabase) -> None:
         for number in range(10_000, 10_004):
             first = (await run_seed(harbour, number)).trace
             await run_seed(harbour, number + 1)
@@ -76,7 +76,7 @@ def test_a_seed_gives_the_same_run_every_time(sail: Sail) -> None:
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("case", CASES)
 def test_a_death_after_any_step_does_not_change_the_end(sail: Sail, case: str, group: str) -> None:
-    async def deaths(harbour: Harbour) -> None:
+    async def deaths(harbour: PreparedDatabase) -> None:
         whole, _ = await end_of(harbour, case, Death(group, 0))
         for kind in ("after", "middle") if group == "the agent" else ("after",):
             for number in range(1, STEPS_MAX):
@@ -93,7 +93,7 @@ def test_a_death_after_any_step_does_not_change_the_end(sail: Sail, case: str, g
 
 
 def test_a_receipt_that_comes_after_its_lease_keeps_its_place_in_the_chain_of_its_node(sail: Sail) -> None:
-    async def late(harbour: Harbour) -> None:
+    async def late(harbour: PreparedDatabase) -> None:
         world = await harbour.world("running", 1)
         world.person.wishes = ["stop"]
         world.wake_all()
@@ -119,7 +119,7 @@ def test_a_receipt_that_comes_after_its_lease_keeps_its_place_in_the_chain_of_it
 
 
 def test_a_task_that_is_offered_again_ends_with_the_receipt_that_came_late(sail: Sail) -> None:
-    async def again(harbour: Harbour) -> None:
+    async def again(harbour: PreparedDatabase) -> None:
         world = await harbour.world("single", 1)
         world.person.wishes = ["stop"]
         world.wake_all()
@@ -143,7 +143,7 @@ def test_a_task_that_is_offered_again_ends_with_the_receipt_that_came_late(sail:
 
 
 def test_a_machine_that_is_destroyed_for_ever_is_named_is_charged_no_more_and_ends_by_a_write_off(sail: Sail) -> None:
-    async def destroyed(harbour: Harbour) -> None:
+    async def destroyed(harbour: PreparedDatabase) -> None:
         world = await harbour.world("running", 1)
         places = await world.database.fetch(PLATFORM, "SELECT DISTINCT node_id FROM allocation")
         (lost,) = [node for node in world.nodes if node.node_id == places[0][0]]

@@ -11,7 +11,7 @@ import pytest
 
 from mooring.core.kernel.event import StreamPosition
 from mooring.settings import Settings
-from server.tests.conftest import PASSWORD, Running, Tenant, World, running_platform
+from server.tests.conftest import PASSWORD, Running, TenantWithAdmin, World, running_platform
 from server.tests.support.http_wire import BROKEN, Stream, StreamEvent, stream
 from tests.support.waiting import until
 
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 PATIENCE_SECONDS = 60.0
 
 
-def path_of(tenant: Tenant) -> str:
+def path_of(tenant: TenantWithAdmin) -> str:
     return f"/api/v1/tenants/{tenant.id}"
 
 

@@ -18,7 +18,7 @@ from mooring.storage.records import timeline as timelines
 from mooring.storage.records.timeline import TimelineSelection
 from server.tests.conftest import World
 from server.tests.support.http_wire import stream
-from server.tests.support.lifecycle_rows import Ground, context, make_ground
+from server.tests.support.lifecycle_rows import ProjectRows, context, make_ground
 from server.tests.support.socket_client import PATIENCE_SECONDS, connect
 from tests.support.waiting import until
 
@@ -127,7 +127,7 @@ async def test_a_timeline_is_of_something_that_is_there(world: World) -> None:
 
 
 async def tell(
-    ground: Ground, *events: EventRecord, audits: tuple[AuditRecord, ...] = (), correlation: str = ""
+    ground: ProjectRows, *events: EventRecord, audits: tuple[AuditRecord, ...] = (), correlation: str = ""
 ) -> None:
     """Write events and audit rows as a decision of anybody's does."""
     made = context()
@@ -136,7 +136,7 @@ async def tell(
     await apply(ground.database, ground.acting, made, Decision(None, (), events, audits))
 
 
-async def settled(database: Database, ground: Ground, story: TimelineSelection, count: int) -> list[str]:
+async def settled(database: Database, ground: ProjectRows, story: TimelineSelection, count: int) -> list[str]:
     async def read() -> list[str] | None:  # another transaction of the cluster may be open
         found = await timelines.read(database, ground.acting, story, BEGINNING, 100)
         return [each.type for each in found] if len(found) >= count else None

@@ -11,7 +11,7 @@ import pytest
 
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.conftest import Tenant, World
+from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.http_receiver import NOBODY as URL
 from server.tests.support.http_receiver import answer, made, never, receiver, verifies
 
@@ -227,7 +227,7 @@ async def test_news_of_a_webhook_goes_into_the_stream_and_the_trail_without_its_
     assert "whsec_" not in str(events) + str(trail)
 
 
-async def _events_about(client: httpx.AsyncClient, tenant: Tenant, subject_id: str) -> list[dict[str, Any]]:
+async def _events_about(client: httpx.AsyncClient, tenant: TenantWithAdmin, subject_id: str) -> list[dict[str, Any]]:
     """The events of one subject, once the last of them is behind the horizon."""
     path, cursor, found = f"/api/v1/tenants/{tenant.id}/events", "", list[dict[str, Any]]()
     async with asyncio.timeout(120):

@@ -12,7 +12,7 @@ from mooring.core.runtime.operation import OperationKind
 from mooring.gateways.signing.signatures import new_key_pair
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.janitor import Janitor
-from server.tests.api.catalog.test_apps import Shop
+from server.tests.api.catalog.test_apps import AppShelf
 from server.tests.api.catalog.test_apps import shop as bare_shop
 from server.tests.api.runtime.test_adapter_reports import blocked
 from server.tests.api.runtime.test_claims import deployed
@@ -21,7 +21,7 @@ from server.tests.api.runtime.test_member_tasks import RUN, begun
 from server.tests.api.runtime.test_operator_accounts import Shelf, shelf
 from server.tests.conftest import World
 from server.tests.support import manifests
-from server.tests.support.adapter_site import Floor
+from server.tests.support.adapter_site import AdapterSite
 from server.tests.support.launching import make_launching
 from server.tests.support.runtime_rows import operation as an_operation
 
@@ -41,7 +41,7 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("statement", [REMOVING, HANDED_OVER])
-async def test_nothing_is_begun_for_what_is_just_being_torn_down(floor: Floor, statement: str) -> None:
+async def test_nothing_is_begun_for_what_is_just_being_torn_down(floor: AdapterSite, statement: str) -> None:
     """Two connections: the teardown is written and not committed while the adapter's task is made."""
     adapter = floor.adapter()
     instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
@@ -59,7 +59,7 @@ async def test_nothing_is_begun_for_what_is_just_being_torn_down(floor: Floor, s
     assert await floor.fetch("SELECT count(*) FROM task") == 0
 
 
-async def test_what_is_the_platforms_alone_is_denied_and_written_down(floor: Floor) -> None:
+async def test_what_is_the_platforms_alone_is_denied_and_written_down(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
     body = {"member_id": head, "step": "a", "operation_id": operation_id, "type": "sandbox.destroy", "arguments": {}}
@@ -69,7 +69,7 @@ async def test_what_is_the_platforms_alone_is_denied_and_written_down(floor: Flo
     assert await floor.fetch(denied, floor.account.id) == 1
 
 
-async def test_members_of_an_allocation_that_is_given_back_can_still_be_worked_on(floor: Floor) -> None:
+async def test_members_of_an_allocation_that_is_given_back_can_still_be_worked_on(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
     async with floor.services.database.connection(PLATFORM) as connection, connection.transaction():
@@ -82,7 +82,7 @@ async def test_members_of_an_allocation_that_is_given_back_can_still_be_worked_o
     assert answer.status_code == 200, answer.text
 
 
-async def test_what_an_adapter_tells_has_a_depth_and_no_nul(floor: Floor) -> None:
+async def test_what_an_adapter_tells_has_a_depth_and_no_nul(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence = await deployed(floor, adapter)
     instance = await floor.instance(instance_id)
@@ -113,7 +113,7 @@ def test_what_an_action_gives_back_has_bounds_without_a_schema_too() -> None:
     check_output(manifest, operation, {"listed": []})
 
 
-async def test_an_instance_of_one_project_charges_no_other(floor: Floor) -> None:
+async def test_an_instance_of_one_project_charges_no_other(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence = await deployed(floor, adapter)
     other = await floor.world.project(floor.tenant, "other")
@@ -152,7 +152,7 @@ async def test_a_key_that_was_kept_at_the_last_change_ends_at_the_next(shelf: Sh
 
 
 async def test_an_account_whose_entitlement_is_gone_keeps_what_operating_needs_and_goes_with_the_last_instance(
-    world: World, bare_shop: Shop
+    world: World, bare_shop: AppShelf
 ) -> None:
     launching = await make_launching(world, bare_shop)
     adapter = await discovered(launching)

@@ -15,7 +15,7 @@ from mooring.storage.kernel.database import PLATFORM, Acting
 from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 from mooring.storage.runtime import instance as instances
 from server.tests.api.runtime.test_claims import deployed, usage_record
-from server.tests.support.adapter_site import Adapter, Floor
+from server.tests.support.adapter_site import AdapterClient, AdapterSite
 from server.tests.support.lifecycle_rows import context
 from tests.support.waiting import until
 
@@ -29,7 +29,7 @@ SELECT json_agg(each ORDER BY each::text)::text FROM (
 WRITTEN = "SELECT (SELECT count(*) FROM event) + (SELECT count(*) FROM audit) + (SELECT count(*) FROM transition)"
 
 
-async def test_a_launch_is_reported_step_by_step_and_ends_in_a_running_instance(floor: Floor) -> None:
+async def test_a_launch_is_reported_step_by_step_and_ends_in_a_running_instance(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance, members, operation = await floor.launch(1)
     fence = await adapter.claim(instance.id)
@@ -77,7 +77,7 @@ async def test_a_launch_is_reported_step_by_step_and_ends_in_a_running_instance(
     assert {row[1] for row in rows if row[0] == "apps.instance.running"} == {operation.correlation_id}
 
 
-async def test_what_is_so_already_writes_nothing_at_all(floor: Floor) -> None:
+async def test_what_is_so_already_writes_nothing_at_all(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence = await deployed(floor, adapter, 1)
     members = (await adapter.read(instance_id, fence))["members"]
@@ -101,7 +101,7 @@ async def test_what_is_so_already_writes_nothing_at_all(floor: Floor) -> None:
     assert (await floor.fetch(WRITTEN), await floor.fetch(CONTENTS)) == (written, stands)
 
 
-async def test_a_repeated_end_is_accepted_and_another_end_is_not(floor: Floor) -> None:
+async def test_a_repeated_end_is_accepted_and_another_end_is_not(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance, _, operation = await floor.launch(0)
     fence = await adapter.claim(instance.id)
@@ -123,7 +123,7 @@ async def test_a_repeated_end_is_accepted_and_another_end_is_not(floor: Floor) -
     )
 
 
-async def test_a_stale_fence_changes_nothing_on_any_route(floor: Floor) -> None:
+async def test_a_stale_fence_changes_nothing_on_any_route(floor: AdapterSite) -> None:
     old, new = floor.adapter(), floor.adapter()
     instance, members, operation = await floor.launch(1)
     fence = await old.claim(instance.id)
@@ -153,7 +153,7 @@ async def test_a_stale_fence_changes_nothing_on_any_route(floor: Floor) -> None:
     assert (await floor.fetch(CONTENTS), await floor.fetch(WRITTEN)) == (stands, written)
 
 
-async def test_an_old_holders_write_loses_against_a_claim_that_is_just_being_made(floor: Floor) -> None:
+async def test_an_old_holders_write_loses_against_a_claim_that_is_just_being_made(floor: AdapterSite) -> None:
     """Two connections: the claim is written and not committed while the old holder's report is applied."""
     instance, _, operation = await floor.launch(0)
     fence = await floor.adapter().claim(instance.id)
@@ -174,7 +174,7 @@ async def test_an_old_holders_write_loses_against_a_claim_that_is_just_being_mad
     assert await floor.fetch("SELECT status FROM operation WHERE id = $1", operation.id) == "accepted"
 
 
-async def test_a_claim_passes_over_an_instance_whose_holder_is_just_writing(floor: Floor) -> None:
+async def test_a_claim_passes_over_an_instance_whose_holder_is_just_writing(floor: AdapterSite) -> None:
     """The other way round: the write came first and keeps the claim's row; the claim takes it afterwards, or not."""
     instance, _, operation = await floor.launch(0)
     fence = await floor.adapter().claim(instance.id)
@@ -192,7 +192,7 @@ async def test_a_claim_passes_over_an_instance_whose_holder_is_just_writing(floo
     assert operation.status == "accepted"
 
 
-async def test_members_take_only_steps_that_the_lifecycle_has(floor: Floor) -> None:
+async def test_members_take_only_steps_that_the_lifecycle_has(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance, (head,), operation = await floor.launch(0)
     fence = await adapter.claim(instance.id)
@@ -210,7 +210,7 @@ async def test_members_take_only_steps_that_the_lifecycle_has(floor: Floor) -> N
     assert await floor.fetch("SELECT status FROM member WHERE id = $1", head.id) == "requested"
 
 
-async def test_an_operation_is_blocked_by_name_and_goes_on(floor: Floor) -> None:
+async def test_an_operation_is_blocked_by_name_and_goes_on(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance, _, operation = await floor.launch(0)
     fence = await adapter.claim(instance.id)
@@ -224,7 +224,7 @@ async def test_an_operation_is_blocked_by_name_and_goes_on(floor: Floor) -> None
     assert (free["status"], free["blocker"]) == ("running", None)
 
 
-async def test_another_holder_goes_on_and_counts_as_an_attempt(floor: Floor) -> None:
+async def test_another_holder_goes_on_and_counts_as_an_attempt(floor: AdapterSite) -> None:
     old, new = floor.adapter(), floor.adapter()
     instance, _, operation = await floor.launch(0)
     fence = await old.claim(instance.id)
@@ -238,7 +238,7 @@ async def test_another_holder_goes_on_and_counts_as_an_attempt(floor: Floor) -> 
     assert (seen_["status"], seen_["attempts"]) == ("running", 2)
 
 
-async def test_drained_is_what_was_observed_and_never_what_cannot_be(floor: Floor) -> None:
+async def test_drained_is_what_was_observed_and_never_what_cannot_be(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence, members = await with_a_drain(floor, adapter)
     worker = members[1]
@@ -263,7 +263,7 @@ async def test_drained_is_what_was_observed_and_never_what_cannot_be(floor: Floo
     assert (await adapter.finish(instance_id, fence, drain["id"]))["status"] == "succeeded"
 
 
-async def test_a_teardown_goes_over_to_the_platform_when_its_adapter_is_done(floor: Floor) -> None:
+async def test_a_teardown_goes_over_to_the_platform_when_its_adapter_is_done(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence = await deployed(floor, adapter)
     instance = (await floor.launch(0))[0]
@@ -280,7 +280,7 @@ async def test_a_teardown_goes_over_to_the_platform_when_its_adapter_is_done(flo
     assert instance.id != instance_id
 
 
-async def test_the_output_of_an_action_is_held_to_its_schema(floor: Floor) -> None:
+async def test_the_output_of_an_action_is_held_to_its_schema(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence = await deployed(floor, adapter)
     request = {"action": "queue.submit", "input": {}}
@@ -294,7 +294,7 @@ async def test_the_output_of_an_action_is_held_to_its_schema(floor: Floor) -> No
     assert await floor.fetch("SELECT output FROM operation WHERE id = $1", action.id) == {"id": 7}
 
 
-async def test_two_hundred_members_are_reported_in_one_request(floor: Floor) -> None:
+async def test_two_hundred_members_are_reported_in_one_request(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance, members, operation = await floor.launch(199)
     fence = await adapter.claim(instance.id)
@@ -307,7 +307,7 @@ async def test_two_hundred_members_are_reported_in_one_request(floor: Floor) -> 
     assert ready == 200
 
 
-async def test_two_reports_at_once_do_not_lose_each_others_words(floor: Floor) -> None:
+async def test_two_reports_at_once_do_not_lose_each_others_words(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance, members, operation = await floor.launch(7)
     fence = await adapter.claim(instance.id)
@@ -330,7 +330,7 @@ async def test_two_reports_at_once_do_not_lose_each_others_words(floor: Floor) -
 
 
 async def test_what_is_committed_while_an_instance_is_read_is_seen_whole_or_not_at_all(
-    floor: Floor, monkeypatch: pytest.MonkeyPatch
+    floor: AdapterSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An operation without what was written with it would be done as if somebody had asked for something else."""
     adapter = floor.adapter()
@@ -352,7 +352,7 @@ async def test_what_is_committed_while_an_instance_is_read_is_seen_whole_or_not_
     ]
 
 
-async def with_a_drain(floor: Floor, adapter: Adapter) -> tuple[str, int, list[str]]:
+async def with_a_drain(floor: AdapterSite, adapter: AdapterClient) -> tuple[str, int, list[str]]:
     """A running instance whose worker somebody asked to drain."""
     instance_id, fence = await deployed(floor, adapter, 1)
     listed = [each["id"] for each in (await adapter.read(instance_id, fence))["members"]]
@@ -360,7 +360,7 @@ async def with_a_drain(floor: Floor, adapter: Adapter) -> tuple[str, int, list[s
     return instance_id, fence, listed
 
 
-async def seen(floor: Floor, instance_id: str, fence: int, operation_id: str) -> ReportContext:
+async def seen(floor: AdapterSite, instance_id: str, fence: int, operation_id: str) -> ReportContext:
     """What a report is held against, as it is now."""
     instance = await floor.instance(instance_id)
     operation = await floor.operation(instance, operation_id)
@@ -368,7 +368,7 @@ async def seen(floor: Floor, instance_id: str, fence: int, operation_id: str) ->
     return ReportContext(claim, instance, {}, operation)
 
 
-async def blocked(floor: Floor) -> None:
+async def blocked(floor: AdapterSite) -> None:
     """Wait until somebody waits for a lock of somebody else."""
     statement = """SELECT count(*) FROM pg_stat_activity
                     WHERE datname = current_database() AND cardinality(pg_blocking_pids(pid)) > 0"""

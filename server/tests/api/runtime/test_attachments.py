@@ -13,7 +13,7 @@ from mooring.core.runtime.instance_transitions import new_instance, new_member, 
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.runtime import instance_reconcile
 from mooring.workers.instance_reconciler import InstanceReconciler
-from server.tests.support.adapter_site import MANIFEST, Adapter, Floor, make_operator
+from server.tests.support.adapter_site import MANIFEST, AdapterClient, AdapterSite, make_operator
 from server.tests.support.lifecycle_rows import context
 from server.tests.support.manifests import LIFECYCLE
 
@@ -35,8 +35,8 @@ SHARED: Final = MANIFEST | {
 class Shared:
     """An instance that is the tenant's, its adapter, and a project beside its own."""
 
-    floor: Floor
-    adapter: Adapter
+    floor: AdapterSite
+    adapter: AdapterClient
     instance_id: str
     fence: int
     project_id: str
@@ -82,7 +82,7 @@ class Shared:
             assert step is None, f"{each.instance.id} has a next step, and is not due: {step}"
 
 
-async def a_shared(floor: Floor, manifest: dict[str, Any] | None = None, scope: str = "tenant") -> Shared:
+async def a_shared(floor: AdapterSite, manifest: dict[str, Any] | None = None, scope: str = "tenant") -> Shared:
     """An instance with one member that runs and is shared."""
     floor.ground = replace(
         floor.ground, version_id=await floor.ground.birth("app_version", app_slug="hello", manifest=manifest or SHARED)
@@ -112,7 +112,7 @@ def said(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json().get("code", "")
 
 
-async def test_a_project_is_attached_acts_under_its_own_keys_and_is_detached(floor: Floor) -> None:
+async def test_a_project_is_attached_acts_under_its_own_keys_and_is_detached(floor: AdapterSite) -> None:
     shared = await a_shared(floor)
     attachment_id = await shared.attach(outcome=None)
     asked = await shared.read(attachment_id)
@@ -171,7 +171,7 @@ async def _both_projects_see_its_events(shared: Shared, attachment_id: str) -> N
         assert {"requested", "active", "detaching", "detached"} <= set(statuses)
 
 
-async def test_what_is_not_shared_or_not_the_tenants_is_not_attached(floor: Floor) -> None:
+async def test_what_is_not_shared_or_not_the_tenants_is_not_attached(floor: AdapterSite) -> None:
     alone = await a_shared(floor, scope="project")
     refused = await alone.people.post(alone.path, json={"instance_id": alone.instance_id})
     assert said(refused) == (409, "not_supported")
@@ -190,7 +190,7 @@ async def test_what_is_not_shared_or_not_the_tenants_is_not_attached(floor: Floo
     assert (await member.post(alone.path, json={"instance_id": alone.instance_id})).status_code == 403
 
 
-async def test_an_app_that_lets_nobody_attach_says_so_and_a_second_attachment_is_refused(floor: Floor) -> None:
+async def test_an_app_that_lets_nobody_attach_says_so_and_a_second_attachment_is_refused(floor: AdapterSite) -> None:
     shared = await a_shared(floor)
     first = await shared.attach()
     again = await shared.people.post(shared.path, json={"instance_id": shared.instance_id})
@@ -207,7 +207,7 @@ async def test_an_app_that_lets_nobody_attach_says_so_and_a_second_attachment_is
     assert said(refused) == (409, "not_supported")
 
 
-async def test_what_the_adapter_cannot_do_is_refused_with_its_reason_and_may_be_asked_again(floor: Floor) -> None:
+async def test_what_the_adapter_cannot_do_is_refused_with_its_reason_and_may_be_asked_again(floor: AdapterSite) -> None:
     shared = await a_shared(floor)
     attachment_id = await shared.attach(outcome="failed")
     refused = await shared.read(attachment_id)
@@ -221,7 +221,7 @@ async def test_what_the_adapter_cannot_do_is_refused_with_its_reason_and_may_be_
     assert (given_up["status"], given_up["refusal_reason"]) == ("refused", "the attachment request was withdrawn")
 
 
-async def test_a_detach_that_fails_names_what_is_in_the_way_and_is_done_again(floor: Floor) -> None:
+async def test_a_detach_that_fails_names_what_is_in_the_way_and_is_done_again(floor: AdapterSite) -> None:
     shared = await a_shared(floor)
     attachment_id = await shared.attach()
     path = f"{shared.path}/{attachment_id}"
@@ -250,7 +250,7 @@ async def test_a_detach_that_fails_names_what_is_in_the_way_and_is_done_again(fl
     assert (await shared.read(attachment_id))["status"] == "detached"
 
 
-async def test_with_its_instance_every_attachment_ends(floor: Floor) -> None:
+async def test_with_its_instance_every_attachment_ends(floor: AdapterSite) -> None:
     shared = await a_shared(floor)
     active = await shared.attach()
     third = f"/api/v1/projects/{await floor.world.project(floor.tenant, 'third')}/attachments"
@@ -267,7 +267,7 @@ async def test_with_its_instance_every_attachment_ends(floor: Floor) -> None:
     assert (await shared.people.get(f"{third}/{asked['id']}")).json()["status"] == "refused"
 
 
-async def test_neither_side_sees_more_of_the_other_than_the_attachment(floor: Floor) -> None:
+async def test_neither_side_sees_more_of_the_other_than_the_attachment(floor: AdapterSite) -> None:
     shared = await a_shared(floor)
     attachment_id = await shared.attach()
     path, owner = f"{shared.path}/{attachment_id}", f"/api/v1/projects/{floor.project_id}"
@@ -294,7 +294,7 @@ async def test_neither_side_sees_more_of_the_other_than_the_attachment(floor: Fl
     assert said(await robot.post(f"{path}/actions/nothing", json={})) == (404, "not_found")
 
 
-async def test_usage_is_of_attached_projects_alone_and_each_reads_its_own(floor: Floor) -> None:
+async def test_usage_is_of_attached_projects_alone_and_each_reads_its_own(floor: AdapterSite) -> None:
     shared = await a_shared(floor)
     attachment_id = await shared.attach()
     now = floor.clock.now().isoformat()

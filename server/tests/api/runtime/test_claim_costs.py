@@ -7,7 +7,7 @@ import pytest
 
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.runtime.claim import CLAIM
-from server.tests.support.adapter_site import Floor
+from server.tests.support.adapter_site import AdapterSite
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -19,7 +19,7 @@ SELECT 'ins_' || lpad(n::text, 26, '0'), 'ten', 'prj', $1, CASE WHEN n % 3 > 0 T
   FROM generate_series($2::integer, $3::integer) n"""
 
 
-async def pages(floor: Floor) -> int:
+async def pages(floor: AdapterSite) -> int:
     """How many pages one claim touches, with ten instances held and room for ten."""
     now = floor.clock.now()
     held = [f"ins_{each:026}" for each in range(1, 11)]
@@ -42,7 +42,7 @@ async def pages(floor: Floor) -> int:
     return int(plan["Shared Hit Blocks"]) + int(plan["Shared Read Blocks"])
 
 
-async def test_a_claim_touches_no_more_pages_among_a_hundred_thousand_instances(floor: Floor) -> None:
+async def test_a_claim_touches_no_more_pages_among_a_hundred_thousand_instances(floor: AdapterSite) -> None:
     """Two thirds of them are held by others, and one third has nothing for an adapter to do."""
     for _ in range(3):
         await floor.launch(0)

@@ -10,13 +10,13 @@ import pytest
 from mooring.core.runtime.operation import OperationKind
 from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import running_platform
-from server.tests.support.adapter_site import RUNTIME, Adapter, Floor, a_floor, make_operator
+from server.tests.support.adapter_site import RUNTIME, AdapterClient, AdapterSite, a_floor, make_operator
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
-async def deployed(floor: Floor, adapter: Adapter, workers: int = 0) -> tuple[str, int]:
+async def deployed(floor: AdapterSite, adapter: AdapterClient, workers: int = 0) -> tuple[str, int]:
     """An instance that runs, and the fence under which its adapter holds it."""
     instance, members, operation = await floor.launch(workers)
     fence = await adapter.claim(instance.id)
@@ -27,7 +27,7 @@ async def deployed(floor: Floor, adapter: Adapter, workers: int = 0) -> tuple[st
     return instance.id, fence
 
 
-async def test_an_instance_is_offered_when_its_operation_is_dispatched_and_not_before(floor: Floor) -> None:
+async def test_an_instance_is_offered_when_its_operation_is_dispatched_and_not_before(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     waiting, _, operation = await floor.launch(dispatched=False)
     assert (await adapter.poll())["claims"] == []
@@ -37,7 +37,7 @@ async def test_an_instance_is_offered_when_its_operation_is_dispatched_and_not_b
     assert (await adapter.poll())["claims"] == [{"instance_id": waiting.id, "fence": 1}]
 
 
-async def test_two_holders_never_get_one_instance_and_the_room_of_each_counts(floor: Floor) -> None:
+async def test_two_holders_never_get_one_instance_and_the_room_of_each_counts(floor: AdapterSite) -> None:
     made = {(await floor.launch(0))[0].id for _ in range(12)}
     answers = [await floor.adapter().poll(free=5) for _ in range(3)]
     assert [len(answer["claims"]) for answer in answers] == [5, 5, 2]
@@ -45,7 +45,7 @@ async def test_two_holders_never_get_one_instance_and_the_room_of_each_counts(fl
     assert await floor.fetch("SELECT count(DISTINCT holder) FROM instance_claim WHERE holder IS NOT NULL") == 3
 
 
-async def test_holders_that_ask_at_once_never_get_one_instance_and_none_is_left(floor: Floor) -> None:
+async def test_holders_that_ask_at_once_never_get_one_instance_and_none_is_left(floor: AdapterSite) -> None:
     made = {(await floor.launch(0))[0].id for _ in range(12)}
     one, two, three = (floor.adapter() for _ in range(3))
     answers = await asyncio.gather(one.poll(free=5), two.poll(free=5), three.poll(free=5))
@@ -57,7 +57,7 @@ async def test_holders_that_ask_at_once_never_get_one_instance_and_none_is_left(
     assert set(got) == made
 
 
-async def test_a_lost_answer_is_repeated_under_the_same_fence(floor: Floor) -> None:
+async def test_a_lost_answer_is_repeated_under_the_same_fence(floor: AdapterSite) -> None:
     instance, *_ = await floor.launch()
     adapter, other = floor.adapter(), floor.adapter()
     first, again = await adapter.poll(), await adapter.poll()
@@ -67,7 +67,7 @@ async def test_a_lost_answer_is_repeated_under_the_same_fence(floor: Floor) -> N
     assert (await adapter.poll(held=held, after=again["cursor"]))["claims"] == []
 
 
-async def test_a_lease_that_runs_out_is_taken_over_under_a_higher_fence(floor: Floor) -> None:
+async def test_a_lease_that_runs_out_is_taken_over_under_a_higher_fence(floor: AdapterSite) -> None:
     instance, _, operation = await floor.launch()
     old, new = floor.adapter(), floor.adapter()
     fence = await old.claim(instance.id)
@@ -83,7 +83,7 @@ async def test_a_lease_that_runs_out_is_taken_over_under_a_higher_fence(floor: F
     assert (late.status_code, late.json()["code"]) == (409, "lease_lost")
 
 
-async def test_a_lease_that_ran_out_and_that_nobody_took_still_counts(floor: Floor) -> None:
+async def test_a_lease_that_ran_out_and_that_nobody_took_still_counts(floor: AdapterSite) -> None:
     instance, _, operation = await floor.launch()
     adapter = floor.adapter()
     fence = await adapter.claim(instance.id)
@@ -94,7 +94,7 @@ async def test_a_lease_that_ran_out_and_that_nobody_took_still_counts(floor: Flo
     assert (await floor.adapter().poll())["claims"] == []
 
 
-async def test_what_is_given_back_is_offered_at_once_and_the_old_fence_is_stale(floor: Floor) -> None:
+async def test_what_is_given_back_is_offered_at_once_and_the_old_fence_is_stale(floor: AdapterSite) -> None:
     instance, _, operation = await floor.launch()
     one, two = floor.adapter(), floor.adapter()
     fence = await one.claim(instance.id)
@@ -107,7 +107,7 @@ async def test_what_is_given_back_is_offered_at_once_and_the_old_fence_is_stale(
     assert await two.claim(instance.id) > fence
 
 
-async def test_a_released_claim_is_not_given_back_by_a_poll_that_still_waits(floor: Floor) -> None:
+async def test_a_released_claim_is_not_given_back_by_a_poll_that_still_waits(floor: AdapterSite) -> None:
     instance, *_ = await floor.launch()
     one, two = floor.adapter(), floor.adapter()
     fence = await one.claim(instance.id)
@@ -118,7 +118,7 @@ async def test_a_released_claim_is_not_given_back_by_a_poll_that_still_waits(flo
     assert await two.claim(instance.id) > fence
 
 
-async def test_a_running_instance_that_nobody_watches_is_offered_and_one_that_failed_is_not(floor: Floor) -> None:
+async def test_a_running_instance_that_nobody_watches_is_offered_and_one_that_failed_is_not(floor: AdapterSite) -> None:
     one, two = floor.adapter(), floor.adapter()
     running, fence = await deployed(floor, one)
     failed, _, operation = await floor.launch()
@@ -133,7 +133,7 @@ async def test_a_running_instance_that_nobody_watches_is_offered_and_one_that_fa
     assert [each["instance_id"] for each in (await two.poll(held=held))["claims"]] == [failed.id]
 
 
-async def test_a_stopped_instance_is_nobodys(floor: Floor) -> None:
+async def test_a_stopped_instance_is_nobodys(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence = await deployed(floor, adapter)
     await floor.stopped(instance_id)
@@ -144,7 +144,7 @@ async def test_a_stopped_instance_is_nobodys(floor: Floor) -> None:
     assert (await floor.adapter().poll())["claims"] == []
 
 
-async def test_a_waiting_poll_is_given_what_becomes_its_own_at_once(floor: Floor) -> None:
+async def test_a_waiting_poll_is_given_what_becomes_its_own_at_once(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     waiting = asyncio.create_task(adapter.poll(wait_seconds=25))
     await waits(floor, 1)
@@ -152,10 +152,10 @@ async def test_a_waiting_poll_is_given_what_becomes_its_own_at_once(floor: Floor
     assert [each["instance_id"] for each in (await waiting)["claims"]] == [instance.id]
 
 
-async def test_a_poll_in_another_process_is_woken_too(floor: Floor) -> None:
+async def test_a_poll_in_another_process_is_woken_too(floor: AdapterSite) -> None:
     async with running_platform(floor.world.running.settings) as other:
         client = other.client(floor.token)
-        adapter = Adapter(client, "elsewhere", floor.account.id)
+        adapter = AdapterClient(client, "elsewhere", floor.account.id)
         waiting = asyncio.create_task(adapter.poll(wait_seconds=25))
         await until(lambda: other.platform.tools.claims.waiting)
         instance, *_ = await floor.launch()
@@ -168,7 +168,7 @@ async def test_a_poll_in_another_process_is_woken_too(floor: Floor) -> None:
         await client.aclose()
 
 
-async def test_events_of_a_held_instance_end_the_wait_and_are_sent_from_the_cursor_on(floor: Floor) -> None:
+async def test_events_of_a_held_instance_end_the_wait_and_are_sent_from_the_cursor_on(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence = await deployed(floor, adapter)
     held = [{"instance_id": instance_id, "fence": fence}]
@@ -181,7 +181,7 @@ async def test_events_of_a_held_instance_end_the_wait_and_are_sent_from_the_curs
     assert missed["changed"] == [instance_id]
 
 
-async def test_a_lease_of_somebody_else_that_ends_wakes_a_waiting_poll(floor: Floor) -> None:
+async def test_a_lease_of_somebody_else_that_ends_wakes_a_waiting_poll(floor: AdapterSite) -> None:
     instance, *_ = await floor.launch()
     one, two = floor.adapter(), floor.adapter()
     await one.claim(instance.id)
@@ -190,10 +190,10 @@ async def test_a_lease_of_somebody_else_that_ends_wakes_a_waiting_poll(floor: Fl
     assert answer["claims"] == [{"instance_id": instance.id, "fence": 2}]
 
 
-async def test_only_the_instances_own_account_is_offered_it(floor: Floor) -> None:
+async def test_only_the_instances_own_account_is_offered_it(floor: AdapterSite) -> None:
     instance, *_ = await floor.launch()
     _, token = await make_operator(floor.world, floor.tenant, floor.project_id, ["runtime.claim", "runtime.report"])
-    other = Adapter(floor.world.client(token), "another", "")
+    other = AdapterClient(floor.world.client(token), "another", "")
     assert (await other.poll())["claims"] == []
     fence = await floor.adapter().claim(instance.id)
     for answer in (
@@ -203,7 +203,7 @@ async def test_only_the_instances_own_account_is_offered_it(floor: Floor) -> Non
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
-async def test_people_and_accounts_without_the_key_are_refused_and_it_is_written_down(floor: Floor) -> None:
+async def test_people_and_accounts_without_the_key_are_refused_and_it_is_written_down(floor: AdapterSite) -> None:
     person = await floor.world.client(floor.tenant.token).post(f"{RUNTIME}/claims", json={"holder": "me"})
     assert person.status_code == 403
     assert "operator account" in person.json()["detail"]
@@ -214,7 +214,7 @@ async def test_people_and_accounts_without_the_key_are_refused_and_it_is_written
     assert denied == 2
 
 
-async def test_an_account_of_another_project_finds_nothing_of_this_one(floor: Floor) -> None:
+async def test_an_account_of_another_project_finds_nothing_of_this_one(floor: AdapterSite) -> None:
     instance, members, operation = await floor.launch()
     fence = await floor.adapter().claim(instance.id)
     async with a_floor(floor.world, "globex") as elsewhere:
@@ -234,7 +234,7 @@ async def test_an_account_of_another_project_finds_nothing_of_this_one(floor: Fl
             assert (path, answer.status_code) == (path, 404), answer.text
 
 
-async def test_when_an_adapter_last_asked_is_known_to_the_half_minute(floor: Floor) -> None:
+async def test_when_an_adapter_last_asked_is_known_to_the_half_minute(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     seen = []
     for seconds in (0, 10, 25):
@@ -255,17 +255,17 @@ def usage_record() -> dict[str, object]:
     }
 
 
-async def waits(floor: Floor, count: int) -> None:
+async def waits(floor: AdapterSite, count: int) -> None:
     """Wait until so many polls wait."""
     await until(lambda: floor.world.running.platform.tools.claims.waiting >= count)
 
 
-def waits_or_is_answered(floor: Floor, polling: "asyncio.Task[dict[str, Any]]") -> bool:
+def waits_or_is_answered(floor: AdapterSite, polling: "asyncio.Task[dict[str, Any]]") -> bool:
     return polling.done() or floor.world.running.platform.tools.claims.waiting > 0
 
 
 async def waiting_poll(
-    floor: Floor, adapter: Adapter, held: list[dict[str, Any]], cursor: str
+    floor: AdapterSite, adapter: AdapterClient, held: list[dict[str, Any]], cursor: str
 ) -> tuple["asyncio.Task[dict[str, Any]]", str]:
     """A poll that waits, behind all that happened before it, and the cursor that it goes on from.
 

@@ -10,17 +10,17 @@ from mooring.core.runtime.instance_launch import OperationBounds
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.runtime.instance import members_of, open_operations
 from mooring.workers.instance_reconciler import InstanceReconciler
-from server.tests.support.adapter_site import Floor
+from server.tests.support.adapter_site import AdapterSite
 from server.tests.support.lifecycle_rows import context
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
-async def status(floor: Floor, table: str, row_id: str) -> Any:
+async def status(floor: AdapterSite, table: str, row_id: str) -> Any:
     return await floor.fetch(f"SELECT status FROM {table} WHERE id = $1", row_id)
 
 
-async def test_a_launch_is_offered_by_the_worker_and_a_stop_is_ended_by_it(floor: Floor) -> None:
+async def test_a_launch_is_offered_by_the_worker_and_a_stop_is_ended_by_it(floor: AdapterSite) -> None:
     instance, members, deploy = await floor.launch(1, dispatched=False)
     adapter = floor.adapter()
     assert (await adapter.poll())["claims"] == []  # its turn has not come

@@ -8,7 +8,7 @@ import pytest
 
 from mooring.core.runtime.operation import OperationTrigger
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.api.catalog.test_apps import Shop, problem
+from server.tests.api.catalog.test_apps import AppShelf, problem
 from server.tests.api.catalog.test_apps import shop as bare_shop
 from server.tests.conftest import World
 from server.tests.support.adapter_site import make_operator
@@ -37,7 +37,7 @@ SHOWN: Final = {"password": None, "mirrors": [{"key": None}], "title": "mine"}
 
 
 @pytest.fixture
-async def launching(world: World, bare_shop: Shop) -> Launching:
+async def launching(world: World, bare_shop: AppShelf) -> Launching:
     made = await make_launching(world, bare_shop)
     await made.publish("2.0.0", config_schema=FORM, actions=VERBS)
     return made

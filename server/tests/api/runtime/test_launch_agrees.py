@@ -9,7 +9,7 @@ import pytest
 from mooring.core.kernel.permissions import Scope
 from mooring.core.runtime.operation import OperationTrigger
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.api.catalog.test_apps import REASON, Shop, problem
+from server.tests.api.catalog.test_apps import REASON, AppShelf, problem
 from server.tests.api.catalog.test_apps import shop as bare_shop
 from server.tests.conftest import World
 from server.tests.support import made_things
@@ -26,7 +26,7 @@ SEED: Final = 5
 
 
 @pytest.fixture
-async def launching(world: World, bare_shop: Shop) -> Launching:
+async def launching(world: World, bare_shop: AppShelf) -> Launching:
     return await make_launching(world, bare_shop)
 
 

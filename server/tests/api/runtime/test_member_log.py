@@ -24,8 +24,8 @@ from mooring.storage.kernel.unit_of_work import Origin
 from mooring.storage.runtime import instance as instances
 from mooring.workers.janitor import Janitor
 from server.tests.api.runtime.test_claims import deployed
-from server.tests.support.adapter_site import Floor
-from server.tests.support.lifecycle_rows import Subject, context
+from server.tests.support.adapter_site import AdapterSite
+from server.tests.support.lifecycle_rows import LifecycleSubject, context
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 SERVICE: dict[str, Any] = {"type": "service.start", "arguments": {"name": "web", "argv": ["serve"]}}
@@ -36,7 +36,7 @@ REACHABLE = "UPDATE node SET unreachable_since = NULL WHERE id = $1 RETURNING id
 class Reader:
     """A person who reads the log of a member whose node is played."""
 
-    def __init__(self, floor: Floor, instance_id: str, member_id: str) -> None:
+    def __init__(self, floor: AdapterSite, instance_id: str, member_id: str) -> None:
         self.floor = floor
         self.client = floor.world.client(floor.tenant.token)
         self.instance_id = instance_id
@@ -78,7 +78,7 @@ class Reader:
 
 
 @pytest.fixture
-async def reader(floor: Floor) -> Reader:
+async def reader(floor: AdapterSite) -> Reader:
     """A member with one service that runs."""
     adapter = floor.adapter()
     instance, members, operation = await floor.launch(0)
@@ -92,7 +92,7 @@ async def reader(floor: Floor) -> Reader:
     return made
 
 
-async def count(floor: Floor, noun: str) -> int:
+async def count(floor: AdapterSite, noun: str) -> int:
     """How many rows there are."""
     return int(await floor.fetch(f"SELECT count(*) FROM {noun}"))
 
@@ -172,7 +172,7 @@ async def test_the_log_of_a_member_that_is_torn_down_is_gone_and_said_so(reader:
     row = await instances.find_member(reader.floor.services.database, PLATFORM, place, reader.member_id)
     assert row is not None
     state = MemberState(row.status)
-    subject = Subject("member", MEMBER, row.id, state, row.generation)
+    subject = LifecycleSubject("member", MEMBER, row.id, state, row.generation)
     await reader.floor.ground.move(subject, MEMBER.step(state, MemberTrigger.REMOVE))
     torn = await reader.read()
     assert (torn.status_code, torn.json()["code"]) == (409, "conflict")

@@ -9,7 +9,7 @@ from mooring.core.runtime.operation import OperationKind
 from mooring.storage.kernel.database import PLATFORM
 from server.tests.api.runtime.test_claims import deployed
 from server.tests.conftest import World
-from server.tests.support.adapter_site import MANIFEST, Adapter, Floor, a_floor
+from server.tests.support.adapter_site import MANIFEST, AdapterClient, AdapterSite, a_floor
 from server.tests.support.manifests import digest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -18,7 +18,7 @@ LAUNCH: dict[str, Any] = {"type": "container.launch", "arguments": {"name": "web
 DIGEST = digest("a")
 
 
-async def begun(floor: Floor, adapter: Adapter) -> tuple[str, int, list[str], str]:
+async def begun(floor: AdapterSite, adapter: AdapterClient) -> tuple[str, int, list[str], str]:
     """An instance whose deploy has begun."""
     instance, members, operation = await floor.launch(1)
     fence = await adapter.claim(instance.id)
@@ -26,7 +26,7 @@ async def begun(floor: Floor, adapter: Adapter) -> tuple[str, int, list[str], st
     return instance.id, fence, [each.id for each in members], operation.id
 
 
-async def test_a_task_is_made_once_under_its_name_for_the_member_and_its_node(floor: Floor) -> None:
+async def test_a_task_is_made_once_under_its_name_for_the_member_and_its_node(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
     body = {"member_id": head, "step": "start/head", "operation_id": operation_id, **RUN}
@@ -54,7 +54,7 @@ async def test_a_task_is_made_once_under_its_name_for_the_member_and_its_node(fl
     assert (await adapter.client.get(url, params={"fence": fence})).json()["step"] == "start/head"
 
 
-async def test_several_tasks_are_made_at_once_and_each_has_its_own_outcome(floor: Floor) -> None:
+async def test_several_tasks_are_made_at_once_and_each_has_its_own_outcome(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence, (head, worker), operation_id = await begun(floor, adapter)
     first = {"member_id": head, "step": "start/head", **RUN}
@@ -81,7 +81,7 @@ async def test_several_tasks_are_made_at_once_and_each_has_its_own_outcome(floor
     assert {each["id"] for each in seen} == {each for each in ids if each is not None}
 
 
-async def test_tasks_of_one_request_sort_in_its_order_and_so_nodes_are_handed_them(floor: Floor) -> None:
+async def test_tasks_of_one_request_sort_in_its_order_and_so_nodes_are_handed_them(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence, members, operation_id = await begun(floor, adapter)
     wishes = [{"member_id": member, "step": f"{n}/{member}", **RUN} for member in members for n in range(20)]
@@ -93,7 +93,7 @@ async def test_tasks_of_one_request_sort_in_its_order_and_so_nodes_are_handed_th
     assert [each["step"] for each in taken] == [each["step"] for each in wishes]
 
 
-async def test_several_tasks_are_refused_together_for_what_is_no_matter_of_one(floor: Floor) -> None:
+async def test_several_tasks_are_refused_together_for_what_is_no_matter_of_one(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence, (head, worker), operation_id = await begun(floor, adapter)
     good = {"member_id": head, "step": "start/head", **RUN}
@@ -110,7 +110,7 @@ async def test_several_tasks_are_refused_together_for_what_is_no_matter_of_one(f
     assert (await adapter.read(instance_id, fence))["tasks"] == []
 
 
-async def test_another_members_task_is_not_handed_out_under_its_name(floor: Floor) -> None:
+async def test_another_members_task_is_not_handed_out_under_its_name(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence, (head, worker), operation_id = await begun(floor, adapter)
     body = {"step": "start", "operation_id": operation_id, **RUN}
@@ -119,7 +119,7 @@ async def test_another_members_task_is_not_handed_out_under_its_name(floor: Floo
     assert (other.status_code, other.json()["code"]) == (409, "name_taken")
 
 
-async def test_a_task_is_for_ones_own_members_alone(floor: Floor) -> None:
+async def test_a_task_is_for_ones_own_members_alone(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
     other_id, other_fence, (stranger, _), other_operation = await begun(floor, adapter)
@@ -134,7 +134,7 @@ async def test_a_task_is_for_ones_own_members_alone(floor: Floor) -> None:
 
 
 @pytest.mark.parametrize("type_", ["sandbox.create", "sandbox.destroy", "teardown.verify", "tunnel.open"])
-async def test_what_the_platform_alone_asks_for_is_refused(floor: Floor, type_: str) -> None:
+async def test_what_the_platform_alone_asks_for_is_refused(floor: AdapterSite, type_: str) -> None:
     adapter = floor.adapter()
     instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
     body = {"member_id": head, "step": "a", "operation_id": operation_id, "type": type_, "arguments": {}}
@@ -142,7 +142,7 @@ async def test_what_the_platform_alone_asks_for_is_refused(floor: Floor, type_: 
     assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
 
 
-async def test_between_operations_a_member_is_only_looked_at(floor: Floor) -> None:
+async def test_between_operations_a_member_is_only_looked_at(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence = await deployed(floor, adapter)
     head = (await adapter.read(instance_id, fence))["members"][0]["id"]
@@ -154,7 +154,7 @@ async def test_between_operations_a_member_is_only_looked_at(floor: Floor) -> No
     assert [each["step"] for each in (await adapter.read(instance_id, fence))["tasks"]] == ["watch/1"]
 
 
-async def test_an_image_is_named_by_its_role_and_the_platform_says_where_it_lies(floor: Floor) -> None:
+async def test_an_image_is_named_by_its_role_and_the_platform_says_where_it_lies(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     await floor.artifact(DIGEST)
     instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
@@ -172,7 +172,7 @@ async def test_an_image_is_named_by_its_role_and_the_platform_says_where_it_lies
         }
 
 
-async def test_each_reason_not_to_fetch_a_digest_has_its_own_code(floor: Floor) -> None:
+async def test_each_reason_not_to_fetch_a_digest_has_its_own_code(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
 
@@ -196,7 +196,7 @@ async def test_each_reason_not_to_fetch_a_digest_has_its_own_code(floor: Floor) 
     assert await refused("f", {"artifact": "main"}) in ("artifact_revoked", "source_denied")
 
 
-async def test_a_policy_that_was_narrowed_counts_at_the_next_task(floor: Floor) -> None:
+async def test_a_policy_that_was_narrowed_counts_at_the_next_task(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     await floor.artifact(DIGEST)
     instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
@@ -209,7 +209,7 @@ async def test_a_policy_that_was_narrowed_counts_at_the_next_task(floor: Floor) 
     assert (denied.status_code, denied.json()["code"]) == (403, "source_denied")
 
 
-async def test_a_task_that_was_made_is_answered_again_whatever_became_of_its_artifact(floor: Floor) -> None:
+async def test_a_task_that_was_made_is_answered_again_whatever_became_of_its_artifact(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     artifact_id = await floor.artifact(DIGEST)
     instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
@@ -224,7 +224,7 @@ async def test_a_task_that_was_made_is_answered_again_whatever_became_of_its_art
     assert (repeated.status_code, repeated.json()["code"]) == (409, "artifact_revoked")
 
 
-async def test_people_launch_no_digest_that_nobody_registered(floor: Floor) -> None:
+async def test_people_launch_no_digest_that_nobody_registered(floor: AdapterSite) -> None:
     people, path = floor.world.client(floor.tenant.token), f"/api/v1/projects/{floor.project_id}"
     await floor.artifact(DIGEST)
 
@@ -238,7 +238,7 @@ async def test_people_launch_no_digest_that_nobody_registered(floor: Floor) -> N
     assert (await asked(DIGEST))[0] == 201
 
 
-async def test_a_secret_is_made_once_by_the_platform_and_never_shown(floor: Floor) -> None:
+async def test_a_secret_is_made_once_by_the_platform_and_never_shown(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
     wanted = {"name": "token", "purpose": "app_access", "generate_bytes": 32}
@@ -287,7 +287,7 @@ async def test_an_account_hands_out_no_secret_without_the_key_for_it(world: Worl
         assert await floor.fetch(denied) == 1
 
 
-async def test_usage_is_stored_once_and_another_content_under_one_id_is_refused(floor: Floor) -> None:
+async def test_usage_is_stored_once_and_another_content_under_one_id_is_refused(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence = await deployed(floor, adapter)
     now = floor.clock.now().isoformat()
@@ -314,7 +314,7 @@ async def test_usage_is_stored_once_and_another_content_under_one_id_is_refused(
 
 
 async def test_an_upgrade_moves_the_pin_once_every_member_runs_it_and_lets_go_of_what_nobody_needs(
-    floor: Floor,
+    floor: AdapterSite,
 ) -> None:
     adapter = floor.adapter()
     instance_id, fence = await deployed(floor, adapter)
@@ -346,7 +346,7 @@ async def test_an_upgrade_moves_the_pin_once_every_member_runs_it_and_lets_go_of
     assert held == [DIGEST]
 
 
-async def test_an_action_that_only_reads_leaves_no_trace_but_its_output(floor: Floor) -> None:
+async def test_an_action_that_only_reads_leaves_no_trace_but_its_output(floor: AdapterSite) -> None:
     adapter = floor.adapter()
     instance_id, fence = await deployed(floor, adapter)
     request = {"action": "queue.submit", "input": {}}

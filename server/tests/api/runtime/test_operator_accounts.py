@@ -9,9 +9,9 @@ import pytest
 
 from mooring.gateways.signing.signatures import new_key_pair
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.conftest import Tenant, World
+from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.adapter_site import RUNTIME
-from server.tests.support.service_accounts import Account, assertion
+from server.tests.support.service_accounts import AccountWithKey, assertion
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 REASON = "the tests say that it is so"
@@ -23,7 +23,7 @@ class Shelf:
     """A tenant with an app of its own and two projects."""
 
     world: World
-    tenant: Tenant
+    tenant: TenantWithAdmin
     client: httpx.AsyncClient
     app: dict[str, Any]
     projects: list[str]
@@ -148,7 +148,7 @@ async def test_an_adapter_finds_its_accounts_by_its_key_and_acts_in_each_project
     }
     assert [each["apps"] for each in found] == [["echo"], ["echo"]]
     for each in found:
-        account = Account(each["service_account_id"], each["key_id"], private)
+        account = AccountWithKey(each["service_account_id"], each["key_id"], private)
         token = await account.token(shelf.world.client())
         polled = await shelf.world.client(token).post(f"{RUNTIME}/claims", json={"holder": "one"})
         assert (polled.status_code, polled.json()["claims"]) == (200, [])

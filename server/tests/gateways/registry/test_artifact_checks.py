@@ -14,7 +14,7 @@ from mooring.commands.catalog.artifact_check import hand_back
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.artifact_check import CheckWorker
-from server.tests.conftest import Running, Tenant, World, running_platform
+from server.tests.conftest import Running, TenantWithAdmin, World, running_platform
 from server.tests.support.registry_adversary import Adversary, Asked, head, serve, stalls_after, status
 from tests.support.waiting import until
 
@@ -31,7 +31,7 @@ def digest_of(content: bytes) -> str:
 
 
 @dataclass
-class Gate:
+class ContentGate:
     """Content that goes out piece by piece, each when it is let."""
 
     content: bytes
@@ -62,7 +62,7 @@ class Port:
     """A platform, a project in it, and a source that the platform allows."""
 
     world: World
-    tenant: Tenant
+    tenant: TenantWithAdmin
     project_id: str
     source: Adversary
     stack: AsyncExitStack
@@ -92,8 +92,8 @@ class Port:
     def blob(self, name: str = "weights", digest: str | None = None) -> dict[str, str]:
         return {"kind": "blob", "location": f"s3://models/{name}", "digest": digest or digest_of(WEIGHTS)}
 
-    def gate(self, content: bytes = WEIGHTS, name: str = "weights") -> Gate:
-        made = Gate(content)
+    def gate(self, content: bytes = WEIGHTS, name: str = "weights") -> ContentGate:
+        made = ContentGate(content)
         self.source.routes[f"/models/{name}"] = made
         return made
 

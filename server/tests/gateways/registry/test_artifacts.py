@@ -17,7 +17,7 @@ from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring.gateways.signing.cosign_keys import new_signing_key
 from mooring.gateways.signing.cosign_sign import sign_as_tag
 from mooring.settings import Settings
-from server.tests.conftest import Tenant, World, running_platform
+from server.tests.conftest import TenantWithAdmin, World, running_platform
 from server.tests.gateways.registry.conftest import BRIEF
 from server.tests.support.images import image, push
 from server.tests.support.registry_process import RunningRegistry, running_registry
@@ -28,7 +28,7 @@ WHY = "because the tests say so"
 
 
 @dataclass(frozen=True)
-class Given:
+class ConstantToken:
     """Always the same token."""
 
     fixed: str
@@ -38,12 +38,12 @@ class Given:
 
 
 @dataclass(frozen=True)
-class Harbour:
+class PlatformWithRegistry:
     """A platform with a registry of its own, a tenant and a project."""
 
     world: World
     registry: RunningRegistry
-    tenant: Tenant
+    tenant: TenantWithAdmin
     project_id: str
     files: Path
     dialer: EgressClient
@@ -83,7 +83,7 @@ class Harbour:
     async def published(self, name: str = "app", **about: Any) -> tuple[Any, str, RegistryPusher]:
         """An image pushed by the right that publishing gives: the intent, the digest, and the pusher."""
         intent = await self.do("POST", f"{self.place}/artifacts/publish", {"name": name})
-        pusher = self.pusher(Given(intent["registry_token"]))
+        pusher = self.pusher(ConstantToken(intent["registry_token"]))
         return intent, await push(pusher, intent["repository"], image(**about)), pusher
 
     async def registered(self, name: str = "app") -> tuple[Any, Any, RegistryPusher]:
@@ -96,7 +96,7 @@ class Harbour:
 
 
 @pytest.fixture
-async def harbour(settings: Settings, tmp_path: Path, dialer: EgressClient) -> AsyncIterator[Harbour]:
+async def harbour(settings: Settings, tmp_path: Path, dialer: EgressClient) -> AsyncIterator[PlatformWithRegistry]:
     files = tmp_path / "files"
     files.mkdir()
     settings = replace(settings, promotion_grace_days=0.0, source_file_directory=str(files))
@@ -119,11 +119,11 @@ async def harbour(settings: Settings, tmp_path: Path, dialer: EgressClient) -> A
         async with running_platform(replace(settings, registry_url=registry.url)) as running:
             world = World(running, running.client(token))
             tenant = await world.tenant("acme")
-            yield Harbour(world, registry, tenant, await world.project(tenant, "train"), files, dialer)
+            yield PlatformWithRegistry(world, registry, tenant, await world.project(tenant, "train"), files, dialer)
             await world.close()
 
 
-async def test_the_whole_way_from_publishing_to_retirement(harbour: Harbour) -> None:
+async def test_the_whole_way_from_publishing_to_retirement(harbour: PlatformWithRegistry) -> None:
     key = new_signing_key()
     trusted = key.trusted("k")
     await harbour.do("POST", f"{harbour.place}/signer-keys", {"name": "release", "public_key_pem": trusted.pem})
@@ -152,7 +152,7 @@ async def test_the_whole_way_from_publishing_to_retirement(harbour: Harbour) -> 
     assert all(each["actor_id"] == harbour.tenant.admin_id for each in history)
 
 
-async def test_moves_that_the_table_does_not_have_are_refused(harbour: Harbour) -> None:
+async def test_moves_that_the_table_does_not_have_are_refused(harbour: PlatformWithRegistry) -> None:
     artifact, _, _ = await harbour.registered()
     for move in ("canary", "activate", "rollback", "deprecate", "retire"):
         assert await harbour.refused(*harbour.move(artifact, move)) == "illegal_transition", move
@@ -162,7 +162,7 @@ async def test_moves_that_the_table_does_not_have_are_refused(harbour: Harbour) 
     assert (await harbour.do(*harbour.move(artifact, "withdraw")))["promotion"] == "retired"
 
 
-async def test_a_digest_that_is_not_at_its_source_is_not_registered(harbour: Harbour) -> None:
+async def test_a_digest_that_is_not_at_its_source_is_not_registered(harbour: PlatformWithRegistry) -> None:
     intent, _, _ = await harbour.published()
     body = {"kind": "oci", "location": intent["location"], "digest": f"sha256:{'0' * 64}"}
     assert await harbour.refused("POST", f"{harbour.place}/artifacts", body) == "artifact_not_found_at_source"
@@ -172,7 +172,7 @@ async def test_a_digest_that_is_not_at_its_source_is_not_registered(harbour: Har
     assert await harbour.refused("POST", f"{harbour.place}/artifacts", unlisted) == "source_denied"
 
 
-async def test_a_tampered_layer_is_not_staged_and_the_failed_check_is_kept(harbour: Harbour) -> None:
+async def test_a_tampered_layer_is_not_staged_and_the_failed_check_is_kept(harbour: PlatformWithRegistry) -> None:
     artifact, _, _ = await harbour.registered()
     for digest in image().blobs:
         place = harbour.registry.file_of(digest)
@@ -184,7 +184,7 @@ async def test_a_tampered_layer_is_not_staged_and_the_failed_check_is_kept(harbo
     assert kept["promotion"] == "draft"
 
 
-async def test_what_is_revoked_is_refused_from_then_on(harbour: Harbour) -> None:
+async def test_what_is_revoked_is_refused_from_then_on(harbour: PlatformWithRegistry) -> None:
     artifact, _, _ = await harbour.registered()
     path = f"{harbour.place}/artifacts/{artifact['id']}"
     assert (await harbour.do("POST", f"{path}/revoke", {"reason": WHY}))["trust"] == "revoked"
@@ -193,7 +193,7 @@ async def test_what_is_revoked_is_refused_from_then_on(harbour: Harbour) -> None
     assert await harbour.refused("POST", f"{path}/revoke", {"reason": WHY}) == "illegal_transition"
 
 
-async def test_a_blob_from_the_platforms_directory_is_hashed_whole(harbour: Harbour) -> None:
+async def test_a_blob_from_the_platforms_directory_is_hashed_whole(harbour: PlatformWithRegistry) -> None:
     content = b"weights" * 1000
     (harbour.files / "model.bin").write_bytes(content)
     digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
@@ -219,7 +219,7 @@ async def test_a_blob_from_the_platforms_directory_is_hashed_whole(harbour: Harb
     assert (await harbour.do("GET", f"{harbour.place}/artifacts"))["items"] == []
 
 
-async def test_the_token_endpoint_gives_what_the_caller_may_have(harbour: Harbour) -> None:
+async def test_the_token_endpoint_gives_what_the_caller_may_have(harbour: PlatformWithRegistry) -> None:
     intent, digest, _ = await harbour.published()
     other = await harbour.world.tenant("other")
     scope = f"repository:{intent['repository']}:pull,push"
@@ -232,19 +232,19 @@ async def test_the_token_endpoint_gives_what_the_caller_may_have(harbour: Harbou
     assert (await token("wrong")).status_code == 401
     mine = (await token(harbour.tenant.token)).json()
     reading = RegistryClient(
-        RegistryPlace(harbour.registry.url, credentials=Given(mine["token"]), patience=BRIEF), harbour.dialer
+        RegistryPlace(harbour.registry.url, credentials=ConstantToken(mine["token"]), patience=BRIEF), harbour.dialer
     )
     assert (await reading.manifest(intent["repository"], digest)).digest == digest
     await push(RegistryPusher(reading), intent["repository"], image())
     theirs = (await token(other.token)).json()
     stranger = RegistryClient(
-        RegistryPlace(harbour.registry.url, credentials=Given(theirs["token"]), patience=BRIEF), harbour.dialer
+        RegistryPlace(harbour.registry.url, credentials=ConstantToken(theirs["token"]), patience=BRIEF), harbour.dialer
     )
     with pytest.raises(Refusal, match=r"refused|not accepted"):
         await stranger.manifest(intent["repository"], digest)
 
 
-async def test_where_a_signature_is_required_each_lack_of_one_has_its_own_code(harbour: Harbour) -> None:
+async def test_where_a_signature_is_required_each_lack_of_one_has_its_own_code(harbour: PlatformWithRegistry) -> None:
     await harbour.do("PUT", f"{harbour.place}/policy", {"rules": {"signatures": "images"}, "reason": WHY})
     artifact, intent, pusher = await harbour.registered()
     path = f"{harbour.place}/artifacts/{artifact['id']}"
@@ -271,7 +271,7 @@ async def test_where_a_signature_is_required_each_lack_of_one_has_its_own_code(h
     await harbour.do(*harbour.move(artifact, "canary"))
 
 
-async def test_a_signature_that_was_made_for_another_repository_does_not_count(harbour: Harbour) -> None:
+async def test_a_signature_that_was_made_for_another_repository_does_not_count(harbour: PlatformWithRegistry) -> None:
     await harbour.do("PUT", f"{harbour.place}/policy", {"rules": {"signatures": "images"}, "reason": WHY})
     key = new_signing_key()
     pem = {"name": "release", "public_key_pem": key.trusted("k").pem}

@@ -27,8 +27,8 @@ from server.tests.support.images import (
     PROGRAM,
     About,
     ArchivedFile,
-    Artifact,
-    Layer,
+    SampleArtifact,
+    SampleLayer,
     archive,
     image,
     index,
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.anyio
 REPOSITORY = "team/app"
 
 
-def registry_with(*artifacts: Artifact) -> SimulatedRegistry:
+def registry_with(*artifacts: SampleArtifact) -> SimulatedRegistry:
     registry = SimulatedRegistry()
     for artifact in artifacts:
         for part in (*artifact.parts, artifact):
@@ -52,7 +52,7 @@ def registry_with(*artifacts: Artifact) -> SimulatedRegistry:
     return registry
 
 
-async def tried(artifact: Artifact, limits: SmokeLimits | None = None) -> SmokeResult:
+async def tried(artifact: SampleArtifact, limits: SmokeLimits | None = None) -> SmokeResult:
     return await smoke(registry_with(artifact), REPOSITORY, artifact.digest, limits=limits)
 
 
@@ -134,12 +134,12 @@ async def test_what_was_tampered_with_or_is_missing_fails_with_its_own_code(part
 
 
 async def test_a_registry_that_cannot_be_asked_is_no_result() -> None:
-    class Failing(SimulatedRegistry):
+    class FailingRegistry(SimulatedRegistry):
         async def read_blob(self, repository: str, wanted: BlobDescriptor, sink: Sink | None = None) -> ReceivedBody:
             raise Refusal(Code.SOURCE_TOO_SLOW, "it is slow")
 
     made = image()
-    failing = Failing()
+    failing = FailingRegistry()
     for content in made.blobs.values():
         failing.put_blob(REPOSITORY, content)
     failing.put_manifest(REPOSITORY, made.manifest.raw)
@@ -224,11 +224,11 @@ async def test_a_layer_that_does_not_unpack_to_what_the_config_says_fails() -> N
     ids=["no gzip", "no tar", "cut off"],
 )
 async def test_a_layer_that_is_no_archive_fails(packed: bytes) -> None:
-    assert failures(await tried(image([Layer(packed, b"")]))) == [("layers", None)]
+    assert failures(await tried(image([SampleLayer(packed, b"")]))) == [("layers", None)]
 
 
 async def test_a_layer_of_an_unknown_packing_is_hashed_and_nothing_is_claimed_of_it() -> None:
-    made = Layer(b"zstandard of a kind", b"", "application/vnd.oci.image.layer.v1.tar+zstd")
+    made = SampleLayer(b"zstandard of a kind", b"", "application/vnd.oci.image.layer.v1.tar+zstd")
     result = await tried(image([made]))
 
     assert result.passed
@@ -236,7 +236,7 @@ async def test_a_layer_of_an_unknown_packing_is_hashed_and_nothing_is_claimed_of
 
 
 async def test_a_gzip_bomb_is_refused_with_its_own_code_in_little_memory() -> None:
-    bomb = Layer(gzip.compress(bytes(72 * 1_048_576), compresslevel=6, mtime=0), b"")
+    bomb = SampleLayer(gzip.compress(bytes(72 * 1_048_576), compresslevel=6, mtime=0), b"")
     made = image([bomb])
     registry = registry_with(made)
 

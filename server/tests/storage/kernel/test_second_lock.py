@@ -21,7 +21,7 @@ from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM, TENANT_ROLE, WITH_KEPT_PLANS, Acting, Database
 from server.tests.conftest import World, running_platform
 from server.tests.support.endpoint_rows import a_visit, an_endpoint
-from server.tests.support.lifecycle_rows import HOMES, Ground, refused_by
+from server.tests.support.lifecycle_rows import HOMES, ProjectRows, refused_by
 from server.tests.support.route_requests import MAKERS, Home, body_of, fresh_name
 from server.tests.support.service_accounts import make_account
 from server.tests.support.task_rows import every_row
@@ -137,7 +137,7 @@ async def _home(world: World, slug: str) -> Home:
     assert made.status_code == 201
     entry = {"tenant_id": tenant.id, "reason": "to have such a row"}
     await home.post(Scope.PLATFORM, "/break-glass", entry)
-    ground = Ground(world.running.platform.services.database, tenant.id, home.project_id)
+    ground = ProjectRows(world.running.platform.services.database, tenant.id, home.project_id)
     ground = replace(ground, node_id=await ground.birth("node"), allocation_id=await ground.birth("allocation"))
     ground = replace(ground, app_id=await ground.app(), account_id=await ground.birth("service_account"))
     ground = replace(ground, version_id=await ground.birth("app_version"))

@@ -23,7 +23,7 @@ from mooring.storage.runtime import instance_reconcile
 from server.tests.support import instance_rows as rows
 from server.tests.support.decision_context import NOW
 from server.tests.support.instance_rows import LIMITS
-from server.tests.support.lifecycle_rows import Ground, context, make_ground
+from server.tests.support.lifecycle_rows import ProjectRows, context, make_ground
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -47,7 +47,7 @@ async def database(shared_database_url: str) -> AsyncIterator[Database]:
 class Heap:
     """Rows by table, as chance puts them together."""
 
-    ground: Ground
+    ground: ProjectRows
     chance: random.Random
     now: datetime
     tables: dict[str, list[dict[str, Any]]]

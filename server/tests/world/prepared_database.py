@@ -20,19 +20,19 @@ from mooring.storage.kernel.database import PoolSettings
 from mooring.storage.kernel.hub import EventHub
 from server.tests.world.app import APP
 from server.tests.world.faults import SimulatedDatabase
-from server.tests.world.ground import EPOCH, TABLES, TRAILS, Ground, Snapshots, make_ground
+from server.tests.world.starting_point import EPOCH, TABLES, TRAILS, StartingPoint, Snapshots, make_starting_point
 from server.tests.world.schedule import Saved, SimulatedWorld
 
 TIDY_EVERY: Final = 25
 
 
 @dataclass
-class Harbour:
+class PreparedDatabase:
     """A database with everything that schedules begin from."""
 
     database: SimulatedDatabase
     services: Services
-    ground: Ground
+    ground: StartingPoint
     snapshots: Snapshots
     saved: dict[str, Saved]
     runs: int = 0
@@ -62,11 +62,11 @@ class Harbour:
 
 
 @asynccontextmanager
-async def harbour(url: str) -> AsyncIterator[Harbour]:
+async def harbour(url: str) -> AsyncIterator[PreparedDatabase]:
     """Everything that schedules begin from, on a database of its own."""
     logging.disable(logging.WARNING)  # each schedule would say thousands of lines; its trace says what matters
     with tempfile.TemporaryDirectory() as keys:
-        ground = await make_ground(url, Path(keys))
+        ground = await make_starting_point(url, Path(keys))
         settings = ground.settings
         database = SimulatedDatabase(PoolSettings(url, 2))
         outbound = outbound_for(settings, url)
@@ -85,7 +85,7 @@ async def harbour(url: str) -> AsyncIterator[Harbour]:
         await database.open()
         try:
             await snapshots.save("bare")
-            made = Harbour(database, services, ground, snapshots, {"bare": Saved("bare", EPOCH, None, [], {})})
+            made = PreparedDatabase(database, services, ground, snapshots, {"bare": Saved("bare", EPOCH, None, [], {})})
             await made.make("kept", "bare", [("allocate",), ("allocate",)])
             await made.make("single", "bare", [("create", {"seed": 1}, "own")])
             await made.make("room", "kept", [("create", {"seed": 1}, "existing")])
