@@ -252,7 +252,9 @@ async def test_without_a_key_each_request_is_one_of_its_own(house: IdempotencyTe
     assert await house.count("SELECT count(*) FROM token WHERE name = $1", name) == 2
 
 
-async def requests_with_secrets(house: IdempotencyTenant) -> dict[str, tuple[httpx.AsyncClient, str, dict[str, Any], str]]:
+async def requests_with_secrets(
+    house: IdempotencyTenant,
+) -> dict[str, tuple[httpx.AsyncClient, str, dict[str, Any], str]]:
     """Every request whose answer tells something once, and under which name it tells it."""
     slug, admin = fresh_name("tenant"), house.world.admin
     user = (await house.home.new_user(Scope.TENANT))["user_id"]

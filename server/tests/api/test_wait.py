@@ -142,7 +142,9 @@ async def test_a_wait_for_something_that_is_deleted_meanwhile_ends_as_not_found(
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
-async def test_a_list_of_events_waits_for_the_first_one_and_goes_on_from_its_cursor(account: AdministeredAccount) -> None:
+async def test_a_list_of_events_waits_for_the_first_one_and_goes_on_from_its_cursor(
+    account: AdministeredAccount,
+) -> None:
     project, _, account_id = account.path.partition("/service-accounts/")
     cursor, types = await shown(account.watcher, project, subject_id=account_id), []
     events = f"{project}/events"

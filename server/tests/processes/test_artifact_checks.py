@@ -14,7 +14,13 @@ from server.tests.processes.conftest import execute
 from server.tests.support.http_wire import WireClient
 from server.tests.support.postgres import SOAK
 from server.tests.support.registry_adversary import Adversary, Asked, adversary, head
-from server.tests.support.server_process import ServerGroup, ServerProcess, make_project, make_tenant, sign_in_first_admin
+from server.tests.support.server_process import (
+    ServerGroup,
+    ServerProcess,
+    make_project,
+    make_tenant,
+    sign_in_first_admin,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 

@@ -16,8 +16,15 @@ from pathlib import Path
 import pytest
 
 from mooring.embedded.cluster import ClusterLayout
-from server.tests.support.http_wire import BROKEN, WireClient, StreamEvent, stream
-from server.tests.support.server_process import ServerGroup, ServerProcess, ProcessTenant, make_tenant, persist, sign_in_first_admin
+from server.tests.support.http_wire import BROKEN, StreamEvent, WireClient, stream
+from server.tests.support.server_process import (
+    ProcessTenant,
+    ServerGroup,
+    ServerProcess,
+    make_tenant,
+    persist,
+    sign_in_first_admin,
+)
 from tests.support.waiting import linger
 from tools.ports import free_port
 

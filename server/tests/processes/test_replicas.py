@@ -16,11 +16,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from server.tests.support.http_wire import WireClient, StreamEvent, stream
+from server.tests.support.http_wire import StreamEvent, WireClient, stream
 from server.tests.support.server_process import (
+    ProcessTenant,
     ServerGroup,
     ServerProcess,
-    ProcessTenant,
     listening,
     make_account,
     make_project,

@@ -18,7 +18,14 @@ from mooring.embedded import EmbeddedPostgres
 from mooring.embedded.binaries import find_installation
 from server.tests.processes.conftest import execute
 from server.tests.support.http_wire import WireClient, stream
-from server.tests.support.server_process import ServerGroup, ServerProcess, ProcessTenant, make_project, make_tenant, sign_in_first_admin
+from server.tests.support.server_process import (
+    ProcessTenant,
+    ServerGroup,
+    ServerProcess,
+    make_project,
+    make_tenant,
+    sign_in_first_admin,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 

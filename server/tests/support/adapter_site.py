@@ -33,8 +33,8 @@ from server.tests.support.later_clock import ShiftedClock
 from server.tests.support.lifecycle_rows import (
     CLOCK,
     MANIFEST_DIGEST,
-    ProjectRows,
     LifecycleSubject,
+    ProjectRows,
     artifact_columns,
     context,
     machines_of,
@@ -302,7 +302,9 @@ class AdapterSite:
 
 
 @asynccontextmanager
-async def a_floor(world: World, slug: str = "acme", actions: Sequence[str] = tuple(OPERATOR)) -> AsyncIterator[AdapterSite]:
+async def open_adapter_site(
+    world: World, slug: str = "acme", actions: Sequence[str] = tuple(OPERATOR)
+) -> AsyncIterator[AdapterSite]:
     """A project with an operator account, on a running platform."""
     services = world.running.platform.services
     clock = services.clock if isinstance(services.clock, ShiftedClock) else ShiftedClock()
@@ -325,7 +327,9 @@ async def a_floor(world: World, slug: str = "acme", actions: Sequence[str] = tup
     )
 
 
-async def make_operator(world: World, tenant: TenantWithAdmin, project_id: str, actions: list[str]) -> tuple[AccountWithKey, str]:
+async def make_operator(
+    world: World, tenant: TenantWithAdmin, project_id: str, actions: list[str]
+) -> tuple[AccountWithKey, str]:
     """A service account with a key, and a token of it."""
     private, public = new_key_pair()
     path = f"/api/v1/projects/{project_id}/service-accounts"

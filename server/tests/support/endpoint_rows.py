@@ -9,7 +9,7 @@ from mooring.core.fleet.allocation import ALLOCATION, AllocationState
 from mooring.core.fleet.task import TASK, TaskState
 from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.ids import Prefix
-from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, LifecycleSubject, path
+from server.tests.support.lifecycle_rows import CLOCK, LifecycleSubject, ProjectRows, path
 
 PORT = 8_080
 

@@ -17,7 +17,7 @@ from mooring.core.runtime.member import MEMBER, MemberState
 from mooring.gateways.secrets import SecretBox
 from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
 from mooring.storage.kernel.unit_of_work import apply
-from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, LifecycleSubject, context, machines_of, path
+from server.tests.support.lifecycle_rows import CLOCK, LifecycleSubject, ProjectRows, context, machines_of, path
 from server.tests.support.made_things import DIGEST, OPERATOR, SECRET, VALUE, an_artifact, at_terminal, manifest_of
 
 PARAMETERS: Final = {"instance_id", "attachment_id"}

@@ -18,7 +18,7 @@ from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.unit_of_work import apply
 from server.tests.support.agents import joined
 from server.tests.support.endpoint_rows import an_endpoint
-from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, LifecycleSubject, context, machines_of, path
+from server.tests.support.lifecycle_rows import CLOCK, LifecycleSubject, ProjectRows, context, machines_of, path
 from server.tests.support.task_rows import a_receipt, a_task
 
 if TYPE_CHECKING:

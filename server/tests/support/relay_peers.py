@@ -294,8 +294,8 @@ class PlatformWithRelay:
 
 
 @asynccontextmanager
-async def harbour_of(world: World, relay: Relay) -> AsyncIterator[PlatformWithRelay]:
-    """A harbour on a running platform."""
+async def platform_with_relay(world: World, relay: Relay) -> AsyncIterator[PlatformWithRelay]:
+    """Add an endpoint and a fake machine to a running platform with a relay."""
     tenant = await world.tenant("acme")
     project_id = await world.project(tenant, "train")
     agent = await joined_agent(world.client(), world.admin)
@@ -314,4 +314,16 @@ async def harbour_of(world: World, relay: Relay) -> AsyncIterator[PlatformWithRe
         await agent.client.aclose()
 
 
-__all__ = ["CLOSE", "DATA", "END", "PAGE", "RelayAnswer", "Frames", "PlatformWithRelay", "Inside", "BrowserConnection", "NodeTunnel", "harbour_of"]
+__all__ = [
+    "CLOSE",
+    "DATA",
+    "END",
+    "PAGE",
+    "BrowserConnection",
+    "Frames",
+    "Inside",
+    "NodeTunnel",
+    "PlatformWithRelay",
+    "RelayAnswer",
+    "platform_with_relay",
+]

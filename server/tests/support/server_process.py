@@ -1,7 +1,7 @@
 """Server processes as an operator starts them: `python -m mooring <command>` with an environment.
 
-A `ServerGroup` starts them, waits for the line that says where they listen, and at the end of a test sees to it that none
-is left. What a process wrote to its standard error stands beside its other files and is shown when it did not start.
+A `ServerGroup` starts them, waits for the line that says where they listen, and stops all of them at the end of a test.
+The standard error of a process is kept beside its other files and is shown when the process did not start.
 """
 
 import asyncio
@@ -127,7 +127,9 @@ async def listening(served: ServerProcess) -> ServerProcess:
     return served
 
 
-async def persist(caller: WireClient, method: str, path: str, body: object = None, *, key: str) -> tuple[Any, list[int]]:
+async def persist(
+    caller: WireClient, method: str, path: str, body: object = None, *, key: str
+) -> tuple[Any, list[int]]:
     """What a client does that means it: repeat under one Idempotency-Key until it is done.
 
     Returns the answer's body and the statuses that came before it (0: the connection broke). Nothing but a broken

@@ -18,7 +18,7 @@ from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSett
 from mooring.workers.instance_reconciler import InstanceReconciler
 from server.tests.conftest import World
 from server.tests.support.instance_stage import InstanceStage, make_stage
-from server.tests.workers.test_allocation_reconciler_dies import ReconcilerDied, DyingDatabase
+from server.tests.workers.test_allocation_reconciler_dies import DyingDatabase, ReconcilerDied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 

@@ -19,7 +19,7 @@ from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.endpoint_rows import a_visit, an_endpoint
 from server.tests.support.http_receiver import made
 from server.tests.support.later_clock import ShiftedClock
-from server.tests.support.lifecycle_rows import ProjectRows, LifecycleSubject, make_ground, path
+from server.tests.support.lifecycle_rows import LifecycleSubject, ProjectRows, make_ground, path
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 

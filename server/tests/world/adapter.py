@@ -57,9 +57,9 @@ Result = TypeVar("Result")
 class InProcessPlatform:
     """What the kit calls the platform, in the same process."""
 
-    def __init__(self, services: Services, ground: StartingPoint, holder: str) -> None:
-        self.services, self.ground, self.holder = services, ground, holder
-        self.acting = Acting(ground.tenant_id)
+    def __init__(self, services: Services, start: StartingPoint, holder: str) -> None:
+        self.services, self.start, self.holder = services, start, holder
+        self.acting = Acting(start.tenant_id)
         self.calls = 0  # that changed something, or tried to
         self.awaited = 0  # tasks that were made or are under way, of which a node tells
         self.ended = False  # an operation ended: the next request for work says what comes after it
@@ -126,11 +126,11 @@ class InProcessPlatform:
         await self._done(usage_commands.report_usage(work, self._under(held), records))
 
     def _under(self, held: HeldClaim) -> ClaimRef:
-        return ClaimRef(self.ground.account_id, self.ground.project_id, held.instance_id, held.fence)
+        return ClaimRef(self.start.account_id, self.start.project_id, held.instance_id, held.fence)
 
     def _work(self, shown: Any = None) -> Work[Any]:
         clock = self.services.clock
-        actor = Actor(PrincipalKind.SERVICE_ACCOUNT, self.ground.account_id)
+        actor = Actor(PrincipalKind.SERVICE_ACCOUNT, self.start.account_id)
         context = DecisionContext(actor, clock.now(), clock.mint(Prefix.CORRELATION), "b" * 32, clock.mint)
 
         def present(result: Any) -> PresentedAnswer:
@@ -177,7 +177,7 @@ class Replica:
     """One replica of the adapter; it comes back under another name when it died."""
 
     services: Services
-    ground: StartingPoint
+    start: StartingPoint
     adapter: Adapter
     name: str
     lives: int = 0
@@ -199,7 +199,7 @@ class Replica:
         self._born()
 
     def _born(self) -> None:
-        self.platform = InProcessPlatform(self.services, self.ground, f"{self.name}-{self.lives}")
+        self.platform = InProcessPlatform(self.services, self.start, f"{self.name}-{self.lives}")
 
     @property
     def wants_poll(self) -> bool:
@@ -235,8 +235,8 @@ class Replica:
         self.keepers = {}
 
     def _asking(self) -> ClaimRequester:
-        ground = self.ground
-        return ClaimRequester(ground.account_id, ground.tenant_id, ground.project_id, self.platform.holder)
+        start = self.start
+        return ClaimRequester(start.account_id, start.tenant_id, start.project_id, self.platform.holder)
 
     def _held(self) -> tuple[HeldThere, ...]:
         return tuple(HeldThere(each.claim.instance_id, each.claim.fence) for each in self.keepers.values())

@@ -91,10 +91,10 @@ class Death:
         return self.kind == "middle" and self.tasks == self.number
 
 
-async def end_of(harbour: PreparedDatabase, name: str, death: Death) -> tuple[list[tuple[Any, ...]], SimulatedWorld]:
+async def end_of(prepared: PreparedDatabase, name: str, death: Death) -> tuple[list[tuple[Any, ...]], SimulatedWorld]:
     """How a case ends when this death is on its way."""
     begin, wishes = CASES[name]
-    world = await harbour.world(begin, 1)
+    world = await prepared.world(begin, 1)
     world.planned = death.plan
     for node in world.nodes:
         node.dies_in = death.task

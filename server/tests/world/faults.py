@@ -106,8 +106,8 @@ class SimulatedDatabase(Database):
     """The real database, under processes that die.
 
     The whole world never has more than one statement under way: so the platform and each tenant have one connection
-    of their pool for good, and a statement is prepared once. The database keeps all plans (`ground.Snapshots`), so that
-    the platform needs no other connection for what it asks with plans that are kept.
+    of their pool for good, and a statement is prepared once. The database keeps all plans (`starting_point.Snapshots`),
+    so that the platform needs no other connection for statements with a kept plan.
     """
 
     def __init__(self, settings: PoolSettings) -> None:

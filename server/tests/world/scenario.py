@@ -7,8 +7,8 @@ from typing import Any, Final
 from mooring_echo.__main__ import ECHO
 from server.tests.world.app import APP
 from server.tests.world.checks import Watch, wrong_at_the_end
-from server.tests.world.prepared_database import PreparedDatabase
 from server.tests.world.node import Trouble
+from server.tests.world.prepared_database import PreparedDatabase
 from server.tests.world.schedule import Faults, SimulatedWorld
 
 TOPOLOGIES: Final = ({"seed": 1}, {"seed": 1}, {"seed": 1, "worker": 1}, {"seed": 1, "gate": 1, "worker": 1})
@@ -89,12 +89,14 @@ def faults_of(chance: Random) -> Faults:
     )
 
 
-async def run_seed(harbour: PreparedDatabase, seed: int, listener: Callable[[str], None] | None = None) -> SimulatedWorld:
+async def run_seed(
+    prepared: PreparedDatabase, seed: int, listener: Callable[[str], None] | None = None
+) -> SimulatedWorld:
     """The whole run of a seed; an AssertionError names it."""
     chance = Random(f"schedule {seed}")
     played = ECHO if seed % 10 == 0 else APP
     name, wishes = beginning(chance, shared=played is APP)
-    world = await harbour.world(name, seed, played)
+    world = await prepared.world(name, seed, played)
     if listener is not None:
         world.listeners.append(listener)
     world.person.wishes = wishes

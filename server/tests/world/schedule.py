@@ -23,11 +23,11 @@ from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.hub import EventHub
 from mooring.storage.kernel.unit_of_work import apply
 from server.tests.world.adapter import LEASE, Replica
-from server.tests.world.faults import CURRENT, ProcessDied, WorldProcess, SimulatedDatabase
-from server.tests.world.starting_point import StartingPoint
+from server.tests.world.faults import CURRENT, ProcessDied, SimulatedDatabase, WorldProcess
 from server.tests.world.memory import shape_of, writes_of
 from server.tests.world.node import SimulatedNode, Trouble
 from server.tests.world.person import Person, write_off
+from server.tests.world.starting_point import StartingPoint
 from server.tests.world.workers import AllocationWorker, InstanceWorker, TaskWatch
 
 HASTE: Final = 0.3
@@ -81,8 +81,10 @@ class Stuck(AssertionError):
 class SimulatedWorld:
     """Everything that acts, and the one that lets them act one after the other."""
 
-    def __init__(self, database: SimulatedDatabase, parts: Services, ground: StartingPoint, begin: Saved, seed: int) -> None:
-        self.seed, self.ground, self.begin = seed, ground, begin
+    def __init__(
+        self, database: SimulatedDatabase, parts: Services, start: StartingPoint, begin: Saved, seed: int
+    ) -> None:
+        self.seed, self.start, self.begin = seed, start, begin
         self.chance = Random(seed)
         random.seed(seed)  # the kit draws its pauses from the process's own chance
         self.database = database
@@ -91,12 +93,12 @@ class SimulatedWorld:
         self.services = replace(parts, database=database, clock=self.clock, hub=self.hub, fleet=FleetCapacity())
         self.hub.on_commit(self.services.fleet.forget_after)
         self.faults = CALM
-        self.nodes = [SimulatedNode(self.services, each.node_id, each.key, self.chance) for each in ground.machines]
+        self.nodes = [SimulatedNode(self.services, each.node_id, each.key, self.chance) for each in start.machines]
         for node in self.nodes:
             for name, value in pickle.loads(begin.machines.get(node.node_id, NOTHING)).items():
                 setattr(node, name, value)
         self.replicas: list[Replica] = []
-        self.person = Person(self.services, ground, self.chance, [], begin.instance_id, list(begin.kept))
+        self.person = Person(self.services, start, self.chance, [], begin.instance_id, list(begin.kept))
         self.actors: dict[str, Any] = {
             "instances": InstanceWorker(self.services, self.chance),
             "allocations": AllocationWorker(self.services, self.chance),
@@ -118,7 +120,7 @@ class SimulatedWorld:
     def adapters(self, app: Any) -> None:
         """Two replicas of the adapter."""
         for name in ("a", "b"):
-            replica = Replica(self.services, self.ground, app, f"{name}{self.seed}")
+            replica = Replica(self.services, self.start, app, f"{name}{self.seed}")
             self.replicas.append(replica)
             self.actors[f"adapter-{name}"] = replica
 

@@ -116,7 +116,9 @@ async def make_starting_point(url: str, keys: Path) -> StartingPoint:
         world = World(running, admin)
         shop = await _shop(world)
         fleet = FleetWithAgents(running.platform.services.database)
-        made = Launching(shop, AllocationSite(world, shop.tenant, shop.project_id, shop.client, fleet), await fleet.sku())
+        made = Launching(
+            shop, AllocationSite(world, shop.tenant, shop.project_id, shop.client, fleet), await fleet.sku()
+        )
         await shop.artifact("active")
         parts: dict[str, Any] = {
             "lifecycle": LIFECYCLE | {"attach": {"supported": True}},

@@ -279,7 +279,9 @@ async def test_a_teardown_succeeds_only_with_a_receipt(site: NodeSite) -> None:
         ({"previous": "1" * 64}, "receipt_fork"),
     ],
 )
-async def test_a_receipt_that_is_not_right_is_refused_and_audited(site: NodeSite, wrong: dict[str, Any], code: str) -> None:
+async def test_a_receipt_that_is_not_right_is_refused_and_audited(
+    site: NodeSite, wrong: dict[str, Any], code: str
+) -> None:
     made = await site.make("sandbox.destroy")
     task = await site.agent.claim_one()
     verdict = await site.agent.finish(task, receipt=site.agent.receipt(task, advance=False, **wrong))

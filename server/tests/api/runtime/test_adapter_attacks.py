@@ -41,52 +41,52 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("statement", [REMOVING, HANDED_OVER])
-async def test_nothing_is_begun_for_what_is_just_being_torn_down(floor: AdapterSite, statement: str) -> None:
+async def test_nothing_is_begun_for_what_is_just_being_torn_down(site: AdapterSite, statement: str) -> None:
     """Two connections: the teardown is written and not committed while the adapter's task is made."""
-    adapter = floor.adapter()
-    instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
+    adapter = site.adapter()
+    instance_id, fence, (head, _), operation_id = await begun(site, adapter)
     body = {"member_id": head, "step": "start/head", "operation_id": operation_id, **RUN}
-    async with floor.services.database.connection(PLATFORM) as connection:
+    async with site.services.database.connection(PLATFORM) as connection:
         removing = connection.transaction()
         await removing.start()
         await connection.execute("SET LOCAL session_replication_role = replica")  # the row alone, without its history
         await connection.execute(statement, head if statement == REMOVING else operation_id)
         making = asyncio.create_task(adapter.send(instance_id, "tasks", fence, **body))
-        await blocked(floor)
+        await blocked(site)
         await removing.commit()
     answer = await making
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
-    assert await floor.fetch("SELECT count(*) FROM task") == 0
+    assert await site.fetch("SELECT count(*) FROM task") == 0
 
 
-async def test_what_is_the_platforms_alone_is_denied_and_written_down(floor: AdapterSite) -> None:
-    adapter = floor.adapter()
-    instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
+async def test_what_is_the_platforms_alone_is_denied_and_written_down(site: AdapterSite) -> None:
+    adapter = site.adapter()
+    instance_id, fence, (head, _), operation_id = await begun(site, adapter)
     body = {"member_id": head, "step": "a", "operation_id": operation_id, "type": "sandbox.destroy", "arguments": {}}
     answer = await adapter.send(instance_id, "tasks", fence, **body)
     assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
     denied = "SELECT count(*) FROM audit WHERE outcome = 'denied' AND action = 'task.create' AND actor_id = $1"
-    assert await floor.fetch(denied, floor.account.id) == 1
+    assert await site.fetch(denied, site.account.id) == 1
 
 
-async def test_members_of_an_allocation_that_is_given_back_can_still_be_worked_on(floor: AdapterSite) -> None:
-    adapter = floor.adapter()
-    instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
-    async with floor.services.database.connection(PLATFORM) as connection, connection.transaction():
+async def test_members_of_an_allocation_that_is_given_back_can_still_be_worked_on(site: AdapterSite) -> None:
+    adapter = site.adapter()
+    instance_id, fence, (head, _), operation_id = await begun(site, adapter)
+    async with site.services.database.connection(PLATFORM) as connection, connection.transaction():
         await connection.execute("SET LOCAL session_replication_role = replica")
         await connection.execute(
-            "UPDATE allocation SET status = 'releasing', releasing_at = now() WHERE id = $1", floor.ground.allocation_id
+            "UPDATE allocation SET status = 'releasing', releasing_at = now() WHERE id = $1", site.ground.allocation_id
         )
     body = {"member_id": head, "step": "quiet", "operation_id": operation_id, **RUN}
     answer = await adapter.send(instance_id, "tasks", fence, **body)
     assert answer.status_code == 200, answer.text
 
 
-async def test_what_an_adapter_tells_has_a_depth_and_no_nul(floor: AdapterSite) -> None:
-    adapter = floor.adapter()
-    instance_id, fence = await deployed(floor, adapter)
-    instance = await floor.instance(instance_id)
-    action = await floor.ask(instance, OperationKind.RECONCILE)
+async def test_what_an_adapter_tells_has_a_depth_and_no_nul(site: AdapterSite) -> None:
+    adapter = site.adapter()
+    instance_id, fence = await deployed(site, adapter)
+    instance = await site.instance(instance_id)
+    action = await site.ask(instance, OperationKind.RECONCILE)
     head = (await adapter.read(instance_id, fence))["members"][0]["id"]
     for detail in (deep(900), deep(30), {"a": "\0"}, {"\0": 1}, {"a": "x" * 20_000}):
         reports: list[tuple[str, dict[str, Any]]] = [
@@ -113,13 +113,13 @@ def test_what_an_action_gives_back_has_bounds_without_a_schema_too() -> None:
     check_output(manifest, operation, {"listed": []})
 
 
-async def test_an_instance_of_one_project_charges_no_other(floor: AdapterSite) -> None:
-    adapter = floor.adapter()
-    instance_id, fence = await deployed(floor, adapter)
-    other = await floor.world.project(floor.tenant, "other")
-    now = floor.clock.now().isoformat()
+async def test_an_instance_of_one_project_charges_no_other(site: AdapterSite) -> None:
+    adapter = site.adapter()
+    instance_id, fence = await deployed(site, adapter)
+    other = await site.world.project(site.tenant, "other")
+    now = site.clock.now().isoformat()
     record = {"record_id": "a", "unit": "tokens", "quantity": 1, "started_at": now, "ended_at": now}
-    for project_id, status in ((other, 422), (floor.project_id, 200)):
+    for project_id, status in ((other, 422), (site.project_id, 200)):
         records = [record | {"attached_project_id": project_id}]
         answer = await adapter.send(instance_id, "usage", fence, records=records)
         assert answer.status_code == status, answer.text

@@ -24,7 +24,9 @@ async def ground(database: Database) -> ProjectRows:
     return await make_ground(database)
 
 
-async def test_an_instance_is_explained_by_its_open_operation_and_the_adapter_that_is_not_there(ground: ProjectRows) -> None:
+async def test_an_instance_is_explained_by_its_open_operation_and_the_adapter_that_is_not_there(
+    ground: ProjectRows,
+) -> None:
     deadline = CLOCK.now() + timedelta(hours=1)
     operation_id = await ground.birth(
         "operation", kind="deploy", deadline_at=deadline, dispatched_at=CLOCK.now(), member_ids=[]

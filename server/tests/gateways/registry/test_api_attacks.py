@@ -38,7 +38,13 @@ from server.tests.support.registry_adversary import (
     silent,
     status,
 )
-from server.tests.support.server_process import ServerGroup, ServerProcess, ProcessTenant, make_tenant, sign_in_first_admin
+from server.tests.support.server_process import (
+    ProcessTenant,
+    ServerGroup,
+    ServerProcess,
+    make_tenant,
+    sign_in_first_admin,
+)
 from tests.support.waiting import linger
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]

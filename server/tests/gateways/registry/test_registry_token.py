@@ -59,7 +59,9 @@ async def test_a_token_lets_in_where_it_says_and_nowhere_else(
     token_registry: RunningRegistry, issuer: RegistryTokenIssuer, dialer: EgressClient, repository: str
 ) -> None:
     pushing = issuer.issue("publisher", [RepositoryAccess(repository, ("pull", "push"))]).token
-    digest = await push(RegistryPusher(client_with(token_registry, dialer, ConstantRegistryToken(pushing))), repository, image())
+    digest = await push(
+        RegistryPusher(client_with(token_registry, dialer, ConstantRegistryToken(pushing))), repository, image()
+    )
     other = f"{repository}-other"
     await push(RegistryPusher(client_with(token_registry, dialer, issuer)), other, image())
 

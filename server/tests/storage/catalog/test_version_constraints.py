@@ -21,7 +21,15 @@ from mooring.core.kernel.errors import Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
 from mooring.storage.kernel.unit_of_work import StaleWrite
-from server.tests.support.lifecycle_rows import CLOCK, MANIFEST_DIGEST, ProjectRows, LifecycleSubject, make_ground, path, refused_by
+from server.tests.support.lifecycle_rows import (
+    CLOCK,
+    MANIFEST_DIGEST,
+    LifecycleSubject,
+    ProjectRows,
+    make_ground,
+    path,
+    refused_by,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -79,7 +87,9 @@ async def test_the_table_of_needs_is_that_of_the_core(database: Database) -> Non
 
 
 @pytest.mark.parametrize("artifact_state", list(S))
-async def test_a_version_comes_only_as_far_as_its_artifact_is(ground: ProjectRows, artifact_state: PromotionState) -> None:
+async def test_a_version_comes_only_as_far_as_its_artifact_is(
+    ground: ProjectRows, artifact_state: PromotionState
+) -> None:
     digest = fresh_digest()
     artifact = await artifact_in(ground, artifact_state, digest)
     assert artifact.state is artifact_state
@@ -107,7 +117,9 @@ async def test_another_tenants_artifact_does_not_count(database: Database, groun
 
 
 @pytest.mark.parametrize("version_state", [S.STAGED, S.CANARY, S.ACTIVE, S.DEPRECATED])
-async def test_an_artifact_does_not_leave_a_version_ahead_of_it(ground: ProjectRows, version_state: PromotionState) -> None:
+async def test_an_artifact_does_not_leave_a_version_ahead_of_it(
+    ground: ProjectRows, version_state: PromotionState
+) -> None:
     for edge in PROMOTION.edges:
         digest = fresh_digest()
         if edge.source not in NEEDS[version_state]:

@@ -20,8 +20,8 @@ from mooring.storage.kernel.unit_of_work import BIRTH, PLATFORM_OWNER
 from server.tests.support.lifecycle_rows import (
     CLOCK,
     HOMES,
-    ProjectRows,
     LifecycleSubject,
+    ProjectRows,
     columns_of,
     context,
     every_cell,
@@ -122,7 +122,9 @@ async def test_no_row_is_born_without_its_transition(ground: ProjectRows, noun: 
 
 
 @every_home
-async def test_a_status_is_not_edited_without_its_transition(ground: ProjectRows, noun: str, machine: AnyLifecycle) -> None:
+async def test_a_status_is_not_edited_without_its_transition(
+    ground: ProjectRows, noun: str, machine: AnyLifecycle
+) -> None:
     status, generation = columns_of(machine)
     for state in machine.states:
         subject = await ground.subject(noun, machine, state)
@@ -136,7 +138,9 @@ async def test_a_status_is_not_edited_without_its_transition(ground: ProjectRows
 
 
 @every_home
-async def test_a_generation_is_neither_rewound_nor_jumped(ground: ProjectRows, noun: str, machine: AnyLifecycle) -> None:
+async def test_a_generation_is_neither_rewound_nor_jumped(
+    ground: ProjectRows, noun: str, machine: AnyLifecycle
+) -> None:
     status, generation = columns_of(machine)
     edge = machine.edges[0]
     subject = await ground.move(await ground.subject(noun, machine, edge.source), edge)
@@ -254,7 +258,10 @@ async def test_what_no_tenant_owns_goes_through_its_lifecycle_as_well(ground: Pr
         filled = ground.required(machine, edge.target, artifact)
         move = StateChange(artifact, str(row["id"]), machine, edge, 0, None, set=filled)
         await ground.write(move, acting=PLATFORM)
-        assert await standing(ground, LifecycleSubject(artifact, machine, str(row["id"]), edge.target)) == (edge.target.value, 1)
+        assert await standing(ground, LifecycleSubject(artifact, machine, str(row["id"]), edge.target)) == (
+            edge.target.value,
+            1,
+        )
         backwards = Transition(edge.target, edge.trigger, edge.source, Who.SYSTEM, "tried")
         move = StateChange(artifact, str(row["id"]), machine, backwards, 1, None)
         assert await refused_by(ground.write(move, acting=PLATFORM)) == "transition_edge_is_legal"

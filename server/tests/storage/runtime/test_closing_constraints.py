@@ -17,7 +17,14 @@ from mooring.core.runtime.instance import INSTANCE, InstanceState, InstanceTrigg
 from mooring.core.runtime.member import MEMBER, MemberState, MemberTrigger
 from mooring.storage.kernel.constraints import REFUSALS
 from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
-from server.tests.support.lifecycle_rows import HOMES, ProjectRows, LifecycleSubject, machines_of, make_ground, refused_by
+from server.tests.support.lifecycle_rows import (
+    HOMES,
+    LifecycleSubject,
+    ProjectRows,
+    machines_of,
+    make_ground,
+    refused_by,
+)
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -39,7 +46,9 @@ async def ground(database: Database) -> ProjectRows:
     return await make_ground(database)
 
 
-async def instance_with_member(ground: ProjectRows, state: MemberState = MemberState.READY) -> tuple[ProjectRows, LifecycleSubject]:
+async def instance_with_member(
+    ground: ProjectRows, state: MemberState = MemberState.READY
+) -> tuple[ProjectRows, LifecycleSubject]:
     """A ground with an instance of its own, and a member of that in a state."""
     own = replace(ground, instance_id=await ground.birth("instance"))
     return own, await own.subject("member", MEMBER, state)
