@@ -61,8 +61,6 @@ class RawConnection:
 
 
 class LoopbackServer:
-    """A server on loopback."""
-
     def __init__(self, server: uvicorn.Server, port: int) -> None:
         self.server = server
         self._port = port

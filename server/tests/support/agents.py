@@ -129,7 +129,6 @@ async def new_token(admin: httpx.AsyncClient, **body: Any) -> str:
 
 
 async def joined(client: httpx.AsyncClient, admin: httpx.AsyncClient, **other: Any) -> MachineKeys:
-    """A machine that has joined."""
     machine = MachineKeys()
     await machine.enrol(client, admin, **other)
     return machine

@@ -1,4 +1,4 @@
-"""Instances on a site: launched, played by an adapter and by agents, and looked after by the real workers.
+"""Instances on a site: launched, driven by a fake adapter and fake agents, and reconciled by the real workers.
 
 Rows are made by the same functions that commands use. The played adapter does to members and operations what an
 adapter's reports do; the workers are the real ones, asked for one look at a time.

@@ -39,8 +39,6 @@ def masked(opcode: int, payload: bytes = b"", *, final: bool = True, reserved: i
 
 @dataclass
 class OpenWebSocket:
-    """One WebSocket, open."""
-
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     head: dict[str, str]

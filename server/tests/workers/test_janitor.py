@@ -1,4 +1,4 @@
-"""Retention on a real database: what is past its time goes, in batches, and nothing else does."""
+"""Retention on a real database: expired rows are deleted in batches, and nothing else is."""
 
 import asyncio
 from dataclasses import replace

@@ -16,7 +16,6 @@ from tests.support.waiting import turns
 
 
 def event(kind: EventType, **data: object) -> Event:
-    """An event of this type."""
     return Event(
         BEGINNING,
         "evt_1",

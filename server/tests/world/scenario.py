@@ -1,4 +1,4 @@
-"""What a seed stands for: where the world begins, what is wished for, and what goes wrong."""
+"""What a seed determines: where the world begins, what the person asks for, and what goes wrong."""
 
 from collections.abc import Callable
 from random import Random

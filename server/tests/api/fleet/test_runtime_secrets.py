@@ -1,4 +1,4 @@
-"""Secrets for tasks: whose they are, how they travel, that they are destroyed, and that they are found nowhere else."""
+"""Secrets for tasks: who owns them, how they travel, that they are destroyed, and that they are found nowhere else."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""A member's log over the API: read on its node without a trace, followed, bounded, and nobody else's."""
+"""A member's log over the API: read on its node without a trace, followed, bounded, and only by those who may."""
 
 import asyncio
 import base64

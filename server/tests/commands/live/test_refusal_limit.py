@@ -14,7 +14,7 @@ def test_rows_of_one_node_are_bounded_and_the_omitted_ones_are_counted() -> None
     assert [refusals.take("one") for _ in range(BURST + 1)] == [2, *[0] * (BURST - 1), None]
 
 
-def test_nodes_that_are_heard_of_no_more_are_forgotten() -> None:
+def test_nodes_that_went_silent_are_forgotten() -> None:
     refusals = RefusalLimit(lambda: 0.0)
     for number in range(NODES_MAX + 10):
         refusals.take(str(number))

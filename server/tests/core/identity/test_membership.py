@@ -1,4 +1,4 @@
-"""Memberships: nobody gives or takes more than he holds, and no place loses its last admin."""
+"""Memberships: nobody gives or takes more than they hold, and no place loses its last admin."""
 
 import itertools
 

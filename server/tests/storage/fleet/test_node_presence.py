@@ -1,4 +1,4 @@
-"""Who is heard of: kept in memory, written in batches, measured by the database's clock, marked by one who looks."""
+"""Node heartbeats: kept in memory, written in batches, timed by the database's clock; silent nodes are marked."""
 
 import asyncio
 from datetime import timedelta

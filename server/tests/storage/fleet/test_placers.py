@@ -1,4 +1,4 @@
-"""Sixteen placers at once on one database: nothing is claimed twice, and nothing of a claim is ever half there.
+"""Sixteen placers at once on one database: nothing is claimed twice, and no claim is stored in part.
 
 Each placer has connections of its own, as a process of its own would. While they work, an observer looks all the
 time: in every snapshot that it sees, each claimed slot belongs to one allocation that stands on the slot's node, and

@@ -49,7 +49,6 @@ async def ground(database: Database) -> ProjectRows:
 async def instance_with_member(
     ground: ProjectRows, state: MemberState = MemberState.READY
 ) -> tuple[ProjectRows, LifecycleSubject]:
-    """A ground with an instance of its own, and a member of that in a state."""
     own = replace(ground, instance_id=await ground.birth("instance"))
     return own, await own.subject("member", MEMBER, state)
 
@@ -196,7 +195,6 @@ async def test_a_task_does_not_slip_in_while_its_member_is_being_closed(ground: 
 
 
 async def task_of(ground: ProjectRows, member_id: str, state: TaskState) -> LifecycleSubject:
-    """A task of the member, in a state."""
     (machine,) = machines_of("task")
     task = LifecycleSubject("task", machine, await ground.birth("task", member_id=member_id), machine.initial)
     ways: dict[TaskState, tuple[TaskTrigger, ...]] = {
