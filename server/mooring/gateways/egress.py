@@ -11,6 +11,8 @@ addresses tried and the number of parallel look-ups. Each request has its own co
 against the usual authorities, or those of `SSL_CERT_FILE`.
 """
 
+from __future__ import annotations
+
 import asyncio
 import re
 import socket
@@ -23,14 +25,18 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from ipaddress import ip_address
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 from urllib.parse import parse_qs
-
-import httpx
 
 from mooring.core.kernel.address import Address, Reach, Target, dialled, plain, read_networks, read_url
 from mooring.core.kernel.errors import Code, Refusal
+from mooring.gateways.lazy_import import lazy_module
 from mooring.settings import Settings
+
+if TYPE_CHECKING:
+    import httpx
+else:
+    httpx = lazy_module("httpx")
 
 ADDRESSES_MAX: Final = 4  # how many addresses of one host are tried
 CONNECT_SECONDS: Final = 5.0

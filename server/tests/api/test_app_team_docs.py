@@ -27,8 +27,8 @@ OPERATIONS = (
     ("cancel an operation", "operation.cancel"),
     ("claim instances as the adapter", "runtime.claim"),
     ("report members, steps, endpoints, health", "runtime.report"),
-    ("make tasks for its own members", "task.create"),
-    ("keep a secret of the instance", "secret.create"),
+    ("create tasks for its own members", "task.create"),
+    ("store a secret of the instance", "secret.create"),
     ("report usage", "usage.report"),
 )
 

@@ -10,27 +10,34 @@ fixed time limit, because a caller waits for the answer. The bytes themselves, w
 read by a check, which may take as long as bytes keep arriving.
 """
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from mooring.core.catalog.artifact import ArtifactKind
 from mooring.core.catalog.artifact_location import ArtifactSource, Location, SourceType
 from mooring.core.kernel.address import read_url
 from mooring.core.kernel.errors import Code, Refusal
+from mooring.gateways.lazy_import import lazy_module
 from mooring.gateways.registry.blob_source import BlobSource, BlobSourceSettings, read_place
 from mooring.gateways.registry.image_manifest import BlobDescriptor, ImageManifest
-from mooring.gateways.registry.image_smoke import SmokeLimits, SmokeResult, smoke
 from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
 from mooring.gateways.registry.registry_token import RegistryTokenIssuer
 from mooring.gateways.registry.source_refusals import not_found, too_large, too_slow
 from mooring.gateways.registry.source_stream import Dialer, Sink, SourceTimeouts
-from mooring.gateways.signing import cosign
-from mooring.gateways.signing.cosign import CosignVerdict
 from mooring.gateways.signing.cosign_keys import TrustedKey
 from mooring.settings import Settings
+
+if TYPE_CHECKING:
+    from mooring.gateways.registry import image_smoke
+    from mooring.gateways.signing import cosign
+else:
+    image_smoke = lazy_module("mooring.gateways.registry.image_smoke")
+    cosign = lazy_module("mooring.gateways.signing.cosign")
 
 IMAGES_MAX: Final = 32
 BLOB_MEDIA_TYPE: Final = "application/octet-stream"
@@ -161,18 +168,18 @@ class ArtifactReader:
 
     async def signatures(
         self, location: Location, digest: str, source: ArtifactSource | None, keys: Sequence[TrustedKey], now: datetime
-    ) -> CosignVerdict:
+    ) -> cosign.CosignVerdict:
         """All signatures of a digest in its registry."""
         client, repository = self._registry(location, source, self._patience)
         return await self._bounded(cosign.verify(client, repository, digest, keys, now=now), location)
 
     async def smoke(
         self, location: Location, digest: str, source: ArtifactSource | None, tally: ByteCounter
-    ) -> SmokeResult:
+    ) -> image_smoke.SmokeResult:
         """The smoke check of content in a registry; without a time limit as long as bytes keep arriving."""
         client, repository = self._registry(location, source, self._patience_of_checks)
-        limits = SmokeLimits(total_bytes=self._limit_bytes)
-        return await smoke(client, repository, digest, limits=limits, progress=tally.update)
+        limits = image_smoke.SmokeLimits(total_bytes=self._limit_bytes)
+        return await image_smoke.smoke(client, repository, digest, limits=limits, progress=tally.update)
 
     async def _state(
         self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None

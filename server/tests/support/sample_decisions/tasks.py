@@ -90,7 +90,7 @@ def _every_read(now: DecisionContext) -> Iterator[Decision[Any]]:
 
 SEALED = Sealed("sec_1", TENANT, "runtime_secret", "key", b"w", b"c")
 DRIVEN_TASKS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
-    "member_log.ask": _every_read,
+    "member_log.build_read_task": _every_read,
     "runtime_secret.destroy_all": lambda now: destroy_all(now, [a_secret(now), a_secret(now)]),
     "runtime_secret.store_secret": lambda now: store_secret(
         now, RuntimeSecretSpec(TENANT, PROJECT, "pull", "artifact_pull", SEALED, instance_id="ins_1"), 0
