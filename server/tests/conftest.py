@@ -197,7 +197,7 @@ async def running(settings: Settings) -> AsyncIterator[Running]:
 
 
 @dataclass(frozen=True)
-class Tenant:
+class TenantWithAdmin:
     """A tenant with its admin's token."""
 
     id: str
@@ -231,7 +231,7 @@ class World:
         assert answer.status_code == 200, answer.text
         return str(answer.json()["token"])
 
-    async def tenant(self, slug: str) -> Tenant:
+    async def tenant(self, slug: str) -> TenantWithAdmin:
         body = {
             "slug": slug,
             "display_name": slug.title(),
@@ -241,16 +241,16 @@ class World:
         assert made.status_code == 201, made.text
         answer = made.json()
         token = await self.sign_in(f"admin@{slug}.example", answer["one_time_code"], slug)
-        return Tenant(answer["id"], slug, token, answer["first_admin"]["id"])
+        return TenantWithAdmin(answer["id"], slug, token, answer["first_admin"]["id"])
 
-    async def project(self, tenant: Tenant, slug: str) -> str:
+    async def project(self, tenant: TenantWithAdmin, slug: str) -> str:
         answer = await self.client(tenant.token).post(
             f"/api/v1/tenants/{tenant.id}/projects", json={"slug": slug, "display_name": slug}
         )
         assert answer.status_code == 201, answer.text
         return str(answer.json()["id"])
 
-    async def member(self, tenant: Tenant, project_id: str | None, role: str, name: str) -> str:
+    async def member(self, tenant: TenantWithAdmin, project_id: str | None, role: str, name: str) -> str:
         """A user with a role in a project (or in the tenant); returns its token."""
         client = self.client(tenant.token)
         email = f"{name}@{tenant.slug}.example"

@@ -27,7 +27,7 @@ from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring.gateways.signing.cosign_keys import SigningKey
 from mooring.gateways.signing.cosign_sign import sign_as_tag
 from mooring_cli.main import mooring
-from server.tests.support.agents import Machine
+from server.tests.support.agents import MachineKeys
 from server.tests.support.images import archive, image, layer, push
 from server.tests.support.registry_process import RunningRegistry, running_registry
 from tests.e2e.mooring_process import FIRST_ADMIN, PASSWORD, MooringProcess, running_mooring
@@ -182,7 +182,7 @@ class RegistryPlatform:
 
         async def join() -> None:
             async with httpx.AsyncClient(base_url=self.mooring.url, timeout=180) as client:
-                machine = Machine()
+                machine = MachineKeys()
                 answer = await client.post("/api/v1/agent/enrolments", json=machine.request(token))
                 machine.node_id = answer.raise_for_status().json()["node_id"]
                 await machine.report(client)

@@ -15,7 +15,7 @@ from mooring.embedded.cluster import ClusterLayout
 from mooring.storage.kernel.database import Database, PoolSettings
 from mooring_agent.containers.podman import Podman
 from mooring_sdk import errors
-from server.tests.support.lifecycle_rows import CLOCK, Ground, artifact_columns, machines_of
+from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, artifact_columns, machines_of
 from server.tests.support.registry_process import RunningRegistry, running_registry
 from tests.e2e.agent_platform import AgentPlatform, running_agent_platform
 from tests.e2e.leftovers import eventually
@@ -57,7 +57,7 @@ def register(place: AgentPlatform, registry: RunningRegistry, digest: str) -> No
 async def _register(place: AgentPlatform, location: str, digest: str) -> None:
     database = Database(PoolSettings(ClusterLayout(place.mooring.directory / "data").dsn, 1))
     await database.open()
-    ground = Ground(database, place.tenant.id, place.projects[0].id)
+    ground = ProjectRows(database, place.tenant.id, place.projects[0].id)
     row = ground.row("artifact") | artifact_columns(digest) | {"location": location}
     seen = {
         "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE),

@@ -47,10 +47,10 @@ def test_the_table_of_member_operations_is_what_the_permissions_say(what: str, a
 
 
 def test_every_action_of_members_stands_in_the_table() -> None:
-    told = {action for _, action in OPERATIONS}
+    documented = {action for _, action in OPERATIONS}
     families = ("member.", "operation.", "runtime.")
     routed = {each.action for each in ROUTES if each.action.startswith(families)}
-    assert routed <= told
+    assert routed <= documented
 
 
 @every_row("path", [*PAGES, CHECKLIST, DOCS / "timeline.md"], ids=lambda path: str(path.name))

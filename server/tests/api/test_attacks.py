@@ -20,7 +20,7 @@ from mooring.gateways.signing.signatures import new_key_pair
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
 from server.tests.api.test_connection import serve
-from server.tests.conftest import PASSWORD, Tenant, World, running_platform
+from server.tests.conftest import PASSWORD, TenantWithAdmin, World, running_platform
 from server.tests.support.service_accounts import assertion
 from tests.support.waiting import until
 
@@ -30,7 +30,7 @@ REASON: Final = "ticket 4711: the customer asked for help"
 NEW_PASSWORD: Final = "another horse battery staple"
 
 
-async def entered(world: World, tenant: Tenant, role: str = "tenant_admin") -> httpx.AsyncClient:
+async def entered(world: World, tenant: TenantWithAdmin, role: str = "tenant_admin") -> httpx.AsyncClient:
     body = {"tenant_id": tenant.id, "reason": REASON, "role": role}
     answer = await world.admin.post("/api/v1/platform/break-glass", json=body)
     assert answer.status_code == 201, answer.text
@@ -114,7 +114,7 @@ async def test_a_narrowed_token_enters_a_tenant_with_no_more_than_its_own_list(w
     assert me["tenant_actions"] == ["project.read"]
 
 
-async def test_a_narrowed_token_is_not_told_the_secret_of_a_wider_one_by_a_repeat(world: World) -> None:
+async def test_a_narrowed_token_does_not_get_the_secret_of_a_wider_one_by_a_repeat(world: World) -> None:
     acme = await world.tenant("acme")
     owner = world.client(acme.token)
     wide = await owner.post("/api/v1/tokens", json={"name": "wide"}, headers={"Idempotency-Key": "k"})

@@ -33,7 +33,7 @@ async def test_the_same_read_by_the_same_caller_is_remembered_once(world: World)
     assert len(kept(world)) == before + 2
 
 
-async def test_whoever_loses_his_role_no_longer_reads_what_he_read_before(world: World) -> None:
+async def test_a_user_who_loses_a_role_no_longer_reads_what_they_read_before(world: World) -> None:
     acme = await world.tenant("acme")
     project = await world.project(acme, "train")
     member = world.client(await world.member(acme, project, "project_viewer", "mia"))
@@ -77,7 +77,7 @@ async def test_what_one_caller_was_admitted_to_opens_nothing_to_another(world: W
         assert (await garbled.get(path)).status_code == 401
 
 
-async def test_a_refused_read_is_evaluated_anew_each_time(world: World) -> None:
+async def test_a_refused_read_is_evaluated_again_each_time(world: World) -> None:
     acme = await world.tenant("acme")
     admin = world.client(acme.token)
     before = len(kept(world))

@@ -1,8 +1,8 @@
 """Every endpoint × every kind of caller × own and foreign: who gets through, and what the trail says of the others.
 
 What is expected is worked out here, from the table of roles and from a few sentences about places, and never by asking
-the code that decides. Each request is well formed and names things that exist, so that whoever is allowed gets past
-parsing and whoever is not is refused for that reason alone.
+the code that decides. Each request is well formed and names things that exist, so that allowed callers get past
+parsing and the others are refused for that reason alone.
 """
 
 import base64
@@ -22,11 +22,11 @@ from mooring.core.kernel.permissions import FAMILIES, ROLE_ACTIONS, SERVICE_ACCO
 from mooring.gateways.signing.signatures import new_key_pair
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.conftest import PASSWORD, Tenant, World, running_platform
+from server.tests.conftest import PASSWORD, TenantWithAdmin, World, running_platform
 from server.tests.support import adapter_requests
-from server.tests.support.agents import Machine, new_token
+from server.tests.support.agents import MachineKeys, new_token
 from server.tests.support.route_requests import Home, body_of, fresh_name
-from server.tests.support.service_accounts import Account, assertion, make_account
+from server.tests.support.service_accounts import AccountWithKey, assertion, make_account
 from tests.support.rows import every_row
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -50,7 +50,7 @@ STATUS: Final = {Access.REFUSED: 401, Access.DENIED: 403, Access.HIDDEN: 404}
 
 
 @dataclass(frozen=True)
-class Standing:
+class CallerStanding:
     """What somebody holds at each kind of place; None where he has no business at all."""
 
     own: frozenset[str]
@@ -61,30 +61,30 @@ class Standing:
     runtime: frozenset[str] = NOTHING
 
 
-def in_project(role: Role) -> Standing:
+def in_project(role: Role) -> CallerStanding:
     """A role in the project: of the tenant around it one reads the name, if the role says so."""
     keys = ROLE_ACTIONS[role]
-    return Standing(OF_A_PERSON, tenant=keys & {"tenant.read"}, project=keys)
+    return CallerStanding(OF_A_PERSON, tenant=keys & {"tenant.read"}, project=keys)
 
 
-def of_account(keys: frozenset[str]) -> Standing:
+def of_account(keys: frozenset[str]) -> CallerStanding:
     """An account acts in its own project, and as an adapter there; no person does."""
-    return Standing(OF_ANYBODY, tenant=keys & {"tenant.read"}, project=keys, runtime=keys)
+    return CallerStanding(OF_ANYBODY, tenant=keys & {"tenant.read"}, project=keys, runtime=keys)
 
 
-PEOPLE: Final[dict[str, Standing]] = {
-    "platform_admin": Standing(OF_A_PERSON, ROLE_ACTIONS[Role.PLATFORM_ADMIN]),
-    "platform_operator": Standing(OF_A_PERSON, ROLE_ACTIONS[Role.PLATFORM_OPERATOR]),
-    "tenant_admin": Standing(
+PEOPLE: Final[dict[str, CallerStanding]] = {
+    "platform_admin": CallerStanding(OF_A_PERSON, ROLE_ACTIONS[Role.PLATFORM_ADMIN]),
+    "platform_operator": CallerStanding(OF_A_PERSON, ROLE_ACTIONS[Role.PLATFORM_OPERATOR]),
+    "tenant_admin": CallerStanding(
         OF_A_PERSON, tenant=ROLE_ACTIONS[Role.TENANT_ADMIN], project=ROLE_ACTIONS[Role.TENANT_ADMIN]
     ),
     "project_admin": in_project(Role.PROJECT_ADMIN),
     "project_member": in_project(Role.PROJECT_MEMBER),
     "project_viewer": in_project(Role.PROJECT_VIEWER),
     "other_project": replace(in_project(Role.PROJECT_ADMIN), project=None),
-    "other_tenant": Standing(OF_A_PERSON),
-    "narrowed_to_nothing": Standing(frozenset({"self.read"}), tenant=NOTHING, project=NOTHING),
-    "break_glass_viewer": Standing(
+    "other_tenant": CallerStanding(OF_A_PERSON),
+    "narrowed_to_nothing": CallerStanding(frozenset({"self.read"}), tenant=NOTHING, project=NOTHING),
+    "break_glass_viewer": CallerStanding(
         OF_ANYBODY,
         tenant=ROLE_ACTIONS[Role.PROJECT_VIEWER],  # a viewer only reads, so an entry for looking takes nothing away
         project=ROLE_ACTIONS[Role.PROJECT_VIEWER],
@@ -104,7 +104,7 @@ ROLES: Final = {
 }
 """The role by which a person is what he is."""
 
-A_NODE: Final = Standing(NOTHING, node=frozenset({"agent.claim", "agent.report"}))
+A_NODE: Final = CallerStanding(NOTHING, node=frozenset({"agent.claim", "agent.report"}))
 """A node's agent: its own routes, and nothing else, not even to read who it is."""
 
 NOBODY: Final = ("anonymous", "invalid_token", "disabled_user")
@@ -115,7 +115,7 @@ GUARDED: Final = [each for each in ALL_ROUTES if each.scope is not Scope.PUBLIC]
 PUBLIC: Final = [each for each in ALL_ROUTES if each.scope is Scope.PUBLIC]
 
 
-def expected(each: Route, standing: Standing) -> Access:
+def expected(each: Route, standing: CallerStanding) -> Access:
     """Whether somebody with this standing gets through."""
     held = {
         Scope.SELF: standing.own,
@@ -139,7 +139,7 @@ class Cast:
         self.world, self.home, self.foreign, self.neighbour = world, home, foreign, neighbour
         self.client = home.client
         self.tokens: dict[str, str] = {}
-        self._accounts: dict[tuple[str, ...], Account] = {}
+        self._accounts: dict[tuple[str, ...], AccountWithKey] = {}
 
     async def person(self, name: str) -> str:
         """The token of one more person of this kind."""
@@ -152,14 +152,14 @@ class Cast:
         body = {"tenant_id": self.home.tenant.id, "reason": "the tenant asked for help", "role": "project_viewer"}
         return str((await self.home.post(Scope.PLATFORM, "/break-glass", body))["token"])
 
-    async def account(self, actions: frozenset[str]) -> Account:
+    async def account(self, actions: frozenset[str]) -> AccountWithKey:
         """The project's service account with exactly this list."""
         key = tuple(sorted(actions))
         if key not in self._accounts:
             self._accounts[key] = await make_account(self.home, list(key))
         return self._accounts[key]
 
-    async def callers(self, each: Route) -> dict[str, tuple[str | None, Standing]]:
+    async def callers(self, each: Route) -> dict[str, tuple[str | None, CallerStanding]]:
         """Everybody known, with a token and a standing; accounts with and without the route's key."""
         known = {name: (self.tokens[name], standing) for name, standing in PEOPLE.items()}
         family = set(FAMILIES[each.action].values()) if each.family else set()
@@ -182,7 +182,7 @@ class Cast:
         return str(answer.json()["id"])
 
     async def principal(self, token: str) -> str:
-        """The id of whoever has this token."""
+        """The id of the caller who has this token."""
         return str((await self._get("/api/v1/whoami", token)).json()["id"])
 
     async def _get(self, path: str, token: str) -> httpx.Response:
@@ -241,7 +241,7 @@ async def _everybody(world: World) -> Cast:
     return cast
 
 
-async def _disabled(home: Home, tenant: Tenant) -> str:
+async def _disabled(home: Home, tenant: TenantWithAdmin) -> str:
     token = await home.world.member(tenant, None, "tenant_admin", "gone")
     users = (await home.post(Scope.TENANT, "/users", method="GET"))["items"]
     (gone,) = (each["id"] for each in users if each["email"].startswith("gone@"))
@@ -257,11 +257,19 @@ QUERY: Final = {"timeline": "?correlation_id=anything"}
 """What an address has to say beside its path."""
 
 
+@dataclass(frozen=True)
+class RequestParts:
+    """The ids of a path, and the body."""
+
+    ids: dict[str, str]
+    body: bytes | None
+
+
 async def call(
-    cast: Cast, each: Route, token: str | None, correlation_id: str, asked: tuple[dict[str, str], bytes | None]
+    cast: Cast, each: Route, token: str | None, correlation_id: str, asked: RequestParts
 ) -> tuple[int, str, httpx.Headers]:
     """Send the request; of a stream only the beginning is read."""
-    ids, body = asked
+    ids, body = asked.ids, asked.body
     headers = {"X-Correlation-ID": correlation_id}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
@@ -284,9 +292,9 @@ def code_of(text: str) -> str:
     return str(json.loads(text).get("code", "")) if text.startswith("{") else ""
 
 
-async def prepared(cast: Cast, each: Route, who: tuple[str, str]) -> tuple[dict[str, str], bytes | None]:
-    """Address and body of a request that may succeed; what it changes is made for it."""
-    home, (name, token) = cast.home, who
+async def prepared(cast: Cast, each: Route, *, name: str, token: str) -> RequestParts:
+    """A request that may succeed; what it changes is made for it."""
+    home = cast.home
     if each.scope is Scope.RUNTIME:
         await adapter_requests.operate(home, await cast.principal(token))
     ids = await home.ids(each, fresh=each.mutates)
@@ -298,7 +306,7 @@ async def prepared(cast: Cast, each: Route, who: tuple[str, str]) -> tuple[dict[
     if each.verb == "enable":
         path, body = each.path.format(**ids).removesuffix("/enable") + "/disable", await body_of(each, home)
         await home.post(each.scope, path, None if body is None else json.loads(body))
-    return ids, await body_of(each, home)
+    return RequestParts(ids, await body_of(each, home))
 
 
 async def _another(cast: Cast, each: Route, name: str) -> str:
@@ -319,7 +327,7 @@ async def test_who_gets_through(cast: Cast, each: Route) -> None:
     run = fresh_name("run")
     callers = await cast.callers(each)
     strangers = {"anonymous": None, "invalid_token": "mrgs_" + "x" * 43, "disabled_user": cast.tokens["disabled_user"]}
-    kept = (await cast.home.ids(each, fresh=False), await body_of(each, cast.home))
+    kept = RequestParts(await cast.home.ids(each, fresh=False), await body_of(each, cast.home))
     for name, token in strangers.items():
         status, text, headers = await call(cast, each, token, f"{run}.{name}", kept)
         seen[name] = (Access.REFUSED, status, code_of(text))
@@ -328,22 +336,21 @@ async def test_who_gets_through(cast: Cast, each: Route) -> None:
         wanted = expected(each, standing)
         if wanted is Access.ALLOWED and each.action == "self.update":
             token = await cast.person(name)  # a new password ends every token of its holder
-        asked = await prepared(cast, each, (name, str(token))) if wanted is Access.ALLOWED else kept
+        asked = await prepared(cast, each, name=name, token=str(token)) if wanted is Access.ALLOWED else kept
         status, text, _ = await call(cast, each, token, f"{run}.{name}", asked)
         seen[name] = (wanted, status, code_of(text))
     trail = await cast.trail(f"{run}.")
     for name, (wanted, status, code) in seen.items():
         rows = trail.get(f"{run}.{name}", [])
         if wanted is Access.ALLOWED:
-            _assert_allowed(each, name, (status, code), rows)
+            _assert_allowed(each, name, rows, status=status, code=code)
         else:
             assert (name, status) == (name, STATUS[wanted])
             assert rows == [(wanted.value, each.action, each.key)], name
     assert {"tenant_admin", "account_without", "node", *NOBODY} <= set(seen)
 
 
-def _assert_allowed(each: Route, name: str, got: tuple[int, str], rows: list[Any]) -> None:
-    status, code = got
+def _assert_allowed(each: Route, name: str, rows: list[Any], *, status: int, code: str) -> None:
     beyond = name.startswith("account_") and code == "grant_exceeds_ceiling"
     assert status in (each.status, 409) or beyond, (name, status, code)
     assert [row for row in rows if row[0] != "done"] == [], name
@@ -359,7 +366,7 @@ def _assert_allowed(each: Route, name: str, got: tuple[int, str], rows: list[Any
 )
 async def test_nobody_gets_through_to_another_tenants_place(cast: Cast, each: Route) -> None:
     run = fresh_name("foreign")
-    kept = (await cast.foreign.ids(each, fresh=False), await body_of(each, cast.foreign))
+    kept = RequestParts(await cast.foreign.ids(each, fresh=False), await body_of(each, cast.foreign))
     callers = await cast.callers(each)
     for name in AT_HOME:
         if name in callers:
@@ -382,7 +389,7 @@ async def test_a_foreign_id_below_ones_own_place_is_not_found(cast: Cast, each: 
     own = await cast.home.ids(each, fresh=False)
     foreign = await cast.foreign.ids(replace(each, scope=_elsewhere(each)), fresh=False)
     mixed = {name: own[name] if name in ("tenant_id", "project_id") else foreign[name] for name in each.path_parameters}
-    asked = (mixed, await body_of(each, cast.home))
+    asked = RequestParts(mixed, await body_of(each, cast.home))
     status, text, _ = await call(cast, each, cast.home.token(each.scope), fresh_name("mixed"), asked)
     assert (status, code_of(text)) == (404, "not_found")
 
@@ -403,7 +410,7 @@ async def test_what_is_public_asks_for_no_token(cast: Cast, each: Route) -> None
             # A registry's clients show their token as a password, so the route itself looks who asks.
             answer = await cast.client.get(each.path, auth=("anybody", cast.home.tenant.token))
         elif each.name == "enrol_node":
-            body = Machine().request(await new_token(cast.world.admin))
+            body = MachineKeys().request(await new_token(cast.world.admin))
             answer = await cast.client.post(each.path, json=body, headers=headers)
             assert answer.status_code == 201, answer.text
             continue

@@ -23,7 +23,7 @@ Application = Callable[..., Any]
 TIMEOUT_SECONDS = 60
 
 
-class Line:
+class RawConnection:
     """A raw connection to the server."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -60,16 +60,14 @@ class Line:
         self._writer.close()
 
 
-class Served:
-    """A server on loopback."""
-
+class LoopbackServer:
     def __init__(self, server: uvicorn.Server, port: int) -> None:
         self.server = server
         self._port = port
-        self._lines: list[Line] = []
+        self._lines: list[RawConnection] = []
 
-    async def line(self) -> Line:
-        line = Line(*await asyncio.open_connection("127.0.0.1", self._port))
+    async def line(self) -> RawConnection:
+        line = RawConnection(*await asyncio.open_connection("127.0.0.1", self._port))
         self._lines.append(line)
         return line
 
@@ -79,7 +77,7 @@ class Served:
 
 
 @asynccontextmanager
-async def serve(application: Application, **settings: Any) -> AsyncIterator[Served]:
+async def serve(application: Application, **settings: Any) -> AsyncIterator[LoopbackServer]:
     listening = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         application,
@@ -96,7 +94,7 @@ async def serve(application: Application, **settings: Any) -> AsyncIterator[Serv
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([listening]))
     await until(lambda: server.started)
-    served = Served(server, listening.getsockname()[1])
+    served = LoopbackServer(server, listening.getsockname()[1])
     try:
         yield served
     finally:
@@ -223,7 +221,7 @@ async def test_behind_a_large_body_that_was_refused_unread_the_next_request_is_a
         assert (await line.answer())[0] == 413
 
 
-async def _connection_of(served: Served) -> HttpConnection:
+async def _connection_of(served: LoopbackServer) -> HttpConnection:
     (found,) = await until(lambda: served.server.server_state.connections)
     assert isinstance(found, HttpConnection)
     return found

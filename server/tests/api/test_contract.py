@@ -72,7 +72,7 @@ def _session() -> SameHostRedirectsSession:
 
 
 @dataclass
-class Served:
+class ContractServer:
     """A live server, the tokens of its callers, and the ids of real things by route."""
 
     url: str
@@ -81,25 +81,25 @@ class Served:
     session: SameHostRedirectsSession = field(default_factory=_session)
 
 
-async def _prepare(world: World) -> Served:
+async def _prepare(world: World) -> ContractServer:
     tenant = await world.tenant("acme")
     home = Home(world, world.client(), tenant, await world.project(tenant, "train"))
     tokens = {"platform": home.token(Scope.PLATFORM), "tenant": tenant.token, "node": await home.node_token()}
-    served = Served(world.running.url, tokens)
+    served = ContractServer(world.running.url, tokens)
     for each in ROUTES:
         if each.path_parameters and not each.hidden:
             served.ids[each.name] = await home.ids(each, fresh=each.method == "DELETE")
     return served
 
 
-def _serve(settings: Settings, ready: threading.Event, told: list[Any]) -> None:
+def _serve(settings: Settings, ready: threading.Event, started: list[Any]) -> None:
     async def serve() -> None:
         stop = asyncio.Event()
         async with running_platform(settings) as running:
             world = World(running, running.client())
             admin = await world.sign_in("admin@mooring.local", running.code)
             world.admin.headers["Authorization"] = f"Bearer {admin}"
-            told.extend((await _prepare(world), asyncio.get_running_loop(), stop))
+            started.extend((await _prepare(world), asyncio.get_running_loop(), stop))
             ready.set()
             await stop.wait()
             await world.close()
@@ -111,7 +111,7 @@ def _serve(settings: Settings, ready: threading.Event, told: list[Any]) -> None:
 
 
 @pytest.fixture(scope="module")
-def served(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def served(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContractServer]:
     settings = Settings(
         database_url=shared_database_url,
         master_key_file=str(tmp_path_factory.mktemp("keys") / "keys" / "master.key"),
@@ -122,14 +122,14 @@ def served(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -
         webhook_allow_networks="127.0.0.0/8",
         database_connections=4,
     )
-    ready, told = threading.Event(), list[Any]()
-    thread = threading.Thread(target=_serve, args=(settings, ready, told), daemon=True)
+    ready, started = threading.Event(), list[Any]()
+    thread = threading.Thread(target=_serve, args=(settings, ready, started), daemon=True)
     thread.start()
     assert ready.wait(PATIENCE_SECONDS)
-    assert told, "the server did not come up"
-    yield told[0]
-    told[0].session.close()
-    told[1].call_soon_threadsafe(told[2].set)
+    assert started, "the server did not come up"
+    yield started[0]
+    started[0].session.close()
+    started[1].call_soon_threadsafe(started[2].set)
     thread.join(30)
 
 
@@ -154,7 +154,7 @@ DESCRIBED: Final = sorted(
 
 
 @every_row(("name", "noun"), DESCRIBED, by=lambda name, noun: noun)
-def test_every_answer_is_documented(name: str, noun: str, served: Served) -> None:
+def test_every_answer_is_documented(name: str, noun: str, served: ContractServer) -> None:
     """Its cases are made when it runs: all of them, made by each process that only collects, took half a minute."""
     load_all_checks()
     check = build_operation_test(
@@ -168,7 +168,7 @@ def test_every_answer_is_documented(name: str, noun: str, served: Served) -> Non
     check()
 
 
-def _answers(served: Served, case: "Case[Any]") -> None:
+def _answers(served: ContractServer, case: "Case[Any]") -> None:
     said = case.operation.definition.raw
     chance = zlib.crc32(repr((case.path_parameters, case.query, case.body)).encode())
     if chance // 8 % SHARE:
@@ -188,7 +188,7 @@ def _answers(served: Served, case: "Case[Any]") -> None:
 
 
 @pytest.mark.parametrize("each", [each for each in ROUTES if each.name in STREAMS], ids=lambda each: each.name)
-def test_a_stream_answers_as_documented(each: Route, served: Served) -> None:
+def test_a_stream_answers_as_documented(each: Route, served: ContractServer) -> None:
     """A stream has no end to wait for: its beginning is read, and each way of refusing it."""
     responses = json.loads(FILE.read_text())["paths"][each.path]["get"]["responses"]
     url = served.url + each.path.format(**served.ids.get(each.name, {}))

@@ -1,4 +1,4 @@
-"""When a reader of events may no longer read: its stream is closed, its list is refused, and nothing more is told."""
+"""When a reader of events may no longer read, its stream is closed, its list is refused, and it gets nothing more."""
 
 import asyncio
 import base64
@@ -15,13 +15,13 @@ from server.tests.api.records.test_events import (
     PATIENCE_SECONDS,
     admitted,
     ended,
+    events_until,
     follow,
     path_of,
     rename,
     shown,
-    until_told,
 )
-from server.tests.conftest import Tenant, World, running_platform
+from server.tests.conftest import TenantWithAdmin, World, running_platform
 from server.tests.support.service_accounts import assertion
 from tests.support.waiting import until
 
@@ -29,15 +29,15 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 CLOSED = "closed"
 
-Ending = Callable[["Place"], Awaitable[httpx.Response]]
+Ending = Callable[["ProjectWithReader"], Awaitable[httpx.Response]]
 
 
 @dataclass
-class Place:
+class ProjectWithReader:
     """A project with a reader, and all that can be taken from the reader."""
 
     world: World
-    tenant: Tenant
+    tenant: TenantWithAdmin
     project_id: str
     reader_id: str
     reader_token: str
@@ -48,7 +48,7 @@ class Place:
         return f"/api/v1/projects/{self.project_id}"
 
 
-async def place_with_reader(world: World) -> Place:
+async def place_with_reader(world: World) -> ProjectWithReader:
     tenant = await world.tenant("acme")
     project_id = await world.project(tenant, "train")
     session = await world.member(tenant, project_id, "project_viewer", "reader")
@@ -56,10 +56,10 @@ async def place_with_reader(world: World) -> Place:
     made = await reader.post("/api/v1/tokens", json={"name": "follower"})
     assert made.status_code == 201, made.text
     me = (await reader.get("/api/v1/whoami")).json()
-    return Place(world, tenant, project_id, me["id"], made.json()["token"], world.client(tenant.token))
+    return ProjectWithReader(world, tenant, project_id, me["id"], made.json()["token"], world.client(tenant.token))
 
 
-async def place_with_account(world: World) -> Place:
+async def place_with_account(world: World) -> ProjectWithReader:
     """The same with a service account, which holds a token for the assertion that its key signed."""
     tenant = await world.tenant("acme")
     project_id = await world.project(tenant, "train")
@@ -80,49 +80,49 @@ async def place_with_account(world: World) -> Place:
     }
     exchanged = await world.client().post("/api/v1/oauth/token", data=form)
     assert exchanged.status_code == 200, exchanged.text
-    return Place(world, tenant, project_id, account, exchanged.json()["access_token"], admin)
+    return ProjectWithReader(world, tenant, project_id, account, exchanged.json()["access_token"], admin)
 
 
-async def revoke_token(place: Place) -> httpx.Response:
+async def revoke_token(place: ProjectWithReader) -> httpx.Response:
     reader = place.world.client(place.reader_token)
     token_id = (await reader.get("/api/v1/whoami")).json()["token_id"]
     return await reader.delete(f"/api/v1/tokens/{token_id}")
 
 
-async def remove_membership(place: Place) -> httpx.Response:
+async def remove_membership(place: ProjectWithReader) -> httpx.Response:
     memberships = (await place.admin.get(f"{place.path}/memberships")).json()["items"]
     mine = next(each["id"] for each in memberships if each["user_id"] == place.reader_id)
     return await place.admin.delete(f"{place.path}/memberships/{mine}")
 
 
-async def disable_user(place: Place) -> httpx.Response:
+async def disable_user(place: ProjectWithReader) -> httpx.Response:
     return await place.admin.post(f"{path_of(place.tenant)}/users/{place.reader_id}/disable")
 
 
-async def reset_user(place: Place) -> httpx.Response:
+async def reset_user(place: ProjectWithReader) -> httpx.Response:
     return await place.admin.post(f"{path_of(place.tenant)}/users/{place.reader_id}/reset")
 
 
-async def disable_account(place: Place) -> httpx.Response:
+async def disable_account(place: ProjectWithReader) -> httpx.Response:
     return await place.admin.post(f"{place.path}/service-accounts/{place.reader_id}/disable")
 
 
-async def delete_account(place: Place) -> httpx.Response:
+async def delete_account(place: ProjectWithReader) -> httpx.Response:
     return await place.admin.delete(f"{place.path}/service-accounts/{place.reader_id}")
 
 
-async def narrow_account(place: Place) -> httpx.Response:
+async def narrow_account(place: ProjectWithReader) -> httpx.Response:
     path = f"{place.path}/service-accounts/{place.reader_id}"
     return await place.admin.patch(path, json={"actions": ["project.read"]})
 
 
-async def revoke_key(place: Place) -> httpx.Response:
+async def revoke_key(place: ProjectWithReader) -> httpx.Response:
     path = f"{place.path}/service-accounts/{place.reader_id}/keys"
     key_id = (await place.admin.get(path)).json()["items"][0]["id"]
     return await place.admin.delete(f"{path}/{key_id}")
 
 
-ENDINGS: dict[str, tuple[Callable[[World], Awaitable[Place]], Ending]] = {
+ENDINGS: dict[str, tuple[Callable[[World], Awaitable[ProjectWithReader]], Ending]] = {
     "the token is revoked": (place_with_reader, revoke_token),
     "the membership is removed": (place_with_reader, remove_membership),
     "the user is disabled": (place_with_reader, disable_user),
@@ -143,7 +143,7 @@ async def test_an_open_stream_is_closed_when_its_reader_may_no_longer_read(
     place = await prepare(world)
     async with follow(world, place.reader_token, place.path, after="beginning") as opened:
         await rename(place.admin, place.project_id, "while-it-may")
-        await until_told(opened, "while-it-may")
+        await events_until(opened, "while-it-may")
         # An older transaction keeps the end back, so that it arrives together with what came after it.
         holding = connection.transaction()
         await holding.start()
@@ -153,9 +153,9 @@ async def test_an_open_stream_is_closed_when_its_reader_may_no_longer_read(
         for turn in range(20):
             await rename(place.admin, place.project_id, f"afterwards-{turn}")
         await holding.rollback()
-        told = await ended(opened)  # the event says so: nobody has the patience for the token cache
-    assert told[-1].type == CLOSED
-    assert [each.data["correlation_id"] for each in told if "afterwards" in str(each.data)] == []
+        events = await ended(opened)  # the event says so: nobody has the patience for the token cache
+    assert events[-1].type == CLOSED
+    assert [each.data["correlation_id"] for each in events if "afterwards" in str(each.data)] == []
     with pytest.raises(AssertionError, match=r"the stream was refused: 40[134]"):
         async with follow(world, place.reader_token, place.path):
             pass
@@ -182,8 +182,8 @@ async def test_a_stream_is_closed_within_the_token_cache_time_even_when_no_event
     async with follow(quick_world, place.reader_token, place.path, after="beginning") as opened:
         assert await opened.take(1)
         await connection.execute("UPDATE token SET revoked_at = now() WHERE name = 'follower'")
-        told = await ended(opened)
-    assert told[-1].type == CLOSED
+        events = await ended(opened)
+    assert events[-1].type == CLOSED
 
 
 async def test_a_list_that_waits_for_events_is_refused_when_its_reader_may_no_longer_read(world: World) -> None:

@@ -19,7 +19,7 @@ from mooring.workers.janitor import Janitor
 from server.tests.conftest import PASSWORD, World, running_platform
 from server.tests.support import made_things
 from server.tests.support.endpoint_rows import an_endpoint
-from server.tests.support.lifecycle_rows import Ground
+from server.tests.support.lifecycle_rows import ProjectRows
 from server.tests.support.route_requests import RECEIVER, Home, fresh_name, fresh_public_key
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -28,7 +28,7 @@ AT_ONCE: Final = 30
 
 
 @dataclass
-class House:
+class IdempotencyTenant:
     """A tenant with a project, and its admin's client."""
 
     home: Home
@@ -56,7 +56,7 @@ class House:
 
 
 @pytest.fixture(scope="module")
-async def house(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[House]:
+async def house(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[IdempotencyTenant]:
     settings = Settings(
         database_url=shared_database_url,
         master_key_file=str(tmp_path_factory.mktemp("keys") / "keys" / "master.key"),
@@ -73,7 +73,7 @@ async def house(shared_database_url: str, tmp_path_factory: pytest.TempPathFacto
         world.admin.headers["Authorization"] = f"Bearer {admin}"
         tenant = await world.tenant("acme")
         home = Home(world, world.client(), tenant, await world.project(tenant, "train"))
-        yield House(home, world.client(tenant.token))
+        yield IdempotencyTenant(home, world.client(tenant.token))
         await world.close()
 
 
@@ -88,36 +88,36 @@ class Mutation:
     of: str
 
 
-async def _create(house: House) -> Mutation:
+async def _create(house: IdempotencyTenant) -> Mutation:
     slug = fresh_name("project")
     body = {"slug": slug, "display_name": "A project"}
     return Mutation("POST", f"{house.tenant}/projects", body, "SELECT count(*) FROM project WHERE slug = $1", slug)
 
 
-async def _create_with_secret(house: House) -> Mutation:
+async def _create_with_secret(house: IdempotencyTenant) -> Mutation:
     name = fresh_name("token")
     return Mutation("POST", "/api/v1/tokens", {"name": name}, "SELECT count(*) FROM token WHERE name = $1", name)
 
 
-async def _update(house: House) -> Mutation:
+async def _update(house: IdempotencyTenant) -> Mutation:
     project = await house.world.project(house.home.tenant, fresh_name("project"))
     effect = "SELECT revision FROM project WHERE id = $1"
     return Mutation("PATCH", f"/api/v1/projects/{project}", {"display_name": "Renamed"}, effect, project)
 
 
-async def _transition(house: House) -> Mutation:
+async def _transition(house: IdempotencyTenant) -> Mutation:
     account = await house.account()
     effect = "SELECT generation FROM service_account WHERE id = $1"
     return Mutation("POST", f"{house.project}/service-accounts/{account}/disable", None, effect, account)
 
 
-async def _delete(house: House) -> Mutation:
+async def _delete(house: IdempotencyTenant) -> Mutation:
     webhook = (await house.client.post(f"{house.project}/webhooks", json={"url": RECEIVER})).json()["id"]
     effect = "SELECT 1 - count(*) FROM webhook WHERE id = $1"
     return Mutation("DELETE", f"{house.project}/webhooks/{webhook}", None, effect, webhook)
 
 
-SHAPES: Final[dict[str, Callable[[House], Awaitable[Mutation]]]] = {
+SHAPES: Final[dict[str, Callable[[IdempotencyTenant], Awaitable[Mutation]]]] = {
     "create": _create,
     "create_with_secret": _create_with_secret,
     "update": _update,
@@ -127,7 +127,7 @@ SHAPES: Final[dict[str, Callable[[House], Awaitable[Mutation]]]] = {
 every_shape = pytest.mark.parametrize("shape", SHAPES)
 
 
-async def send(house: House, wanted: Mutation, key: str, correlation_id: str = "") -> httpx.Response:
+async def send(house: IdempotencyTenant, wanted: Mutation, key: str, correlation_id: str = "") -> httpx.Response:
     headers = {"Idempotency-Key": key}
     if correlation_id:
         headers["X-Correlation-ID"] = correlation_id
@@ -135,7 +135,7 @@ async def send(house: House, wanted: Mutation, key: str, correlation_id: str = "
 
 
 @every_shape
-async def test_a_repeat_gets_the_first_answer_and_changes_nothing(house: House, shape: str) -> None:
+async def test_a_repeat_gets_the_first_answer_and_changes_nothing(house: IdempotencyTenant, shape: str) -> None:
     wanted, key = await SHAPES[shape](house), fresh_name("key")
     first = await send(house, wanted, key)
     assert first.status_code in (200, 201, 204), first.text
@@ -150,7 +150,7 @@ async def test_a_repeat_gets_the_first_answer_and_changes_nothing(house: House, 
 
 @every_shape
 async def test_of_many_equal_requests_at_once_one_has_an_effect_and_all_have_one_answer(
-    house: House, shape: str
+    house: IdempotencyTenant, shape: str
 ) -> None:
     wanted, key, correlation_id = await SHAPES[shape](house), fresh_name("key"), fresh_name("at-once")
     answers = await asyncio.gather(*(send(house, wanted, key, correlation_id) for _ in range(AT_ONCE)))
@@ -162,7 +162,7 @@ async def test_of_many_equal_requests_at_once_one_has_an_effect_and_all_have_one
         assert await house.count(f"SELECT count(*) FROM {table} WHERE correlation_id = $1", correlation_id) == 1, table
 
 
-async def test_another_body_under_the_same_key_is_refused_and_names_the_first(house: House) -> None:
+async def test_another_body_under_the_same_key_is_refused_and_names_the_first(house: IdempotencyTenant) -> None:
     wanted, key = await _create(house), fresh_name("key")
     first = await send(house, wanted, key)
     other = await house.client.post(
@@ -173,8 +173,8 @@ async def test_another_body_under_the_same_key_is_refused_and_names_the_first(ho
     assert (await send(house, wanted, key)).status_code == 201
 
 
-async def test_the_same_body_in_other_bytes_is_another_request(house: House) -> None:
-    """What is compared is what was sent: whoever repeats a request sends the same bytes."""
+async def test_the_same_body_in_other_bytes_is_another_request(house: IdempotencyTenant) -> None:
+    """The bytes of the requests are compared: a client that repeats a request sends the same bytes."""
     wanted, key = await _create(house), fresh_name("key")
     await send(house, wanted, key)
     spaced = json.dumps(wanted.body, indent=2).encode()
@@ -182,7 +182,7 @@ async def test_the_same_body_in_other_bytes_is_another_request(house: House) -> 
     assert (await house.client.post(wanted.path, content=spaced, headers=headers)).status_code == 409
 
 
-async def test_a_key_counts_for_one_principal(house: House) -> None:
+async def test_a_key_counts_for_one_principal(house: IdempotencyTenant) -> None:
     key, name = fresh_name("key"), fresh_name("token")
     other = house.world.client(await house.home.new_person(Scope.TENANT, "tenant_admin"))
     headers = {"Idempotency-Key": key}
@@ -193,7 +193,7 @@ async def test_a_key_counts_for_one_principal(house: House) -> None:
     assert "idempotency-replayed" not in theirs.headers
 
 
-async def test_a_key_counts_for_one_route(house: House) -> None:
+async def test_a_key_counts_for_one_route(house: IdempotencyTenant) -> None:
     key = fresh_name("key")
     for wanted in (await _create(house), await _create_with_secret(house), await _transition(house)):
         answer = await send(house, wanted, key)
@@ -201,7 +201,7 @@ async def test_a_key_counts_for_one_route(house: House) -> None:
         assert "idempotency-replayed" not in answer.headers
 
 
-async def test_on_one_route_a_key_counts_for_one_address(house: House) -> None:
+async def test_on_one_route_a_key_counts_for_one_address(house: IdempotencyTenant) -> None:
     key = fresh_name("key")
     first, second = await _transition(house), await _transition(house)
     assert (await send(house, first, key)).status_code == 200
@@ -210,7 +210,7 @@ async def test_on_one_route_a_key_counts_for_one_address(house: House) -> None:
     assert await house.count(second.effect, second.of) == 0
 
 
-async def test_what_was_refused_is_evaluated_anew(house: House) -> None:
+async def test_a_refused_request_is_evaluated_again(house: IdempotencyTenant) -> None:
     taken = await _create(house)
     project = (await send(house, taken, fresh_name("key"))).json()["id"]
     key = fresh_name("key")
@@ -223,7 +223,7 @@ async def test_what_was_refused_is_evaluated_anew(house: House) -> None:
     assert (await send(house, taken, key)).headers["idempotency-replayed"] == "true"
 
 
-async def test_what_was_denied_leaves_nothing_under_its_key(house: House) -> None:
+async def test_what_was_denied_leaves_nothing_under_its_key(house: IdempotencyTenant) -> None:
     key = fresh_name("key")
     denied = await house.client.post("/api/v1/tenants", json={}, headers={"Idempotency-Key": key})
     assert denied.status_code == 403
@@ -231,7 +231,7 @@ async def test_what_was_denied_leaves_nothing_under_its_key(house: House) -> Non
 
 
 @pytest.mark.parametrize("key", ["", "a" * 201, "a\tb", "schl\u00fcssel"])
-async def test_a_key_that_is_not_well_formed_is_refused(house: House, key: str) -> None:
+async def test_a_key_that_is_not_well_formed_is_refused(house: IdempotencyTenant, key: str) -> None:
     wanted = await _create(house)
     headers = {b"Idempotency-Key": key.encode("latin-1")}
     refused = await house.client.post(wanted.path, json=wanted.body, headers=headers)
@@ -240,19 +240,21 @@ async def test_a_key_that_is_not_well_formed_is_refused(house: House, key: str) 
     assert await house.count(wanted.effect, wanted.of) == 0
 
 
-async def test_a_key_on_a_read_is_passed_over(house: House) -> None:
+async def test_a_key_on_a_read_is_passed_over(house: IdempotencyTenant) -> None:
     answer = await house.client.get("/api/v1/whoami", headers={"Idempotency-Key": "x" * 500})
     assert answer.status_code == 200
 
 
-async def test_without_a_key_each_request_is_one_of_its_own(house: House) -> None:
+async def test_without_a_key_each_request_is_one_of_its_own(house: IdempotencyTenant) -> None:
     name = fresh_name("token")
     for _ in range(2):
         assert (await house.client.post("/api/v1/tokens", json={"name": name})).status_code == 201
     assert await house.count("SELECT count(*) FROM token WHERE name = $1", name) == 2
 
 
-async def told_once(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dict[str, Any], str]]:
+async def requests_with_secrets(
+    house: IdempotencyTenant,
+) -> dict[str, tuple[httpx.AsyncClient, str, dict[str, Any], str]]:
     """Every request whose answer tells something once, and under which name it tells it."""
     slug, admin = fresh_name("tenant"), house.world.admin
     user = (await house.home.new_user(Scope.TENANT))["user_id"]
@@ -261,7 +263,7 @@ async def told_once(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dic
     tenant = {"slug": slug, "display_name": "A tenant", "first_admin": first_admin}
     person = {"email": f"{fresh_name('user')}@acme.example", "display_name": "A"}
     entry = {"tenant_id": house.home.tenant.id, "reason": "the tenant asked for help"}
-    ground = Ground(house.world.running.platform.services.database, house.home.tenant.id, house.home.project_id)
+    ground = ProjectRows(house.world.running.platform.services.database, house.home.tenant.id, house.home.project_id)
     app = await an_endpoint(ground)
     endpoint = f"{house.project}/endpoints/{app.endpoint_id}"
     command = f"{house.project}/allocations/{app.allocation_id}/exec"
@@ -278,12 +280,12 @@ async def told_once(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dic
         "create_tenant_user": (house.client, f"{house.tenant}/users", person, "one_time_code"),
         "reset_tenant_user": (house.client, f"{house.tenant}/users/{user}/reset", {}, "one_time_code"),
         "create_enrolment_token": (admin, "/api/v1/platform/nodes/enrolment-tokens", {"region": "local"}, "token"),
-        "create_token": (house.client, "/api/v1/tokens", {"name": "told once"}, "token"),
+        "create_token": (house.client, "/api/v1/tokens", {"name": "shown once"}, "token"),
         "open_break_glass": (admin, "/api/v1/platform/break-glass", entry, "token"),
         "publish_project_artifact": (
             house.client,
             f"{house.project}/artifacts/publish",
-            {"name": "told-once"},
+            {"name": "shown-once"},
             "registry_token",
         ),
         "create_tenant_webhook": (house.client, f"{house.tenant}/webhooks", {"url": RECEIVER}, "signing_key"),
@@ -296,9 +298,9 @@ async def told_once(house: House) -> dict[str, tuple[httpx.AsyncClient, str, dic
     }
 
 
-async def test_what_is_told_once_is_told_again_under_its_key_and_stands_nowhere_in_the_database(house: House) -> None:
+async def test_a_secret_is_shown_again_under_its_key_and_is_nowhere_in_the_database(house: IdempotencyTenant) -> None:
     secrets = {PASSWORD, house.home.tenant.token, house.world.admin.headers["Authorization"].removeprefix("Bearer ")}
-    requests = await told_once(house)
+    requests = await requests_with_secrets(house)
     asked = {each.handler for each in ROUTES if each.name in requests}
     assert asked == {each.handler for each in ROUTES if each.one_time_secret}, "another one tells something once"
     for client, path, body, field in requests.values():
@@ -314,7 +316,7 @@ async def test_what_is_told_once_is_told_again_under_its_key_and_stands_nowhere_
     assert found == []
 
 
-async def _search(house: House, secrets: set[str]) -> list[tuple[str, str]]:
+async def _search(house: IdempotencyTenant, secrets: set[str]) -> list[tuple[str, str]]:
     """Where in the whole database one of the secrets stands, as it is or in base64 or hexadecimal."""
     forms: list[bytes] = []
     for secret in secrets:
@@ -341,7 +343,7 @@ async def _search(house: House, secrets: set[str]) -> list[tuple[str, str]]:
     return found
 
 
-async def test_the_search_for_secrets_finds_what_is_there(house: House) -> None:
+async def test_the_search_for_secrets_finds_what_is_there(house: IdempotencyTenant) -> None:
     """The check itself can fail: what is kept in the open is found."""
     name = fresh_name("a-name-in-the-open")
     await house.client.post("/api/v1/tokens", json={"name": name}, headers={"Idempotency-Key": name})
@@ -349,7 +351,7 @@ async def test_the_search_for_secrets_finds_what_is_there(house: House) -> None:
     assert {("token", "name"), ("idempotency", "key")} <= set(places)
 
 
-async def test_an_answer_is_kept_for_the_retention_and_not_for_ever(house: House) -> None:
+async def test_an_answer_is_kept_for_the_retention_and_not_for_ever(house: IdempotencyTenant) -> None:
     wanted, key = await _create(house), fresh_name("key")
     assert (await send(house, wanted, key)).status_code == 201
     services = house.world.running.platform.services

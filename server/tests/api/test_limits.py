@@ -269,7 +269,7 @@ async def test_the_trace_of_the_caller_goes_on(world: World) -> None:
      "ff-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
      "00-4BF92F3577B34DA6A3CE929D0E0E4736-00f067aa0ba902b7-01"],
 )  # fmt: skip
-async def test_a_trace_that_is_not_well_formed_is_begun_anew(world: World, given: str) -> None:
+async def test_a_malformed_trace_is_replaced_by_a_new_one(world: World, given: str) -> None:
     answer = await world.admin.get(TENANTS, headers={"traceparent": given})
     assert answer.status_code == 200
     assert answer.headers["traceparent"].split("-")[1] not in given.lower()
@@ -294,7 +294,7 @@ async def test_what_there_is_not_is_answered_in_the_same_envelope(
     host, port = world.running.url.removeprefix("http://").split(":")
     token = world.admin.headers["Authorization"]
     raw = f"{method} {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: {token}\r\nConnection: close\r\n\r\n"
-    head, body = await _exchange((host, int(port)), raw.encode())
+    head, body = await _exchange(host, int(port), raw.encode())
     assert head.startswith(f"HTTP/1.1 {status} ")
     problem = json.loads(body)
     assert (set(problem), problem["code"]) == (ENVELOPE, code)
@@ -303,9 +303,9 @@ async def test_what_there_is_not_is_answered_in_the_same_envelope(
         assert "allow: GET, POST" in head
 
 
-async def _exchange(address: tuple[str, int], raw: bytes) -> tuple[str, str]:
+async def _exchange(host: str, port: int, raw: bytes) -> tuple[str, str]:
     """Send bytes, and read the answer to its end."""
-    reader, writer = await asyncio.open_connection(*address)
+    reader, writer = await asyncio.open_connection(host, port)
     writer.write(raw)
     answer = (await asyncio.wait_for(reader.read(), 60)).decode()
     writer.close()
@@ -326,7 +326,7 @@ async def _exchange(address: tuple[str, int], raw: bytes) -> tuple[str, str]:
 )
 async def test_what_is_not_http_as_it_should_be_is_refused_and_the_connection_ends(world: World, raw: bytes) -> None:
     host, port = world.running.url.removeprefix("http://").split(":")
-    head, body = await _exchange((host, int(port)), raw)
+    head, body = await _exchange(host, int(port), raw)
     assert head.startswith(("HTTP/1.1 400 ", "HTTP/1.1 413 "))
     assert json.loads(body)["code"] in (Code.MALFORMED_REQUEST, Code.BODY_TOO_LARGE)
     assert "x-correlation-id: cor_" in head
@@ -348,7 +348,7 @@ def few(settings: Settings) -> Settings:
     return replace(settings, rate_limit_per_second=0.001, rate_limit_burst=5, sign_in_limit_per_minute=0.05)
 
 
-async def test_whoever_asks_too_often_is_told_when_to_come_back(few: Settings) -> None:
+async def test_a_caller_who_asks_too_often_learns_when_to_come_back(few: Settings) -> None:
     async with running_platform(few) as running, running.client() as client:
         answers = [await client.get("/api/v1/reference") for _ in range(7)]
     assert [each.status_code for each in answers] == [200] * 5 + [429] * 2

@@ -1,6 +1,6 @@
 """The published contract: valid OpenAPI 3.1, equal to what the routes say, and complete.
 
-The committed document is what clients are made from. A change of a route that nobody generated anew fails here.
+The committed document is what clients are made from. A change of a route without generating it again fails here.
 """
 
 import json

@@ -10,7 +10,7 @@ import pytest
 
 from mooring.settings import Settings
 from server.tests.api.records.test_events import shown
-from server.tests.conftest import Tenant, World, running_platform
+from server.tests.conftest import TenantWithAdmin, World, running_platform
 from tests.support.waiting import turns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -21,12 +21,12 @@ RACES = 150
 
 
 @dataclass
-class Account:
-    """A service account, and whoever administers it."""
+class AdministeredAccount:
+    """A service account and its administrator."""
 
     admin: httpx.AsyncClient
     watcher: httpx.AsyncClient
-    tenant: Tenant
+    tenant: TenantWithAdmin
     path: str
 
     async def move(self, verb: str) -> str:
@@ -39,21 +39,21 @@ class Account:
         return str((await self.admin.get(self.path)).json()["etag"])
 
 
-async def account_in(world: World, project_id: str, tenant: Tenant) -> Account:
+async def account_in(world: World, project_id: str, tenant: TenantWithAdmin) -> AdministeredAccount:
     admin, watcher = world.client(tenant.token), world.client(tenant.token)
     accounts = f"/api/v1/projects/{project_id}/service-accounts"
     made = await admin.post(accounts, json={"name": "watched", "actions": ["project.read"]})
     assert made.status_code == 201, made.text
-    return Account(admin, watcher, tenant, f"{accounts}/{made.json()['id']}")
+    return AdministeredAccount(admin, watcher, tenant, f"{accounts}/{made.json()['id']}")
 
 
 @pytest.fixture
-async def account(world: World) -> Account:
+async def account(world: World) -> AdministeredAccount:
     tenant = await world.tenant("acme")
     return await account_in(world, await world.project(tenant, "train"), tenant)
 
 
-async def test_a_read_waits_until_the_thing_is_another_than_the_one_that_was_seen(account: Account) -> None:
+async def test_a_read_waits_until_the_thing_is_another_than_the_one_that_was_seen(account: AdministeredAccount) -> None:
     seen = await account.etag()
     waiting = asyncio.create_task(account.watcher.get(f"{account.path}?wait={LONG}&changed_from={seen}"))
     await account.admin.get(account.path)
@@ -64,7 +64,7 @@ async def test_a_read_waits_until_the_thing_is_another_than_the_one_that_was_see
     assert answer.headers["etag"] == f'"{changed}"'
 
 
-async def test_a_read_waits_until_one_of_the_states_is_reached(account: Account) -> None:
+async def test_a_read_waits_until_one_of_the_states_is_reached(account: AdministeredAccount) -> None:
     waiting = asyncio.create_task(account.watcher.get(f"{account.path}?wait={LONG}&until=disabled,deleted"))
     description = await account.admin.patch(account.path, json={"description": "no state"})
     assert description.status_code == 200
@@ -74,7 +74,7 @@ async def test_a_read_waits_until_one_of_the_states_is_reached(account: Account)
     assert (await waiting).json()["status"] == "disabled"
 
 
-async def test_what_is_there_already_is_answered_at_once(account: Account) -> None:
+async def test_what_is_there_already_is_answered_at_once(account: AdministeredAccount) -> None:
     before = await account.etag()
     await account.move("disable")
     begun = time.monotonic()
@@ -84,7 +84,7 @@ async def test_what_is_there_already_is_answered_at_once(account: Account) -> No
     assert time.monotonic() - begun < LONG / 2
 
 
-async def test_a_read_whose_time_is_over_answers_what_there_is(account: Account) -> None:
+async def test_a_read_whose_time_is_over_answers_what_there_is(account: AdministeredAccount) -> None:
     seen = await account.etag()
     begun = time.monotonic()
     answer = await account.watcher.get(f"{account.path}?wait=0.2&changed_from={seen}")
@@ -92,7 +92,7 @@ async def test_a_read_whose_time_is_over_answers_what_there_is(account: Account)
     assert time.monotonic() - begun >= 0.2
 
 
-async def test_other_peoples_changes_do_not_end_a_wait(world: World, account: Account) -> None:
+async def test_other_peoples_changes_do_not_end_a_wait(world: World, account: AdministeredAccount) -> None:
     other = await world.tenant("other")
     theirs = await account_in(world, await world.project(other, "theirs"), other)
     seen = await account.etag()
@@ -104,7 +104,7 @@ async def test_other_peoples_changes_do_not_end_a_wait(world: World, account: Ac
     assert (await waiting).json()["etag"] == changed
 
 
-async def test_no_change_is_slept_through_whenever_it_happens(account: Account) -> None:
+async def test_no_change_is_slept_through_whenever_it_happens(account: AdministeredAccount) -> None:
     chance = random.Random(7)
     verbs = ("disable", "enable")
     assert account.watcher.timeout.read is not None
@@ -119,7 +119,7 @@ async def test_no_change_is_slept_through_whenever_it_happens(account: Account) 
 
 
 async def test_a_change_made_through_another_replica_ends_a_wait(
-    world: World, settings: Settings, account: Account
+    world: World, settings: Settings, account: AdministeredAccount
 ) -> None:
     async with running_platform(replace(settings)) as other:
         elsewhere = other.client(account.tenant.token)
@@ -142,7 +142,9 @@ async def test_a_wait_for_something_that_is_deleted_meanwhile_ends_as_not_found(
     assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
 
 
-async def test_a_list_of_events_waits_for_the_first_one_and_goes_on_from_its_cursor(account: Account) -> None:
+async def test_a_list_of_events_waits_for_the_first_one_and_goes_on_from_its_cursor(
+    account: AdministeredAccount,
+) -> None:
     project, _, account_id = account.path.partition("/service-accounts/")
     cursor, types = await shown(account.watcher, project, subject_id=account_id), []
     events = f"{project}/events"
@@ -157,7 +159,7 @@ async def test_a_list_of_events_waits_for_the_first_one_and_goes_on_from_its_cur
     assert empty["items"] == []
 
 
-async def test_a_wait_is_bounded(account: Account) -> None:
+async def test_a_wait_is_bounded(account: AdministeredAccount) -> None:
     for query in ("wait=61", "wait=-1", "wait=nan", "wait=soon"):
         answer = await account.watcher.get(f"{account.path}?{query}")
         assert answer.status_code == 422, f"{query}: {answer.text}"

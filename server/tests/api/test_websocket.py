@@ -18,8 +18,8 @@ from mooring.api.socket import WebSocketResponse
 from mooring.api.stream import StreamChunk
 from mooring.api.websocket import MESSAGE_BYTES_MAX, WebSocket
 from mooring.core.kernel.event import BEGINNING
-from server.tests.conftest import Tenant, World
-from server.tests.support.socket_client import PATIENCE_SECONDS, Line, Refused, connect, masked
+from server.tests.conftest import TenantWithAdmin, World
+from server.tests.support.socket_client import PATIENCE_SECONDS, OpenWebSocket, Refused, connect, masked
 from tests.support.waiting import turns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -31,7 +31,7 @@ async def rename(client: httpx.AsyncClient, project_id: str, name: str) -> None:
     assert answer.status_code == 200, answer.text
 
 
-async def home(world: World) -> tuple[Tenant, str, httpx.AsyncClient]:
+async def home(world: World) -> tuple[TenantWithAdmin, str, httpx.AsyncClient]:
     tenant = await world.tenant("acme")
     return tenant, await world.project(tenant, "train"), world.client(tenant.token)
 
@@ -41,7 +41,7 @@ def events_of(project_id: str, **query: str) -> str:
     return f"/api/v1/projects/{project_id}/events/ws" + (f"?{asked}" if asked else "")
 
 
-async def first_items(line: Line, count: int, last: str = "") -> list[dict[str, Any]]:
+async def first_items(line: OpenWebSocket, count: int, last: str = "") -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     async with asyncio.timeout(PATIENCE_SECONDS), aclosing(line.items()) as items:
         async for item in items:

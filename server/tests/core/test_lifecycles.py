@@ -2,7 +2,7 @@
 
 `TRANSCRIPT` is section 4 of the architecture, written down by hand as lines `source trigger target`; a
 machine begins in the first word of its first line. It is deliberately not derived from the tables: a slip
-in a table shows as a difference from it, and whoever changes a lifecycle writes it twice.
+in a table shows as a difference from it, so a change of a lifecycle is written twice.
 """
 
 from enum import StrEnum

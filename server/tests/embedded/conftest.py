@@ -19,7 +19,7 @@ CHILD = Path(__file__).with_name("child.py")
 
 
 class Remembered:
-    """A log that keeps what it was told."""
+    """A log that keeps its entries."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[str, dict[str, object]]] = []

@@ -183,7 +183,7 @@ async def test_a_supervisor_killed_while_it_makes_the_cluster_leaves_nothing_tha
     child.wait()
     assert not ClusterLayout(directory).cluster.exists()
     async with EmbeddedPostgres(directory, log=log) as server:
-        await write_note(server.dsn, "made anew")
+        await write_note(server.dsn, "made again")
     assert list(home.glob("cluster.new-*")) == []
 
 

@@ -1,4 +1,4 @@
-"""Where the data may lie, as whom the server runs, who may come in, and what is said when it cannot be."""
+"""The embedded server: its data directory, its user, who may connect, and the error when it cannot start."""
 
 import os
 import pwd

@@ -1,4 +1,4 @@
-"""Passwords are hashed slowly, a bounded number at once; tokens are long and told once."""
+"""Passwords are hashed slowly, a bounded number at once; tokens are long and shown once."""
 
 import asyncio
 import hashlib
@@ -17,7 +17,7 @@ from tests.support.waiting import turns
 QUICK = PasswordHasher(time_cost=1, memory_cost=8, parallelism=1)
 
 
-class Counting(PasswordHasher):
+class CountingHasher(PasswordHasher):
     """Counts what it is asked, and can be held up."""
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ async def test_a_hash_that_is_broken_fits_nothing(stored: str, passwords: Passwo
 
 
 async def test_a_user_who_does_not_exist_takes_as_much_work() -> None:
-    hasher = Counting()
+    hasher = CountingHasher()
     passwords = Passwords(hasher=hasher)
     try:
         assert not await passwords.verify(None, "correct horse battery")
@@ -85,8 +85,8 @@ async def test_a_user_who_does_not_exist_takes_as_much_work() -> None:
         passwords.close()
 
 
-async def test_a_storm_of_sign_ins_is_bounded_and_the_rest_told_to_wait() -> None:
-    hasher = Counting()
+async def test_a_storm_of_sign_ins_is_bounded_and_the_rest_must_wait() -> None:
+    hasher = CountingHasher()
     passwords = Passwords(threads=2, hasher=hasher)
     stored = await passwords.hash("correct horse battery")
     hasher.go_on.clear()
@@ -106,8 +106,8 @@ async def test_a_storm_of_sign_ins_is_bounded_and_the_rest_told_to_wait() -> Non
     assert hasher.at_once == 0
 
 
-async def test_room_is_made_again_by_whoever_is_done_or_gone() -> None:
-    hasher = Counting()
+async def test_room_is_made_again_by_callers_who_are_done_or_gone() -> None:
+    hasher = CountingHasher()
     passwords = Passwords(threads=1, hasher=hasher)
     hasher.go_on.clear()
     stored = QUICK.hash("correct horse battery")

@@ -202,7 +202,7 @@ def test_spaces_and_empty_lines_do_not_matter(path: Path) -> None:
 # Rotation
 
 
-def test_a_rotation_wraps_anew_and_leaves_the_secret_alone(path: Path, box: SecretBox) -> None:
+def test_a_rotation_wraps_again_and_leaves_the_secret_alone(path: Path, box: SecretBox) -> None:
     sealed = seal(box)
     write_keys(path, [new_key(), *read_keys(path)])
     rotating = SecretBox(path)
@@ -249,7 +249,7 @@ def test_wrapping_what_is_wrapped_already_does_no_harm(path: Path, box: SecretBo
     assert rotating.unseal(twice) == PLAIN
 
 
-def test_a_moved_secret_cannot_be_wrapped_anew_and_made_whole(box: SecretBox) -> None:
+def test_a_moved_secret_cannot_be_wrapped_again_and_made_whole(box: SecretBox) -> None:
     with pytest.raises(CannotUnseal):
         box.rewrap(replace(seal(box), tenant_id="ten_2"))
 

@@ -17,9 +17,9 @@ from mooring.embedded.cluster import ClusterLayout
 from mooring.embedded.processes import account_for, wait_until_gone
 from server.tests.support.aftermath import Outcome
 from server.tests.support.doomed_server import FILES, DoomedServer, first_people
-from server.tests.support.mutations import Stage
+from server.tests.support.mutations import MutationSubjects
 from server.tests.support.postgres import make_or_drop, test_cluster_dsn
-from server.tests.support.server_process import Fleet
+from server.tests.support.server_process import ServerGroup
 
 
 async def execute(dsn: str, statement: str) -> None:
@@ -72,9 +72,9 @@ def open_directory() -> Iterator[Path]:
 
 
 @pytest.fixture
-async def fleet(database_url: str, tmp_path: Path) -> AsyncIterator[Fleet]:
+async def fleet(database_url: str, tmp_path: Path) -> AsyncIterator[ServerGroup]:
     """Processes on a migrated database of the test's own."""
-    made = Fleet(tmp_path, {"MOORING_DATABASE_URL": database_url})
+    made = ServerGroup(tmp_path, {"MOORING_DATABASE_URL": database_url})
     yield made
     await made.close()
 
@@ -84,7 +84,7 @@ class Killing:
     """A server that dies on request, the things to ask of it, and how each kind of request goes undisturbed."""
 
     server: DoomedServer
-    stage: Stage
+    stage: MutationSubjects
     connection: asyncpg.Connection
     undisturbed: dict[str, Outcome]
 
@@ -95,7 +95,8 @@ async def killing(module_database_url: str, tmp_path_factory: pytest.TempPathFac
     server = await DoomedServer.open(directory, module_database_url)
     connection = await asyncpg.connect(module_database_url)
     try:
-        stage = Stage(server.url, connection, await first_people(server, directory))
+        admin_token, tenant = await first_people(server, directory)
+        stage = MutationSubjects(server.url, connection, admin_token=admin_token, tenant=tenant)
         await stage.open(directory / FILES)
         await stage.instances.open(module_database_url, directory / "keys" / "master.key")
         yield Killing(server, stage, connection, {})

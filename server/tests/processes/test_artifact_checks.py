@@ -11,10 +11,16 @@ from typing import Any
 import pytest
 
 from server.tests.processes.conftest import execute
-from server.tests.support.http_wire import Caller
+from server.tests.support.http_wire import WireClient
 from server.tests.support.postgres import SOAK
 from server.tests.support.registry_adversary import Adversary, Asked, adversary, head
-from server.tests.support.server_process import Fleet, Served, make_project, make_tenant, sign_in_first_admin
+from server.tests.support.server_process import (
+    ServerGroup,
+    ServerProcess,
+    make_project,
+    make_tenant,
+    sign_in_first_admin,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -33,8 +39,8 @@ async def source() -> AsyncIterator[Adversary]:
 
 
 @pytest.fixture
-async def fleet(database_url: str, tmp_path: Path, source: Adversary) -> AsyncIterator[Fleet]:
-    made = Fleet(
+async def fleet(database_url: str, tmp_path: Path, source: Adversary) -> AsyncIterator[ServerGroup]:
+    made = ServerGroup(
         tmp_path,
         {
             "MOORING_DATABASE_URL": database_url,
@@ -78,10 +84,10 @@ def digest_of_zeros(size: int) -> str:
 
 
 @asynccontextmanager
-async def a_project(served: Served) -> AsyncIterator[tuple[str, str]]:
+async def a_project(served: ServerProcess) -> AsyncIterator[tuple[str, str]]:
     """The artifacts' path of a project on a platform that allows the source, and its admin's token."""
     admin_token = await sign_in_first_admin(served)
-    async with Caller(served.url, admin_token) as admin:
+    async with WireClient(served.url, admin_token) as admin:
         body = {"name": "models", "pattern": "s3://models/*", "reaches_private": True}
         await admin.post("/api/v1/platform/artifact-sources", body)
     tenant = await make_tenant(served.url, admin_token, "acme")
@@ -89,7 +95,7 @@ async def a_project(served: Served) -> AsyncIterator[tuple[str, str]]:
     yield f"/api/v1/projects/{project_id}/artifacts", tenant.token
 
 
-async def ended(caller: Caller, path: str) -> Any:
+async def ended(caller: WireClient, path: str) -> Any:
     """The check, once it has ended."""
     async with asyncio.timeout(240):
         while True:
@@ -98,8 +104,8 @@ async def ended(caller: Caller, path: str) -> Any:
                 return check
 
 
-async def begun(caller: Caller, path: str) -> Any:
-    """The check, once bytes are told."""
+async def begun(caller: WireClient, path: str) -> Any:
+    """The check, once it reports bytes."""
     async with asyncio.timeout(60):
         check = await caller.get(path)
         while not check["bytes_done"]:
@@ -108,13 +114,13 @@ async def begun(caller: Caller, path: str) -> Any:
 
 
 async def test_a_check_whose_process_is_killed_in_the_middle_is_ended_by_another(
-    fleet: Fleet, source: Adversary, database_url: str
+    fleet: ServerGroup, source: Adversary, database_url: str
 ) -> None:
     gate = source.routes["/models/weights"] = Gated(PIECES * PIECE, PIECES // 2)
     first = await fleet.start("serve")
     body = {"kind": "blob", "location": "s3://models/weights", "digest": digest_of_zeros(PIECES * PIECE)}
     async with a_project(first) as (path, token):
-        async with Caller(first.url, token) as caller:
+        async with WireClient(first.url, token) as caller:
             made = await caller.post(f"{path}?wait=0", body)
             check_path = f"{path}/{made['id']}/checks/{made['check']['id']}"
             assert (await begun(caller, check_path))["status"] == "running"
@@ -122,7 +128,7 @@ async def test_a_check_whose_process_is_killed_in_the_middle_is_ended_by_another
         await execute(database_url, LEASES_RUN_OUT)
         second = await fleet.start("serve")
         gate.open()
-        async with Caller(second.url, token) as caller:
+        async with WireClient(second.url, token) as caller:
             check = await ended(caller, check_path)
             artifact = await caller.get(f"{path}/{made['id']}")
             evidence = await caller.get(f"{path}/{made['id']}/evidence")
@@ -133,13 +139,13 @@ async def test_a_check_whose_process_is_killed_in_the_middle_is_ended_by_another
 
 
 async def test_a_check_goes_on_in_a_worker_when_the_process_that_accepted_it_stops_in_good_order(
-    fleet: Fleet, source: Adversary
+    fleet: ServerGroup, source: Adversary
 ) -> None:
     gate = source.routes["/models/weights"] = Gated(PIECES * PIECE, PIECES // 2)
     api = await fleet.start("api")
     body = {"kind": "blob", "location": "s3://models/weights", "digest": digest_of_zeros(PIECES * PIECE)}
     async with a_project(api) as (path, token):
-        async with Caller(api.url, token) as caller:
+        async with WireClient(api.url, token) as caller:
             made = await caller.post(f"{path}?wait=0", body)
             check_path = f"{path}/{made['id']}/checks/{made['check']['id']}"
             await begun(caller, check_path)
@@ -148,17 +154,17 @@ async def test_a_check_goes_on_in_a_worker_when_the_process_that_accepted_it_sto
         await fleet.begin("worker")
         gate.open()
         other = await fleet.start("api")
-        async with Caller(other.url, token) as caller:
+        async with WireClient(other.url, token) as caller:
             check = await ended(caller, check_path)
     assert (check["status"], check["attempts"]) == ("succeeded", 1), "handing back costs no attempt"
 
 
-async def test_memory_does_not_grow_with_what_is_read(fleet: Fleet, source: Adversary) -> None:
+async def test_memory_does_not_grow_with_what_is_read(fleet: ServerGroup, source: Adversary) -> None:
     gate = source.routes["/models/weights"] = Gated(LARGE_BYTES, 8)
     served = await fleet.start("serve")
     digest = await asyncio.to_thread(digest_of_zeros, LARGE_BYTES)
     body = {"kind": "blob", "location": "s3://models/weights", "digest": digest}
-    async with a_project(served) as (path, token), Caller(served.url, token) as caller:
+    async with a_project(served) as (path, token), WireClient(served.url, token) as caller:
         made = await caller.post(f"{path}?wait=0", body)
         check_path = f"{path}/{made['id']}/checks/{made['check']['id']}"
         await begun(caller, check_path)
@@ -171,7 +177,7 @@ async def test_memory_does_not_grow_with_what_is_read(fleet: Fleet, source: Adve
     assert grown < MEMORY_GROWTH_BYTES_MAX
 
 
-def peak_bytes(served: Served) -> int:
+def peak_bytes(served: ServerProcess) -> int:
     """The most memory that the process had so far."""
     status = Path(f"/proc/{served.process.pid}/status").read_text(encoding="utf-8")
     found = re.search(r"^VmHWM:\s+(\d+) kB$", status, flags=re.MULTILINE)

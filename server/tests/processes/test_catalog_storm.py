@@ -19,9 +19,9 @@ from mooring.settings import Settings
 from mooring.wiring import platform
 from server.tests.processes.conftest import execute
 from server.tests.support.catalog_storm import SLUG, Grounds, Key, Storm
-from server.tests.support.http_wire import Caller
+from server.tests.support.http_wire import WireClient
 from server.tests.support.postgres import SOAK
-from server.tests.support.server_process import Fleet, make_project, make_tenant, sign_in_first_admin
+from server.tests.support.server_process import ServerGroup, make_project, make_tenant, sign_in_first_admin
 from server.tests.support.storm_log import NOTED, moved, replayed, seen
 from tools.soak import seed
 
@@ -42,7 +42,7 @@ REFUSED = {
     "version": {"illegal_transition", "version_ahead_of_artifact", "hold_present", "grace_period"},
     "hold": {"version_not_offered", "name_taken"},
 }
-"""Every refusal that occurs, and no other does but those of whoever comes at the same moment as another."""
+"""Every refusal that occurs; apart from them only the refusals of simultaneous requests do."""
 LOSES = {
     ("version", "canary", "conflict"),  # gives a canary another share while it is moved
     ("artifact", "stage", "check_running"),  # somebody else had its check begun
@@ -62,7 +62,7 @@ async def grounds(settings: Settings, tmp_path: Path) -> AsyncIterator[Grounds]:
         "MOORING_SOURCE_FILE_DIRECTORY": str(files),
         "MOORING_LOG_LEVEL": "error",
     }
-    fleet = Fleet(tmp_path, environment)
+    fleet = ServerGroup(tmp_path, environment)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(fleet.close)
         patient = await fleet.start("api")
@@ -70,9 +70,9 @@ async def grounds(settings: Settings, tmp_path: Path) -> AsyncIterator[Grounds]:
         admin_token = await sign_in_first_admin(patient)
         tenant = await make_tenant(patient.url, admin_token, "acme")
         project_id = await make_project(patient.url, tenant, "train")
-        async with Caller(patient.url, admin_token) as admin:
+        async with WireClient(patient.url, admin_token) as admin:
             await admin.post("/api/v1/platform/artifact-sources", {"name": "files", "pattern": "file:*"})
-        async with Caller(patient.url, tenant.token) as owner:
+        async with WireClient(patient.url, tenant.token) as owner:
             app = await owner.post(f"{tenant.path}/apps", {"slug": SLUG, "display_name": "Stormy", "category": "tool"})
         own = replace(settings, source_file_directory=str(files), database_connect_timeout_seconds=60.0)
         pools = [
@@ -83,7 +83,7 @@ async def grounds(settings: Settings, tmp_path: Path) -> AsyncIterator[Grounds]:
 
 
 @dataclass
-class Watched:
+class StormObservation:
     """What an observer saw while the storm went on."""
 
     looks: int = 0
@@ -91,7 +91,7 @@ class Watched:
     wrong: list[str] = field(default_factory=list)
 
 
-async def watch(storm: Storm, connection: asyncpg.Connection, watched: Watched) -> None:
+async def watch(storm: Storm, connection: asyncpg.Connection, watched: StormObservation) -> None:
     """Look whenever something has happened, until the storm is over."""
     while not storm.over:
         await storm.advanced.wait()
@@ -106,7 +106,7 @@ async def test_no_storm_leaves_a_retired_digest_under_a_hold_or_a_version_ahead_
     grounds: Grounds, database_url: str
 ) -> None:
     await execute(database_url, NOTED)
-    storm, watched = Storm(grounds, SEED), Watched()
+    storm, watched = Storm(grounds, SEED), StormObservation()
     await storm.begin()
     observer = await asyncpg.connect(database_url)
     try:
@@ -116,7 +116,7 @@ async def test_no_storm_leaves_a_retired_digest_under_a_hold_or_a_version_ahead_
         assert faults[:SHOWN_MAX] == [], f"{len(faults)} in the log"
         assert catalog == await seen(observer), "the log does not lead to what there is"
         moves = {key: count for key, count in storm.tally.items() if key[0] != "hold" and key[2] == "done"}
-        assert moves == await moved(observer), "somebody was told of a move that is not in the log"
+        assert moves == await moved(observer), "a request reported a move that is not in the log"
     finally:
         await observer.close()
     assert watched.looks >= SNAPSHOTS_MIN
@@ -126,10 +126,10 @@ async def test_no_storm_leaves_a_retired_digest_under_a_hold_or_a_version_ahead_
 
 def assert_everything_occurred(tally: Counter[Key]) -> None:
     """Every kind of success and of refusal, and nothing that is neither."""
-    told = "\n".join(f"{count:6} {' '.join(key)}" for key, count in sorted(tally.items()))
-    print(told)
+    summary = "\n".join(f"{count:6} {' '.join(key)}" for key, count in sorted(tally.items()))
+    print(summary)
     assert tally.total() == ATTEMPTS
-    assert SUCCESSES - set(tally) == set(), told
+    assert SUCCESSES - set(tally) == set(), summary
     for noun, codes in REFUSED.items():
         refused = {end for what, how, end in set(tally) - SUCCESSES - UNCHANGED - LOSES if what == noun}
-        assert refused == codes, told
+        assert refused == codes, summary

@@ -16,8 +16,15 @@ from pathlib import Path
 import pytest
 
 from mooring.embedded.cluster import ClusterLayout
-from server.tests.support.http_wire import BROKEN, Caller, Told, stream
-from server.tests.support.server_process import Fleet, Served, Tenant, make_tenant, persist, sign_in_first_admin
+from server.tests.support.http_wire import BROKEN, StreamEvent, WireClient, stream
+from server.tests.support.server_process import (
+    ProcessTenant,
+    ServerGroup,
+    ServerProcess,
+    make_tenant,
+    persist,
+    sign_in_first_admin,
+)
 from tests.support.waiting import linger
 from tools.ports import free_port
 
@@ -30,13 +37,13 @@ WRITES_BETWEEN_KILLS = 60
 
 @dataclass
 class Load:
-    """Writers and a follower, until they are told to stop."""
+    """Writers and a follower that run until they are stopped."""
 
-    tenant: Tenant
+    tenant: ProcessTenant
     url: Callable[[], str]
     acknowledged: dict[str, str] = field(default_factory=dict)  # the slug of a project, and its id
     interruptions: list[int] = field(default_factory=list)  # the statuses of what had to be repeated
-    received: list[Told] = field(default_factory=list)
+    received: list[StreamEvent] = field(default_factory=list)
     _stopping: bool = False
     _progress: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -46,7 +53,7 @@ class Load:
             if self._stopping:
                 return
             slug = f"p-{number}-{turn}"
-            async with Caller(self.url(), self.tenant.token) as caller:
+            async with WireClient(self.url(), self.tenant.token) as caller:
                 body = {"slug": slug, "display_name": slug}
                 made, before = await persist(caller, "POST", f"{self.tenant.path}/projects", body, key=slug)
             self.acknowledged[slug] = made["id"]
@@ -85,7 +92,7 @@ class Load:
 
 async def check(load: Load, url: str) -> None:
     """Everything that was acknowledged is there, once, and so are its event and its audit row."""
-    async with Caller(url, load.tenant.token) as caller:
+    async with WireClient(url, load.tenant.token) as caller:
         projects: dict[str, str] = {}
         cursor = ""
         while True:
@@ -113,8 +120,8 @@ async def check(load: Load, url: str) -> None:
                 break
             cursor = page["next_cursor"]
     await load.until(lambda: len(load.received) >= len(events))
-    assert [told.data["id"] for told in load.received] == events
-    created = [told.data["subject_id"] for told in load.received if told.type == "identity.project.created"]
+    assert [event.data["id"] for event in load.received] == events
+    created = [event.data["subject_id"] for event in load.received if event.type == "identity.project.created"]
     assert sorted(created) == sorted(load.acknowledged.values())
 
 
@@ -127,7 +134,7 @@ async def test_a_killed_postgresql_comes_back_under_the_server_and_no_acknowledg
     open_directory: Path,
 ) -> None:
     data = open_directory / "data"
-    fleet = Fleet(open_directory, {"MOORING_DATA_DIR": str(data), "MOORING_LOG_LEVEL": "error"})
+    fleet = ServerGroup(open_directory, {"MOORING_DATA_DIR": str(data), "MOORING_LOG_LEVEL": "error"})
     try:
         served = await fleet.start("up")
         tenant = await make_tenant(served.url, await sign_in_first_admin(served), "acme")
@@ -159,9 +166,9 @@ async def test_a_killed_server_starts_again_on_its_data_and_no_acknowledged_writ
 ) -> None:
     data = open_directory / "data"
     ports = {"MOORING_LISTEN_PORT": str(free_port()), "MOORING_RELAY_LISTEN_PORT": str(free_port())}
-    fleet = Fleet(open_directory, {"MOORING_DATA_DIR": str(data), "MOORING_LOG_LEVEL": "error"} | ports)
+    fleet = ServerGroup(open_directory, {"MOORING_DATA_DIR": str(data), "MOORING_LOG_LEVEL": "error"} | ports)
     try:
-        served: Served = await fleet.start("up")
+        served: ServerProcess = await fleet.start("up")
         tenant = await make_tenant(served.url, await sign_in_first_admin(served), "acme")
         load = Load(tenant, lambda: served.url)
         following = asyncio.create_task(load.follow())

@@ -25,7 +25,7 @@ from server.tests.support.aftermath import (
     state_of,
     survived,
 )
-from server.tests.support.http_wire import BROKEN, Caller
+from server.tests.support.http_wire import BROKEN, WireClient
 from server.tests.support.mutations import MUTATIONS, Prepared
 from server.tests.support.postgres import SOAK
 from tools import generate_map
@@ -52,7 +52,7 @@ async def undisturbed(killing: Killing, route: Route) -> Outcome:
     if route.name not in killing.undisturbed:
         prepared = await killing.stage.prepare(route)
         before = await state_of(killing.connection)
-        async with Caller(killing.server.url, prepared.token) as caller:
+        async with WireClient(killing.server.url, prepared.token) as caller:
             outcome, replayed = await repeated(caller, prepared, uuid.uuid4().hex, killing.connection, before)
         assert not replayed
         assert outcome.status == route.status
@@ -67,7 +67,7 @@ async def killed_and_repeated(killing: Killing, prepared: Prepared, doom: str) -
     """Kill the server at this point of this request and repeat it on a new one; none when it was not reached."""
     correlation_id = uuid.uuid4().hex
     before = await state_of(killing.connection)
-    async with Caller(killing.server.url, prepared.token) as caller:
+    async with WireClient(killing.server.url, prepared.token) as caller:
         try:
             await send_doomed(caller, prepared, correlation_id, doom)
         except BROKEN:
@@ -127,7 +127,7 @@ async def test_a_kill_around_the_commit_of_a_mutation_and_a_repetition_have_one_
 async def test_a_password_whose_change_was_killed_is_the_old_one_or_the_new_one(killing: Killing, moment: str) -> None:
     prepared = await killing.stage.prepare(MUTATIONS[CHANGES_A_PASSWORD])
     correlation_id = uuid.uuid4().hex
-    async with Caller(killing.server.url, prepared.token) as caller:
+    async with WireClient(killing.server.url, prepared.token) as caller:
         email = await killing.connection.fetchval(
             'SELECT email FROM "user" WHERE id = $1', (await caller.get("/api/v1/whoami"))["id"]
         )
@@ -141,7 +141,7 @@ async def test_a_password_whose_change_was_killed_is_the_old_one_or_the_new_one(
     assert len(await killing.connection.fetch(EVENTS, correlation_id)) == 1
     done = [row["action"] for row in await killing.connection.fetch(AUDITS, correlation_id) if row["outcome"] == "done"]
     assert done == ["self.update"]
-    async with Caller(killing.server.url) as anybody:
+    async with WireClient(killing.server.url) as anybody:
         for password, status in ((prepared.body["new_password"], 200), (prepared.body["current_password"], 401)):
             body = {"email": email, "tenant": killing.stage.tenant.slug, "password": password}
             assert (await anybody.call("POST", "/api/v1/sign-in", body)).status == status

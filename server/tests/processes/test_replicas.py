@@ -2,7 +2,7 @@
 
 All events are written through the API, by concurrent clients of both processes. A client of the stream is cut off
 again and again, wherever it stands, and goes on at the other process with `Last-Event-ID`. What it received is
-compared with the table's own order and with what the writers were told is done.
+compared with the table's own order and with what the answers to the writers say is done.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from server.tests.support.http_wire import Caller, Told, stream
+from server.tests.support.http_wire import StreamEvent, WireClient, stream
 from server.tests.support.server_process import (
-    Fleet,
-    Served,
-    Tenant,
+    ProcessTenant,
+    ServerGroup,
+    ServerProcess,
     listening,
     make_account,
     make_project,
@@ -41,9 +41,9 @@ ORDER = "SELECT id FROM event WHERE tenant_id = $1 ORDER BY epoch, tx, seq"
 class Replicas:
     """Two API processes, two workers, and a tenant."""
 
-    apis: tuple[Served, Served]
-    workers: tuple[Served, Served]
-    tenant: Tenant
+    apis: tuple[ServerProcess, ServerProcess]
+    workers: tuple[ServerProcess, ServerProcess]
+    tenant: ProcessTenant
     admin_token: str
     connection: asyncpg.Connection
 
@@ -54,7 +54,7 @@ class Replicas:
 @pytest.fixture(scope="module")
 async def replicas(module_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Replicas]:
     directory: Path = tmp_path_factory.mktemp("replicas")
-    fleet = Fleet(directory, {"MOORING_DATABASE_URL": module_database_url, "MOORING_LOG_LEVEL": "warning"})
+    fleet = ServerGroup(directory, {"MOORING_DATABASE_URL": module_database_url, "MOORING_LOG_LEVEL": "warning"})
     connection = await asyncpg.connect(module_database_url)
     try:
         first = await fleet.start("api")
@@ -83,7 +83,7 @@ def first_difference(shown: list[str], expected: list[str]) -> str | None:
 async def write(replicas: Replicas, number: int, project_id: str, count: int) -> list[str]:
     """One client of one process; returns the correlation ids of what was acknowledged."""
     acknowledged = []
-    async with Caller(replicas.url(number), replicas.tenant.token) as caller:
+    async with WireClient(replicas.url(number), replicas.tenant.token) as caller:
         for turn in range(count):
             correlation_id = f"writer-{number}-{turn}"
             headers = {"X-Correlation-ID": correlation_id}
@@ -93,9 +93,9 @@ async def write(replicas: Replicas, number: int, project_id: str, count: int) ->
     return acknowledged
 
 
-async def follow_with_interruptions(replicas: Replicas, total: int) -> list[Told]:
+async def follow_with_interruptions(replicas: Replicas, total: int) -> list[StreamEvent]:
     """Everything from the beginning, over connections that are broken after each part of it."""
-    received: list[Told] = []
+    received: list[StreamEvent] = []
     path = f"{replicas.tenant.path}/events/stream"
     for leg in range(RECONNECTS + 1):
         wanted = total * (leg + 1) // (RECONNECTS + 1)
@@ -121,8 +121,8 @@ async def test_a_stream_that_is_cut_off_twenty_times_shows_ten_thousand_events_o
         received = await following
     print(f"{EVENTS / written_seconds:.0f} events/s written, followed in {time.monotonic() - begun:.1f} s")
     in_table = [row["id"] for row in await replicas.connection.fetch(ORDER, replicas.tenant.id)]
-    assert first_difference([told.data["id"] for told in received], in_table) is None
-    seen = [told.data["correlation_id"] for told in received if told.data["correlation_id"].startswith("writer-")]
+    assert first_difference([event.data["id"] for event in received], in_table) is None
+    seen = [event.data["correlation_id"] for event in received if event.data["correlation_id"].startswith("writer-")]
     assert first_difference(sorted(seen), sorted(acknowledged)) is None
     assert len(acknowledged) == EVENTS
 
@@ -130,7 +130,7 @@ async def test_a_stream_that_is_cut_off_twenty_times_shows_ten_thousand_events_o
 async def toggle(replicas: Replicas, number: int, path: str, stop_at: int) -> int:
     """Disable and enable one account in a race with others; returns how often this one was faster."""
     won = 0
-    async with Caller(replicas.url(number), replicas.tenant.token) as caller:
+    async with WireClient(replicas.url(number), replicas.tenant.token) as caller:
         while True:
             for verb in ("disable", "enable"):
                 answer = await caller.call("POST", f"{path}/{verb}")
@@ -155,9 +155,9 @@ async def test_writers_that_race_on_one_row_never_show_a_generation_before_the_o
         generations: list[int] = []
         url = replicas.url(number)
         async with stream(url, replicas.tenant.token, f"{place}/events/stream", after="beginning") as opened:
-            async for told in opened.events():
-                if told.data["subject_id"] == account_id:
-                    generations.append(told.data["generation"])
+            async for event in opened.events():
+                if event.data["subject_id"] == account_id:
+                    generations.append(event.data["generation"])
                 if generations and generations[-1] >= TRANSITIONS:
                     break
         return generations

@@ -1,4 +1,4 @@
-"""A dump, restored into a new cluster whose transaction ids begin anew: the stream goes on from old cursors.
+"""A dump, restored into a new cluster whose transaction ids start over: the stream goes on from old cursors.
 
 The place of an event is made of an epoch and the transaction that wrote it. In the new cluster transactions count
 from the beginning, far below those of the old events, so the first start there begins a new epoch. Without it the old
@@ -17,8 +17,15 @@ import structlog
 from mooring.embedded import EmbeddedPostgres
 from mooring.embedded.binaries import find_installation
 from server.tests.processes.conftest import execute
-from server.tests.support.http_wire import Caller, stream
-from server.tests.support.server_process import Fleet, Served, Tenant, make_project, make_tenant, sign_in_first_admin
+from server.tests.support.http_wire import WireClient, stream
+from server.tests.support.server_process import (
+    ProcessTenant,
+    ServerGroup,
+    ServerProcess,
+    make_project,
+    make_tenant,
+    sign_in_first_admin,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -54,7 +61,7 @@ async def value(dsn: str, query: str) -> Any:
         await connection.close()
 
 
-async def ids_in_order(dsn: str, tenant: Tenant) -> list[str]:
+async def ids_in_order(dsn: str, tenant: ProcessTenant) -> list[str]:
     connection = await asyncpg.connect(dsn)
     try:
         return [row["id"] for row in await connection.fetch(ORDER, tenant.id)]
@@ -62,22 +69,22 @@ async def ids_in_order(dsn: str, tenant: Tenant) -> list[str]:
         await connection.close()
 
 
-async def rename(url: str, tenant: Tenant, project_id: str, times: int) -> None:
-    async with Caller(url, tenant.token) as caller:
+async def rename(url: str, tenant: ProcessTenant, project_id: str, times: int) -> None:
+    async with WireClient(url, tenant.token) as caller:
         for turn in range(times):
             body = {"display_name": f"renamed {turn} times"}
             (await caller.call("PATCH", f"/api/v1/projects/{project_id}", body)).expect(200)
 
 
-async def events_from(served: Served, tenant: Tenant, cursor: str, count: int) -> list[str]:
+async def events_from(served: ServerProcess, tenant: ProcessTenant, cursor: str, count: int) -> list[str]:
     """The ids of what a stream shows from a cursor on."""
     path = f"{tenant.path}/events/stream"
     async with stream(served.url, tenant.token, path, after=cursor) as opened:
-        return [told.data["id"] for told in await opened.take(count)]
+        return [event.data["id"] for event in await opened.take(count)]
 
 
 async def test_the_stream_goes_on_from_old_cursors_after_dump_and_restore_into_a_new_cluster(
-    fleet: Fleet, database_url: str, open_directory: Path
+    fleet: ServerGroup, database_url: str, open_directory: Path
 ) -> None:
     await execute(database_url, SPEND_TRANSACTIONS)
     before = await fleet.start("api")
@@ -86,9 +93,9 @@ async def test_the_stream_goes_on_from_old_cursors_after_dump_and_restore_into_a
     await rename(before.url, tenant, project_id, 20)
     old = await ids_in_order(database_url, tenant)
     async with stream(before.url, tenant.token, f"{tenant.path}/events/stream", after="beginning") as opened:
-        told = await opened.take(len(old))
-    assert [each.data["id"] for each in told] == old
-    early, late = told[9].cursor, told[-1].cursor
+        events = await opened.take(len(old))
+    assert [each.data["id"] for each in events] == old
+    early, late = events[9].cursor, events[-1].cursor
     before.send(signal.SIGTERM)
     assert await before.ended() == 0, before.log
 

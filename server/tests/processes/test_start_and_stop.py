@@ -11,11 +11,11 @@ import pytest
 from websockets.frames import CloseCode
 
 from server.tests.processes.conftest import execute
-from server.tests.support.http_wire import BROKEN, Caller, stream
+from server.tests.support.http_wire import BROKEN, WireClient, stream
 from server.tests.support.server_process import (
     FIRST_ADMIN,
-    Fleet,
-    Served,
+    ServerGroup,
+    ServerProcess,
     listening,
     make_project,
     make_tenant,
@@ -32,7 +32,7 @@ BLOCKED = """
 SELECT count(*) FROM pg_stat_activity
  WHERE datname = current_database() AND application_name = 'mooring' AND wait_event_type = 'Lock'"""
 GIVEN_UP = {"MOORING_SHUTDOWN_SECONDS": "600"}
-"""A stop waits longer for requests than these tests do for a stop: whoever ends was ended, and not given up."""
+"""Longer than these tests wait for a stop: a request that ends was ended by the stop, not by this limit."""
 
 
 async def until_blocked(connection: asyncpg.Connection) -> None:
@@ -43,7 +43,7 @@ async def until_blocked(connection: asyncpg.Connection) -> None:
 async def until_answering(url: str, count: int) -> None:
     """Return once the server is answering so many requests, and the one that asks for their number."""
     wanted = f"\nmooring_http_requests_in_flight {count + 1}.0\n".encode()
-    async with Caller(url) as caller:
+    async with WireClient(url) as caller:
 
         async def is_answering() -> bool:
             return wanted in (await caller.call("GET", "/metrics")).body
@@ -56,7 +56,7 @@ async def until_refused(url: str) -> None:
 
     async def is_refused() -> bool:
         try:
-            async with Caller(url) as caller:
+            async with WireClient(url) as caller:
                 await caller.call("GET", "/healthz")
         except BROKEN:
             return True
@@ -68,12 +68,12 @@ async def until_refused(url: str) -> None:
 async def test_three_replicas_that_start_at_once_on_an_empty_database_make_one_first_admin(
     empty_database_url: str, tmp_path: Path
 ) -> None:
-    fleet = Fleet(tmp_path, {"MOORING_DATABASE_URL": empty_database_url})
+    fleet = ServerGroup(tmp_path, {"MOORING_DATABASE_URL": empty_database_url})
     try:
         begun = [await fleet.begin("serve") for _ in range(3)]
         replicas = [await listening(each) for each in begun]
         for replica in replicas:
-            async with Caller(replica.url) as caller:
+            async with WireClient(replica.url) as caller:
                 assert (await caller.get("/readyz"))["status"] == "ready"
         codes = [replica.code for replica in replicas if replica.code is not None]
         assert len(codes) == 1
@@ -94,7 +94,7 @@ async def test_three_replicas_that_start_at_once_on_an_empty_database_make_one_f
         }
         answers = []
         for replica in replicas:
-            async with Caller(replica.url, admin_token) as caller:
+            async with WireClient(replica.url, admin_token) as caller:
                 answers.append(await caller.call("POST", "/api/v1/tenants", body, {"Idempotency-Key": "once"}))
         assert [answer.status for answer in answers] == [201, 201, 201]
         assert len({answer.body for answer in answers}) == 1
@@ -105,7 +105,7 @@ async def test_three_replicas_that_start_at_once_on_an_empty_database_make_one_f
 async def test_a_port_that_is_taken_is_said_in_one_line_with_the_setting_that_changes_it(
     database_url: str, tmp_path: Path
 ) -> None:
-    fleet = Fleet(tmp_path, {"MOORING_DATABASE_URL": database_url})
+    fleet = ServerGroup(tmp_path, {"MOORING_DATABASE_URL": database_url})
     try:
         with socket.create_server((LOOPBACK, free_port())) as taken:
             port = taken.getsockname()[1]
@@ -115,16 +115,16 @@ async def test_a_port_that_is_taken_is_said_in_one_line_with_the_setting_that_ch
             ):
                 refused = await fleet.begin("api", **{setting: str(port), other: str(free_port())})
                 assert await refused.ended() == 1
-                told = [line for line in refused.log.splitlines() if line.startswith("error: ")]
+                errors = [line for line in refused.log.splitlines() if line.startswith("error: ")]
                 what = f"{who} cannot listen on 127.0.0.1 port {port}: Address already in use"
-                assert told == [f"error: {what}; {setting} sets another"]
+                assert errors == [f"error: {what}; {setting} sets another"]
                 assert "Traceback" not in refused.log
     finally:
         await fleet.close()
 
 
 async def test_a_second_start_on_the_same_data_is_refused_by_name_and_the_first_goes_on(open_directory: Path) -> None:
-    fleet = Fleet(open_directory, {"MOORING_DATA_DIR": str(open_directory / "data")})
+    fleet = ServerGroup(open_directory, {"MOORING_DATA_DIR": str(open_directory / "data")})
     try:
         first = await fleet.start("up")
         second = await fleet.begin("up")
@@ -139,19 +139,19 @@ async def test_a_second_start_on_the_same_data_is_refused_by_name_and_the_first_
         await fleet.close()
 
 
-async def stop(served: Served) -> None:
+async def stop(served: ServerProcess) -> None:
     """Ask a server to stop, and wait until it has."""
     served.send(signal.SIGTERM)
     assert await served.ended() == 0, served.log
 
 
-async def test_a_stop_finishes_the_request_that_is_under_way(fleet: Fleet, database_url: str) -> None:
+async def test_a_stop_finishes_the_request_that_is_under_way(fleet: ServerGroup, database_url: str) -> None:
     served = await fleet.start("serve")
     tenant = await make_tenant(served.url, await sign_in_first_admin(served), "acme")
     project_id = await make_project(served.url, tenant, "slow")
     connection, holder = await asyncpg.connect(database_url), await asyncpg.connect(database_url)
     try:
-        async with Caller(served.url, tenant.token) as caller:
+        async with WireClient(served.url, tenant.token) as caller:
             holding = holder.transaction()
             await holding.start()
             await holder.execute("SELECT FROM project WHERE id = $1 FOR UPDATE", project_id)
@@ -171,12 +171,12 @@ async def test_a_stop_finishes_the_request_that_is_under_way(fleet: Fleet, datab
         await connection.close()
 
 
-async def test_a_stop_ends_streams_and_waiting_reads_at_once(fleet: Fleet) -> None:
+async def test_a_stop_ends_streams_and_waiting_reads_at_once(fleet: ServerGroup) -> None:
     served = await fleet.start("serve", **GIVEN_UP)
     tenant = await make_tenant(served.url, await sign_in_first_admin(served), "acme")
     project_id = await make_project(served.url, tenant, "waited-for")
     async with (
-        Caller(served.url, tenant.token) as waiting,
+        WireClient(served.url, tenant.token) as waiting,
         stream(served.url, tenant.token, f"{tenant.path}/events/stream", after="beginning") as opened,
     ):
         assert await opened.take(1)
@@ -188,7 +188,7 @@ async def test_a_stop_ends_streams_and_waiting_reads_at_once(fleet: Fleet) -> No
         await ending  # the server ended it: nothing broke
 
 
-async def test_a_stop_closes_websockets_with_the_code_for_going_away(fleet: Fleet) -> None:
+async def test_a_stop_closes_websockets_with_the_code_for_going_away(fleet: ServerGroup) -> None:
     served = await fleet.start("serve", **GIVEN_UP)
     tenant = await make_tenant(served.url, await sign_in_first_admin(served), "acme")
     async with connect(served.url, f"{tenant.path}/events/ws?cursor=beginning", tenant.token) as line:
@@ -227,7 +227,7 @@ SELECT 'evt_' || n, 'identity.tenant.updated', 'tenant', id, id, 'system', 'syst
 """Twenty megabytes of events: more than the buffers between a server and a reader hold."""
 
 
-async def test_a_stop_does_not_wait_for_a_reader_that_does_not_read(fleet: Fleet, database_url: str) -> None:
+async def test_a_stop_does_not_wait_for_a_reader_that_does_not_read(fleet: ServerGroup, database_url: str) -> None:
     served = await fleet.start("serve", **GIVEN_UP)
     tenant = await make_tenant(served.url, await sign_in_first_admin(served), "acme")
     await execute(database_url, FILL)

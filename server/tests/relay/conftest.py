@@ -8,7 +8,7 @@ import pytest
 from mooring.settings import Settings
 from mooring.wiring import relay
 from server.tests.conftest import World
-from server.tests.support.relay_peers import Harbour, harbour_of
+from server.tests.support.relay_peers import PlatformWithRelay, platform_with_relay
 
 
 @pytest.fixture
@@ -18,7 +18,7 @@ def settings(settings: Settings) -> Settings:
 
 
 @pytest.fixture
-async def harbour(world: World) -> AsyncIterator[Harbour]:
+async def platform(world: World) -> AsyncIterator[PlatformWithRelay]:
     """A platform with its relay, an endpoint, and a machine that is played."""
-    async with relay(world.running.platform) as listening, harbour_of(world, listening) as made:
+    async with relay(world.running.platform) as listening, platform_with_relay(world, listening) as made:
         yield made

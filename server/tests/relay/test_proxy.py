@@ -12,40 +12,40 @@ from mooring.relay.frames import CLOSE, DATA, END
 from mooring.relay.header_policy import has_platform_token, request_headers, response_headers, without_domain
 from mooring.relay.proxy import Proxy
 from server.tests.support.endpoint_rows import an_endpoint
-from server.tests.support.relay_peers import PAGE, Answer, Harbour, Inside, Line, Tunnel
+from server.tests.support.relay_peers import PAGE, BrowserConnection, Inside, NodeTunnel, PlatformWithRelay, RelayAnswer
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 TOKEN = "mrgp_" + "a" * 43
 
 
-class Browser:
+class BrowserWithSession:
     """A browser with a session, and the tunnel that its requests come through."""
 
-    def __init__(self, harbour: Harbour, cookie: str) -> None:
-        self.harbour = harbour
+    def __init__(self, platform: PlatformWithRelay, cookie: str) -> None:
+        self.platform = platform
         self.cookie = cookie
-        self.tunnel: Tunnel | None = None
+        self.tunnel: NodeTunnel | None = None
 
     async def inside(self) -> Inside:
         """The stream that the next request comes by."""
         if self.tunnel is None or self.tunnel.ended.is_set():
-            self.tunnel = await self.harbour.tunnel()
+            self.tunnel = await self.platform.tunnel()
         return await self.tunnel.inside()
 
     async def fetch(
-        self, target: str = "/", *, said: bytes = PAGE, line: Line | None = None, **request: Any
-    ) -> tuple[Answer, dict[str, str]]:
+        self, target: str = "/", *, said: bytes = PAGE, line: BrowserConnection | None = None, **request: Any
+    ) -> tuple[RelayAnswer, dict[str, str]]:
         """Ask the app, which says this; what came back, and the head that the app got."""
         request.setdefault("Cookie", self.cookie)
-        used = line or await self.harbour.line()
-        await used.ask(self.harbour.host(), target, **request)
+        used = line or await self.platform.line()
+        await used.ask(self.platform.host(), target, **request)
         head = await (await self.inside()).serve(said)
         return await used.answer(), head
 
     async def refused(self, data: bytes) -> int:
         """The status by which these bytes are answered; the app hears of nothing."""
-        line = await self.harbour.line()
+        line = await self.platform.line()
         line.state.send(_any_request())
         await line.send(data)
         answer = await line.answer()
@@ -59,18 +59,18 @@ def _any_request() -> Any:
 
 
 @pytest.fixture
-async def browser(harbour: Harbour) -> Browser:
-    return Browser(harbour, await harbour.session())
+async def browser(platform: PlatformWithRelay) -> BrowserWithSession:
+    return BrowserWithSession(platform, await platform.session())
 
 
-async def test_a_page_and_a_second_one_on_the_same_connection(browser: Browser) -> None:
-    line = await browser.harbour.line()
+async def test_a_page_and_a_second_one_on_the_same_connection(browser: BrowserWithSession) -> None:
+    line = await browser.platform.line()
     for target in ("/one?x=1", "/two"):
         answer, head = await browser.fetch(target, line=line)
         assert (answer.status, answer.body) == (200, b"ahoy")
         assert head[""] == f"GET {target} HTTP/1.1"
-        assert head["host"] == browser.harbour.host()
-        assert head["x-forwarded-host"] == browser.harbour.host()
+        assert head["host"] == browser.platform.host()
+        assert head["x-forwarded-host"] == browser.platform.host()
         assert head["x-forwarded-proto"] == "http"
         assert head["x-forwarded-for"] == "127.0.0.1"
 
@@ -89,7 +89,7 @@ async def test_a_page_and_a_second_one_on_the_same_connection(browser: Browser) 
     ],
 )
 async def test_every_form_of_an_answer_passes(
-    browser: Browser, method: str, said: bytes, status: int, body: bytes
+    browser: BrowserWithSession, method: str, said: bytes, status: int, body: bytes
 ) -> None:
     answer, head = await browser.fetch(method=method, said=said)
     assert (answer.status, answer.body) == (status, body)
@@ -108,9 +108,9 @@ async def test_every_form_of_an_answer_passes(
     ],
     ids=["no-http", "huge-head", "unasked-switch", "two-lengths", "nothing"],
 )
-async def test_an_app_that_does_not_answer_in_http_is_a_clear_error(browser: Browser, said: bytes) -> None:
-    line = await browser.harbour.line()
-    await line.ask(browser.harbour.host(), Cookie=browser.cookie)
+async def test_an_app_that_does_not_answer_in_http_is_a_clear_error(browser: BrowserWithSession, said: bytes) -> None:
+    line = await browser.platform.line()
+    await line.ask(browser.platform.host(), Cookie=browser.cookie)
     inside = await browser.inside()
     await inside.accept()
     await inside.head()
@@ -122,10 +122,10 @@ async def test_an_app_that_does_not_answer_in_http_is_a_clear_error(browser: Bro
     assert json.loads(answer.body)["detail"] == "the app's answer is not valid HTTP"
 
 
-async def test_an_app_that_breaks_off_leaves_no_whole_answer(browser: Browser) -> None:
+async def test_an_app_that_breaks_off_leaves_no_whole_answer(browser: BrowserWithSession) -> None:
     for last in (END, CLOSE):
-        line = await browser.harbour.line()
-        await line.ask(browser.harbour.host(), Cookie=browser.cookie)
+        line = await browser.platform.line()
+        await line.ask(browser.platform.host(), Cookie=browser.cookie)
         inside = await browser.inside()
         await inside.accept()
         await inside.head()
@@ -135,9 +135,9 @@ async def test_an_app_that_breaks_off_leaves_no_whole_answer(browser: Browser) -
             await line.answer()
 
 
-async def test_a_body_passes_and_an_expectation_is_answered_by_the_relay(browser: Browser) -> None:
-    line = await browser.harbour.line()
-    host = browser.harbour.host()
+async def test_a_body_passes_and_an_expectation_is_answered_by_the_relay(browser: BrowserWithSession) -> None:
+    line = await browser.platform.line()
+    host = browser.platform.host()
     await line.send(
         f"POST /in HTTP/1.1\r\nHost: {host}\r\nCookie: {browser.cookie}\r\nExpect: 100-continue\r\n"
         f"Content-Length: 5\r\n\r\n".encode()
@@ -153,10 +153,10 @@ async def test_a_body_passes_and_an_expectation_is_answered_by_the_relay(browser
     assert (await line.reader.readuntil(b"ahoy")).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_body_in_chunks_passes(browser: Browser) -> None:
-    line = await browser.harbour.line()
+async def test_a_body_in_chunks_passes(browser: BrowserWithSession) -> None:
+    line = await browser.platform.line()
     await line.ask(
-        browser.harbour.host(), method="POST", body="chunks", Cookie=browser.cookie, Transfer_Encoding="chunked"
+        browser.platform.host(), method="POST", body="chunks", Cookie=browser.cookie, Transfer_Encoding="chunked"
     )
     inside = await browser.inside()
     await inside.accept()
@@ -167,9 +167,11 @@ async def test_a_body_in_chunks_passes(browser: Browser) -> None:
     assert (await line.answer()).body == b"ahoy"
 
 
-async def test_a_browser_that_leaves_in_the_middle_of_its_request_closes_the_stream(browser: Browser) -> None:
-    line = await browser.harbour.line()
-    host = browser.harbour.host()
+async def test_a_browser_that_leaves_in_the_middle_of_its_request_closes_the_stream(
+    browser: BrowserWithSession,
+) -> None:
+    line = await browser.platform.line()
+    host = browser.platform.host()
     await line.send(
         f"POST / HTTP/1.1\r\nHost: {host}\r\nCookie: {browser.cookie}\r\nContent-Length: 50\r\n\r\nhalf".encode()
     )
@@ -181,17 +183,17 @@ async def test_a_browser_that_leaves_in_the_middle_of_its_request_closes_the_str
         pass
 
 
-async def test_a_websocket_passes_and_no_other_protocol_does(browser: Browser) -> None:
-    line = await browser.harbour.line()
-    host = browser.harbour.host()
+async def test_a_websocket_passes_and_no_other_protocol_does(browser: BrowserWithSession) -> None:
+    line = await browser.platform.line()
+    host = browser.platform.host()
     await line.ask(host, Cookie=browser.cookie, Connection="keep-alive, Upgrade", Upgrade="WebSocket")
     inside = await browser.inside()
     await inside.accept()
     head = await inside.head()
     assert (head["connection"], head["upgrade"]) == ("Upgrade", "websocket")
     await inside.send(DATA, b"HTTP/1.1 101 Go\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\nearly")
-    told = await line.reader.readuntil(b"early")
-    assert told.startswith(b"HTTP/1.1 101 ")
+    received = await line.reader.readuntil(b"early")
+    assert received.startswith(b"HTTP/1.1 101 ")
     await line.send(b"\x81\x80 from the page")
     assert (await inside.until(b"from the page")).endswith(b"\x81\x80 from the page")
     await inside.send(CLOSE)
@@ -208,18 +210,18 @@ async def test_a_websocket_passes_and_no_other_protocol_does(browser: Browser) -
 
 
 async def test_an_open_websocket_ends_when_the_right_to_it_is_taken(
-    browser: Browser, monkeypatch: pytest.MonkeyPatch
+    browser: BrowserWithSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Proxy, "poll_interval_seconds", 0.05)
-    line = await browser.harbour.line()
-    await line.ask(browser.harbour.host(), Cookie=browser.cookie, Connection="Upgrade", Upgrade="websocket")
+    line = await browser.platform.line()
+    await line.ask(browser.platform.host(), Cookie=browser.cookie, Connection="Upgrade", Upgrade="websocket")
     inside = await browser.inside()
     await inside.accept()
     await inside.head()
     await inside.send(DATA, b"HTTP/1.1 101 Go\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n")
     await line.reader.readuntil(b"\r\n\r\n")
-    harbour = browser.harbour
-    released = await harbour.people.post(f"{harbour.path}/allocations/{harbour.app.allocation_id}/release")
+    platform = browser.platform
+    released = await platform.people.post(f"{platform.path}/allocations/{platform.app.allocation_id}/release")
     assert released.status_code == 200
     assert await line.is_over()
     while (await inside.next()).kind != CLOSE:
@@ -245,14 +247,14 @@ async def test_an_open_websocket_ends_when_the_right_to_it_is_taken(
         "GET / x HTTP/1.1\r\nHost: {host}\r\n{cookie}",
     ],
 )
-async def test_what_two_readers_could_read_two_ways_is_refused(browser: Browser, head: str) -> None:
+async def test_what_two_readers_could_read_two_ways_is_refused(browser: BrowserWithSession, head: str) -> None:
     cookie = f"Cookie: {browser.cookie}\r\n"
-    data = head.format(host=browser.harbour.host(), cookie=cookie) + "\r\n"
+    data = head.format(host=browser.platform.host(), cookie=cookie) + "\r\n"
     assert await browser.refused(data.encode("latin-1")) == 400
 
 
-async def test_other_codings_and_huge_heads_are_refused(browser: Browser) -> None:
-    beginning = f"POST / HTTP/1.1\r\nHost: {browser.harbour.host()}\r\nCookie: {browser.cookie}\r\n"
+async def test_other_codings_and_huge_heads_are_refused(browser: BrowserWithSession) -> None:
+    beginning = f"POST / HTTP/1.1\r\nHost: {browser.platform.host()}\r\nCookie: {browser.cookie}\r\n"
     assert await browser.refused(f"{beginning}Transfer-Encoding: gzip, chunked\r\n\r\n".encode()) == 501
     assert await browser.refused(f"{beginning}X: {'x' * 200_000}\r\n\r\n".encode()) == 431
 
@@ -266,80 +268,80 @@ async def test_other_codings_and_huge_heads_are_refused(browser: Browser) -> Non
         "{label}x.localhost:{port}", "127.0.0.1:{port}",
     ],
 )  # fmt: skip
-async def test_another_name_is_no_endpoint(browser: Browser, spoiled: str) -> None:
-    label, _, rest = browser.harbour.host().partition(".")
+async def test_another_name_is_no_endpoint(browser: BrowserWithSession, spoiled: str) -> None:
+    label, _, rest = browser.platform.host().partition(".")
     host = spoiled.format(label=label, port=rest.partition(":")[2])
-    line = await browser.harbour.line()
+    line = await browser.platform.line()
     await line.ask(host, Cookie=browser.cookie)
     assert (await line.answer()).status == 401
 
 
-async def test_a_name_in_capitals_and_another_port_in_front_are_the_same_endpoint(browser: Browser) -> None:
-    label = browser.harbour.host().partition(".")[0]
-    for host in (browser.harbour.host().upper(), f"{label}.localhost", f"{label}.localhost:8443"):
-        line = await browser.harbour.line()
+async def test_a_name_in_capitals_and_another_port_in_front_are_the_same_endpoint(browser: BrowserWithSession) -> None:
+    label = browser.platform.host().partition(".")[0]
+    for host in (browser.platform.host().upper(), f"{label}.localhost", f"{label}.localhost:8443"):
+        line = await browser.platform.line()
         await line.ask(host, Cookie=browser.cookie, Origin=f"http://{host.lower()}")
         await (await browser.inside()).serve()
         assert (await line.answer()).status == 200
 
 
 async def test_a_session_counts_at_its_own_endpoint_and_a_tossed_cookie_takes_nothing_from_it(
-    browser: Browser,
+    browser: BrowserWithSession,
 ) -> None:
-    harbour = browser.harbour
-    other = await an_endpoint(harbour.ground)
-    theirs = await harbour.session(other)
-    line = await harbour.line()
-    await line.ask(harbour.host(), Cookie=theirs)
+    platform = browser.platform
+    other = await an_endpoint(platform.ground)
+    theirs = await platform.session(other)
+    line = await platform.line()
+    await line.ask(platform.host(), Cookie=theirs)
     assert (await line.answer()).status == 404
     name = theirs.partition("=")[0]
     for tossed in (f"{theirs}; {browser.cookie}", f"{name}=x; {name}; {browser.cookie}"):
         answer, head = await browser.fetch(Cookie=f"{tossed}; app=1")
         assert (answer.status, head["cookie"]) == (200, "app=1")
-    line = await harbour.line()
-    await line.ask(harbour.host(), Cookie="; ".join([f"{name}=x{i}" for i in range(4)] + [browser.cookie]))
+    line = await platform.line()
+    await line.ask(platform.host(), Cookie="; ".join([f"{name}=x{i}" for i in range(4)] + [browser.cookie]))
     assert (await line.answer()).status == 401, "what is tried is bounded"
 
 
-async def test_no_session_a_link_and_a_ticket_are_no_session(browser: Browser) -> None:
-    harbour, name = browser.harbour, browser.cookie.partition("=")[0]
+async def test_no_session_a_link_and_a_ticket_are_no_session(browser: BrowserWithSession) -> None:
+    platform, name = browser.platform, browser.cookie.partition("=")[0]
     for cookie in (
         "a=b",
-        f"{name}={await harbour.ticket('open')}",
-        f"{name}={await harbour.ticket()}",
-        f"{name}={await harbour.command('id')}",
-        f"{name}={harbour.tenant.token}",
+        f"{name}={await platform.ticket('open')}",
+        f"{name}={await platform.ticket()}",
+        f"{name}={await platform.command('id')}",
+        f"{name}={platform.tenant.token}",
         f"{name}=",
     ):
-        line = await harbour.line()
-        await line.ask(harbour.host(), Cookie=cookie)
+        line = await platform.line()
+        await line.ask(platform.host(), Cookie=cookie)
         answer = await line.answer()
         assert (answer.status, answer.all("content-type")) == (401, ["text/html; charset=utf-8"])
         assert answer.all("cache-control") == ["no-store"]
 
 
-async def test_a_link_counts_once_by_get_at_its_own_endpoint(harbour: Harbour) -> None:
-    code = await harbour.ticket("open")
-    other = await an_endpoint(harbour.ground)
-    assert (await harbour.open_link(code, harbour.host(other))).status == 401
-    assert (await harbour.open_link(code, method="POST")).status == 405
-    first = await harbour.open_link(code)
+async def test_a_link_counts_once_by_get_at_its_own_endpoint(platform: PlatformWithRelay) -> None:
+    code = await platform.ticket("open")
+    other = await an_endpoint(platform.ground)
+    assert (await platform.open_link(code, platform.host(other))).status == 401
+    assert (await platform.open_link(code, method="POST")).status == 405
+    first = await platform.open_link(code)
     assert first.status == 303
     assert first.all("referrer-policy") == ["no-referrer"]
     (cookie,) = first.all("set-cookie")
     assert {"HttpOnly", "SameSite=Lax", "Path=/"} <= set(cookie.split("; "))
     assert "Domain" not in cookie
-    assert (await harbour.open_link(code)).status == 401
-    assert (await harbour.open_link(f"{code}&code={code}")).status == 401
+    assert (await platform.open_link(code)).status == 401
+    assert (await platform.open_link(f"{code}&code={code}")).status == 401
 
 
-async def test_two_who_open_one_link_at_once_get_one_session(harbour: Harbour) -> None:
-    code = await harbour.ticket("open")
-    answers = await asyncio.gather(*(harbour.open_link(code) for _ in range(8)))
+async def test_two_who_open_one_link_at_once_get_one_session(platform: PlatformWithRelay) -> None:
+    code = await platform.ticket("open")
+    answers = await asyncio.gather(*(platform.open_link(code) for _ in range(8)))
     assert sorted(each.status for each in answers) == [303] + [401] * 7
 
 
-async def test_the_app_sees_nothing_of_the_platforms(browser: Browser) -> None:
+async def test_the_app_sees_nothing_of_the_platforms(browser: BrowserWithSession) -> None:
     _, head = await browser.fetch(
         Cookie=f"{browser.cookie}; app=1",
         Authorization=f"Bearer {TOKEN}",
@@ -355,7 +357,7 @@ async def test_the_app_sees_nothing_of_the_platforms(browser: Browser) -> None:
     assert not {"authorization", "forwarded", "x-real-ip", "proxy-authorization", "x-hop"} & set(head)
 
 
-async def test_what_an_app_says_about_other_names_does_not_pass(browser: Browser) -> None:
+async def test_what_an_app_says_about_other_names_does_not_pass(browser: BrowserWithSession) -> None:
     name = browser.cookie.partition("=")[0].encode()
     answer, _ = await browser.fetch(
         said=b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nStrict-Transport-Security: max-age=9; includeSubDomains\r\n"
@@ -377,15 +379,15 @@ async def test_what_an_app_says_about_other_names_does_not_pass(browser: Browser
         {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "method": "POST"},
     ],
 )  # fmt: skip
-async def test_what_another_sites_page_sends_is_refused(browser: Browser, headers: dict[str, str]) -> None:
-    line = await browser.harbour.line()
-    await line.ask(browser.harbour.host(), Cookie=browser.cookie, **headers)
+async def test_what_another_sites_page_sends_is_refused(browser: BrowserWithSession, headers: dict[str, str]) -> None:
+    line = await browser.platform.line()
+    await line.ask(browser.platform.host(), Cookie=browser.cookie, **headers)
     assert (await line.answer()).status == 403
 
 
-async def test_a_node_that_is_lost_is_a_clear_error_to_a_browser(browser: Browser) -> None:
-    line = await browser.harbour.line()
-    await line.ask(browser.harbour.host(), Cookie=browser.cookie)
+async def test_a_node_that_is_lost_is_a_clear_error_to_a_browser(browser: BrowserWithSession) -> None:
+    line = await browser.platform.line()
+    await line.ask(browser.platform.host(), Cookie=browser.cookie)
     inside = await browser.inside()
     await inside.accept()
     await inside.head()

@@ -27,19 +27,19 @@ from mooring.gateways.signing.signatures import new_key_pair
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.unit_of_work import apply
 from mooring.storage.runtime import instance as instances
-from server.tests.conftest import Tenant, World
+from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support import manifests
 from server.tests.support.later_clock import ShiftedClock
 from server.tests.support.lifecycle_rows import (
     CLOCK,
     MANIFEST_DIGEST,
-    Ground,
-    Subject,
+    LifecycleSubject,
+    ProjectRows,
     artifact_columns,
     context,
     machines_of,
 )
-from server.tests.support.service_accounts import Account
+from server.tests.support.service_accounts import AccountWithKey
 
 _NUMBERS: Final = itertools.count(1)
 OPERATOR: Final = [
@@ -64,7 +64,7 @@ RUNTIME: Final = "/api/v1/runtime"
 
 
 @dataclass
-class Adapter:
+class AdapterClient:
     """One process of an adapter: an account's client, and the name of the holder."""
 
     client: httpx.AsyncClient
@@ -109,14 +109,14 @@ class Adapter:
 
 
 @dataclass
-class Floor:
+class AdapterSite:
     """A project, its operator account, and what is launched there."""
 
     world: World
-    tenant: Tenant
+    tenant: TenantWithAdmin
     project_id: str
-    ground: Ground
-    account: Account
+    ground: ProjectRows
+    account: AccountWithKey
     token: str
     clock: ShiftedClock
 
@@ -125,9 +125,9 @@ class Floor:
         """The running platform's parts."""
         return self.world.running.platform.services
 
-    def adapter(self, holder: str | None = None) -> Adapter:
+    def adapter(self, holder: str | None = None) -> AdapterClient:
         """One more process of the adapter."""
-        return Adapter(self.world.client(self.token), holder or f"holder-{next(_NUMBERS)}", self.account.id)
+        return AdapterClient(self.world.client(self.token), holder or f"holder-{next(_NUMBERS)}", self.account.id)
 
     async def fetch(self, statement: str, *arguments: object) -> Any:
         """A value from the database."""
@@ -269,11 +269,11 @@ class Floor:
         for member_id, status, generation in await database.fetch(
             PLATFORM, "SELECT id, status, generation FROM member WHERE instance_id = $1", instance_id
         ):
-            subject = Subject("member", MEMBER, member_id, MemberState(status), generation)
+            subject = LifecycleSubject("member", MEMBER, member_id, MemberState(status), generation)
             for trigger in (MemberTrigger.REMOVE, MemberTrigger.FINISH_TEARDOWN):
                 subject = await self.ground.move(subject, MEMBER.step(MemberState(subject.state), trigger))
         row = await database.fetchrow(PLATFORM, "SELECT status, generation FROM instance WHERE id = $1", instance_id)
-        whole = Subject("instance", INSTANCE, instance_id, InstanceState(row["status"]), row["generation"])
+        whole = LifecycleSubject("instance", INSTANCE, instance_id, InstanceState(row["status"]), row["generation"])
         for step in (InstanceTrigger.STOP, InstanceTrigger.FINISH_TEARDOWN):
             whole = await self.ground.move(whole, INSTANCE.step(InstanceState(whole.state), step))
 
@@ -302,7 +302,9 @@ class Floor:
 
 
 @asynccontextmanager
-async def a_floor(world: World, slug: str = "acme", actions: Sequence[str] = tuple(OPERATOR)) -> AsyncIterator[Floor]:
+async def open_adapter_site(
+    world: World, slug: str = "acme", actions: Sequence[str] = tuple(OPERATOR)
+) -> AsyncIterator[AdapterSite]:
     """A project with an operator account, on a running platform."""
     services = world.running.platform.services
     clock = services.clock if isinstance(services.clock, ShiftedClock) else ShiftedClock()
@@ -310,11 +312,11 @@ async def a_floor(world: World, slug: str = "acme", actions: Sequence[str] = tup
     tenant = await world.tenant(slug)
     project_id = await world.project(tenant, "train")
     account, token = await make_operator(world, tenant, project_id, list(actions))
-    bare = Ground(services.database, tenant.id, project_id)
+    bare = ProjectRows(services.database, tenant.id, project_id)
     ground = replace(bare, node_id=await bare.birth("node"), app_id=await bare.app("hello"), account_id=account.id)
     allocation_id = (await ground.subject("allocation", ALLOCATION, AllocationState.ACTIVE)).id
     version_id = await ground.birth("app_version", app_slug="hello", manifest=MANIFEST)
-    yield Floor(
+    yield AdapterSite(
         world,
         tenant,
         project_id,
@@ -325,7 +327,9 @@ async def a_floor(world: World, slug: str = "acme", actions: Sequence[str] = tup
     )
 
 
-async def make_operator(world: World, tenant: Tenant, project_id: str, actions: list[str]) -> tuple[Account, str]:
+async def make_operator(
+    world: World, tenant: TenantWithAdmin, project_id: str, actions: list[str]
+) -> tuple[AccountWithKey, str]:
     """A service account with a key, and a token of it."""
     private, public = new_key_pair()
     path = f"/api/v1/projects/{project_id}/service-accounts"
@@ -333,5 +337,5 @@ async def make_operator(world: World, tenant: Tenant, project_id: str, actions: 
     client = world.client(tenant.token)
     made = (await client.post(path, json=body)).json()
     key = (await client.get(f"{path}/{made['id']}/keys")).json()["items"][0]
-    account = Account(made["id"], key["id"], private)
+    account = AccountWithKey(made["id"], key["id"], private)
     return account, await account.token(world.client())

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 import asyncpg
 
-from server.tests.support.http_wire import Answer, Caller
+from server.tests.support.http_wire import WireAnswer, WireClient
 from server.tests.support.mutations import Prepared
 from tests.support.waiting import until
 
@@ -84,7 +84,7 @@ def headers_of(correlation_id: str, doom: str | None = None) -> dict[str, str]:
 
 
 async def repeated(
-    caller: Caller, prepared: Prepared, correlation_id: str, connection: asyncpg.Connection, before: State
+    caller: WireClient, prepared: Prepared, correlation_id: str, connection: asyncpg.Connection, before: State
 ) -> tuple[Outcome, bool]:
     """Send a mutation (again), and once more; returns how it went and whether the first was a replay."""
     request = (prepared.route.method, prepared.path, prepared.body, headers_of(correlation_id))
@@ -107,12 +107,12 @@ async def repeated(
 
 
 async def check_secrets(url: str, connection: asyncpg.Connection, shown: dict[str, Any]) -> None:
-    """What an answer tells once counts, also when it is told again."""
+    """A secret that is shown once counts, also when a repeat shows it again."""
     if str(shown.get("token", "")).startswith("mrge_"):
         stored = await connection.fetchval("SELECT hash FROM enrolment_token WHERE id = $1", shown["id"])
         assert stored == hashlib.sha256(shown["token"].encode()).digest()
     elif "token" in shown:
-        async with Caller(url, shown["token"]) as holder:
+        async with WireClient(url, shown["token"]) as holder:
             await holder.get("/api/v1/whoami")
     if "one_time_code" in shown:
         user_id = shown.get("first_admin", shown)["id"]
@@ -120,7 +120,7 @@ async def check_secrets(url: str, connection: asyncpg.Connection, shown: dict[st
         assert stored == hashlib.sha256(shown["one_time_code"].encode()).digest()
 
 
-async def send_doomed(caller: Caller, prepared: Prepared, correlation_id: str, doom: str) -> Answer:
+async def send_doomed(caller: WireClient, prepared: Prepared, correlation_id: str, doom: str) -> WireAnswer:
     """Send the request that kills the server; one of BROKEN, unless it came through after all."""
     headers = headers_of(correlation_id, doom)
     return await caller.call(prepared.route.method, prepared.path, prepared.body, headers)

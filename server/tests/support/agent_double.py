@@ -1,6 +1,6 @@
 """An agent as far as the platform sees it: it polls, believes or not, reports, and signs receipts in a chain.
 
-It does nothing on any machine. What it is told it verifies as the page about the node plane says, with code of its own,
+It does nothing on any machine. It verifies its tasks as the page about the node plane says, with code of its own,
 so that a change of the platform's side that an agent would not take is found here.
 """
 
@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from server.tests.conftest import NO_AUTHORITIES
-from server.tests.support.agents import Machine, encoded
+from server.tests.support.agents import MachineKeys, encoded
 
 CLAIMS: Final = "/api/v1/agent/claims"
 REPORTS: Final = "/api/v1/agent/reports"
@@ -38,7 +38,7 @@ def decoded(text: str) -> bytes:
 class AgentDouble:
     """A joined machine whose agent is played."""
 
-    machine: Machine
+    machine: MachineKeys
     client: httpx.AsyncClient  # with the node's token
     keys: dict[str, bytes]
     audience: str
@@ -174,14 +174,14 @@ def _result(task: dict[str, Any]) -> dict[str, Any]:
 
 
 async def joined_agent(client: httpx.AsyncClient, admin: httpx.AsyncClient, **other: Any) -> AgentDouble:
-    """A machine that has joined, told what it has, and whose agent may poll; `client` is nobody's."""
-    machine = Machine()
+    """A machine that has joined and reported its inventory, and whose agent may poll; `client` has no token."""
+    machine = MachineKeys()
     enrolled = await machine.enrol(client, admin, **other)
     await machine.report(client)
     return await agent_of(machine, client, enrolled)
 
 
-async def agent_of(machine: Machine, client: httpx.AsyncClient, enrolled: dict[str, Any]) -> AgentDouble:
+async def agent_of(machine: MachineKeys, client: httpx.AsyncClient, enrolled: dict[str, Any]) -> AgentDouble:
     """The agent of a machine that has joined; it goes on with the client, under the node's token."""
     token = await machine.token(client)
     headers = {"Authorization": f"Bearer {token}"}

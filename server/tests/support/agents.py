@@ -25,7 +25,7 @@ def encoded(part: bytes) -> str:
 
 
 @dataclass
-class Machine:
+class MachineKeys:
     """A machine with two keys."""
 
     signing: Ed25519PrivateKey = field(default_factory=Ed25519PrivateKey.generate)
@@ -128,8 +128,7 @@ async def new_token(admin: httpx.AsyncClient, **body: Any) -> str:
     return str(answer.json()["token"])
 
 
-async def joined(client: httpx.AsyncClient, admin: httpx.AsyncClient, **other: Any) -> Machine:
-    """A machine that has joined."""
-    machine = Machine()
+async def joined(client: httpx.AsyncClient, admin: httpx.AsyncClient, **other: Any) -> MachineKeys:
+    machine = MachineKeys()
     await machine.enrol(client, admin, **other)
     return machine

@@ -8,20 +8,20 @@ import httpx
 
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.allocation_reconciler import AllocationReconciler
-from server.tests.conftest import Tenant, World
-from server.tests.support.fleet import Fleet
+from server.tests.conftest import TenantWithAdmin, World
+from server.tests.support.fleet import FleetWithAgents
 from server.tests.support.later_clock import ShiftedClock
 
 
 @dataclass
-class Site:
+class AllocationSite:
     """A project, a fleet, and the worker that brings them together."""
 
     world: World
-    tenant: Tenant
+    tenant: TenantWithAdmin
     project_id: str
     client: httpx.AsyncClient
-    fleet: Fleet
+    fleet: FleetWithAgents
 
     @property
     def path(self) -> str:
@@ -66,15 +66,15 @@ class Site:
         )
         return [row[0].removeprefix("capacity.allocation.") for row in rows]
 
-    async def beside(self, slug: str) -> "Site":
+    async def beside(self, slug: str) -> "AllocationSite":
         """Another project of the same tenant, on the same fleet."""
         project_id = await self.world.project(self.tenant, slug)
-        return Site(self.world, self.tenant, project_id, self.client, self.fleet)
+        return AllocationSite(self.world, self.tenant, project_id, self.client, self.fleet)
 
 
-async def make_site(world: World) -> Site:
+async def make_site(world: World) -> AllocationSite:
     """A tenant with a project, and machines for it."""
     tenant = await world.tenant("acme")
     project_id = await world.project(tenant, "train")
-    fleet = Fleet(world.running.platform.services.database)
-    return Site(world, tenant, project_id, world.client(tenant.token), fleet)
+    fleet = FleetWithAgents(world.running.platform.services.database)
+    return AllocationSite(world, tenant, project_id, world.client(tenant.token), fleet)

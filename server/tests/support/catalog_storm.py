@@ -6,8 +6,8 @@ commands, as a launch would, over two pools of connections of a third process. A
 been allowed when somebody last looked, so that it often comes too late, and now and then for anything at all. What is
 retired is replaced, so that there is always something to fight over.
 
-Chance alone seldom lets two statements meet within the millisecond that counts. So whoever is about to take an artifact
-away often waits for rivals: others who come by then hold and drop its digest, or move its versions, while it goes.
+Chance alone seldom lets two statements meet within the millisecond that counts. So a client that is about to retire an
+artifact often waits for rivals: others then hold and drop its digest, or move its versions, at the same moment.
 """
 
 import asyncio
@@ -32,10 +32,10 @@ from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Authority
 from mooring.storage.kernel.database import Acting
 from mooring.storage.kernel.unit_of_work import apply
-from server.tests.support.http_wire import BROKEN, Answer, Caller
+from server.tests.support.http_wire import BROKEN, WireAnswer, WireClient
 from server.tests.support.lifecycle_rows import CLOCK, context
 from server.tests.support.route_requests import a_manifest
-from server.tests.support.server_process import Tenant
+from server.tests.support.server_process import ProcessTenant
 
 SLOTS: Final = 4
 """Digests that are fought over at any time."""
@@ -72,7 +72,7 @@ nothing to let go of `nothing`.
 
 
 @dataclass(eq=False)
-class Subject:
+class StormSubject:
     """Something that is promoted, and the state in which somebody last saw it."""
 
     noun: str
@@ -84,13 +84,13 @@ class Subject:
 
 
 @dataclass(eq=False)
-class Slot:
+class DigestSlot:
     """A digest with what lives on it now; some are registered by the platform and by the tenant."""
 
     shared: bool
     digest: str = ""
-    artifacts: list[Subject] = field(default_factory=list)
-    versions: list[Subject] = field(default_factory=list)
+    artifacts: list[StormSubject] = field(default_factory=list)
+    versions: list[StormSubject] = field(default_factory=list)
     renewing: bool = False
 
 
@@ -98,7 +98,7 @@ class Slot:
 class Duel:
     """Somebody who waits for rivals before he takes an artifact away."""
 
-    slot: Slot
+    slot: DigestSlot
     begun: asyncio.Event = field(default_factory=asyncio.Event)
     over: bool = False
 
@@ -108,7 +108,7 @@ class Grounds:
     """Where the storm takes place."""
 
     urls: Sequence[str]
-    tenant: Tenant
+    tenant: ProcessTenant
     project_id: str
     admin_token: str
     app_id: str
@@ -122,7 +122,7 @@ class Storm:
     def __init__(self, grounds: Grounds, seed: int) -> None:
         self.grounds = grounds
         self.seed = seed
-        self.slots = [Slot(shared=number % 2 == 0) for number in range(SLOTS)]
+        self.slots = [DigestSlot(shared=number % 2 == 0) for number in range(SLOTS)]
         self.holders = [CLOCK.mint(Prefix.INSTANCE) for _ in range(HOLDERS)]
         self.tally: Counter[Key] = Counter()
         self.through: dict[str, str | None] = {}  # the version that each hold was taken through: its log does not say
@@ -134,14 +134,14 @@ class Storm:
 
     async def begin(self) -> None:
         """Fill every slot."""
-        async with Caller(self.grounds.urls[0], self.grounds.tenant.token) as caller:
+        async with WireClient(self.grounds.urls[0], self.grounds.tenant.token) as caller:
             for slot in self.slots:
                 await self.renew(slot, caller)
 
     async def run(self, clients: int, each: int) -> None:
         """All clients at once, until each has tried its number of things."""
         try:
-            await asyncio.gather(*(Client(self, number).run(each) for number in range(clients)))
+            await asyncio.gather(*(StormClient(self, number).run(each) for number in range(clients)))
         finally:
             self.over = True
             self.advanced.set()
@@ -151,7 +151,7 @@ class Storm:
         self.tally[what, how, end] += 1
         self.advanced.set()
 
-    async def renew(self, slot: Slot, caller: Caller) -> None:
+    async def renew(self, slot: DigestSlot, caller: WireClient) -> None:
         """Another digest for a slot, with new artifacts and versions."""
         if slot.renewing:
             return
@@ -166,15 +166,15 @@ class Storm:
         versions = [await self.publish(digest, caller) for _ in range(VERSIONS_OF_EACH)]
         slot.digest, slot.artifacts, slot.versions, slot.renewing = digest, artifacts, versions, False
 
-    async def publish(self, digest: str, caller: Caller) -> Subject:
+    async def publish(self, digest: str, caller: WireClient) -> StormSubject:
         """A new draft that needs the digest."""
         self._born += 1
         place = f"{self.grounds.tenant.path}/apps/{self.grounds.app_id}/versions"
         manifest = a_manifest(SLUG) | {"version": f"1.0.{self._born}", "artifacts": {"main": digest}}
         made = await caller.post(place, {"manifest": manifest})
-        return Subject("version", made["id"], f"{place}/{made['id']}/promote", self.grounds.tenant.token)
+        return StormSubject("version", made["id"], f"{place}/{made['id']}/promote", self.grounds.tenant.token)
 
-    async def _register(self, owner: str | None, location: str, digest: str, size_bytes: int) -> Subject:
+    async def _register(self, owner: str | None, location: str, digest: str, size_bytes: int) -> StormSubject:
         """An artifact of the tenant's or of the platform's, with the look at its source that was had."""
         now = context()
         seen = Visibility.PLATFORM if owner is None else Visibility.TENANT
@@ -184,10 +184,10 @@ class Storm:
         await apply(self.grounds.pools[0].database, Acting(owner), now, looked)
         place = "/api/v1/platform" if owner is None else self.grounds.tenant.path
         token = self.grounds.admin_token if owner is None else self.grounds.tenant.token
-        return Subject("artifact", made.result.id, f"{place}/artifacts/{made.result.id}/promote", token)
+        return StormSubject("artifact", made.result.id, f"{place}/artifacts/{made.result.id}/promote", token)
 
 
-class Client:
+class StormClient:
     """One of those who want something, with a connection to each process."""
 
     def __init__(self, storm: Storm, number: int) -> None:
@@ -195,7 +195,7 @@ class Client:
         self._chance = random.Random(f"{storm.seed} {number}")
         self._left = 0
         grounds = storm.grounds
-        self._callers = [Caller(url, grounds.tenant.token) for url in grounds.urls]
+        self._callers = [WireClient(url, grounds.tenant.token) for url in grounds.urls]
         self._services = grounds.pools[number % len(grounds.pools)]
 
     async def run(self, attempts: int) -> None:
@@ -220,12 +220,12 @@ class Client:
                     await self._version(slot)
         finally:
             storm.running -= 1
-            for each in storm.duels:  # whoever waits for a rival waits no longer for this one
+            for each in storm.duels:  # clients that wait for a rival no longer wait for this one
                 each.begun.set()
             for caller in self._callers:
                 caller.hang_up()
 
-    async def _artifact(self, slot: Slot) -> None:
+    async def _artifact(self, slot: DigestSlot) -> None:
         """Move an artifact; where that would take it away, often with rivals."""
         subject = self._chance.choice(slot.artifacts)
         trigger = self._trigger(subject)
@@ -247,7 +247,7 @@ class Client:
             duel.over = True
             duels.remove(duel)
 
-    async def _version(self, slot: Slot, chosen: Subject | None = None) -> None:
+    async def _version(self, slot: DigestSlot, chosen: StormSubject | None = None) -> None:
         subject = chosen or self._chance.choice(slot.versions)
         await self._move(slot, subject, self._trigger(subject))
 
@@ -269,26 +269,26 @@ class Client:
             if duel.over or not self._left:
                 return
 
-    async def _move(self, slot: Slot, subject: Subject, trigger: PromotionTrigger) -> None:
+    async def _move(self, slot: DigestSlot, subject: StormSubject, trigger: PromotionTrigger) -> None:
         further: dict[str, Any] = {}
         if trigger is PromotionTrigger.DEPRECATE:
             further = {"no_successor_because": WHY}
         if trigger is PromotionTrigger.CANARY and subject.noun == "version":
             further = {"canary_percentage": self._chance.choice((10, 25, 50))}
         answer = await self._ask(subject, {"move": trigger.value, "reason": WHY, **further})
-        told = answer.json
+        body = answer.json
         if answer.status != 200:
-            self._count(subject.noun, trigger.value, told["code"])
+            self._count(subject.noun, trigger.value, body["code"])
             return
-        after = told["promotion"] if subject.noun == "artifact" else told["status"]
-        generation = told.get("generation", subject.generation)
+        after = body["promotion"] if subject.noun == "artifact" else body["status"]
+        generation = body.get("generation", subject.generation)
         share = subject.noun == "version" and trigger is PromotionTrigger.CANARY and generation <= subject.generation
         self._count(subject.noun, trigger.value, "share" if share else "done")
         subject.state, subject.generation = after, max(generation, subject.generation)
         if after == PromotionState.RETIRED:
             await self._replace(slot, subject)
 
-    async def _ask(self, subject: Subject, body: dict[str, Any]) -> Answer:
+    async def _ask(self, subject: StormSubject, body: dict[str, Any]) -> WireAnswer:
         """Ask one of the processes for a move; once more where it had closed a connection that was idle for long."""
         caller = self._chance.choice(self._callers)
         caller.token = subject.token
@@ -298,16 +298,16 @@ class Client:
         except BROKEN:
             return await caller.call("POST", subject.path, body, headers)
 
-    def _trigger(self, subject: Subject) -> PromotionTrigger:
+    def _trigger(self, subject: StormSubject) -> PromotionTrigger:
         """Mostly one that was allowed a moment ago; away from the common way less often than along it."""
         allowed = [edge.trigger for edge in PROMOTION.edges if edge.source == subject.state]
         if not allowed or self._chance.random() > LIKELY:
             return self._chance.choice(list(PromotionTrigger))
         return self._chance.choices(allowed, [ASIDE.get(each, 6) for each in allowed])[0]
 
-    async def _replace(self, slot: Slot, subject: Subject) -> None:
+    async def _replace(self, slot: DigestSlot, subject: StormSubject) -> None:
         """Something new for what has just gone for ever."""
-        async with Caller(self._storm.grounds.urls[0], self._storm.grounds.tenant.token) as caller:
+        async with WireClient(self._storm.grounds.urls[0], self._storm.grounds.tenant.token) as caller:
             if subject in slot.versions:
                 made = await self._storm.publish(slot.digest, caller)
                 if subject in slot.versions:
@@ -315,7 +315,7 @@ class Client:
             elif subject in slot.artifacts and all(each.state == PromotionState.RETIRED for each in slot.artifacts):
                 await self._storm.renew(slot, caller)
 
-    async def _take(self, slot: Slot, holder: str) -> None:
+    async def _take(self, slot: DigestSlot, holder: str) -> None:
         through = self._chance.choice([None, None, None, *slot.versions])
         version_id = None if through is None else through.id
         hold = Hold(slot.digest, "instance", holder, version_id)
@@ -328,7 +328,7 @@ class Client:
         self._storm.through |= {each.id: each.version_id for each in taken}
         self._count("hold", how, "done")
 
-    async def _drop(self, slot: Slot, holder: str) -> None:
+    async def _drop(self, slot: DigestSlot, holder: str) -> None:
         digests = self._chance.choice([None, [slot.digest]])
         dropped = await self._holding(lambda work: promotions.drop(work, "instance", holder, digests))
         self._count("hold", "drop", "done" if dropped else "nothing")
@@ -339,12 +339,12 @@ class Client:
 
     async def _holding(self, command: Any) -> tuple[ArtifactHold, ...]:
         """Run a command on holds, and say which."""
-        told: list[tuple[ArtifactHold, ...]] = []
+        results: list[tuple[ArtifactHold, ...]] = []
 
         def present(holds: tuple[ArtifactHold, ...]) -> PresentedAnswer:
-            told.append(holds)
+            results.append(holds)
             return PresentedAnswer(200, b"")
 
         acting = Acting(self._storm.grounds.tenant.id)
         await command(Work(self._services, acting, context(), Authority(), present=present))
-        return told[-1]
+        return results[-1]

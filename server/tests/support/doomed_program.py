@@ -8,7 +8,7 @@ hashed cheaply, so that a start is quick.
 A request that carries the header `X-Doom` is the one during which the child kills itself, by SIGKILL:
 
 - `suspended:<n>`: the n-th time that the request, or a task that it started, waits for something; what it sent to
-  the database just before is on its way already, and done without anybody to be told;
+  the database just before is on its way already, and done although nobody gets the answer;
 - `before`: when the unit of work is about to send its one statement, which is the commit;
 - `after`: when the answer to that statement has come.
 
@@ -157,7 +157,7 @@ def become_server(listening: socket.socket) -> int:
     end_with_parent()
     cheap = partial(Passwords, hasher=PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
     vars(wiring).update(Application=DoomedApplication, Passwords=cheap)
-    # What was there before the fork is set aside already; to look through it copies all of it, in each life anew.
+    # What was there before the fork is set aside already; to look through it would copy all of it in each life.
     vars(program).update(socket=HeldListener(listening), collecting=nullcontext)
     vars(database).update(session_settings=named_settings(database.session_settings))
     PooledConnection.fetchval = doomed_fetchval(PooledConnection.fetchval)  # type: ignore[method-assign,assignment]

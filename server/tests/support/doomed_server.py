@@ -11,7 +11,7 @@ from server.tests.support.server_process import (
     FIRST_ADMIN,
     GENEROUS,
     LISTENS,
-    Tenant,
+    ProcessTenant,
     make_tenant,
     sign_in,
 )
@@ -63,12 +63,12 @@ class DoomedServer:
         """A new life, which takes requests when this returns."""
         assert self._program.stdin is not None
         self._program.stdin.write(b"run\n")
-        self._child = int(await self._told("child "))
-        await self._told(LISTENS)
+        self._child = int(await self._line_after("child "))
+        await self._line_after(LISTENS)
 
     async def ended(self) -> int:
         """How this life ended, once it has."""
-        how = await self._told("ended ")
+        how = await self._line_after("ended ")
         self._child = None
         return int(how)
 
@@ -88,7 +88,7 @@ class DoomedServer:
         async with asyncio.timeout(END_SECONDS_MAX):
             await self._program.wait()
 
-    async def _told(self, words: str) -> str:
+    async def _line_after(self, words: str) -> str:
         """The rest of the next line that begins so; what else the product prints is for people."""
         assert self._program.stdout is not None
         async with asyncio.timeout(END_SECONDS_MAX):
@@ -99,7 +99,7 @@ class DoomedServer:
         raise AssertionError(f"the program ended: {self._log.read_text()}")
 
 
-async def first_people(server: DoomedServer, directory: Path) -> tuple[str, Tenant]:
+async def first_people(server: DoomedServer, directory: Path) -> tuple[str, ProcessTenant]:
     """The platform admin's token, and a tenant with its admin."""
     await server.start()
     admin_token = await sign_in(server.url, FIRST_ADMIN, (directory / "code").read_text().strip())

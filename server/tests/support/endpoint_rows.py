@@ -9,7 +9,7 @@ from mooring.core.fleet.allocation import ALLOCATION, AllocationState
 from mooring.core.fleet.task import TASK, TaskState
 from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.ids import Prefix
-from server.tests.support.lifecycle_rows import CLOCK, Ground, Subject, path
+from server.tests.support.lifecycle_rows import CLOCK, LifecycleSubject, ProjectRows, path
 
 PORT = 8_080
 
@@ -23,7 +23,7 @@ class Reachable:
     node_id: str
 
 
-async def an_endpoint(ground: Ground, protocol: str = "http", label: str = "web") -> Reachable:
+async def an_endpoint(ground: ProjectRows, protocol: str = "http", label: str = "web") -> Reachable:
     """An endpoint of an active allocation; on the ground's node, or on one of its own."""
     node_id = ground.node_id or await ground.birth("node")
     standing = replace(ground, node_id=node_id)
@@ -32,7 +32,7 @@ async def an_endpoint(ground: Ground, protocol: str = "http", label: str = "web"
     return Reachable(await declared(own, protocol, label), allocation.id, node_id)
 
 
-async def declared(ground: Ground, protocol: str = "http", label: str = "web") -> str:
+async def declared(ground: ProjectRows, protocol: str = "http", label: str = "web") -> str:
     """The task that declared an endpoint in the ground's allocation, when its service was started."""
     arguments: dict[str, Any] = {
         "name": label,
@@ -42,13 +42,13 @@ async def declared(ground: Ground, protocol: str = "http", label: str = "web") -
     task_id = await ground.birth(
         "task", type="service.start", arguments=arguments, owner=f"{ground.allocation_id}/{label}"
     )
-    subject = Subject("task", TASK, task_id, TASK.initial)
+    subject = LifecycleSubject("task", TASK, task_id, TASK.initial)
     for edge in path(TASK, TaskState.SUCCEEDED):
         subject = await ground.move(subject, edge)
     return task_id
 
 
-async def a_visit(ground: Ground, endpoint: Reachable, token_id: str, principal_id: str) -> str:
+async def a_visit(ground: ProjectRows, endpoint: Reachable, token_id: str, principal_id: str) -> str:
     """A visit to the endpoint that nobody used yet."""
     visit_id, now = CLOCK.mint(Prefix.VISIT), CLOCK.now()
     row = {

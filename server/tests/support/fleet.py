@@ -27,8 +27,8 @@ _NUMBERS: Final = itertools.count(1)
 
 
 @dataclass
-class Fleet:
-    """Some machines, and whoever plays their agents."""
+class FleetWithAgents:
+    """Some machines and the agents that the test plays."""
 
     database: Database
     last: dict[str, tuple[int, str]] = field(default_factory=dict)  # sequence and digest of a node's last receipt

@@ -1,4 +1,4 @@
-"""A real HTTP receiver on loopback, which remembers what it got and answers as it is told, and how a test uses it.
+"""A real HTTP receiver on loopback, which remembers what it got and answers as the test says, and how a test uses it.
 
 Each connection is one request. What is answered is decided by a function that may wait as long as it likes, so that a
 test says when a receiver is slow, and for how long, without a clock.

@@ -21,7 +21,7 @@ READ_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
-class Answer:
+class WireAnswer:
     """A whole answer."""
 
     status: int
@@ -43,8 +43,8 @@ class Answer:
         return self.json if self.body else None
 
 
-class Caller:
-    """Whoever holds a token, on one connection that is made anew after it broke."""
+class WireClient:
+    """A client with a token, on one connection that is opened again after it broke."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url = url
@@ -65,7 +65,7 @@ class Caller:
 
     async def call(
         self, method: str, path: str, body: object = None, headers: Mapping[str, str] | None = None
-    ) -> Answer:
+    ) -> WireAnswer:
         """Send a request and read its answer; one of BROKEN when the connection breaks in between."""
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             try:
@@ -113,13 +113,13 @@ async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]
     return int(head[0].split(" ", 2)[1]), {name.lower(): value for name, value in headers.items()}
 
 
-async def _read_answer(reader: asyncio.StreamReader) -> Answer:
+async def _read_answer(reader: asyncio.StreamReader) -> WireAnswer:
     status, headers = await _read_head(reader)
-    return Answer(status, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
+    return WireAnswer(status, headers, await reader.readexactly(int(headers.get("content-length", "0"))))
 
 
 @dataclass(frozen=True)
-class Told:
+class StreamEvent:
     """One server-sent event: its cursor, its type, and its data."""
 
     cursor: str
@@ -135,7 +135,7 @@ class Stream:
         self._writer = writer
         self._rest = b""
 
-    async def batches(self) -> AsyncIterator[list[Told]]:
+    async def batches(self) -> AsyncIterator[list[StreamEvent]]:
         """The events as they arrive; ends when the server ends the stream, raises one of BROKEN when it breaks."""
         while True:
             size = int(await self._reader.readuntil(b"\r\n"), 16)
@@ -143,19 +143,19 @@ class Stream:
             if not size:
                 return
             *whole, self._rest = (self._rest + piece).split(b"\n\n")
-            told = [each for each in map(_told, whole) if each is not None]
-            if told:
-                yield told
+            events = [each for each in map(_parse_event, whole) if each is not None]
+            if events:
+                yield events
 
-    async def events(self) -> AsyncIterator[Told]:
+    async def events(self) -> AsyncIterator[StreamEvent]:
         """One event after the other."""
         async for batch in self.batches():
-            for told in batch:
-                yield told
+            for event in batch:
+                yield event
 
-    async def take(self, count: int) -> list[Told]:
+    async def take(self, count: int) -> list[StreamEvent]:
         """The next events, at least so many."""
-        taken: list[Told] = []
+        taken: list[StreamEvent] = []
         async with asyncio.timeout(ANSWER_SECONDS_MAX):
             async for batch in self.batches():
                 taken += batch
@@ -163,20 +163,20 @@ class Stream:
                     return taken
         raise ConnectionError(f"the stream ended after {len(taken)} of {count} events")
 
-    async def end(self) -> list[Told]:
+    async def end(self) -> list[StreamEvent]:
         """Everything up to the end that the server makes."""
-        return [told async for told in self.events()]
+        return [event async for event in self.events()]
 
     def abort(self) -> None:
         """Break the connection at once, whatever is on its way."""
         self._writer.transport.abort()
 
 
-def _told(block: bytes) -> Told | None:
+def _parse_event(block: bytes) -> StreamEvent | None:
     fields = dict(line.split(b": ", 1) for line in block.split(b"\n") if not line.startswith(b":"))
     if b"data" not in fields:
         return None
-    return Told(fields.get(b"id", b"").decode(), fields[b"event"].decode(), json.loads(fields[b"data"]))
+    return StreamEvent(fields.get(b"id", b"").decode(), fields[b"event"].decode(), json.loads(fields[b"data"]))
 
 
 @asynccontextmanager

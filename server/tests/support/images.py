@@ -28,7 +28,7 @@ PROGRAM = b"\x7fELF of a kind"
 
 
 @dataclass(frozen=True)
-class Layer:
+class SampleLayer:
     """A layer, packed and not."""
 
     packed: bytes
@@ -41,12 +41,12 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Artifact:
+class SampleArtifact:
     """A manifest, and every blob that it needs by digest."""
 
     manifest: ImageManifest
     blobs: Mapping[str, bytes]
-    parts: tuple["Artifact", ...] = ()  # the images of an index
+    parts: tuple["SampleArtifact", ...] = ()  # the images of an index
 
     @property
     def digest(self) -> str:
@@ -67,19 +67,25 @@ def describe(content: bytes, media_type: str) -> BlobDescriptor:
     return BlobDescriptor(media_type=media_type, digest=digest_of(content), size=len(content))
 
 
+@dataclass(frozen=True)
+class ArchivedFile:
+    content: bytes
+    mode: int = 0o755
+
+
 def archive(
-    files: Mapping[str, bytes | tuple[bytes, int]],
+    files: Mapping[str, bytes | ArchivedFile],
     links: Mapping[str, str] | None = None,
     form: int = tarfile.PAX_FORMAT,
 ) -> bytes:
-    """A tar archive: content, or content and mode, by name; links by name."""
+    """A tar archive of files and links by name; bytes stand for a file that may be executed."""
     made = io.BytesIO()
     with tarfile.open(fileobj=made, mode="w", format=form) as tar:
         for name, given in files.items():
-            content, mode = given if isinstance(given, tuple) else (given, 0o755)
+            file = given if isinstance(given, ArchivedFile) else ArchivedFile(given)
             entry = tarfile.TarInfo(name)
-            entry.size, entry.mode = len(content), mode
-            tar.addfile(entry, io.BytesIO(content))
+            entry.size, entry.mode = len(file.content), file.mode
+            tar.addfile(entry, io.BytesIO(file.content))
         for name, target in (links or {}).items():
             entry = tarfile.TarInfo(name)
             entry.type, entry.linkname = tarfile.SYMTYPE, target
@@ -87,11 +93,11 @@ def archive(
     return made.getvalue()
 
 
-def layer(unpacked: bytes) -> Layer:
-    return Layer(gzip.compress(unpacked, mtime=0), unpacked)
+def layer(unpacked: bytes) -> SampleLayer:
+    return SampleLayer(gzip.compress(unpacked, mtime=0), unpacked)
 
 
-def image(layers: Sequence[Layer] | None = None, about: About | None = None) -> Artifact:
+def image(layers: Sequence[SampleLayer] | None = None, about: About | None = None) -> SampleArtifact:
     """An image; without a word about it, one that could be started."""
     made = list(layers) if layers is not None else [layer(archive({"bin/program": PROGRAM}))]
     said = about or About()
@@ -110,10 +116,10 @@ def image(layers: Sequence[Layer] | None = None, about: About | None = None) -> 
         "layers": [each.descriptor for each in made],
     }
     blobs = {digest_of(each.packed): each.packed for each in made} | {digest_of(config): config}
-    return Artifact(read_manifest(msgspec.json.encode(document)), blobs)
+    return SampleArtifact(read_manifest(msgspec.json.encode(document)), blobs)
 
 
-def index(images: Mapping[str, Artifact]) -> Artifact:
+def index(images: Mapping[str, SampleArtifact]) -> SampleArtifact:
     """An index of images by `os/architecture`."""
     entries = []
     for platform, part in images.items():
@@ -124,10 +130,10 @@ def index(images: Mapping[str, Artifact]) -> Artifact:
             )
         )
     document = {"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": entries}
-    return Artifact(read_manifest(msgspec.json.encode(document)), {}, tuple(images.values()))
+    return SampleArtifact(read_manifest(msgspec.json.encode(document)), {}, tuple(images.values()))
 
 
-def payload(files: Mapping[str, bytes]) -> Artifact:
+def payload(files: Mapping[str, bytes]) -> SampleArtifact:
     """Files that are no image, one layer each."""
     layers = [
         msgspec.structs.replace(
@@ -143,10 +149,10 @@ def payload(files: Mapping[str, bytes]) -> Artifact:
         "layers": layers,
     }
     blobs = {digest_of(content): content for content in (*files.values(), EMPTY_CONFIG)}
-    return Artifact(read_manifest(msgspec.json.encode(document)), blobs)
+    return SampleArtifact(read_manifest(msgspec.json.encode(document)), blobs)
 
 
-async def push(pusher: RegistryPusher, repository: str, artifact: Artifact, tag: str | None = None) -> str:
+async def push(pusher: RegistryPusher, repository: str, artifact: SampleArtifact, tag: str | None = None) -> str:
     """Push all of an artifact; its digest."""
     for part in artifact.parts:
         await push(pusher, repository, part)

@@ -1,4 +1,4 @@
-"""Instances on a site: launched, played by an adapter and by agents, and looked after by the real workers.
+"""Instances on a site: launched, driven by a fake adapter and fake agents, and reconciled by the real workers.
 
 Rows are made by the same functions that commands use. The played adapter does to members and operations what an
 adapter's reports do; the workers are the real ones, asked for one look at a time.
@@ -44,19 +44,19 @@ from mooring.storage.runtime.instance import (
 )
 from mooring.workers.instance_reconciler import InstanceReconciler
 from server.tests.conftest import World
-from server.tests.support.allocation_site import Site, make_site
-from server.tests.support.lifecycle_rows import MANIFEST_DIGEST, Ground, context
+from server.tests.support.allocation_site import AllocationSite, make_site
+from server.tests.support.lifecycle_rows import MANIFEST_DIGEST, ProjectRows, context
 
 _NUMBERS: Final = itertools.count(1)
 GRACEFUL: Final = 60
 
 
 @dataclass
-class Stage:
+class InstanceStage:
     """A site with an app, and instances of it."""
 
-    site: Site
-    ground: Ground
+    site: AllocationSite
+    ground: ProjectRows
     sku: str
 
     @property
@@ -64,7 +64,7 @@ class Stage:
         return self.site.world.running.platform.services
 
     def context(self) -> DecisionContext:
-        """Whoever acts, now by the platform's clock."""
+        """The acting caller, now by the platform's clock."""
         return replace(context(), now=self.services.clock.now())
 
     async def apply(self, decision: Decision[Any]) -> Any:
@@ -238,11 +238,11 @@ class Stage:
     async def begin(self, instance_id: str, operation: Operation) -> Operation:
         """The adapter begins with an operation; a deploy makes its instance start."""
         now, instance = self.context(), await self.instance(instance_id)
-        told: dict[str, Any] = {"started_at": now.now}
+        changes: dict[str, Any] = {"started_at": now.now}
         if operation.status == "accepted":
-            step = move_operation(now, "app", operation, OperationTrigger.START, "test", **told)
+            step = move_operation(now, "app", operation, OperationTrigger.START, "test", **changes)
         else:
-            step = change_operation("app", operation, "test", **told)
+            step = change_operation("app", operation, "test", **changes)
         starts = [] if instance.status != "created" else [move_instance(now, instance, InstanceTrigger.START, "test")]
         result: Operation = await self.apply(together(step.result, step, *starts))
         return result
@@ -326,10 +326,10 @@ class Stage:
         )
 
 
-async def make_stage(world: World, manifest: dict[str, Any] | None = None) -> Stage:
+async def make_stage(world: World, manifest: dict[str, Any] | None = None) -> InstanceStage:
     """A site, and an app with one version."""
     site = await make_site(world)
-    bare = Ground(site.fleet.database, site.tenant.id, site.project_id)
+    bare = ProjectRows(site.fleet.database, site.tenant.id, site.project_id)
     known = replace(bare, app_id=await bare.app(), account_id=await bare.birth("service_account"))
     version_id = await known.birth("app_version", manifest=manifest or {})
-    return Stage(site, replace(known, version_id=version_id), await site.fleet.sku())
+    return InstanceStage(site, replace(known, version_id=version_id), await site.fleet.sku())

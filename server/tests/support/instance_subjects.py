@@ -17,7 +17,7 @@ from mooring.core.runtime.member import MEMBER, MemberState
 from mooring.gateways.secrets import SecretBox
 from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
 from mooring.storage.kernel.unit_of_work import apply
-from server.tests.support.lifecycle_rows import CLOCK, Ground, Subject, context, machines_of, path
+from server.tests.support.lifecycle_rows import CLOCK, LifecycleSubject, ProjectRows, context, machines_of, path
 from server.tests.support.made_things import DIGEST, OPERATOR, SECRET, VALUE, an_artifact, at_terminal, manifest_of
 
 PARAMETERS: Final = {"instance_id", "attachment_id"}
@@ -41,7 +41,7 @@ class InstanceSubjects:
         self._tenant_id = tenant_id
         self._database: Database | None = None
         self._secrets: SecretBox | None = None
-        self._known: dict[str, Ground] = {}
+        self._known: dict[str, ProjectRows] = {}
         self._versions: dict[str, str] = {}
         self._slug = ""
 
@@ -94,12 +94,12 @@ class InstanceSubjects:
             return {"instance_id": (await ground.shared_instance(app_slug=self._slug))["instance_id"]}
         return bodies.get(kind, {})
 
-    async def _ground(self, project_id: str) -> Ground:
+    async def _ground(self, project_id: str) -> ProjectRows:
         """An app with two versions that the project may launch."""
         if project_id in self._known:
             return self._known[project_id]
         assert self._database is not None
-        bare = Ground(self._database, self._tenant_id, project_id)
+        bare = ProjectRows(self._database, self._tenant_id, project_id)
         app_id = await bare.app("launched", "scheduler")
         self._slug = str(await self._database.fetchval(PLATFORM, "SELECT slug FROM app WHERE id = $1", app_id))
         await an_artifact(bare)
@@ -122,7 +122,7 @@ class InstanceSubjects:
         self._known[project_id] = replace(ground, version_id=self._versions["1.0.0"])
         return self._known[project_id]
 
-    async def _version(self, ground: Ground, number: str) -> str:
+    async def _version(self, ground: ProjectRows, number: str) -> str:
         plain = manifest_of(self._slug) | {"version": number, "lifecycle": LIFECYCLE}
         columns = {
             "manifest": plain,
@@ -133,12 +133,12 @@ class InstanceSubjects:
         }
         row = ground.row("app_version") | columns
         await ground.write(Insert("app_version", row, machines_of("app_version")))
-        subject = Subject("app_version", PROMOTION, str(row["id"]), PROMOTION.initial)
+        subject = LifecycleSubject("app_version", PROMOTION, str(row["id"]), PROMOTION.initial)
         for edge in path(PROMOTION, PromotionState.ACTIVE):
             subject = await ground.move(subject, edge, staged_digest=row["manifest_digest"])
         return subject.id
 
-    async def _instance(self, project_id: str, route: Route) -> Ground:
+    async def _instance(self, project_id: str, route: Route) -> ProjectRows:
         """An instance that runs; one that is rolled back came from another version."""
         ground = await self._ground(project_id)
         columns: dict[str, Any] = {"app_slug": self._slug, "topology": {"main": 1}}
@@ -153,7 +153,7 @@ class InstanceSubjects:
                 "artifacts": {"main": DIGEST},
             }
         made = await ground.birth("instance", **columns)
-        subject = Subject("instance", INSTANCE, made, INSTANCE.initial)
+        subject = LifecycleSubject("instance", INSTANCE, made, INSTANCE.initial)
         for edge in path(INSTANCE, InstanceState.RUNNING):
             subject = await ground.move(subject, edge)
         return replace(ground, instance_id=made, allocation_id=await ground.birth("allocation"))
@@ -162,18 +162,18 @@ class InstanceSubjects:
         """An attachment that is active, and an action of what it is to."""
         ground = await self._ground(project_id)
         made = await ground.birth("attachment", **await ground.shared_instance(app_slug=self._slug))
-        subject = Subject("attachment", ATTACHMENT, made, ATTACHMENT.initial)
+        subject = LifecycleSubject("attachment", ATTACHMENT, made, ATTACHMENT.initial)
         await ground.move(subject, path(ATTACHMENT, AttachmentState.ACTIVE)[0])
         return {"attachment_id": made, "action_name": "look"}
 
-    async def _member(self, ground: Ground, route: Route) -> str:
+    async def _member(self, ground: ProjectRows, route: Route) -> str:
         made = await ground.birth("member", allocation_id=ground.allocation_id)
-        subject = Subject("member", MEMBER, made, MEMBER.initial)
+        subject = LifecycleSubject("member", MEMBER, made, MEMBER.initial)
         for edge in path(MEMBER, MEMBER_STATE.get(route.verb, MemberState.READY)):
             subject = await ground.move(subject, edge)
         return made
 
-    async def _secret(self, ground: Ground) -> str:
+    async def _secret(self, ground: ProjectRows) -> str:
         assert self._secrets is not None
         sealed = self._secrets.seal(
             VALUE, id=CLOCK.mint(Prefix.SECRET), tenant_id=self._tenant_id, purpose="runtime_secret"

@@ -93,6 +93,5 @@ def wished(facts: LaunchSnapshot, **changes: Any) -> LaunchSnapshot:
 
 
 def standing(status: str = "active", **changes: Any) -> Allocation:
-    """An allocation that is there."""
     row = requested(context(), (TENANT, PROJECT))
     return replace(row, **{"status": status, "node_id": "nod_1", "region": "eu-1", **changes})

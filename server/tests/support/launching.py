@@ -20,10 +20,10 @@ from mooring.core.runtime.operation import OperationTrigger
 from mooring.storage.kernel.database import Acting
 from mooring.storage.kernel.unit_of_work import apply
 from mooring.storage.runtime import instance as instances
-from server.tests.api.catalog.test_apps import REASON, Shop
+from server.tests.api.catalog.test_apps import REASON, AppShelf
 from server.tests.conftest import World
-from server.tests.support.allocation_site import Site
-from server.tests.support.fleet import Fleet
+from server.tests.support.allocation_site import AllocationSite
+from server.tests.support.fleet import FleetWithAgents
 from server.tests.support.lifecycle_rows import context
 
 _NUMBERS: Final = itertools.count(1)
@@ -60,8 +60,8 @@ ACTIONS: Final = [
 class Launching:
     """A shop whose app can be launched, a site beside it, and the SKU that is sold there."""
 
-    shop: Shop
-    site: Site
+    shop: AppShelf
+    site: AllocationSite
     sku: str
     account_id: str = ""
     versions: dict[str, Any] = field(default_factory=dict)
@@ -185,15 +185,15 @@ class Launching:
         if member_version:
             for each in (await instances.members_of(database, acting, [instance_id]))[instance_id]:
                 version = self.versions[member_version]
-                told = {"version_id": version["id"], "version": member_version}
-                await self.write(change_member("web-tool", each, "runtime.report", **told))
+                fields = {"version_id": version["id"], "version": member_version}
+                await self.write(change_member("web-tool", each, "runtime.report", **fields))
 
 
-async def make_launching(world: World, shop: Shop) -> Launching:
+async def make_launching(world: World, shop: AppShelf) -> Launching:
     """An app on offer, an entitlement, an operator account, a machine with eight GPUs and a SKU."""
-    fleet = Fleet(world.running.platform.services.database)
+    fleet = FleetWithAgents(world.running.platform.services.database)
     await fleet.node(8)
-    made = Launching(shop, Site(world, shop.tenant, shop.project_id, shop.client, fleet), await fleet.sku())
+    made = Launching(shop, AllocationSite(world, shop.tenant, shop.project_id, shop.client, fleet), await fleet.sku())
     await shop.artifact("active")
     await made.publish("1.0.0")
     body = {"app_id": shop.app["id"], "reason": REASON, "agreed_actions": OPERATOR}

@@ -69,7 +69,7 @@ def context() -> DecisionContext:
 
 
 @dataclass(frozen=True)
-class Subject:
+class LifecycleSubject:
     """A row that goes through a machine, and where it stands."""
 
     noun: str
@@ -80,7 +80,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Ground:
+class ProjectRows:
     """A tenant with a project, and what rows of a project refer to."""
 
     database: Database
@@ -125,7 +125,7 @@ class Ground:
         await apply(self.database, self.acting, context(), project)
         owner, machine = replace(self, project_id=project.result.id), machines_of("instance")[0]
         made = await owner.birth("instance", **{"control_plane_scope": "tenant", **columns})
-        running = Subject("instance", machine, made, machine.initial)
+        running = LifecycleSubject("instance", machine, made, machine.initial)
         for edge in path(machine, machine.states("running")):
             running = await owner.move(running, edge)
         operation = await owner.birth("operation", instance_id=running.id)
@@ -166,14 +166,14 @@ class Ground:
             row |= {"name": str(row["id"]).replace("_", "-")[:40], "actions": []}
         return row
 
-    async def subject(self, noun: str, machine: AnyLifecycle, state: StrEnum) -> Subject:
+    async def subject(self, noun: str, machine: AnyLifecycle, state: StrEnum) -> LifecycleSubject:
         """A row that came to this state by transitions that the lifecycle has."""
-        subject = Subject(noun, machine, await self.birth(noun), machine.initial)
+        subject = LifecycleSubject(noun, machine, await self.birth(noun), machine.initial)
         for edge in path(machine, state):
             subject = await self.move(subject, edge)
         return subject
 
-    async def move(self, subject: Subject, edge: Transition[Any, Any], **columns: object) -> Subject:
+    async def move(self, subject: LifecycleSubject, edge: Transition[Any, Any], **columns: object) -> LifecycleSubject:
         """Take the edge, with all that its target requires."""
         owner = self.home(subject.noun).tenant_id
         move = StateChange(
@@ -223,12 +223,12 @@ class Ground:
         known = {"node_id": self.node_id, "allocation_id": self.allocation_id, "teardown_proof": "receipts"}
         return known.get(column, "for a reason")
 
-    def _closes(self, subject: Subject, edge: Transition[Any, Any]) -> bool:
+    def _closes(self, subject: LifecycleSubject, edge: Transition[Any, Any]) -> bool:
         ends = subject.machine.needs_closing_records
         return subject.noun == "member" and edge.target in ends and subject.state not in ends
 
 
-async def make_ground(database: Database, slug: str = "acme") -> Ground:
+async def make_ground(database: Database, slug: str = "acme") -> ProjectRows:
     """A tenant with a project, a node, an allocation and an instance."""
     beginning = context()
     made = create_tenant(beginning, slug, slug, UserSpec(f"a@{slug}.example", "A"), OneTime(b"h" * 32, LATER))
@@ -236,7 +236,7 @@ async def make_ground(database: Database, slug: str = "acme") -> Ground:
     tenant_id = made.result.tenant.id
     project = create_project(beginning, tenant_id, "train", "Train")
     await apply(database, Acting(tenant_id), beginning, project)
-    bare = Ground(database, tenant_id, project.result.id)
+    bare = ProjectRows(database, tenant_id, project.result.id)
     known = replace(
         bare,
         node_id=await bare.birth("node"),

@@ -18,7 +18,7 @@ from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.unit_of_work import apply
 from server.tests.support.agents import joined
 from server.tests.support.endpoint_rows import an_endpoint
-from server.tests.support.lifecycle_rows import CLOCK, Ground, Subject, context, machines_of, path
+from server.tests.support.lifecycle_rows import CLOCK, LifecycleSubject, ProjectRows, context, machines_of, path
 from server.tests.support.task_rows import a_receipt, a_task
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ async def launchable(home: "Home") -> dict[str, str]:
     columns["digests"] = [DIGEST]
     row = replace(ground, app_id=app_id).row("app_version") | columns
     await ground.write(Insert("app_version", row, machines_of("app_version")))
-    subject = Subject("app_version", PROMOTION, str(row["id"]), PROMOTION.initial)
+    subject = LifecycleSubject("app_version", PROMOTION, str(row["id"]), PROMOTION.initial)
     for edge in path(PROMOTION, PromotionState.ACTIVE):
         staged = {"staged_digest": row["manifest_digest"]}
         subject = await ground.move(subject, edge, **(staged if edge.target != "retired" else {}))
@@ -123,7 +123,7 @@ async def launchable(home: "Home") -> dict[str, str]:
     return home.kept[key]
 
 
-async def an_artifact(ground: Ground) -> None:
+async def an_artifact(ground: ProjectRows) -> None:
     """The artifact of every launchable app, active and verified, and the source that it is from."""
     there = "SELECT count(*) FROM artifact WHERE digest = $1 AND tenant_id = $2"
     if await ground.database.fetchval(PLATFORM, there, DIGEST, ground.tenant_id):
@@ -153,7 +153,7 @@ async def an_artifact(ground: Ground) -> None:
     await ground.write(Insert("artifact_evidence", seen))
 
 
-async def instance_ground(home: "Home") -> Ground:
+async def instance_ground(home: "Home") -> ProjectRows:
     """An instance that runs, where rows of its own are written down."""
     known = await launchable(home)
     ground = home.ground()
@@ -166,7 +166,7 @@ async def instance_ground(home: "Home") -> Ground:
     )
     columns = {"placement": {"sku": known["sku"]}, "app_slug": known["slug"], "app_category": "scheduler"}
     made = await standing.birth("instance", **columns)
-    subject = Subject("instance", INSTANCE, made, INSTANCE.initial)
+    subject = LifecycleSubject("instance", INSTANCE, made, INSTANCE.initial)
     for edge in path(INSTANCE, InstanceState.RUNNING):
         subject = await standing.move(subject, edge)
     return replace(standing, instance_id=made)
@@ -200,13 +200,13 @@ async def new_action(home: "Home", scope: Scope) -> dict[str, str]:
     return await new_instance(home, scope) | {"action_name": "look"}
 
 
-async def at_terminal(ground: Ground) -> None:
+async def at_terminal(ground: ProjectRows) -> None:
     """Let the instance have a member that is up, in an allocation that stands: its terminal is there."""
     placed = replace(ground, node_id=await ground.birth("node"))
     allocation = await placed.subject("allocation", ALLOCATION, AllocationState.ACTIVE)
     placed = replace(placed, allocation_id=allocation.id)
     made = await placed.birth("member", allocation_id=allocation.id)
-    subject = Subject("member", MEMBER, made, MEMBER.initial)
+    subject = LifecycleSubject("member", MEMBER, made, MEMBER.initial)
     for edge in path(MEMBER, MemberState.READY):
         subject = await placed.move(subject, edge)
 
@@ -244,7 +244,7 @@ async def new_attachment(home: "Home", scope: Scope) -> dict[str, str]:
     """One more attachment of the project, which is active."""
     ground, around = home.ground(), await shared_instance(home)
     made = await ground.birth("attachment", **around)
-    subject = Subject("attachment", ATTACHMENT, made, ATTACHMENT.initial)
+    subject = LifecycleSubject("attachment", ATTACHMENT, made, ATTACHMENT.initial)
     await ground.move(subject, path(ATTACHMENT, AttachmentState.ACTIVE)[0])
     return {"attachment_id": made}
 
@@ -254,8 +254,8 @@ async def new_attached_operation(home: "Home", scope: Scope) -> dict[str, str]:
     ground, around = home.ground(), await shared_instance(home)
     made = await ground.birth("attachment", **around)
     owner = replace(ground, project_id=str(around["owning_project_id"]), instance_id=str(around["instance_id"]))
-    told = {"id": made, "project_id": ground.project_id, "account_name": "p-train"}
-    return {"attachment_id": made, "operation_id": await owner.birth("operation", request={"attachment": told})}
+    attachment = {"id": made, "project_id": ground.project_id, "account_name": "p-train"}
+    return {"attachment_id": made, "operation_id": await owner.birth("operation", request={"attachment": attachment})}
 
 
 async def new_attached_action(home: "Home", scope: Scope) -> dict[str, str]:

@@ -22,16 +22,16 @@ from mooring.core.kernel.permissions import Scope
 from mooring.gateways.clock import SystemClock
 from server.tests.conftest import NO_AUTHORITIES
 from server.tests.support.agents import joined
-from server.tests.support.http_wire import Caller
+from server.tests.support.http_wire import WireClient
 from server.tests.support.instance_subjects import BODIES, PARAMETERS, InstanceSubjects
 from server.tests.support.lifecycle_rows import CLOCK
 from server.tests.support.route_requests import a_manifest, fresh_public_pem
-from server.tests.support.server_process import PASSWORD, Tenant, sign_in
+from server.tests.support.server_process import PASSWORD, ProcessTenant, sign_in
 
 MUTATIONS = {route.name: route for route in ROUTES if route.mutates}
 PLACES = {Scope.PLATFORM: "/api/v1/platform", Scope.TENANT: "/api/v1/tenants/{}", Scope.PROJECT: "/api/v1/projects/{}"}
 RECEIVER = "https://127.0.0.1:9/hook"
-"""Nobody listens there, which is told at once; the tests' servers allow the network."""
+"""Nobody listens there, so a connection is refused at once; the tests' servers allow the network."""
 SELDOM = "identity.break_glass.opened"
 """What a webhook is made for: no preparation of another mutation happens to fill its outbox."""
 DIE = "UPDATE delivery SET status = 'dead', finished_at = now(), revision = revision + 1 WHERE id = $1"
@@ -96,7 +96,7 @@ ROLES = {Scope.PLATFORM: "platform_operator", Scope.TENANT: "tenant_admin", Scop
 
 @dataclass(frozen=True)
 class Prepared:
-    """A mutation that can be sent, and whoever sends it."""
+    """A mutation that can be sent, and its caller."""
 
     route: Route
     path: str
@@ -104,13 +104,13 @@ class Prepared:
     token: str
 
 
-class Stage:
+class MutationSubjects:
     """Where subjects are made: one platform, one tenant, one project."""
 
-    def __init__(self, url: str, connection: asyncpg.Connection, people: tuple[str, Tenant]) -> None:
+    def __init__(self, url: str, connection: asyncpg.Connection, *, admin_token: str, tenant: ProcessTenant) -> None:
         self._url = url
         self._connection = connection
-        self.admin_token, self.tenant = people
+        self.admin_token, self.tenant = admin_token, tenant
         self._numbers = itertools.count(1)
         self.project_id = ""
         self._files = Path()
@@ -142,7 +142,7 @@ class Stage:
         return f"{word}-{next(self._numbers)}"
 
     async def _post(self, path: str, body: object = None, *, token: str | None = None, status: int = 201) -> Any:
-        async with Caller(self._url, token or self.tenant.token) as caller:
+        async with WireClient(self._url, token or self.tenant.token) as caller:
             return await caller.post(path, body, status=status)
 
     def _place(self, scope: Scope) -> str:
@@ -178,10 +178,10 @@ class Stage:
         """A delivery that waits; its webhook is paused, so that it takes no part in what comes."""
         webhook_id = await self._webhook(scope, "identity.project.updated")
         place = self._place(scope)
-        async with Caller(self._url, self.tenant.token) as admin:
+        async with WireClient(self._url, self.tenant.token) as admin:
             renamed = {"display_name": self._new("renamed")}
             (await admin.call("PATCH", f"/api/v1/projects/{self.project_id}", renamed)).expect(200)
-        async with Caller(self._url, self._token_of(scope)) as holder:
+        async with WireClient(self._url, self._token_of(scope)) as holder:
             (await holder.call("PATCH", f"{place}/webhooks/{webhook_id}", {"enabled": False})).expect(200)
             found = await holder.get(f"{place}/deliveries?webhook_id={webhook_id}")
         return str(found["items"][0]["id"])
@@ -388,7 +388,7 @@ class Stage:
         }
         if kind == "PutPolicy":
             stated = {"rules": {"apps": {"deny": [self._new("denied")]}}, "reason": "the tests narrow it"}
-            async with Caller(self._url, self._token_of(route.scope)) as holder:  # so that each run changes a layer
+            async with WireClient(self._url, self._token_of(route.scope)) as holder:  # so that each run changes a layer
                 (await holder.call("PUT", f"{self._place(route.scope)}/policy", stated)).expect(200)
             return {"rules": {}, "reason": "the tests take it back"}
         if kind == "CreateAllocation":

@@ -19,25 +19,25 @@ from mooring.core.kernel.permissions import Authority
 from mooring.storage.fleet import task as tasks
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.tasks import TaskReaper
-from server.tests.conftest import Tenant, World
+from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.agent_double import AgentDouble, joined_agent
 from server.tests.support.later_clock import ShiftedClock
-from server.tests.support.lifecycle_rows import Ground
+from server.tests.support.lifecycle_rows import ProjectRows
 
 _STEPS: Final = itertools.count(1)
 RUN: Final = {"argv": ["true"]}
 
 
 @dataclass
-class Site:
+class NodeSite:
     """A tenant's project, a machine with its agent, and an allocation on it."""
 
     world: World
-    tenant: Tenant
+    tenant: TenantWithAdmin
     project_id: str
     people: httpx.AsyncClient  # the tenant's admin
     agent: AgentDouble
-    ground: Ground
+    ground: ProjectRows
     clock: ShiftedClock
     more: list[AgentDouble] = field(default_factory=list)
 
@@ -104,7 +104,7 @@ class Site:
 
 
 @asynccontextmanager
-async def a_site(world: World, slug: str = "acme") -> AsyncIterator[Site]:
+async def a_site(world: World, slug: str = "acme") -> AsyncIterator[NodeSite]:
     """A site on a running platform."""
     clock = ShiftedClock()
     object.__setattr__(world.running.platform.services, "clock", clock)
@@ -112,7 +112,7 @@ async def a_site(world: World, slug: str = "acme") -> AsyncIterator[Site]:
     project_id = await world.project(tenant, "train")
     agent = await joined_agent(world.client(), world.admin)
     agent.now = lambda: clock.now().timestamp()
-    bare = Ground(world.running.platform.services.database, tenant.id, project_id, agent.node_id)
+    bare = ProjectRows(world.running.platform.services.database, tenant.id, project_id, agent.node_id)
     ground = replace(
         bare,
         allocation_id=await bare.birth("allocation"),
@@ -121,7 +121,7 @@ async def a_site(world: World, slug: str = "acme") -> AsyncIterator[Site]:
     )
     ground = replace(ground, version_id=await ground.birth("app_version"))
     ground = replace(ground, instance_id=await ground.birth("instance"))
-    site = Site(world, tenant, project_id, world.client(tenant.token), agent, ground, clock)
+    site = NodeSite(world, tenant, project_id, world.client(tenant.token), agent, ground, clock)
     try:
         yield site
     finally:

@@ -9,16 +9,16 @@ from mooring.commands.services import Services
 from mooring.storage.kernel import event as events
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.outbox import OutboxRelay
-from server.tests.conftest import Tenant, World
+from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.http_receiver import Receiver, made
 from server.tests.support.later_clock import ShiftedClock
 from tests.support.waiting import until
 
 
 class Outbox:
-    """A tenant with webhooks, and a relay that works when it is told to."""
+    """A tenant with webhooks, and an outbox relay that runs when the test calls it."""
 
-    def __init__(self, world: World, tenant: Tenant) -> None:
+    def __init__(self, world: World, tenant: TenantWithAdmin) -> None:
         self.world = world
         self.tenant = tenant
         self.client = world.client(tenant.token)
@@ -38,7 +38,7 @@ class Outbox:
     async def listed(self, **wanted: str) -> list[dict[str, Any]]:
         return list((await self.client.get(f"{self.place}/deliveries", params=wanted)).json()["items"])
 
-    async def told(self, correlation_id: str, type_: str) -> dict[str, Any]:
+    async def event(self, correlation_id: str, type_: str) -> dict[str, Any]:
         """The event of this type, as soon as the stream shows it."""
         wanted = {"correlation_id": correlation_id, "wait": "20"}
         async with asyncio.timeout(60):

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from server.tests.support.images import Artifact
+from server.tests.support.images import SampleArtifact
 
 CHUNK = b"\0" * 65_536
 
@@ -47,7 +47,7 @@ class Adversary:
         """How often a path was asked for."""
         return sum(each.path == path for each in self.asked)
 
-    def put(self, repository: str, artifact: Artifact, tag: str | None = None) -> None:
+    def put(self, repository: str, artifact: SampleArtifact, tag: str | None = None) -> None:
         """Serve an artifact honestly."""
         for part in artifact.parts:
             self.put(repository, part)

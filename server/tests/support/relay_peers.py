@@ -13,10 +13,10 @@ import httpx
 
 from mooring.relay.frames import CLOSE, DATA, END, OPEN, ROOM, WINDOW, TunnelFrame, packed, read_frame
 from mooring.relay.listener import Relay
-from server.tests.conftest import Tenant, World
+from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.agent_double import AgentDouble, joined_agent
 from server.tests.support.endpoint_rows import Reachable, an_endpoint
-from server.tests.support.lifecycle_rows import Ground
+from server.tests.support.lifecycle_rows import ProjectRows
 
 PAGE: Final = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nahoy"
 SWITCH_NODE: Final = "mooring-tunnel"
@@ -24,7 +24,7 @@ SWITCH_VIEWER: Final = "mooring-visit"
 
 
 @dataclass
-class Answer:
+class RelayAnswer:
     """What a browser got."""
 
     status: int
@@ -37,7 +37,7 @@ class Answer:
 
 
 @dataclass
-class Line:
+class BrowserConnection:
     """A connection to the relay."""
 
     reader: asyncio.StreamReader
@@ -59,9 +59,9 @@ class Line:
             await self.send(self.state.send(h11.Data(data=body.encode())) or b"")
         await self.send(self.state.send(h11.EndOfMessage()) or b"")
 
-    async def answer(self) -> Answer:
+    async def answer(self) -> RelayAnswer:
         """The whole answer."""
-        told: Answer | None = None
+        received: RelayAnswer | None = None
         while True:
             event = self.state.next_event()
             if event is h11.NEED_DATA:
@@ -70,17 +70,17 @@ class Line:
                 isinstance(event, h11.InformationalResponse) and event.status_code == 101
             ):
                 headers = [(name.decode(), value.decode("latin-1")) for name, value in event.headers]
-                told = Answer(event.status_code, headers, b"")
+                received = RelayAnswer(event.status_code, headers, b"")
                 if event.status_code == 101:
-                    return told
+                    return received
             elif isinstance(event, h11.Data):
-                assert told is not None
-                told.body += bytes(event.data)
+                assert received is not None
+                received.body += bytes(event.data)
             elif isinstance(event, h11.EndOfMessage):
-                assert told is not None
+                assert received is not None
                 if self.state.our_state is h11.DONE and self.state.their_state is h11.DONE:
                     self.state.start_next_cycle()
-                return told
+                return received
             elif isinstance(event, h11.ConnectionClosed):
                 raise ConnectionResetError("the relay hung up")
 
@@ -116,7 +116,7 @@ class Frames:
 class Inside:
     """A stream as the node sees it: what is inside the sandbox."""
 
-    tunnel: "Tunnel"
+    tunnel: "NodeTunnel"
     number: int
     asked: dict[str, Any]
     arrived: "asyncio.Queue[TunnelFrame]" = field(default_factory=asyncio.Queue)
@@ -160,7 +160,7 @@ class Inside:
 
 
 @dataclass
-class Tunnel:
+class NodeTunnel:
     """A tunnel as the node holds it."""
 
     frames: Frames
@@ -184,16 +184,16 @@ class Tunnel:
 
 
 @dataclass
-class Harbour:
-    """A running platform with its relay, an endpoint on a joined machine, and whoever plays the machine."""
+class PlatformWithRelay:
+    """A running platform with its relay, an endpoint on a joined machine, and a fake of the machine."""
 
     world: World
     relay: Relay
-    tenant: Tenant
+    tenant: TenantWithAdmin
     project_id: str
     people: httpx.AsyncClient
     agent: AgentDouble
-    ground: Ground
+    ground: ProjectRows
     app: Reachable
     carrying: list["asyncio.Task[None]"] = field(default_factory=list)
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
@@ -214,19 +214,19 @@ class Harbour:
         origin = self.world.running.platform.tools.relay.origin_of((app or self.app).endpoint_id)
         return urlsplit(origin).netloc
 
-    async def line(self) -> Line:
+    async def line(self) -> BrowserConnection:
         """A connection to the relay."""
         reader, writer = await asyncio.open_connection(*self.address)
         self.writers.append(writer)
-        return Line(reader, writer)
+        return BrowserConnection(reader, writer)
 
     async def switched(self, path: str, protocol: str, token: str) -> tuple[int, Frames]:
         """Ask for frames; the status, and the connection."""
         line = await self.line()
         head = {"Connection": "Upgrade", "Upgrade": protocol, "Authorization": f"Bearer {token}"}
         await line.ask("relay", path, **head)
-        told = await line.reader.readuntil(b"\r\n\r\n")  # and nothing of the frames that follow it
-        return int(told.split(b" ", 2)[1]), Frames(line.reader, line.writer)
+        response_head = await line.reader.readuntil(b"\r\n\r\n")  # and nothing of the frames that follow it
+        return int(response_head.split(b" ", 2)[1]), Frames(line.reader, line.writer)
 
     async def dial(self, task_id: str, token: str) -> tuple[int, Frames]:
         """Dial as a node does."""
@@ -242,12 +242,12 @@ class Harbour:
         assert task["type"] == "tunnel.open"
         return dict(task)
 
-    async def tunnel(self, task: dict[str, Any] | None = None) -> Tunnel:
+    async def tunnel(self, task: dict[str, Any] | None = None) -> NodeTunnel:
         """The node does as it is asked."""
         asked = task or await self.asked()
         status, frames = await self.dial(asked["task_id"], await self.node_token())
         assert status == 101
-        tunnel = Tunnel(frames)
+        tunnel = NodeTunnel(frames)
         self.carrying.append(asyncio.create_task(tunnel.carry()))
         return tunnel
 
@@ -255,8 +255,8 @@ class Harbour:
         """A ticket for the endpoint."""
         made = await self.people.post(f"{self.path}/endpoints/{(app or self.app).endpoint_id}/{kind}")
         assert made.status_code == 201, made.text
-        told = made.json()
-        return str(told["ticket"]) if kind == "connect" else str(told["url"]).rpartition("=")[2]
+        created = made.json()
+        return str(created["ticket"]) if kind == "connect" else str(created["url"]).rpartition("=")[2]
 
     async def command(self, *argv: str) -> str:
         """A ticket for a command."""
@@ -270,7 +270,7 @@ class Harbour:
         """Show a ticket as a viewer does."""
         return await self.switched("/visits", SWITCH_VIEWER, ticket)
 
-    async def connected(self) -> tuple[Frames, Inside, Tunnel]:
+    async def connected(self) -> tuple[Frames, Inside, NodeTunnel]:
         """A viewer who is connected, and what is inside."""
         visiting = asyncio.create_task(self.visit(await self.ticket()))
         tunnel = await self.tunnel()
@@ -280,7 +280,7 @@ class Harbour:
         assert status == 101
         return frames, inside, tunnel
 
-    async def open_link(self, code: str, host: str | None = None, method: str = "GET") -> Answer:
+    async def open_link(self, code: str, host: str | None = None, method: str = "GET") -> RelayAnswer:
         """Open a link as a browser does."""
         line = await self.line()
         await line.ask(host or self.host(), f"/.mooring/open?code={code}", method)
@@ -294,15 +294,15 @@ class Harbour:
 
 
 @asynccontextmanager
-async def harbour_of(world: World, relay: Relay) -> AsyncIterator[Harbour]:
-    """A harbour on a running platform."""
+async def platform_with_relay(world: World, relay: Relay) -> AsyncIterator[PlatformWithRelay]:
+    """Add an endpoint and a fake machine to a running platform with a relay."""
     tenant = await world.tenant("acme")
     project_id = await world.project(tenant, "train")
     agent = await joined_agent(world.client(), world.admin)
-    ground = Ground(world.running.platform.services.database, tenant.id, project_id, agent.node_id)
+    ground = ProjectRows(world.running.platform.services.database, tenant.id, project_id, agent.node_id)
     app = await an_endpoint(ground)
     ground = replace(ground, allocation_id=app.allocation_id)
-    made = Harbour(world, relay, tenant, project_id, world.client(tenant.token), agent, ground, app)
+    made = PlatformWithRelay(world, relay, tenant, project_id, world.client(tenant.token), agent, ground, app)
     try:
         yield made
     finally:
@@ -314,4 +314,16 @@ async def harbour_of(world: World, relay: Relay) -> AsyncIterator[Harbour]:
         await agent.client.aclose()
 
 
-__all__ = ["CLOSE", "DATA", "END", "PAGE", "Answer", "Frames", "Harbour", "Inside", "Line", "Tunnel", "harbour_of"]
+__all__ = [
+    "CLOSE",
+    "DATA",
+    "END",
+    "PAGE",
+    "BrowserConnection",
+    "Frames",
+    "Inside",
+    "NodeTunnel",
+    "PlatformWithRelay",
+    "RelayAnswer",
+    "platform_with_relay",
+]

@@ -1,7 +1,7 @@
 """A well-formed request for every route: addresses that name things which exist, and the smallest valid bodies.
 
 What a route's address names is made through the public API by the admin of its place; once for requests that change
-nothing, and anew for each that does. A body has what its schema requires and no more. A route with a parameter or a
+nothing, and again for each that does. A body has what its schema requires and no more. A route with a parameter or a
 field that is not known here fails with the name of it: say once what a good one is, and every generic test uses it.
 """
 
@@ -23,10 +23,10 @@ from mooring.core.kernel.permissions import Scope
 from mooring.gateways.signing.cosign_keys import new_signing_key
 from mooring.gateways.signing.signatures import new_key_pair
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.conftest import PASSWORD, Tenant, World
+from server.tests.conftest import PASSWORD, TenantWithAdmin, World
 from server.tests.support import adapter_requests, made_things
-from server.tests.support.agents import Machine, joined
-from server.tests.support.lifecycle_rows import Ground, machines_of
+from server.tests.support.agents import MachineKeys, joined
+from server.tests.support.lifecycle_rows import ProjectRows, machines_of
 
 RECEIVER: Final = "https://127.0.0.1:1/hook"
 """A webhook's address at which nobody answers, at once; the tests' platform allows loopback."""
@@ -54,15 +54,15 @@ def fresh_public_key() -> str:
 
 @dataclass
 class Home:
-    """A tenant with a project, or the platform itself, and whoever may make things there."""
+    """A tenant with a project, or the platform itself, and a caller who may make things there."""
 
     world: World
     client: httpx.AsyncClient  # anybody's: it says with each request for whom it speaks
-    tenant: Tenant
+    tenant: TenantWithAdmin
     project_id: str
     kept: dict[tuple[Scope, str], dict[str, str]] = field(default_factory=dict)
     slugs: dict[str, str] = field(default_factory=dict)  # of the apps that were made, the last one last
-    node: Machine | None = None
+    node: MachineKeys | None = None
     node_secret: str = ""
 
     async def node_token(self) -> str:
@@ -73,9 +73,9 @@ class Home:
             self.node_secret = await self.node.token(self.client)
         return self.node_secret
 
-    def ground(self) -> Ground:
+    def ground(self) -> ProjectRows:
         """Where rows of this project are written down."""
-        return Ground(self.world.running.platform.services.database, self.tenant.id, self.project_id)
+        return ProjectRows(self.world.running.platform.services.database, self.tenant.id, self.project_id)
 
     def token(self, scope: Scope) -> str:
         """The token of the admin of this kind of place."""

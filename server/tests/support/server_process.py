@@ -1,7 +1,7 @@
 """Server processes as an operator starts them: `python -m mooring <command>` with an environment.
 
-A `Fleet` starts them, waits for the line that says where they listen, and at the end of a test sees to it that none
-is left. What a process wrote to its standard error stands beside its other files and is shown when it did not start.
+A `ServerGroup` starts them, waits for the line that says where they listen, and stops all of them at the end of a test.
+The standard error of a process is kept beside its other files and is shown when the process did not start.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from server.tests.support.http_wire import BROKEN, Caller
+from server.tests.support.http_wire import BROKEN, WireClient
 from tests.support.waiting import linger
 
 LIBC = ctypes.CDLL(None)
@@ -36,12 +36,12 @@ GENEROUS = {
 
 
 def end_with_parent() -> None:
-    """Called in a new process: it is killed when whoever started it ends, however that happens."""
+    """Called in a new process: it is killed when its parent ends, however that happens."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 @dataclass
-class Served:
+class ServerProcess:
     """One process; `url` is empty for one that does not listen."""
 
     process: asyncio.subprocess.Process
@@ -72,16 +72,16 @@ class Served:
         assert await self.ended() == -signal.SIGKILL
 
 
-class Fleet:
+class ServerGroup:
     """The processes of one test."""
 
     def __init__(self, directory: Path, environment: dict[str, str]) -> None:
         self._directory = directory
         self._environment = environment
         self._numbers = itertools.count(1)
-        self._all: list[Served] = []
+        self._all: list[ServerProcess] = []
 
-    async def begin(self, command: str, *arguments: str, **environment: str) -> Served:
+    async def begin(self, command: str, *arguments: str, **environment: str) -> ServerProcess:
         """Start a process and do not wait for it."""
         number = next(self._numbers)
         code_path, log_path = self._directory / f"code-{number}", self._directory / f"log-{number}"
@@ -101,11 +101,11 @@ class Fleet:
                 stderr=log,
                 preexec_fn=end_with_parent,
             )
-        served = Served(process, "", code_path, log_path)
+        served = ServerProcess(process, "", code_path, log_path)
         self._all.append(served)
         return served
 
-    async def start(self, command: str, *arguments: str, **environment: str) -> Served:
+    async def start(self, command: str, *arguments: str, **environment: str) -> ServerProcess:
         """Start a process and wait until it listens."""
         return await listening(await self.begin(command, *arguments, **environment))
 
@@ -117,7 +117,7 @@ class Fleet:
             await served.process.wait()
 
 
-async def listening(served: Served) -> Served:
+async def listening(served: ServerProcess) -> ServerProcess:
     """Wait until a process says where it listens."""
     assert served.process.stdout is not None
     async with asyncio.timeout(START_SECONDS_MAX):
@@ -127,7 +127,9 @@ async def listening(served: Served) -> Served:
     return served
 
 
-async def persist(caller: Caller, method: str, path: str, body: object = None, *, key: str) -> tuple[Any, list[int]]:
+async def persist(
+    caller: WireClient, method: str, path: str, body: object = None, *, key: str
+) -> tuple[Any, list[int]]:
     """What a client does that means it: repeat under one Idempotency-Key until it is done.
 
     Returns the answer's body and the statuses that came before it (0: the connection broke). Nothing but a broken
@@ -154,18 +156,18 @@ async def sign_in(url: str, email: str, code: str, tenant: str | None = None) ->
     body = {"email": email, "one_time_code": code, "new_password": PASSWORD}
     if tenant is not None:
         body["tenant"] = tenant
-    async with Caller(url) as caller:
+    async with WireClient(url) as caller:
         return str((await caller.post("/api/v1/sign-in", body, status=200))["token"])
 
 
-async def sign_in_first_admin(served: Served) -> str:
+async def sign_in_first_admin(served: ServerProcess) -> str:
     """The token of the first platform admin, whom this process made."""
     assert served.code is not None, "another process made the first admin"
     return await sign_in(served.url, FIRST_ADMIN, served.code)
 
 
 @dataclass(frozen=True)
-class Tenant:
+class ProcessTenant:
     """A tenant and its admin's token."""
 
     id: str
@@ -178,25 +180,25 @@ class Tenant:
         return f"/api/v1/tenants/{self.id}"
 
 
-async def make_tenant(url: str, admin_token: str, slug: str) -> Tenant:
+async def make_tenant(url: str, admin_token: str, slug: str) -> ProcessTenant:
     """A tenant, made by the platform's admin, whose own admin has signed in."""
     email = f"admin@{slug}.example"
     first_admin = {"email": email, "display_name": "Admin"}
     body = {"slug": slug, "display_name": slug.title(), "first_admin": first_admin}
-    async with Caller(url, admin_token) as admin:
+    async with WireClient(url, admin_token) as admin:
         made = await admin.post("/api/v1/tenants", body)
     token = await sign_in(url, email, made["one_time_code"], slug)
-    return Tenant(made["id"], slug, token, made["first_admin"]["id"])
+    return ProcessTenant(made["id"], slug, token, made["first_admin"]["id"])
 
 
-async def make_project(url: str, tenant: Tenant, slug: str) -> str:
+async def make_project(url: str, tenant: ProcessTenant, slug: str) -> str:
     """The id of a new project."""
-    async with Caller(url, tenant.token) as admin:
+    async with WireClient(url, tenant.token) as admin:
         return str((await admin.post(f"{tenant.path}/projects", {"slug": slug, "display_name": slug}))["id"])
 
 
-async def make_account(url: str, tenant: Tenant, project_id: str, name: str) -> str:
+async def make_account(url: str, tenant: ProcessTenant, project_id: str, name: str) -> str:
     """The id of a new service account."""
-    async with Caller(url, tenant.token) as admin:
+    async with WireClient(url, tenant.token) as admin:
         path = f"/api/v1/projects/{project_id}/service-accounts"
         return str((await admin.post(path, {"name": name, "actions": ["project.read"]}))["id"])

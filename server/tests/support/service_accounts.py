@@ -34,7 +34,7 @@ def encoded(part: bytes) -> str:
 
 
 @dataclass(frozen=True)
-class Account:
+class AccountWithKey:
     """A service account with its key, outside."""
 
     id: str
@@ -53,10 +53,10 @@ class Account:
         return str(answer.json()["access_token"])
 
 
-async def make_account(home: Home, actions: list[str]) -> Account:
+async def make_account(home: Home, actions: list[str]) -> AccountWithKey:
     """A service account of the home's project with this list, and a key."""
     private, public = new_key_pair()
     body = {"name": fresh_name("account"), "actions": actions, "public_key": base64.b64encode(public).decode()}
     made = await home.post(Scope.PROJECT, "/service-accounts", body)
     keys = await home.post(Scope.PROJECT, f"/service-accounts/{made['id']}/keys", method="GET")
-    return Account(made["id"], keys["items"][0]["id"], private)
+    return AccountWithKey(made["id"], keys["items"][0]["id"], private)

@@ -38,9 +38,7 @@ def masked(opcode: int, payload: bytes = b"", *, final: bool = True, reserved: i
 
 
 @dataclass
-class Line:
-    """One WebSocket, open."""
-
+class OpenWebSocket:
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
     head: dict[str, str]
@@ -94,7 +92,7 @@ class Line:
 
 
 @asynccontextmanager
-async def connect(url: str, path: str, token: str | None = None, **headers: str) -> AsyncIterator[Line]:
+async def connect(url: str, path: str, token: str | None = None, **headers: str) -> AsyncIterator[OpenWebSocket]:
     """A WebSocket to this path; leaving aborts the connection."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
@@ -117,6 +115,6 @@ async def connect(url: str, path: str, token: str | None = None, **headers: str)
         code = int(status.split(" ")[1])
         if code != 101:
             raise Refused(code, await reader.readexactly(int(headers_received.get("content-length", 0))))
-        yield Line(reader, writer, headers_received)
+        yield OpenWebSocket(reader, writer, headers_received)
     finally:
         writer.transport.abort()

@@ -3,7 +3,7 @@
 The observer reads a snapshot of its own connection, again and again. The log is replayed from the first entry to the
 last: transitions, and the audit rows of holds. Its order is that in which the changes took effect. Neither times nor
 transaction ids tell it, for both are taken before a change has waited for its locks; so the tests' database notes, as
-the last thing that a transaction does, how many did so before it. Whoever had to wait for another comes after it.
+the last thing that a transaction does, how many did so before it. A transaction that waited for another comes after it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -47,7 +47,7 @@ ARTIFACTS: Final = "SELECT id, digest, promotion FROM artifact WHERE promotion <
 VERSIONS: Final = "SELECT id, digests, promotion FROM app_version WHERE promotion NOT IN ('draft', 'retired')"
 HOLDS: Final = "SELECT id, digest, version_id FROM artifact_hold"
 LOG: Final = """
-SELECT m.place, 'move' AS kind, t.subject_id, t.target AS told
+SELECT m.place, 'move' AS kind, t.subject_id, t.target AS value
   FROM transition t JOIN storm_mark m ON m.tx = t.xmin::text::bigint WHERE t.machine = 'promotion'
 UNION ALL
 SELECT m.place, d.action, d.subject_id, d.after ->> 'digest'
@@ -113,24 +113,29 @@ async def replayed(connection: asyncpg.Connection, through: Mapping[str, str | N
         wrong.append("not every entry of the log has its place")
     for place, entries in groupby(log, key=itemgetter("place")):
         for entry in entries:
-            _apply(catalog, entry, (digest_of, digests_of, through))
+            _apply(catalog, entry, digest_of=digest_of, digests_of=digests_of, through=through)
         wrong += [f"after change {place}: {fault}" for fault in catalog.faults()]
     return catalog, wrong
 
 
-def _apply(catalog: Catalog, entry: Any, known: tuple[dict[str, str], dict[str, list[str]], Any]) -> None:
-    """One entry of the log."""
-    digest_of, digests_of, through = known
-    _, kind, subject_id, told = entry
+def _apply(
+    catalog: Catalog,
+    entry: Any,
+    *,
+    digest_of: Mapping[str, str],
+    digests_of: Mapping[str, list[str]],
+    through: Mapping[str, str | None],
+) -> None:
+    _, kind, subject_id, value = entry
     if kind == "artifact_hold.take":
-        catalog.holds[subject_id] = (told, through[subject_id])
+        catalog.holds[subject_id] = (value, through[subject_id])
     elif kind == "artifact_hold.drop":
         del catalog.holds[subject_id]
     elif subject_id in digest_of:
-        catalog.artifacts[subject_id] = (digest_of[subject_id], told)
-        if told == "retired":
+        catalog.artifacts[subject_id] = (digest_of[subject_id], value)
+        if value == "retired":
             del catalog.artifacts[subject_id]
     else:
-        catalog.versions[subject_id] = (digests_of[subject_id], told)
-        if told in ("draft", "retired"):
+        catalog.versions[subject_id] = (digests_of[subject_id], value)
+        if value in ("draft", "retired"):
             del catalog.versions[subject_id]

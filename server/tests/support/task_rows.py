@@ -8,19 +8,19 @@ from dataclasses import replace
 from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.support.lifecycle_rows import CLOCK, Ground
+from server.tests.support.lifecycle_rows import CLOCK, ProjectRows
 
 KINDS = (
     "processes", "namespaces", "mounts", "links", "sockets", "ports", "cgroups", "files", "containers", "secrets",
 )  # fmt: skip
 
 
-async def a_task(ground: Ground) -> str:
+async def a_task(ground: ProjectRows) -> str:
     """A task on a node and an allocation of its own, which waits."""
     return await (await _own_ground(ground)).birth("task")
 
 
-async def a_receipt(ground: Ground) -> str:
+async def a_receipt(ground: ProjectRows) -> str:
     """The receipt of a teardown, the first of its node's chain."""
     own = await _own_ground(ground)
     task_id = await own.birth("task", type="sandbox.destroy", arguments={})
@@ -68,7 +68,7 @@ async def a_receipt(ground: Ground) -> str:
     return str(row["id"])
 
 
-async def every_row(ground: Ground) -> None:
+async def every_row(ground: ProjectRows) -> None:
     """A row of all that stands around tasks."""
     own = await _own_ground(ground)
     now = CLOCK.now()
@@ -125,6 +125,6 @@ async def every_row(ground: Ground) -> None:
     await own.write(Insert("secret", unused))
 
 
-async def _own_ground(ground: Ground) -> Ground:
+async def _own_ground(ground: ProjectRows) -> ProjectRows:
     """The same project with a node and an allocation that nothing else is on."""
     return replace(ground, node_id=await ground.birth("node"), allocation_id=await ground.birth("allocation"))

@@ -4,10 +4,10 @@ from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
 from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.support.lifecycle_rows import CLOCK, Ground, prefix_of
+from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, prefix_of
 
 
-async def instance_rows(ground: Ground) -> None:
+async def instance_rows(ground: ProjectRows) -> None:
     """That an adapter was there, what an app used, and one more account that nothing names."""
     place: dict[str, object] = {"tenant_id": ground.tenant_id, "project_id": ground.project_id}
     now = CLOCK.now()
@@ -31,7 +31,7 @@ async def instance_rows(ground: Ground) -> None:
     await ground.birth("service_account")
 
 
-async def artifact_rows(ground: Ground) -> None:
+async def artifact_rows(ground: ProjectRows) -> None:
     """A row of all that stands around an artifact, and one more artifact that nothing names."""
     digest, now = "sha256:" + "0" * 64, CLOCK.now()
     artifact_id = await ground.birth("artifact", digest=digest, visibility="project", project_id=ground.project_id)
@@ -56,7 +56,7 @@ async def artifact_rows(ground: Ground) -> None:
     await ground.birth("artifact")
 
 
-async def allocation_rows(ground: Ground) -> None:
+async def allocation_rows(ground: ProjectRows) -> None:
     """A group with an allocation that waits for a task, a network on a node, and one more group that nothing names."""
     place: dict[str, object] = {
         "tenant_id": ground.tenant_id,
@@ -71,7 +71,7 @@ async def allocation_rows(ground: Ground) -> None:
     await ground.write(Insert("allocation_group", group | {"id": CLOCK.mint(Prefix.ALLOCATION_GROUP)}))
 
 
-async def app_rows(ground: Ground) -> None:
+async def app_rows(ground: ProjectRows) -> None:
     """A row of all that stands around an app, and one more app and version that nothing names."""
     now, place = CLOCK.now(), {"tenant_id": ground.tenant_id}
     successor = await ground.birth("app_version")

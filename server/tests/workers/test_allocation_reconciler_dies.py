@@ -15,14 +15,14 @@ from mooring.storage.kernel.pool import PooledConnection
 from mooring.workers.allocation_reconciler import AllocationReconciler
 from server.tests.conftest import World
 from server.tests.storage.fleet.test_placers import UNTRUE
-from server.tests.support.allocation_site import Site, make_site
+from server.tests.support.allocation_site import AllocationSite, make_site
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 USES_MAX = 60
 
 
-class Died(BaseException):
+class ReconcilerDied(BaseException):
     """The process is gone: no handler of the worker's sees this."""
 
 
@@ -39,7 +39,7 @@ class _Last:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self._lent.__aexit__(kind, error, trace)
-        raise Died
+        raise ReconcilerDied
 
 
 class DyingDatabase(Database):
@@ -53,12 +53,12 @@ class DyingDatabase(Database):
     def connection(self, acting: Acting) -> Any:
         self._left -= 1
         if self._left < 0 or (self._left == 0 and not self._after):
-            raise Died
+            raise ReconcilerDied
         lent = super().connection(acting)
         return _Last(lent) if self._left == 0 else lent
 
 
-async def dies(site: Site, settings: Settings, uses: int, *, after: bool) -> bool:
+async def dies(site: AllocationSite, settings: Settings, uses: int, *, after: bool) -> bool:
     """One look of a worker that dies at this use; whether it did."""
     database = DyingDatabase(PoolSettings(settings.database_url, 4), uses, after=after)
     await database.open()
@@ -66,14 +66,14 @@ async def dies(site: Site, settings: Settings, uses: int, *, after: bool) -> boo
     own = type(services)(**{name: getattr(services, name) for name in services.__slots__} | {"database": database})
     try:
         await AllocationReconciler(own).tick()
-    except Died:
+    except ReconcilerDied:
         return True
     finally:
         await database.close()
     return False
 
 
-async def steps(site: Site, allocation_id: str) -> list[str]:
+async def steps(site: AllocationSite, allocation_id: str) -> list[str]:
     return [task["step"] for task in await site.fleet.tasks(allocation_id)]
 
 

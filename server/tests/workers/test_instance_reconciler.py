@@ -13,7 +13,7 @@ from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
 from mooring.storage.runtime import instance_reconcile
 from server.tests.conftest import World
-from server.tests.support.instance_stage import Stage, make_stage
+from server.tests.support.instance_stage import InstanceStage, make_stage
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -78,8 +78,8 @@ async def test_a_stop_ends_each_member_with_the_receipt_of_its_node(world: World
     await stage.look(2)
     assert [each.status for each in await stage.members(instance_id)] == ["removing", "removing"]
     for each in members:
-        told = await stage.site.get(str(each.allocation_id))
-        assert (told["status"], told["blocker"]) == ("releasing", f"members {each.name} are removed first")
+        allocation = await stage.site.get(str(each.allocation_id))
+        assert (allocation["status"], allocation["blocker"]) == ("releasing", f"members {each.name} are removed first")
         task = await stage.site.fleet.do(str(each.allocation_id))
         assert (task["type"], task["step"]) == ("teardown.verify", f"teardown.verify/{each.id}/1")
         assert task["owner"] == f"{each.allocation_id}/{each.id}"
@@ -185,8 +185,8 @@ async def test_giving_back_an_allocation_first_removes_its_member(world: World) 
     removal = (await stage.operations(instance_id))[-1]
     assert (removal.kind, removal.requested_by, removal.member_ids) == ("remove", "system", [second.id])
     assert [each.status for each in await stage.members(instance_id)] == ["ready", "draining"]
-    told = await stage.site.get(str(second.allocation_id))
-    assert (told["status"], told["blocker"]) == ("releasing", "members main-1 are removed first")
+    allocation = await stage.site.get(str(second.allocation_id))
+    assert (allocation["status"], allocation["blocker"]) == ("releasing", "members main-1 are removed first")
     stage.site.later(timedelta(seconds=361))
     await stage.look(2)
     assert (await stage.site.fleet.do(str(second.allocation_id)))["type"] == "teardown.verify"
@@ -275,7 +275,7 @@ async def test_cancelling_is_bounded(world: World) -> None:
     )
     await stage.apply(cancelled)
     await stage.look()
-    assert (await stage.operations(instance_id))[-1].status == "cancelling"  # whoever holds it has his time
+    assert (await stage.operations(instance_id))[-1].status == "cancelling"  # its adapter has time to finish
     stage.site.later(timedelta(seconds=121))
     await stage.look()
     assert (await stage.operations(instance_id))[-1].status == "cancelled"
@@ -350,7 +350,7 @@ async def test_a_version_whose_launches_keep_failing_is_not_begun_again_until_th
     assert (await stage.operations(waits))[0].dispatched_at is not None
 
 
-class Counting(Database):
+class CountingDatabase(Database):
     """Counts what is read."""
 
     reads = 0
@@ -372,7 +372,7 @@ async def test_a_snapshot_of_many_instances_takes_as_many_statements_as_one_of_a
         await stage.stop(each)
     stage.site.later(timedelta(seconds=61))
     await stage.look()
-    counted = Counting(PoolSettings(settings.database_url, 2))
+    counted = CountingDatabase(PoolSettings(settings.database_url, 2))
     await counted.open()
     try:
         taken = []
@@ -385,7 +385,7 @@ async def test_a_snapshot_of_many_instances_takes_as_many_statements_as_one_of_a
     assert taken[0] == taken[1] <= 9
 
 
-async def write_off(stage: Stage, node_id: str) -> None:
+async def write_off(stage: InstanceStage, node_id: str) -> None:
     """An admin gives a machine up."""
     answer = await stage.site.world.admin.post(
         f"/api/v1/platform/nodes/{node_id}/write-off",

@@ -17,8 +17,8 @@ from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
 from mooring.workers.instance_reconciler import InstanceReconciler
 from server.tests.conftest import World
-from server.tests.support.instance_stage import Stage, make_stage
-from server.tests.workers.test_allocation_reconciler_dies import Died, DyingDatabase
+from server.tests.support.instance_stage import InstanceStage, make_stage
+from server.tests.workers.test_allocation_reconciler_dies import DyingDatabase, ReconcilerDied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -43,7 +43,7 @@ class DyingAtWrites(DyingDatabase):
             self.reading -= 1
 
 
-async def dies(stage: Stage, settings: Settings, writes: int, *, after: bool) -> bool:
+async def dies(stage: InstanceStage, settings: Settings, writes: int, *, after: bool) -> bool:
     """One look of a worker that dies at this write; whether it did."""
     database = DyingAtWrites(PoolSettings(settings.database_url, 4), writes, after=after)
     await database.open()
@@ -51,14 +51,14 @@ async def dies(stage: Stage, settings: Settings, writes: int, *, after: bool) ->
     own = type(services)(**{name: getattr(services, name) for name in services.__slots__} | {"database": database})
     try:
         await InstanceReconciler(own).tick()
-    except Died:
+    except ReconcilerDied:
         return True
     finally:
         await database.close()
     return False
 
 
-async def story(stage: Stage, instance_id: str) -> list[str]:
+async def story(stage: InstanceStage, instance_id: str) -> list[str]:
     """What became of the instance and its members, in order."""
     rows = await stage.services.database.fetch(
         PLATFORM,
@@ -77,7 +77,7 @@ async def test_whenever_the_worker_dies_another_one_comes_to_the_same_end(
     stage = await make_stage(world)
     await stage.site.fleet.node(4)
     stays = (await stage.site.active(stage.sku, gpu_count=1))["id"]
-    deaths, told = 0, set()
+    deaths, stories = 0, set()
     for writes in range(1, WRITES_MAX):
         goes = (await stage.site.active(stage.sku, gpu_count=1))["id"]
         instance_id = await stage.running(owned=True, into=[goes] if kind == "decommission" else [goes, stays])
@@ -97,7 +97,7 @@ async def test_whenever_the_worker_dies_another_one_comes_to_the_same_end(
         await stage.look(2)
         assert (await stage.members(instance_id))[0].status == "removed"
         assert (await stage.operations(instance_id))[-1].status == "succeeded"
-        told.add(tuple(await story(stage, instance_id)))
+        stories.add(tuple(await story(stage, instance_id)))
         stage.site.later(timedelta(0))
         await stage.site.fleet.do(goes)
         await stage.look()
@@ -111,10 +111,10 @@ async def test_whenever_the_worker_dies_another_one_comes_to_the_same_end(
     else:
         pytest.fail(f"a look writes more than {WRITES_MAX} times")
     assert deaths > 4
-    assert len(told) == 1, told
+    assert len(stories) == 1, stories
 
 
-async def close(stage: Stage, instance_id: str, allocation_id: str) -> None:
+async def close(stage: InstanceStage, instance_id: str, allocation_id: str) -> None:
     """What is left of an instance goes, so that the next one finds the allocation free."""
     await stage.stop(instance_id)
     stage.site.later(timedelta(seconds=61))

@@ -1,4 +1,4 @@
-"""Retention on a real database: what is past its time goes, in batches, and nothing else does."""
+"""Retention on a real database: expired rows are deleted in batches, and nothing else is."""
 
 import asyncio
 from dataclasses import replace
@@ -15,11 +15,11 @@ from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.records.retention import LOCK_KEY, RetentionRule, delete
 from mooring.workers.janitor import Janitor
-from server.tests.conftest import Tenant, World
+from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.endpoint_rows import a_visit, an_endpoint
 from server.tests.support.http_receiver import made
 from server.tests.support.later_clock import ShiftedClock
-from server.tests.support.lifecycle_rows import Ground, Subject, make_ground, path
+from server.tests.support.lifecycle_rows import LifecycleSubject, ProjectRows, make_ground, path
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -32,10 +32,10 @@ def settings(settings: Settings) -> Settings:
     return replace(settings, webhook_allow_networks="127.0.0.2/32")
 
 
-class House:
-    """A platform with some rows in it, and a janitor that lives as many days later as it is told."""
+class JanitorTenant:
+    """A platform with some rows in it, and a janitor whose clock is as many days ahead as the test wants."""
 
-    def __init__(self, world: World, tenant: Tenant) -> None:
+    def __init__(self, world: World, tenant: TenantWithAdmin) -> None:
         self.world = world
         self.tenant = tenant
         self.client = world.client(tenant.token)
@@ -70,11 +70,11 @@ class House:
 
 
 @pytest.fixture
-async def house(world: World) -> House:
-    return House(world, await world.tenant("acme"))
+async def house(world: World) -> JanitorTenant:
+    return JanitorTenant(world, await world.tenant("acme"))
 
 
-async def test_nothing_goes_before_its_time(house: House) -> None:
+async def test_nothing_goes_before_its_time(house: JanitorTenant) -> None:
     await made(house.client, house.place)
     await house.world.project(house.tenant, "train")
     tables = ("event", "audit", "delivery", "token", "secret", "idempotency", "assertion")
@@ -83,18 +83,18 @@ async def test_nothing_goes_before_its_time(house: House) -> None:
     assert {table: await house.count(table) for table in tables} == before
 
 
-async def test_answers_are_kept_for_the_retention_and_go_with_their_secrets(house: House) -> None:
+async def test_answers_are_kept_for_the_retention_and_go_with_their_secrets(house: JanitorTenant) -> None:
     body = {"slug": "train", "display_name": "Train"}
     plain = await house.client.post(f"{house.place}/projects", json=body, headers={"Idempotency-Key": "plain"})
     secret = {"url": "http://127.0.0.2:9/"}
-    told = await house.client.post(f"{house.place}/webhooks", json=secret, headers={"Idempotency-Key": "secret"})
-    assert (plain.status_code, told.status_code) == (201, 201)
+    with_secret = await house.client.post(f"{house.place}/webhooks", json=secret, headers={"Idempotency-Key": "secret"})
+    assert (plain.status_code, with_secret.status_code) == (201, 201)
     assert await house.count("secret", "purpose = 'idempotent_answer'") == 1
 
     await house.janitor(timedelta(hours=47)).sweep()
     assert await house.count("idempotency") == 2
     again = await house.client.post(f"{house.place}/webhooks", json=secret, headers={"Idempotency-Key": "secret"})
-    assert again.json() == told.json()
+    assert again.json() == with_secret.json()
 
     await house.janitor(timedelta(hours=49)).sweep()
     assert await house.count("idempotency") == 0
@@ -102,7 +102,7 @@ async def test_answers_are_kept_for_the_retention_and_go_with_their_secrets(hous
     assert await house.count("secret", "purpose = 'webhook_key'") == 1, "a key in use never goes"
 
 
-async def test_a_replaced_key_goes_when_it_no_longer_signs(house: House) -> None:
+async def test_a_replaced_key_goes_when_it_no_longer_signs(house: JanitorTenant) -> None:
     webhook = await made(house.client, house.place)
     await house.client.post(f"{house.place}/webhooks/{webhook['id']}/rotate-key")
     assert await house.count("webhook", "previous_secret_id IS NOT NULL") == 1
@@ -111,7 +111,7 @@ async def test_a_replaced_key_goes_when_it_no_longer_signs(house: House) -> None
     assert await house.count("secret", "purpose = 'webhook_key'") == 1
 
 
-async def test_old_events_go_and_an_older_cursor_is_told_so(house: House) -> None:
+async def test_old_events_go_and_an_older_cursor_is_refused_as_expired(house: JanitorTenant) -> None:
     for number in range(5):
         await house.world.project(house.tenant, f"project-{number}")
     await house.settled()
@@ -131,7 +131,7 @@ async def test_old_events_go_and_an_older_cursor_is_told_so(house: House) -> Non
     assert from_the_beginning["items"] == rest["items"]
 
 
-async def test_an_event_stays_as_long_as_a_delivery_of_it_is_open(house: House) -> None:
+async def test_an_event_stays_as_long_as_a_delivery_of_it_is_open(house: JanitorTenant) -> None:
     await made(house.client, house.place, event_types=["identity.project.*"])
     await house.world.project(house.tenant, "train")
     await house.world.project(house.tenant, "other")
@@ -153,7 +153,7 @@ async def test_an_event_stays_as_long_as_a_delivery_of_it_is_open(house: House) 
     assert (await house.client.post(f"{house.place}/deliveries/replay-dead")).json()["replayed"] == 0
 
 
-async def test_ended_deliveries_go_and_open_ones_stay(house: House) -> None:
+async def test_ended_deliveries_go_and_open_ones_stay(house: JanitorTenant) -> None:
     await made(house.client, house.place, event_types=["identity.project.*"])
     for slug in ("one", "two", "three"):
         await house.world.project(house.tenant, slug)
@@ -168,7 +168,7 @@ async def test_ended_deliveries_go_and_open_ones_stay(house: House) -> None:
     assert await house.count("delivery") == await house.count("delivery", "status = 'queued'") == 1
 
 
-async def test_tokens_go_a_while_after_they_expired_or_were_revoked(house: House) -> None:
+async def test_tokens_go_a_while_after_they_expired_or_were_revoked(house: JanitorTenant) -> None:
     for name in ("short", "long"):
         lifetime = 3600 if name == "short" else 80 * 86400
         body = {"name": name, "expires_in_seconds": lifetime}
@@ -185,7 +185,7 @@ async def test_tokens_go_a_while_after_they_expired_or_were_revoked(house: House
     assert await house.count("token", "kind = 'personal'") == 0
 
 
-async def test_assertions_that_could_not_be_used_again_go(house: House) -> None:
+async def test_assertions_that_could_not_be_used_again_go(house: JanitorTenant) -> None:
     project = await house.world.project(house.tenant, "train")
     body = {"name": "robot", "actions": [], "public_key": "A" * 43}
     account = await house.client.post(f"/api/v1/projects/{project}/service-accounts", json=body)
@@ -200,7 +200,7 @@ async def test_assertions_that_could_not_be_used_again_go(house: House) -> None:
     assert await house.count("assertion") == 0
 
 
-async def test_the_audit_trail_is_kept_for_ever_unless_a_time_is_set(house: House) -> None:
+async def test_the_audit_trail_is_kept_for_ever_unless_a_time_is_set(house: JanitorTenant) -> None:
     rows = await house.count("audit")
     await house.janitor(10_000 * DAY).sweep()
     assert await house.count("audit") == rows
@@ -210,7 +210,7 @@ async def test_the_audit_trail_is_kept_for_ever_unless_a_time_is_set(house: Hous
     assert await house.count("audit") == 0
 
 
-async def test_one_statement_deletes_a_batch_at_the_most_and_says_whether_there_is_more(house: House) -> None:
+async def test_one_statement_deletes_a_batch_at_the_most_and_says_whether_there_is_more(house: JanitorTenant) -> None:
     await house.execute("DELETE FROM assertion")
     project = await house.world.project(house.tenant, "train")
     body = {"name": "robot", "actions": [], "public_key": "A" * 43}
@@ -223,7 +223,7 @@ async def test_one_statement_deletes_a_batch_at_the_most_and_says_whether_there_
     assert [await delete(database, rule, 10) for _ in range(3)] == [(10, True), (10, True), (5, False)]
 
 
-async def test_a_round_ends_when_its_time_is_over_and_goes_on_soon(house: House) -> None:
+async def test_a_round_ends_when_its_time_is_over_and_goes_on_soon(house: JanitorTenant) -> None:
     hurried = Janitor(house.services, round_seconds=0)
     assert not await hurried.sweep()
     assert await hurried.tick() == 1.0
@@ -234,7 +234,7 @@ async def test_a_round_ends_when_its_time_is_over_and_goes_on_soon(house: House)
     assert 0 < put_off < 60, "hints do not make it work more often"
 
 
-async def test_only_one_janitor_works_at_a_time(house: House) -> None:
+async def test_only_one_janitor_works_at_a_time(house: JanitorTenant) -> None:
     await house.settled()
     other = await asyncpg.connect(house.world.running.settings.database_url)
     try:
@@ -248,8 +248,8 @@ async def test_only_one_janitor_works_at_a_time(house: House) -> None:
         await other.close()
 
 
-async def test_visits_go_when_their_time_has_long_been_over(house: House) -> None:
-    ground = Ground(house.services.database, house.tenant.id, await house.world.project(house.tenant, "train"))
+async def test_visits_go_when_their_time_has_long_been_over(house: JanitorTenant) -> None:
+    ground = ProjectRows(house.services.database, house.tenant.id, await house.world.project(house.tenant, "train"))
     await a_visit(ground, await an_endpoint(ground), "tok_any", house.tenant.admin_id)
     kept = timedelta(days=house.services.settings.token_retention_days)
     await house.janitor(kept).sweep()
@@ -258,7 +258,7 @@ async def test_visits_go_when_their_time_has_long_been_over(house: House) -> Non
     assert await house.count("visit") == 0
 
 
-async def test_ended_tasks_and_their_output_go_and_what_proves_something_stays(house: House) -> None:
+async def test_ended_tasks_and_their_output_go_and_what_proves_something_stays(house: JanitorTenant) -> None:
     database, settings = house.services.database, house.services.settings
     ground = await make_ground(database, "retained")
     standing = await ground.subject("member", MEMBER, MemberState.READY)
@@ -289,12 +289,12 @@ async def test_ended_tasks_and_their_output_go_and_what_proves_something_stays(h
     assert await house.count("transition", f"subject_id = '{plain.id}'") == 0
 
 
-async def test_ended_checks_of_artifacts_go_but_the_last_and_the_last_with_each_result(house: House) -> None:
+async def test_ended_checks_of_artifacts_go_but_the_last_and_the_last_with_each_result(house: JanitorTenant) -> None:
     ground = await make_ground(house.services.database, "checked")
     good, bad, without = CheckState.SUCCEEDED, CheckState.FAILED, CheckState.CANCELLED
     for ends in (good, without, good, bad, bad, without, without):
         check_id = await ground.birth("artifact_check", artifact_id=ground.artifact_id)
-        subject = Subject("artifact_check", ARTIFACT_CHECK, check_id, ARTIFACT_CHECK.initial)
+        subject = LifecycleSubject("artifact_check", ARTIFACT_CHECK, check_id, ARTIFACT_CHECK.initial)
         for edge in path(ARTIFACT_CHECK, ends):
             ended = edge.target is ends
             result = {"passed": ends is good} if ended and ends is not without else {}

@@ -85,8 +85,8 @@ async def test_a_webhook_gets_what_it_asked_for_of_its_place_and_nothing_else(ou
     assert [each["type"] for each in at_acme] == ["identity.project.created"]
     assert {each["org_id"] for each in at_acme} == {outbox.tenant.id}
     assert users.received == []
-    told_of_first = [msgspec.json.decode(each.body)["type"] for each in projects.received]
-    assert told_of_first == ["contract.webhook.created"], "a webhook of a project hears of that project only"
+    types_of_first = [msgspec.json.decode(each.body)["type"] for each in projects.received]
+    assert types_of_first == ["contract.webhook.created"], "a webhook of a project hears of that project only"
     assert {each["org_id"] for each in at_platform} == {outbox.tenant.id, other.id}
     assert [(each["data"], each["data_withheld"]) for each in at_platform] == [({}, True), ({}, True)]
 
@@ -150,9 +150,9 @@ async def test_after_the_last_attempt_it_is_a_dead_letter_of_which_everybody_hea
         ("system", dead["id"], 3)
     ]
     assert trail[0]["correlation_id"] == dead["correlation_id"]
-    told = await outbox.told(dead["correlation_id"], "contract.delivery.dead")
-    assert told["data"]["webhook_id"] == webhook["id"]
-    assert told["subject_id"] == dead["id"]
+    event = await outbox.event(dead["correlation_id"], "contract.delivery.dead")
+    assert event["data"]["webhook_id"] == webhook["id"]
+    assert event["subject_id"] == dead["id"]
 
 
 async def test_a_dead_letter_is_replayed_with_all_attempts_before_it(outbox: Outbox) -> None:
@@ -259,7 +259,7 @@ async def test_a_worker_that_stops_hands_its_leases_back(outbox: Outbox) -> None
     assert len({each.headers["webhook-id"] for each in stuck.received}) == 1
 
 
-async def test_whoever_lost_its_lease_writes_nothing(outbox: Outbox) -> None:
+async def test_a_relay_that_lost_its_lease_writes_nothing(outbox: Outbox) -> None:
     release = asyncio.Event()
 
     async def fails_late(got: Received) -> bytes:

@@ -16,7 +16,6 @@ from tests.support.waiting import turns
 
 
 def event(kind: EventType, **data: object) -> Event:
-    """An event of this type."""
     return Event(
         BEGINNING,
         "evt_1",
@@ -88,7 +87,7 @@ def test_who_waits_for_nodes_is_not_woken_by_what_apps_do_there(kind: EventType,
     assert is_of_app(event(kind, type=of)) is is_apps
 
 
-class Counting:
+class CountingWorker:
     """A worker that counts its ticks and wants one kind of event."""
 
     name = "counting"
@@ -113,8 +112,8 @@ class Counting:
 
 
 @pytest.mark.anyio
-async def test_a_worker_is_woken_by_what_it_heeds_alone() -> None:
-    worker = Counting()
+async def test_a_worker_is_woken_only_by_events_that_it_wants() -> None:
+    worker = CountingWorker()
     loop = WorkerLoop(worker, Telemetry().worker_tick)
     async with asyncio.timeout(60), asyncio.TaskGroup() as running:
         running.create_task(loop.run())

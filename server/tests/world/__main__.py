@@ -5,15 +5,15 @@ import sys
 
 from server.tests.conftest import _make_template, copied_database
 from server.tests.support.postgres import test_cluster_dsn
-from server.tests.world.harbour import harbour
+from server.tests.world.prepared_database import prepared_database
 from server.tests.world.scenario import run_seed
 
 
 async def _show(url: str, seeds: list[int]) -> None:
-    async with harbour(url) as made:
+    async with prepared_database(url) as made:
         for seed in seeds:
             print(f"seed {seed}")
-            await run_seed(made, seed, told=print)
+            await run_seed(made, seed, listener=print)
 
 
 if __name__ == "__main__":

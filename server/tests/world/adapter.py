@@ -47,22 +47,22 @@ from mooring_adapter.instance_view import Task
 from mooring_adapter.platform_client import HeldClaim, TaskCreation
 from mooring_adapter.steps import Usage
 from mooring_sdk import MooringError
-from server.tests.world.ground import Ground
+from server.tests.world.starting_point import StartingPoint
 
 LEASE: float = 45.0
 PASSING = frozenset({Code.TEMPORARILY_UNAVAILABLE})
 Result = TypeVar("Result")
 
 
-class SimulatedPlatform:
+class InProcessPlatform:
     """What the kit calls the platform, in the same process."""
 
-    def __init__(self, services: Services, ground: Ground, holder: str) -> None:
-        self.services, self.ground, self.holder = services, ground, holder
-        self.acting = Acting(ground.tenant_id)
+    def __init__(self, services: Services, start: StartingPoint, holder: str) -> None:
+        self.services, self.start, self.holder = services, start, holder
+        self.acting = Acting(start.tenant_id)
         self.calls = 0  # that changed something, or tried to
         self.awaited = 0  # tasks that were made or are under way, of which a node tells
-        self.ended = False  # an operation ended: what comes after it is told by whoever asks for it
+        self.ended = False  # an operation ended: the next request for work says what comes after it
         self._turn = asyncio.Lock()
 
     async def read(self, held: HeldClaim) -> Mapping[str, Any]:
@@ -73,15 +73,15 @@ class SimulatedPlatform:
         plain: Mapping[str, Any] = msgspec.to_builtins(runtime_whole(whole))
         return plain
 
-    async def report(self, held: HeldClaim, told: Mapping[str, Any], operation: WorldOperation | None = None) -> None:
+    async def report(self, held: HeldClaim, fields: Mapping[str, Any], operation: WorldOperation | None = None) -> None:
         """Tell what was observed."""
-        body = msgspec.convert(_with(told, held, operation), MakeReport)
+        body = msgspec.convert(_with(fields, held, operation), MakeReport)
         work: Work[Any] = self._work()
         await self._done(commands.report(work, self._under(held), body.operation_id, report_of(body)))
 
-    async def finish(self, held: HeldClaim, operation: WorldOperation, told: Mapping[str, Any]) -> None:
+    async def finish(self, held: HeldClaim, operation: WorldOperation, fields: Mapping[str, Any]) -> None:
         """Tell how an operation ended."""
-        body = msgspec.convert({"fence": held.fence, **told}, FinishOperation)
+        body = msgspec.convert({"fence": held.fence, **fields}, FinishOperation)
         work: Work[Any] = self._work()
         await self._done(commands.finish(work, self._under(held), operation.id, ending_of(body)))
         self.ended = True
@@ -98,8 +98,8 @@ class SimulatedPlatform:
         self, held: HeldClaim, operation: WorldOperation | None, wishes: Sequence[Mapping[str, Any]]
     ) -> list[TaskCreation]:
         """Have several tasks made at once."""
-        told = {"tasks": [_carried(each) for each in wishes]}
-        body = msgspec.convert(_with(told, held, operation), MakeMemberTasks)
+        fields = {"tasks": [_carried(each) for each in wishes]}
+        body = msgspec.convert(_with(fields, held, operation), MakeMemberTasks)
         self.awaited += len(wishes)
         work: Work[Any] = self._work(made_tasks)
         asked = [task_request_of(each) for each in body.tasks]
@@ -116,21 +116,21 @@ class SimulatedPlatform:
 
     async def report_usage(self, held: HeldClaim, usage: Sequence[Usage]) -> None:
         """Tell what was metered."""
-        told = [
+        records = [
             UsageReport(
                 each.record_id, each.unit, each.started_at, each.ended_at, Decimal(repr(each.quantity)).normalize()
             )
             for each in usage
         ]
         work: Work[Any] = self._work()
-        await self._done(usage_commands.report_usage(work, self._under(held), told))
+        await self._done(usage_commands.report_usage(work, self._under(held), records))
 
     def _under(self, held: HeldClaim) -> ClaimRef:
-        return ClaimRef(self.ground.account_id, self.ground.project_id, held.instance_id, held.fence)
+        return ClaimRef(self.start.account_id, self.start.project_id, held.instance_id, held.fence)
 
     def _work(self, shown: Any = None) -> Work[Any]:
         clock = self.services.clock
-        actor = Actor(PrincipalKind.SERVICE_ACCOUNT, self.ground.account_id)
+        actor = Actor(PrincipalKind.SERVICE_ACCOUNT, self.start.account_id)
         context = DecisionContext(actor, clock.now(), clock.mint(Prefix.CORRELATION), "b" * 32, clock.mint)
 
         def present(result: Any) -> PresentedAnswer:
@@ -156,8 +156,8 @@ class SimulatedPlatform:
             ) from refusal
 
 
-def _with(told: Mapping[str, Any], held: HeldClaim, operation: WorldOperation | None) -> dict[str, Any]:
-    body = {"fence": held.fence, **told}
+def _with(fields: Mapping[str, Any], held: HeldClaim, operation: WorldOperation | None) -> dict[str, Any]:
+    body = {"fence": held.fence, **fields}
     return body if operation is None else {**body, "operation_id": operation.id}
 
 
@@ -177,7 +177,7 @@ class Replica:
     """One replica of the adapter; it comes back under another name when it died."""
 
     services: Services
-    ground: Ground
+    start: StartingPoint
     adapter: Adapter
     name: str
     lives: int = 0
@@ -199,7 +199,7 @@ class Replica:
         self._born()
 
     def _born(self) -> None:
-        self.platform = SimulatedPlatform(self.services, self.ground, f"{self.name}-{self.lives}")
+        self.platform = InProcessPlatform(self.services, self.start, f"{self.name}-{self.lives}")
 
     @property
     def wants_poll(self) -> bool:
@@ -224,7 +224,7 @@ class Replica:
                 if not error.retryable:
                     raise
                 rest = 0.0
-            # Whoever waits for a node is woken by it.
+            # Wake those who wait for a node.
             more = more or (self.platform.calls > calls and not self.platform.awaited and not self.platform.ended)
             self.due_at = self.services.clock.now() + timedelta(seconds=rest)
         return more
@@ -235,8 +235,8 @@ class Replica:
         self.keepers = {}
 
     def _asking(self) -> ClaimRequester:
-        ground = self.ground
-        return ClaimRequester(ground.account_id, ground.tenant_id, ground.project_id, self.platform.holder)
+        start = self.start
+        return ClaimRequester(start.account_id, start.tenant_id, start.project_id, self.platform.holder)
 
     def _held(self) -> tuple[HeldThere, ...]:
         return tuple(HeldThere(each.claim.instance_id, each.claim.fence) for each in self.keepers.values())

@@ -71,8 +71,8 @@ def _deploy(world: InstanceView, operation: Operation) -> list[Step]:
     steps: list[Step] = [MakeSecret(step="secret", name="token", purpose="app_access")]
     steps += [step for each in members for step in _up(each, version)]
     first = members[0]
-    told = ReportEndpoint(step="endpoint", name="web", member_id=first.id, port=8080)
-    return [*steps, Barrier(step="up"), told, ReportInstance(step="well", health="healthy")]
+    endpoint = ReportEndpoint(step="endpoint", name="web", member_id=first.id, port=8080)
+    return [*steps, Barrier(step="up"), endpoint, ReportInstance(step="well", health="healthy")]
 
 
 def _add(world: InstanceView, operation: Operation) -> list[Step]:

@@ -25,16 +25,16 @@ SELECT o.kind || ' ' || o.id || ' is ' || o.status FROM operation o
 UNION ALL
 SELECT 'no operation ' || t FROM unnest($2::text[]) t WHERE NOT EXISTS (SELECT FROM operation o WHERE o.id = t)
 UNION ALL
-SELECT 'nobody was told of ' || o.kind || ' ' || o.id FROM operation o
+SELECT 'no event announces the end of ' || o.kind || ' ' || o.id FROM operation o
  WHERE o.created_at >= $3 AND o.requested_by <> 'system' AND o.id <> ALL ($2::text[])
 UNION ALL
-SELECT o.kind || ' ' || o.id || ' ended ' || w.ends || ' times, and was told ' || w.told || ' times'
+SELECT o.kind || ' ' || o.id || ' ended ' || w.ends || ' times, and was announced ' || w.announced || ' times'
   FROM operation o CROSS JOIN LATERAL (
     SELECT (SELECT count(*) FROM transition t WHERE t.machine = 'operation' AND t.subject_id = o.id
                AND t.target IN ('succeeded', 'failed', 'cancelled')) AS ends,
            (SELECT count(*) FROM event e WHERE e.subject_id = o.id AND e.type = 'apps.operation.changed'
-               AND e.data ->> 'status' IN ('succeeded', 'failed', 'cancelled')) AS told) w
- WHERE o.finished_at >= $3 AND (w.ends <> 1 OR w.told <> 1)
+               AND e.data ->> 'status' IN ('succeeded', 'failed', 'cancelled')) AS announced) w
+ WHERE o.finished_at >= $3 AND (w.ends <> 1 OR w.announced <> 1)
 UNION ALL
 SELECT 'member ' || m.name || ' is ' || m.status || ' with ' || w.records || ' closing records'
   FROM member m CROSS JOIN LATERAL (SELECT count(*) AS records FROM closing_record c WHERE c.member_id = m.id) w
@@ -80,7 +80,7 @@ class Watch:
         world.checks.append(self.look)
 
     async def look(self, statement: str, arguments: Sequence[object]) -> None:
-        """Whoever is called stopped or released has nothing on any machine that is there."""
+        """An instance or allocation that is stopped or released has nothing left on any machine."""
         self._fenced(statement)
         tables = {table for verb, table in writes_of(statement) if verb == "UPDATE"}
         if "instance" in tables and "stopped" in arguments:
@@ -126,7 +126,7 @@ async def wrong_at_the_end(world: SimulatedWorld) -> list[str]:
     """All that is not as it must be when a schedule is over."""
     person = world.person
     rows = await world.database.fetch(
-        PLATFORM, WRONG, person.instance_id, person.told, world.begin.now, person.kept, person.released
+        PLATFORM, WRONG, person.instance_id, person.promised, world.begin.now, person.kept, person.released
     )
     wrong = [row[0] for row in rows]
     allocations = {

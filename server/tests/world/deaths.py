@@ -1,7 +1,7 @@
 """A death at every step: of the worker, the adapter and the agent, for every kind of operation, one at a time.
 
 The case is run once without a death, which says how many steps there are and what the end is like; then once for each
-step at which somebody dies. Whoever takes over knows nothing but what is recorded.
+step at which somebody dies. The process that takes over knows nothing but what is recorded.
 """
 
 from dataclasses import dataclass, field
@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from mooring.core.fleet.task import Task
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.world.faults import Process
-from server.tests.world.harbour import Harbour
+from server.tests.world.faults import WorldProcess
+from server.tests.world.prepared_database import PreparedDatabase
 from server.tests.world.schedule import SimulatedWorld
 
 CASES: Final[dict[str, tuple[str, list[Any]]]] = {
@@ -61,7 +61,7 @@ UNION ALL
 SELECT 'secret', r.name, (r.destroyed_at IS NULL)::text, NULL, NULL, NULL FROM runtime_secret r
 UNION ALL
 SELECT 'hold', h.digest, NULL, NULL, NULL, NULL FROM artifact_hold h WHERE h.holder_noun = 'instance'"""
-"""The end, without ids and times: the same rows whoever died on the way."""
+"""The end, without ids and times: the same rows, whichever process died on the way."""
 
 
 @dataclass
@@ -74,9 +74,9 @@ class Death:
     writes: int = 0
     tasks: int = 0
     happened: bool = False
-    last: Process | None = field(default=None)
+    last: WorldProcess | None = field(default=None)
 
-    def plan(self, process: Process) -> None:
+    def plan(self, process: WorldProcess) -> None:
         """Say what happens to a process in its step."""
         if self.last is not None:
             self.writes += self.last.writes
@@ -91,15 +91,15 @@ class Death:
         return self.kind == "middle" and self.tasks == self.number
 
 
-async def end_of(harbour: Harbour, name: str, death: Death) -> tuple[list[tuple[Any, ...]], SimulatedWorld]:
+async def end_of(prepared: PreparedDatabase, name: str, death: Death) -> tuple[list[tuple[Any, ...]], SimulatedWorld]:
     """How a case ends when this death is on its way."""
     begin, wishes = CASES[name]
-    world = await harbour.world(begin, 1)
+    world = await prepared.world(begin, 1)
     world.planned = death.plan
     for node in world.nodes:
         node.dies_in = death.task
     world.person.attachment_id = await world.database.fetchval(PLATFORM, "SELECT id FROM attachment")
-    world.person.wishes = [await _told(world, each) for each in wishes]
+    world.person.wishes = [await _with_member_id(world, each) for each in wishes]
     world.wake_all()
     await world.settle(lambda: world.database.fetchval(PLATFORM, SETTLED))
     rows = [tuple(row) for row in await world.database.fetch(PLATFORM, END)]
@@ -108,8 +108,8 @@ async def end_of(harbour: Harbour, name: str, death: Death) -> tuple[list[tuple[
     return sorted([*rows, *left, *doubled], key=repr), world
 
 
-async def _told(world: SimulatedWorld, wish: Any) -> Any:
-    """A member of a component by its id."""
+async def _with_member_id(world: SimulatedWorld, wish: Any) -> Any:
+    """The wish, with the id of the component's member in place of the component's key."""
     if not isinstance(wish, tuple) or wish[0] not in ("remove", "force"):
         return wish
     found = await world.database.fetchval(PLATFORM, "SELECT id FROM member WHERE component_key = $1", wish[1])

@@ -1,8 +1,8 @@
 """The database of the simulated world: every write may be a process's last, or wait while the world goes on.
 
-A process dies before a statement (nothing was done), or after it (it was done, and nobody was told); a slow process
-waits before a statement while others act on what it has read. Which process a statement belongs to is known by the
-context in which it runs. What was written is told to the world, so that those are woken whom it concerns.
+A process dies before a statement (nothing was done), or after it (it was done, and nobody got the answer); a slow
+process waits before a statement while others act on what it has read. The context in which a statement runs says
+which process it belongs to. The world sees what was written and wakes those whom it concerns.
 """
 
 import asyncio
@@ -16,17 +16,17 @@ from asyncpg.prepared_stmt import PreparedStatement
 
 from mooring.storage.kernel.database import PLATFORM, Acting, BorrowedConnection, Database, PoolSettings, RowReader
 from mooring.storage.kernel.pool import PooledConnection
-from server.tests.world.memory import Memory, writes_of
+from server.tests.world.memory import QueryCache, writes_of
 
 Result = TypeVar("Result")
 
 
-class Died(BaseException):
+class ProcessDied(BaseException):
     """The process is gone: no handler of its own sees this."""
 
 
 @dataclass
-class Process:
+class WorldProcess:
     """One run of a program, until it dies; `last_write` is the write at which something happens to it."""
 
     name: str
@@ -40,13 +40,13 @@ class Process:
     async def before(self) -> None:
         """A write is about to be sent."""
         if self.dead:
-            raise Died
+            raise ProcessDied
         self.writes += 1
         if self.writes != self.last_write:
             return
         if self.fate == "before":
             self.dead = True
-            raise Died
+            raise ProcessDied
         if self.fate == "stall":
             self.stalled.set()
             await self.go_on.wait()
@@ -55,10 +55,10 @@ class Process:
         """A write was done."""
         if self.writes == self.last_write and self.fate == "after":
             self.dead = True
-            raise Died
+            raise ProcessDied
 
 
-CURRENT: Final[ContextVar[Process | None]] = ContextVar("process", default=None)
+CURRENT: Final[ContextVar[WorldProcess | None]] = ContextVar("process", default=None)
 Heard = Callable[[str, Sequence[object]], None]
 
 
@@ -105,15 +105,15 @@ class _Guarded:
 class SimulatedDatabase(Database):
     """The real database, under processes that die.
 
-    There is never more than one statement under way, whoever acts: so the platform and each tenant have one connection
-    of their pool for good, and a statement is prepared once. The database keeps all plans (`ground.Snapshots`), so that
-    the platform needs no other connection for what it asks with plans that are kept.
+    The whole world never has more than one statement under way: so the platform and each tenant have one connection
+    of their pool for good, and a statement is prepared once. The database keeps all plans (`starting_point.Snapshots`),
+    so that the platform needs no other connection for statements with a kept plan.
     """
 
     def __init__(self, settings: PoolSettings) -> None:
         super().__init__(settings)
         self.heard: Heard = lambda statement, arguments: None
-        self.memory = Memory()
+        self.memory = QueryCache()
         self.statements = 0
         self._lent: dict[Acting, tuple[BorrowedConnection, PooledConnection]] = {}
         self._prepared: dict[tuple[Acting, str], PreparedStatement] = {}
@@ -143,7 +143,7 @@ class SimulatedDatabase(Database):
         return found
 
     def connection(self, acting: Acting) -> Any:
-        """A connection for a write: whoever only reads asks `fetch` and its kin."""
+        """A connection for a write; reads use `fetch` and its kin."""
         return _Guarded(_Speaking(self, acting))
 
     async def in_snapshot(self, acting: Acting, read: Callable[[RowReader], Awaitable[Result]]) -> Result:
@@ -160,7 +160,7 @@ class SimulatedDatabase(Database):
     ) -> Any:
         process = CURRENT.get()
         if process is not None and process.dead:
-            raise Died
+            raise ProcessDied
         tables = self.memory.tables_of(statement)
         if tables is None:
             return await self._asked(acting, way, statement, arguments)

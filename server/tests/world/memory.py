@@ -42,7 +42,7 @@ def shape_of(statements: tuple[str, ...]) -> str:
     return hashlib.sha256("".join(statements).encode()).hexdigest()[:8]
 
 
-class Memory:
+class QueryCache:
     """Answers by question, forgotten table by table."""
 
     def __init__(self) -> None:

@@ -64,7 +64,7 @@ class Trouble:
     fails: float = 0.0  # a task fails
     interrupts: float = 0.0  # the agent dies in the middle of a task
     forgets: float = 0.0  # the agent dies between the effect and the report
-    repeats: float = 0.0  # a report is told twice
+    repeats: float = 0.0  # a report is sent twice
     leaves: float = 0.0  # a teardown leaves something behind
 
 
@@ -124,14 +124,14 @@ class SimulatedNode:
     async def _tell(self) -> bool:
         """Tell the next result, until it is taken or no longer wanted."""
         task = self.outbox[0]
-        told = await self.report(task)
-        if told == ReportCode.RECEIPT_GAP:
-            self.outbox.append(self.outbox.pop(0))  # one that is not told yet comes before it
+        code = await self.report(task)
+        if code == ReportCode.RECEIPT_GAP:
+            self.outbox.append(self.outbox.pop(0))  # one that is not reported yet comes before it
             return len(self.outbox) > 1 or bool(self.held) or self.called
-        if told is None and self.chance.random() < self.trouble.repeats:
+        if code is None and self.chance.random() < self.trouble.repeats:
             await self.report(task)
         self.outbox.remove(task)
-        self.called |= told is not None  # what was lost is offered again
+        self.called |= code is not None  # what was lost is offered again
         return self.called or bool(self.outbox or self.held)
 
     async def claim(self) -> bool:

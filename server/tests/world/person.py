@@ -1,6 +1,6 @@
 """Who wants something: a person with a list of wishes, and an admin who gives up what is lost.
 
-A person whose answer was lost asks once more under the same key, and is told what came of the first time.
+A person whose answer was lost asks once more under the same key, and gets the result of the first time.
 """
 
 import json
@@ -30,7 +30,7 @@ from mooring.core.runtime.member import Member
 from mooring.core.runtime.member_change import AddMembersRequest, RemoveMemberRequest, ReplaceMemberRequest
 from mooring.storage.kernel.database import PLATFORM, Acting
 from mooring.storage.runtime import instance as instances
-from server.tests.world.ground import Ground
+from server.tests.world.starting_point import StartingPoint
 
 NO: Final = frozenset(
     {
@@ -39,17 +39,17 @@ NO: Final = frozenset(
         Code.VALIDATION_FAILED, Code.CIRCUIT_OPEN,
     }
 )  # fmt: skip
-"""What a person may be told instead of getting it; anything else is a fault of the platform's."""
+"""The refusals that a person may get; any other is a fault of the platform."""
 
 
 def plain(result: Any) -> PresentedAnswer:
-    """What is told: the id of what was made."""
+    """The answer's body: the id of what was made."""
     about = getattr(result, "operation", result)
     made = getattr(result, "instance", None)
-    told = {"id": about.id, "instance": None if made is None else made.id}
+    body = {"id": about.id, "instance": None if made is None else made.id}
     if isinstance(result, Attachment):
-        told |= {"id": result.operation_id, "attachment": result.id}
-    return PresentedAnswer(200, json.dumps(told).encode())
+        body |= {"id": result.operation_id, "attachment": result.id}
+    return PresentedAnswer(200, json.dumps(body).encode())
 
 
 @dataclass
@@ -57,7 +57,7 @@ class Person:
     """Somebody of the tenant; what is wished for next stands first."""
 
     services: Services
-    ground: Ground
+    start: StartingPoint
     chance: Random
     wishes: list[Any]
     instance_id: str | None = None
@@ -66,7 +66,7 @@ class Person:
     name: str = "app"
     number: int = 0
     pending: tuple[str, Any] | None = None  # asked for, and not answered: the key, and what exactly
-    told: list[str] = field(default_factory=list)  # the operations that were promised
+    promised: list[str] = field(default_factory=list)  # the operations that were promised
     released: list[str] = field(default_factory=list)
     attachment_id: str | None = None  # of the project beside
 
@@ -89,17 +89,17 @@ class Person:
                 raise
             outcome = f"refused {refusal.code.value}: {refusal.detail[:80]}"
         else:
-            told = json.loads(answered.body)
+            body = json.loads(answered.body)
             if chosen[0] == "create":
-                self.instance_id = told["instance"]
+                self.instance_id = body["instance"]
             if chosen[0] == "attach":
-                self.attachment_id = told["attachment"]
+                self.attachment_id = body["attachment"]
             if chosen[0] == "allocate":
-                self.kept.append(told["id"])
+                self.kept.append(body["id"])
             elif chosen[0] == "release":
-                self.released.append(told["id"])
+                self.released.append(body["id"])
             elif chosen[0] != "resume":
-                self.told.append(told["id"])
+                self.promised.append(body["id"])
             outcome = "again" if answered.replayed else "done"
         self.wishes.pop(0)
         self.pending = None
@@ -134,23 +134,21 @@ class Person:
 
     @property
     def _acting(self) -> Acting:
-        return Acting(self.ground.tenant_id)
+        return Acting(self.start.tenant_id)
 
     async def _ask(self, key: str, chosen: Any) -> Answered:
         wish, *given = chosen
-        work, at = self._work(key, wish), InstanceRef(self.ground.project_id, str(self.instance_id))
-        project_id = self.ground.project_id
+        work, at = self._work(key, wish), InstanceRef(self.start.project_id, str(self.instance_id))
+        project_id = self.start.project_id
         if wish == "create":
             return await instance.create(work, project_id, self._launch(*given))
         if wish == "allocate":
-            asked = AllocationRequest(name=None, shape=CapacityShape.GPU_SLICE, sku=self.ground.sku, gpu_count=1)
+            asked = AllocationRequest(name=None, shape=CapacityShape.GPU_SLICE, sku=self.start.sku, gpu_count=1)
             return await allocations.create(work, project_id, asked, None)
         if wish == "release":
             return await allocations.release(work, project_id, given[0])
         if wish == "add":
-            return await member.add(
-                work, at, AddMembersRequest(*given), PlacementSpec(sku=self.ground.sku, gpu_count=1)
-            )
+            return await member.add(work, at, AddMembersRequest(*given), PlacementSpec(sku=self.start.sku, gpu_count=1))
         if wish == "drain":
             return await member.drain(work, at, given[0], timeout_seconds=300, reason="because")
         if wish == "resume":
@@ -158,7 +156,7 @@ class Person:
         if wish in ("remove", "force"):
             return await member.remove(work, at, given[0], RemoveMemberRequest(60, force=wish == "force"))
         if wish in ("replace", "surge"):
-            where = PlacementSpec(sku=self.ground.sku, gpu_count=1) if wish == "surge" else None
+            where = PlacementSpec(sku=self.start.sku, gpu_count=1) if wish == "surge" else None
             return await member.replace(work, at, given[0], ReplaceMemberRequest(surge=wish == "surge"), where)
         if wish == "cancel":
             return await instance.cancel(work, at, given[0], "not wanted")
@@ -170,7 +168,7 @@ class Person:
 
     async def _ask_beside(self, wish: str, work: Work[Any]) -> Answered:
         """What is asked for the project beside."""
-        beside = AttachmentRef(self.ground.beside_id, str(self.attachment_id))
+        beside = AttachmentRef(self.start.beside_id, str(self.attachment_id))
         if wish == "attach":
             return await attachment.attach(work, beside.project_id, str(self.instance_id))
         if wish == "attached":
@@ -192,7 +190,7 @@ class Person:
         return await instance.stop(work, at)
 
     def _launch(self, topology: dict[str, int], where: str) -> LaunchRequest:
-        placement = PlacementSpec(sku=self.ground.sku, gpu_count=1, keep_allocations=where == "keep")
+        placement = PlacementSpec(sku=self.start.sku, gpu_count=1, keep_allocations=where == "keep")
         if where == "existing":
             placement = PlacementSpec(allocations=tuple(self.kept[: sum(topology.values())]))
         return LaunchRequest(
@@ -201,16 +199,16 @@ class Person:
             version="1.0.0",
             topology=topology,
             placement=placement,
-            service_account_id=self.ground.account_id,
+            service_account_id=self.start.account_id,
             control_plane_scope="tenant",
         )
 
     def _work(self, key: str, wish: str) -> Work[Any]:
-        clock, ground = self.services.clock, self.ground
-        actor = Actor(PrincipalKind.USER, ground.user_id)
+        clock, start = self.services.clock, self.start
+        actor = Actor(PrincipalKind.USER, start.user_id)
         context = DecisionContext(actor, clock.now(), clock.mint(Prefix.CORRELATION), "c" * 32, clock.mint)
-        authority = Authority(tenant_id=ground.tenant_id, tenant=ROLE_ACTIONS[Role.TENANT_ADMIN])
-        asked = IdempotencyRequest(ground.user_id, wish, key, key.encode().ljust(32))
+        authority = Authority(tenant_id=start.tenant_id, tenant=ROLE_ACTIONS[Role.TENANT_ADMIN])
+        asked = IdempotencyRequest(start.user_id, wish, key, key.encode().ljust(32))
         return Work(self.services, self._acting, context, authority, idempotency=asked, present=plain)
 
 

@@ -1,4 +1,4 @@
-"""What a seed stands for: where the world begins, what is wished for, and what goes wrong."""
+"""What a seed determines: where the world begins, what the person asks for, and what goes wrong."""
 
 from collections.abc import Callable
 from random import Random
@@ -7,8 +7,8 @@ from typing import Any, Final
 from mooring_echo.__main__ import ECHO
 from server.tests.world.app import APP
 from server.tests.world.checks import Watch, wrong_at_the_end
-from server.tests.world.harbour import Harbour
 from server.tests.world.node import Trouble
+from server.tests.world.prepared_database import PreparedDatabase
 from server.tests.world.schedule import Faults, SimulatedWorld
 
 TOPOLOGIES: Final = ({"seed": 1}, {"seed": 1}, {"seed": 1, "worker": 1}, {"seed": 1, "gate": 1, "worker": 1})
@@ -33,7 +33,7 @@ GROWING: Final[tuple[list[str], ...]] = (
     ["add", "remove"],
     ["add", "release"],
 )
-"""Only where new members may be told to stand beside the others."""
+"""Only where new members may be requested to run beside the others."""
 SHRINKING: Final[tuple[list[str], ...]] = (["remove"], ["force"], ["remove", "cancel"], ["remove", "add"])
 BEGINNINGS: Final = ("single", "single", "room", "room", "room", "running", "housed", "upgraded")
 
@@ -89,14 +89,16 @@ def faults_of(chance: Random) -> Faults:
     )
 
 
-async def run_seed(harbour: Harbour, seed: int, told: Callable[[str], None] | None = None) -> SimulatedWorld:
+async def run_seed(
+    prepared: PreparedDatabase, seed: int, listener: Callable[[str], None] | None = None
+) -> SimulatedWorld:
     """The whole run of a seed; an AssertionError names it."""
     chance = Random(f"schedule {seed}")
     played = ECHO if seed % 10 == 0 else APP
     name, wishes = beginning(chance, shared=played is APP)
-    world = await harbour.world(name, seed, played)
-    if told is not None:
-        world.told.append(told)
+    world = await prepared.world(name, seed, played)
+    if listener is not None:
+        world.listeners.append(listener)
     world.person.wishes = wishes
     faults = faults_of(chance)
     world.say(f"begins {name}; wishes {world.person.wishes}; {faults}")

@@ -23,11 +23,11 @@ from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.hub import EventHub
 from mooring.storage.kernel.unit_of_work import apply
 from server.tests.world.adapter import LEASE, Replica
-from server.tests.world.faults import CURRENT, Died, Process, SimulatedDatabase
-from server.tests.world.ground import Ground
+from server.tests.world.faults import CURRENT, ProcessDied, SimulatedDatabase, WorldProcess
 from server.tests.world.memory import shape_of, writes_of
 from server.tests.world.node import SimulatedNode, Trouble
 from server.tests.world.person import Person, write_off
+from server.tests.world.starting_point import StartingPoint
 from server.tests.world.workers import AllocationWorker, InstanceWorker, TaskWatch
 
 HASTE: Final = 0.3
@@ -71,7 +71,7 @@ class Saved:
     now: datetime
     instance_id: str | None
     kept: list[str]
-    machines: dict[str, bytes]  # what is on each: pickled, which is the fastest way to have it anew many times
+    machines: dict[str, bytes]  # what is on each: pickled, which is the fastest way to copy it many times
 
 
 class Stuck(AssertionError):
@@ -81,8 +81,10 @@ class Stuck(AssertionError):
 class SimulatedWorld:
     """Everything that acts, and the one that lets them act one after the other."""
 
-    def __init__(self, database: SimulatedDatabase, parts: Services, ground: Ground, begin: Saved, seed: int) -> None:
-        self.seed, self.ground, self.begin = seed, ground, begin
+    def __init__(
+        self, database: SimulatedDatabase, parts: Services, start: StartingPoint, begin: Saved, seed: int
+    ) -> None:
+        self.seed, self.start, self.begin = seed, start, begin
         self.chance = Random(seed)
         random.seed(seed)  # the kit draws its pauses from the process's own chance
         self.database = database
@@ -91,12 +93,12 @@ class SimulatedWorld:
         self.services = replace(parts, database=database, clock=self.clock, hub=self.hub, fleet=FleetCapacity())
         self.hub.on_commit(self.services.fleet.forget_after)
         self.faults = CALM
-        self.nodes = [SimulatedNode(self.services, each.node_id, each.key, self.chance) for each in ground.machines]
+        self.nodes = [SimulatedNode(self.services, each.node_id, each.key, self.chance) for each in start.machines]
         for node in self.nodes:
             for name, value in pickle.loads(begin.machines.get(node.node_id, NOTHING)).items():
                 setattr(node, name, value)
         self.replicas: list[Replica] = []
-        self.person = Person(self.services, ground, self.chance, [], begin.instance_id, list(begin.kept))
+        self.person = Person(self.services, start, self.chance, [], begin.instance_id, list(begin.kept))
         self.actors: dict[str, Any] = {
             "instances": InstanceWorker(self.services, self.chance),
             "allocations": AllocationWorker(self.services, self.chance),
@@ -104,21 +106,21 @@ class SimulatedWorld:
             **{f"node-{number}": node for number, node in enumerate(self.nodes)},
         }
         self.awake: dict[str, None] = {}
-        self.waiting: dict[str, tuple[asyncio.Task[Any], Process]] = {}  # processes that stand before a write
+        self.waiting: dict[str, tuple[asyncio.Task[Any], WorldProcess]] = {}  # processes that stand before a write
         self.trace: list[str] = []
         self.now_stepping = self.last_stepping = ""
-        self.told: list[Callable[[str], None]] = []
+        self.listeners: list[Callable[[str], None]] = []
         self.checks: list[Callable[[str, Sequence[object]], Awaitable[None]]] = []
         self.written: list[tuple[str, Sequence[object]]] = []
         self.deaths = 0
         self.patience = PATIENCE
-        self.planned: Callable[[Process], None] | None = None  # a death that was planned instead of drawn
+        self.planned: Callable[[WorldProcess], None] | None = None  # a death that was planned instead of drawn
         database.heard = self._heard
 
     def adapters(self, app: Any) -> None:
         """Two replicas of the adapter."""
         for name in ("a", "b"):
-            replica = Replica(self.services, self.ground, app, f"{name}{self.seed}")
+            replica = Replica(self.services, self.start, app, f"{name}{self.seed}")
             self.replicas.append(replica)
             self.actors[f"adapter-{name}"] = replica
 
@@ -204,13 +206,13 @@ class SimulatedWorld:
         moment = (self.clock.now() - self.begin.now).total_seconds()
         line = f"{len(self.trace):4d} {moment:10.3f} {words}"
         self.trace.append(line)
-        for each in self.told:
+        for each in self.listeners:
             each(line)
 
     async def step(self, name: str) -> None:
         """One step of one actor, as far as its fate lets it come."""
         self.awake.pop(name, None)
-        process = Process(name)
+        process = WorldProcess(name)
         self._draw(process)
         self.clock.advance(timedelta(milliseconds=self.chance.randrange(1, 900)))
         self.now_stepping = self.last_stepping = name
@@ -227,7 +229,7 @@ class SimulatedWorld:
         self.now_stepping = ""
         await self._check()
 
-    async def _until_stalled(self, name: str, actor: Any, process: Process) -> None:
+    async def _until_stalled(self, name: str, actor: Any, process: WorldProcess) -> None:
         async def run() -> Any:
             CURRENT.set(process)
             return await self._ended(name, actor.step(), process)
@@ -251,10 +253,10 @@ class SimulatedWorld:
         self.now_stepping = ""
         await self._check()
 
-    async def _ended(self, name: str, step: Awaitable[Any], process: Process) -> Any:
+    async def _ended(self, name: str, step: Awaitable[Any], process: WorldProcess) -> Any:
         try:
             return await step
-        except Died:
+        except ProcessDied:
             self.deaths += 1
             self._died(name)
             return f"DIED {process.fate} write {process.writes}"
@@ -268,13 +270,13 @@ class SimulatedWorld:
             actor.crash()
         self.awake[name] = None
 
-    def _tell(self, words: str, outcome: Any, process: Process, name: str | None = None) -> None:
+    def _tell(self, words: str, outcome: Any, process: WorldProcess, name: str | None = None) -> None:
         if outcome is True:
             self.awake[name or words] = None
         shapes = shape_of(tuple(each for each, _ in self.written)) if self.written else "-"
         self.say(f"{words} {outcome} writes={process.writes} {shapes}")
 
-    def _draw(self, process: Process) -> None:
+    def _draw(self, process: WorldProcess) -> None:
         """What happens to a process in this step."""
         if self.planned is not None:
             self.planned(process)

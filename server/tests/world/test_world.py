@@ -21,8 +21,8 @@ from server.tests.conftest import copied_database
 from server.tests.support.postgres import SOAK
 from server.tests.world.checks import wrong_at_the_end
 from server.tests.world.deaths import CASES, GROUPS, Death, end_of
-from server.tests.world.harbour import Harbour, harbour
 from server.tests.world.node import SimulatedNode
+from server.tests.world.prepared_database import PreparedDatabase, prepared_database
 from server.tests.world.scenario import run_seed
 from tools.gates import ENVIRONMENT, SYSTEM
 from tools.soak import seed
@@ -37,17 +37,17 @@ STEPS_MAX = 60
 IDLE = ("drain", "upgrade", "rollback", "reconcile", "repair", "restart", "action", "attach", "detach")
 """What an adapter does alone: the worker only looks."""
 Result = TypeVar("Result")
-Sail = Callable[[Callable[[Harbour], Awaitable[Any]]], Any]
+Sail = Callable[[Callable[[PreparedDatabase], Awaitable[Any]]], Any]
 
 
 @pytest.fixture(scope="module")
 def sail(template: str) -> Iterator[Sail]:
-    """Runs something in a harbour that the tests of this module share."""
+    """Runs something in a database that the tests of this module share."""
     with copied_database(template) as url, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         stack = AsyncExitStack()
-        made = runner.run(stack.enter_async_context(harbour(url)))
+        made = runner.run(stack.enter_async_context(prepared_database(url)))
 
-        async def run(what: Callable[[Harbour], Awaitable[Any]]) -> Any:
+        async def run(what: Callable[[PreparedDatabase], Awaitable[Any]]) -> Any:
             return await what(made)
 
         yield lambda what: runner.run(run(what))
@@ -56,31 +56,31 @@ def sail(template: str) -> Iterator[Sail]:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_fault_schedule_comes_to_its_end(sail: Sail, part: int) -> None:
-    async def schedules(harbour: Harbour) -> None:
+    async def schedules(prepared: PreparedDatabase) -> None:
         for number in range(FIRST + part, FIRST + SEEDS, PARTS):
-            await run_seed(harbour, number)
+            await run_seed(prepared, number)
 
     sail(schedules)
 
 
 def test_a_seed_gives_the_same_run_every_time(sail: Sail) -> None:
-    async def twice(harbour: Harbour) -> None:
+    async def twice(prepared: PreparedDatabase) -> None:
         for number in range(10_000, 10_004):
-            first = (await run_seed(harbour, number)).trace
-            await run_seed(harbour, number + 1)
-            assert (await run_seed(harbour, number)).trace == first
+            first = (await run_seed(prepared, number)).trace
+            await run_seed(prepared, number + 1)
+            assert (await run_seed(prepared, number)).trace == first
 
     sail(twice)
 
 
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("case", CASES)
-def test_whoever_dies_after_whichever_step_the_end_is_the_same(sail: Sail, case: str, group: str) -> None:
-    async def deaths(harbour: Harbour) -> None:
-        whole, _ = await end_of(harbour, case, Death(group, 0))
+def test_a_death_after_any_step_does_not_change_the_end(sail: Sail, case: str, group: str) -> None:
+    async def deaths(prepared: PreparedDatabase) -> None:
+        whole, _ = await end_of(prepared, case, Death(group, 0))
         for kind in ("after", "middle") if group == "the agent" else ("after",):
             for number in range(1, STEPS_MAX):
-                end, world = await end_of(harbour, case, Death(group, number, kind))
+                end, world = await end_of(prepared, case, Death(group, number, kind))
                 said = "\n".join(world.trace[-30:])
                 assert end == whole, f"{case}: {group} died {kind} step {number}\n{said}"
                 if not (world.interrupted if kind == "middle" else world.deaths):
@@ -93,8 +93,8 @@ def test_whoever_dies_after_whichever_step_the_end_is_the_same(sail: Sail, case:
 
 
 def test_a_receipt_that_comes_after_its_lease_keeps_its_place_in_the_chain_of_its_node(sail: Sail) -> None:
-    async def late(harbour: Harbour) -> None:
-        world = await harbour.world("running", 1)
+    async def late(prepared: PreparedDatabase) -> None:
+        world = await prepared.world("running", 1)
         world.person.wishes = ["stop"]
         world.wake_all()
         verifying: list[tuple[SimulatedNode, Task]] = []
@@ -106,7 +106,7 @@ def test_a_receipt_that_comes_after_its_lease_keeps_its_place_in_the_chain_of_it
         node.perform(task)
         world.leap(95)
         await expire_tasks(world.services)
-        assert await node.report(task) == ReportCode.LEASE_LOST  # the agent takes it for told, as agents do
+        assert await node.report(task) == ReportCode.LEASE_LOST  # the agent takes it for reported, as agents do
         (receipt,) = await world.database.fetch(PLATFORM, "SELECT clean, late FROM receipt WHERE task_id = $1", task.id)
         assert tuple(receipt) == (True, True)
         world.leap(3_700)  # and the task is never offered again
@@ -119,8 +119,8 @@ def test_a_receipt_that_comes_after_its_lease_keeps_its_place_in_the_chain_of_it
 
 
 def test_a_task_that_is_offered_again_ends_with_the_receipt_that_came_late(sail: Sail) -> None:
-    async def again(harbour: Harbour) -> None:
-        world = await harbour.world("single", 1)
+    async def again(prepared: PreparedDatabase) -> None:
+        world = await prepared.world("single", 1)
         world.person.wishes = ["stop"]
         world.wake_all()
         while not any(each.type == "teardown.verify" for node in world.nodes for each in node.held):
@@ -143,8 +143,8 @@ def test_a_task_that_is_offered_again_ends_with_the_receipt_that_came_late(sail:
 
 
 def test_a_machine_that_is_destroyed_for_ever_is_named_is_charged_no_more_and_ends_by_a_write_off(sail: Sail) -> None:
-    async def destroyed(harbour: Harbour) -> None:
-        world = await harbour.world("running", 1)
+    async def destroyed(prepared: PreparedDatabase) -> None:
+        world = await prepared.world("running", 1)
         places = await world.database.fetch(PLATFORM, "SELECT DISTINCT node_id FROM allocation")
         (lost,) = [node for node in world.nodes if node.node_id == places[0][0]]
         lost.gone = True

@@ -14,7 +14,7 @@ from mooring.core.kernel.error_code import Code
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.kernel.database import PLATFORM, Acting
 from mooring.storage.kernel.unit_of_work import apply
-from server.tests.conftest import Tenant, World
+from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.lifecycle_rows import CLOCK, artifact_columns, check_columns, context, path
 from server.tests.support.route_requests import a_manifest
 
@@ -25,11 +25,11 @@ DIGEST: Final = f"sha256:{'a' * 64}"
 
 
 @dataclass
-class Shop:
+class AppShelf:
     """A tenant with an app, and its admin's client."""
 
     world: World
-    tenant: Tenant
+    tenant: TenantWithAdmin
     client: httpx.AsyncClient
     project_id: str
     app: dict[str, Any]
@@ -121,13 +121,13 @@ class Shop:
 
 
 @pytest.fixture
-async def shop(world: World) -> Shop:
+async def shop(world: World) -> AppShelf:
     tenant = await world.tenant("acme")
     client = world.client(tenant.token)
     body = {"slug": "web-tool", "display_name": "Web tool", "category": "tool", "description": "Shows\nthings"}
     made = await client.post(f"/api/v1/tenants/{tenant.id}/apps", json=body)
     assert made.status_code == 201, made.text
-    made_shop = Shop(world, tenant, client, await world.project(tenant, "train"), made.json())
+    made_shop = AppShelf(world, tenant, client, await world.project(tenant, "train"), made.json())
     source = {
         "id": CLOCK.mint(Prefix.ARTIFACT_SOURCE),
         "tenant_id": tenant.id,
@@ -144,7 +144,7 @@ def problem(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["code"]
 
 
-async def test_an_app_is_registered_read_and_its_card_changed(shop: Shop) -> None:
+async def test_an_app_is_registered_read_and_its_card_changed(shop: AppShelf) -> None:
     one = f"{shop.place}/apps/{shop.app['id']}"
     assert shop.app["allowed_actions"] == ["app.update", "app_version.create"]
     changed = (await shop.client.patch(one, json={"display_name": "New name", "revision": 0})).json()
@@ -159,7 +159,7 @@ async def test_an_app_is_registered_read_and_its_card_changed(shop: Shop) -> Non
     assert problem(await shop.client.post(f"{shop.place}/apps", json=borrowed)) == (422, "validation_failed")
 
 
-async def test_from_draft_to_retired_with_each_forbidden_move(shop: Shop) -> None:
+async def test_from_draft_to_retired_with_each_forbidden_move(shop: AppShelf) -> None:
     version = await shop.publish()
     assert (version["status"], version["allowed_moves"]) == ("draft", ["stage", "withdraw"])
     refused = await shop.move(version, "stage")
@@ -195,7 +195,7 @@ async def test_from_draft_to_retired_with_each_forbidden_move(shop: Shop) -> Non
     assert {each["actor_kind"] for each in history} == {"user"}
 
 
-async def test_the_grace_period_over_a_deprecated_version_is_retired(shop: Shop) -> None:
+async def test_the_grace_period_over_a_deprecated_version_is_retired(shop: AppShelf) -> None:
     await shop.artifact("active")
     version = await shop.moved(await shop.publish(), "stage", "canary", "activate")
     stated = await shop.move(version, "deprecate", no_successor_because="nobody needs it any more")
@@ -206,7 +206,7 @@ async def test_the_grace_period_over_a_deprecated_version_is_retired(shop: Shop)
     assert (retired["status"], retired["allowed_moves"], retired["allowed_actions"]) == ("retired", [], [])
 
 
-async def test_a_manifest_changes_while_its_version_is_a_draft(shop: Shop) -> None:
+async def test_a_manifest_changes_while_its_version_is_a_draft(shop: AppShelf) -> None:
     version = await shop.publish()
     path_ = f"{shop.versions}/{version['id']}/manifest"
     manifest = version["manifest"] | {"release_notes": "better"}
@@ -225,7 +225,7 @@ async def test_a_manifest_changes_while_its_version_is_a_draft(shop: Shop) -> No
     assert problem(again) == (409, "name_taken")
 
 
-async def test_staging_needs_lint_and_smoke_and_keeps_their_results(shop: Shop) -> None:
+async def test_staging_needs_lint_and_smoke_and_keeps_their_results(shop: AppShelf) -> None:
     controller = await shop.publish("2.0.0", artifact_kind="controller")
     refused = await shop.move(controller, "stage")
     assert problem(refused) == (422, "manifest_invalid")
@@ -250,7 +250,7 @@ async def test_staging_needs_lint_and_smoke_and_keeps_their_results(shop: Shop) 
 
 
 @pytest.mark.parametrize("state", [CheckState.CANCELLED, CheckState.RUNNING])
-async def test_a_check_without_a_result_does_not_hide_the_one_before(shop: Shop, state: CheckState) -> None:
+async def test_a_check_without_a_result_does_not_hide_the_one_before(shop: AppShelf, state: CheckState) -> None:
     good = await shop.artifact("active")
     await shop.smoke(good, state)
     await shop.moved(await shop.publish(), "stage")
@@ -262,7 +262,7 @@ async def test_a_check_without_a_result_does_not_hide_the_one_before(shop: Shop,
     assert problem(refused) == (409, "promotion_refused")
 
 
-async def test_a_revoked_artifact_stops_its_versions(shop: Shop) -> None:
+async def test_a_revoked_artifact_stops_its_versions(shop: AppShelf) -> None:
     artifact_id = await shop.artifact("active")
     version = await shop.moved(await shop.publish(), "stage", "canary")
     revoke = next(edge for edge in TRUST.edges if edge.source == "verified" and edge.target == "revoked")
@@ -273,7 +273,7 @@ async def test_a_revoked_artifact_stops_its_versions(shop: Shop) -> None:
     assert refused.json()["details"]["artifacts"][0]["detail"] == "it is revoked"
 
 
-async def test_a_platforms_app_is_nobody_elses_to_change(shop: Shop) -> None:
+async def test_a_platforms_app_is_nobody_elses_to_change(shop: AppShelf) -> None:
     body = {"slug": "shared", "display_name": "Shared", "category": "tool"}
     app = (await shop.world.admin.post("/api/v1/platform/apps", json=body)).json()
     assert app["tenant_id"] is None
@@ -287,7 +287,7 @@ async def test_a_platforms_app_is_nobody_elses_to_change(shop: Shop) -> None:
     assert (await shop.world.admin.post(f"{above}/versions", json=manifest)).status_code == 201
 
 
-async def test_the_schema_is_public_and_lint_tells_places_reasons_and_fixes(shop: Shop) -> None:
+async def test_the_schema_is_public_and_lint_tells_places_reasons_and_fixes(shop: AppShelf) -> None:
     schema = await shop.world.running.client().get("/api/v1/schemas/manifest")
     assert schema.status_code == 200
     assert "artifacts" in schema.json()["properties"]

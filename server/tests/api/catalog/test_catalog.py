@@ -9,10 +9,10 @@ import pytest
 from mooring.core.catalog.channel import is_in_canary
 from mooring.core.kernel.permissions import Scope
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.api.catalog.test_apps import REASON, Shop, problem
+from server.tests.api.catalog.test_apps import REASON, AppShelf, problem
 from server.tests.api.catalog.test_apps import shop as bare_shop
 from server.tests.conftest import World
-from server.tests.support.fleet import Fleet
+from server.tests.support.fleet import FleetWithAgents
 from server.tests.support.route_requests import Home, a_manifest
 from server.tests.support.service_accounts import make_account
 
@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
 @pytest.fixture
-async def shop(bare_shop: Shop) -> Shop:
+async def shop(bare_shop: AppShelf) -> AppShelf:
     """A shop on a platform that has a machine with four GPUs, sold in slices."""
-    fleet = Fleet(bare_shop.world.running.platform.services.database)
+    fleet = FleetWithAgents(bare_shop.world.running.platform.services.database)
     await fleet.node(inventory_facts={"rdma": True})
     await fleet.sku()
     return bare_shop
@@ -39,7 +39,7 @@ async def put(client: httpx.AsyncClient, place: str, **said: Any) -> httpx.Respo
     return await client.put(f"{place}/policy", json=rules(**said))
 
 
-async def entry(shop: Shop, project_id: str | None = None) -> dict[str, Any]:
+async def entry(shop: AppShelf, project_id: str | None = None) -> dict[str, Any]:
     """The shop's app as the project sees it."""
     listed = (await shop.client.get(f"/api/v1/projects/{project_id or shop.project_id}/catalog")).json()["items"]
     return next(each for each in listed if each["app_id"] == shop.app["id"])
@@ -50,13 +50,13 @@ def obstacles(seen: dict[str, Any]) -> list[str]:
     return [each["obstacle"] for each in seen["hindrances"]]
 
 
-async def entitle(shop: Shop, **terms: Any) -> httpx.Response:
+async def entitle(shop: AppShelf, **terms: Any) -> httpx.Response:
     """Entitle the shop's project to the shop's app."""
     body = {"app_id": shop.app["id"], "reason": REASON, **terms}
     return await shop.client.post(f"/api/v1/projects/{shop.project_id}/entitlements", json=body)
 
 
-async def test_layers_are_stated_narrow_and_are_explained(shop: Shop) -> None:
+async def test_layers_are_stated_narrow_and_are_explained(shop: AppShelf) -> None:
     project = f"/api/v1/projects/{shop.project_id}"
     empty = (await shop.client.get(f"{shop.place}/policy")).json()
     assert (empty["id"], empty["layer"], empty["rules"]) == (None, "tenant", {})
@@ -76,8 +76,8 @@ async def test_layers_are_stated_narrow_and_are_explained(shop: Shop) -> None:
     assert (await put(shop.client, project, apps={"allow": ["web-tool"]}, gpus_max=4)).status_code == 200
     explained = (await shop.client.get(f"{project}/policy/explain?app=bench&gpus=5")).json()
     assert (explained["allowed"], explained["decided_by"]) == (False, "project")
-    told = {(each["layer"], each["subject"]): each["allowed"] for each in explained["answers"]}
-    assert told == {
+    answers = {(each["layer"], each["subject"]): each["allowed"] for each in explained["answers"]}
+    assert answers == {
         ("global", "app"): True,
         ("global", "gpus"): True,
         ("tenant", "app"): True,
@@ -92,7 +92,7 @@ async def test_layers_are_stated_narrow_and_are_explained(shop: Shop) -> None:
     assert (here["allowed"], here["decided_by"]) == (True, None)
 
 
-async def test_a_layer_is_replaced_under_the_revision_that_was_seen(shop: Shop) -> None:
+async def test_a_layer_is_replaced_under_the_revision_that_was_seen(shop: AppShelf) -> None:
     first = (await put(shop.client, shop.place, gpus_max=4)).json()
     again = await shop.client.put(f"{shop.place}/policy", json=rules(gpus_max=2) | {"revision": 0})
     assert (again.json()["id"], again.json()["revision"]) == (first["id"], 1)
@@ -101,7 +101,7 @@ async def test_a_layer_is_replaced_under_the_revision_that_was_seen(shop: Shop) 
     assert problem(await put(shop.client, shop.place, apps={"deny": ["UPPER"]})) == (422, "validation_failed")
 
 
-async def test_an_entitlement_is_made_changed_shown_and_taken_away(shop: Shop) -> None:
+async def test_an_entitlement_is_made_changed_shown_and_taken_away(shop: AppShelf) -> None:
     await shop.artifact("active")
     await shop.moved(
         await shop.publish(required_actions=["runtime.claim", "runtime.report"]), "stage", "canary", "activate"
@@ -130,7 +130,7 @@ async def test_an_entitlement_is_made_changed_shown_and_taken_away(shop: Shop) -
     assert (await shop.client.get(f"/api/v1/projects/{shop.project_id}/entitlements")).json()["items"] == []
 
 
-async def test_only_people_who_administer_change_entitlements(shop: Shop) -> None:
+async def test_only_people_who_administer_change_entitlements(shop: AppShelf) -> None:
     home = Home(shop.world, shop.world.client(), shop.tenant, shop.project_id)
     account = await make_account(home, ["entitlement.read", "catalog.read"])
     client = shop.world.client(await account.token(home.client))
@@ -152,7 +152,7 @@ async def test_only_people_who_administer_change_entitlements(shop: Shop) -> Non
     assert problem(foreign) == (404, "not_found")
 
 
-async def test_an_entitlement_is_switched_off_and_on_again_with_its_terms(shop: Shop) -> None:
+async def test_an_entitlement_is_switched_off_and_on_again_with_its_terms(shop: AppShelf) -> None:
     made = (await entitle(shop, versions=">=1.0.0", agreed_actions=["runtime.claim"])).json()
     one = f"/api/v1/projects/{shop.project_id}/entitlements/{made['id']}"
     why = {"reason": REASON}
@@ -164,7 +164,7 @@ async def test_an_entitlement_is_switched_off_and_on_again_with_its_terms(shop: 
     assert problem(await shop.client.post(f"{one}/disable", json={})) == (422, "validation_failed")
 
 
-async def test_admins_of_the_platform_entitle_any_project_and_its_tenant_reads_who_did(shop: Shop) -> None:
+async def test_admins_of_the_platform_entitle_any_project_and_its_tenant_reads_who_did(shop: AppShelf) -> None:
     path = f"/api/v1/projects/{shop.project_id}/entitlements"
     body, why = {"app_id": shop.app["id"], "reason": REASON}, {"reason": "the contract is over"}
     admin = shop.world.admin
@@ -192,7 +192,7 @@ async def test_admins_of_the_platform_entitle_any_project_and_its_tenant_reads_w
     assert problem(await admin.get(f"/api/v1/projects/{shop.project_id}")) == (404, "not_found")
 
 
-async def test_a_deleted_project_is_nobody_s_for_the_platform_too(shop: Shop, database_url: str) -> None:
+async def test_a_deleted_project_is_nobody_s_for_the_platform_too(shop: AppShelf, database_url: str) -> None:
     path = f"/api/v1/projects/{await shop.world.project(shop.tenant, 'brief')}"
     body = {"app_id": shop.app["id"], "reason": REASON}
     for each in (shop.world.admin, shop.client):
@@ -208,7 +208,7 @@ async def test_a_deleted_project_is_nobody_s_for_the_platform_too(shop: Shop, da
         await writing.close()
 
 
-async def test_the_catalog_says_what_may_be_launched_and_everything_that_hinders(shop: Shop) -> None:
+async def test_the_catalog_says_what_may_be_launched_and_everything_that_hinders(shop: AppShelf) -> None:
     artifact_id = await shop.artifact("active")
     draft = await shop.publish()
     assert (await shop.client.get(f"/api/v1/projects/{shop.project_id}/catalog")).json()["items"] == []
@@ -232,7 +232,7 @@ async def test_the_catalog_says_what_may_be_launched_and_everything_that_hinders
     assert seen["hindrances"][1]["details"]["artifact_id"] == artifact_id
 
 
-async def test_stable_is_the_newest_active_or_the_canary_for_those_who_are_in(shop: Shop) -> None:
+async def test_stable_is_the_newest_active_or_the_canary_for_those_who_are_in(shop: AppShelf) -> None:
     await shop.artifact("active")
     for number in ("1.9.0", "1.10.0"):
         active = await shop.moved(await shop.publish(number), "stage", "canary", "activate")
@@ -252,7 +252,7 @@ async def test_stable_is_the_newest_active_or_the_canary_for_those_who_are_in(sh
     assert (await entry(shop, projects[0]))["version"]["id"] == active["id"]
 
 
-async def test_the_catalog_is_browsed_filtered_searched_and_paged(world: World, shop: Shop) -> None:
+async def test_the_catalog_is_browsed_filtered_searched_and_paged(world: World, shop: AppShelf) -> None:
     await shop.artifact("active")
     await shop.moved(await shop.publish(), "stage", "canary", "activate")
     for number in range(5):
@@ -302,7 +302,7 @@ async def test_the_catalog_is_browsed_filtered_searched_and_paged(world: World, 
     assert [each["slug"] for each in rest["items"]] == four[3:]
 
 
-async def test_an_app_that_no_machine_could_take_says_so_and_what_would_help(shop: Shop) -> None:
+async def test_an_app_that_no_machine_could_take_says_so_and_what_would_help(shop: AppShelf) -> None:
     database = shop.world.running.platform.services.database
     await shop.artifact("active")
     needs = [{"fact": "rdma", "equals": True}]
@@ -312,7 +312,7 @@ async def test_an_app_that_no_machine_could_take_says_so_and_what_would_help(sho
     seen = await entry(shop)
     assert (obstacles(seen), seen["hindrances"][0]["code"]) == (["no_compatible_capacity"], "incompatible")
     assert seen["hindrances"][0]["details"]["smallest_change"] == "4 more GPUs"
-    plain = Fleet(database)
+    plain = FleetWithAgents(database)
     await plain.node(8)
     large = await plain.sku(counts=(8,))
     shop.world.running.platform.services.fleet.forget_after("nodes.sku.changed")

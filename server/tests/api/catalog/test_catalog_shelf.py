@@ -20,7 +20,7 @@ from mooring.storage.catalog.catalog import CatalogFilter
 from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
 from mooring.storage.kernel.page_window import PageWindow
 from mooring.storage.kernel.unit_of_work import apply
-from server.tests.support.lifecycle_rows import Ground, context, make_ground, path, version_columns
+from server.tests.support.lifecycle_rows import ProjectRows, context, make_ground, path, version_columns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -65,26 +65,26 @@ class Made:
 
 
 @pytest.fixture
-async def ground(database_url: str) -> AsyncIterator[Ground]:
+async def ground(database_url: str) -> AsyncIterator[ProjectRows]:
     opened = Database(PoolSettings(database_url, 8, acquire_timeout_seconds=60.0))
     await opened.open()
     yield await make_ground(opened)
     await opened.close()
 
 
-async def new_app(ground: Ground, tenant_id: str | None, slug: str, category: str, description: str) -> App:
+async def new_app(ground: ProjectRows, tenant_id: str | None, slug: str, category: str, description: str) -> App:
     decision = create_app(context(), tenant_id, slug, category, AppCard("An app", description))
     await apply(ground.database, Acting(tenant_id), context(), decision)
     return decision.result
 
 
-async def write(ground: Ground, app: App, change: Write) -> None:
+async def write(ground: ProjectRows, app: App, change: Write) -> None:
     """Write for the owner of an app."""
     owner = replace(ground, tenant_id=app.tenant_id or ground.tenant_id)
     await owner.write(change, acting=Acting(app.tenant_id))
 
 
-async def new_version(ground: Ground, app: App, number: str, state: PromotionState, percentage: int = 10) -> str:
+async def new_version(ground: ProjectRows, app: App, number: str, state: PromotionState, percentage: int = 10) -> str:
     """A version that needs no artifact, in this state."""
     row = ground.row("app_version") | version_columns(app.id, number) | {"tenant_id": app.tenant_id}
     await write(ground, app, Insert("app_version", row, (PROMOTION,)))
@@ -93,7 +93,7 @@ async def new_version(ground: Ground, app: App, number: str, state: PromotionSta
 
 
 async def move(
-    ground: Ground, app: App, version_id: str, way: tuple[PromotionState, PromotionState], percentage: int = 10
+    ground: ProjectRows, app: App, version_id: str, way: tuple[PromotionState, PromotionState], percentage: int = 10
 ) -> None:
     """From one state to another along the shortest way from the first."""
     before, after = way
@@ -107,7 +107,7 @@ async def move(
         await write(ground, app, step)
 
 
-async def all_pages(ground: Ground, sought: CatalogFilter, limit: int) -> list[str]:
+async def all_pages(ground: ProjectRows, sought: CatalogFilter, limit: int) -> list[str]:
     """Every app that is found, page by page."""
     found: list[str] = []
     while True:
@@ -119,7 +119,7 @@ async def all_pages(ground: Ground, sought: CatalogFilter, limit: int) -> list[s
             return found
 
 
-async def test_every_search_finds_what_going_through_all_apps_finds_page_by_page(ground: Ground) -> None:
+async def test_every_search_finds_what_going_through_all_apps_finds_page_by_page(ground: ProjectRows) -> None:
     chance = random.Random(11)
     other = await make_ground(ground.database, "other")
     made: list[Made] = []
@@ -142,7 +142,7 @@ async def test_every_search_finds_what_going_through_all_apps_finds_page_by_page
     assert found_some > len(SEARCHES), "most searches find something"
 
 
-async def test_an_app_is_on_the_shelf_while_a_version_is_offered_and_with_the_card_it_has(ground: Ground) -> None:
+async def test_an_app_is_on_the_shelf_while_a_version_is_offered_and_with_the_card_it_has(ground: ProjectRows) -> None:
     app = await new_app(ground, ground.tenant_id, "some-app", "tool", "first words")
     shelved = [await ground.database.fetchval(PLATFORM, SHELVED, app.id)]
     one = await new_version(ground, app, "1.0.0", S.STAGED)
@@ -163,7 +163,7 @@ async def test_an_app_is_on_the_shelf_while_a_version_is_offered_and_with_the_ca
     assert await ground.database.fetchval(PLATFORM, SHELVED, app.id) == 0
 
 
-async def retire(ground: Ground, app: App, version_id: str) -> None:
+async def retire(ground: ProjectRows, app: App, version_id: str) -> None:
     """From active, by way of deprecated."""
     for generation, target in ((3, S.DEPRECATED), (4, S.RETIRED)):
         edge = next(each for each in PROMOTION.edges if each.target is target and each.trigger in OUT)
@@ -172,7 +172,7 @@ async def retire(ground: Ground, app: App, version_id: str) -> None:
         await write(ground, app, step)
 
 
-async def test_versions_that_come_and_go_at_once_leave_the_shelf_as_it_should_be(ground: Ground) -> None:
+async def test_versions_that_come_and_go_at_once_leave_the_shelf_as_it_should_be(ground: ProjectRows) -> None:
     for number in range(12):
         app = await new_app(ground, ground.tenant_id, f"raced-{number}", "tool", "")
         leaving = [await new_version(ground, app, f"1.{minor}.0", S.ACTIVE) for minor in range(2)]
@@ -184,16 +184,26 @@ async def test_versions_that_come_and_go_at_once_leave_the_shelf_as_it_should_be
         assert (await ground.database.fetchval(PLATFORM, SHELVED, app.id) > 0) == bool(coming)
 
 
-def by_hand(versions: Sequence[tuple[str, str, PromotionState, int]]) -> list[Candidate]:
+@dataclass(frozen=True)
+class StoredVersion:
+    id: str
+    number: str
+    state: PromotionState
+    percentage: int
+
+
+def by_hand(versions: Sequence[StoredVersion]) -> list[Candidate]:
     """Every version that is offered, as the channel sees it."""
     return [
-        Candidate(id_, read_version(number), state, Decimal(percentage) if state is S.CANARY else None)
-        for id_, number, state, percentage in versions
-        if state in OFFERED
+        Candidate(
+            each.id, read_version(each.number), each.state, Decimal(each.percentage) if each.state is S.CANARY else None
+        )
+        for each in versions
+        if each.state in OFFERED
     ]
 
 
-async def test_of_the_few_versions_that_are_looked_at_the_same_one_is_chosen_as_of_all(ground: Ground) -> None:
+async def test_of_the_few_versions_that_are_looked_at_the_same_one_is_chosen_as_of_all(ground: ProjectRows) -> None:
     chance = random.Random(5)
     all_of: dict[str, list[Candidate]] = {}
     for number in range(25):
@@ -202,7 +212,8 @@ async def test_of_the_few_versions_that_are_looked_at_the_same_one_is_chosen_as_
         for minor in range(chance.randint(0, 7)):
             state, percentage = chance.choice((S.DRAFT, *OFFERED)), chance.choice((1, 50, 100))
             version = f"1.{minor}.0" if chance.random() < 0.8 else f"1.{minor}.0-rc.1"
-            made.append((await new_version(ground, app, version, state, percentage), version, state, percentage))
+            version_id = await new_version(ground, app, version, state, percentage)
+            made.append(StoredVersion(version_id, version, state, percentage))
         all_of[app.id] = by_hand(made)
     few = await catalog.candidates(ground.database, ground.acting, list(all_of))
     for app_id, candidates in all_of.items():

@@ -1,6 +1,6 @@
-"""A digest that something holds is not retired, and what is retired is not held, whoever comes at once.
+"""A digest that something holds is not retired, and what is retired is not held, also when both are asked for at once.
 
-The database keeps it: takers and retirers wait for one lock of the digest and then look anew.
+The database enforces it: takers and retirers wait for one lock of the digest and then read again.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ from mooring.core.kernel.ids import Prefix
 from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
 from mooring.storage.kernel.unit_of_work import StaleWrite, apply
-from server.tests.support.lifecycle_rows import CLOCK, Ground, context, machines_of, make_ground
+from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, context, machines_of, make_ground
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -38,15 +38,15 @@ async def database(shared_database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture(scope="module")
-async def ground(database: Database) -> Ground:
+async def ground(database: Database) -> ProjectRows:
     return await make_ground(database)
 
 
-async def digest_of(ground: Ground, artifact_id: str) -> str:
+async def digest_of(ground: ProjectRows, artifact_id: str) -> str:
     return str(await ground.database.fetchval(PLATFORM, "SELECT digest FROM artifact WHERE id = $1", artifact_id))
 
 
-async def take(ground: Ground, digest: str, holder_id: str | None = None) -> str:
+async def take(ground: ProjectRows, digest: str, holder_id: str | None = None) -> str:
     """Hold a digest for an instance; the holder's id."""
     now = context()
     holder = holder_id or CLOCK.mint(Prefix.INSTANCE)
@@ -57,13 +57,13 @@ async def take(ground: Ground, digest: str, holder_id: str | None = None) -> str
     return holder
 
 
-async def drop(ground: Ground, holder_id: str) -> None:
+async def drop(ground: ProjectRows, holder_id: str) -> None:
     now = context()
     holds = await artifacts.holds_of(ground.database, ground.acting, "instance", holder_id)
     await apply(ground.database, ground.acting, now, drop_holds(now, holds))
 
 
-async def retire(ground: Ground, artifact_id: str, *, acting: Acting | None = None) -> None:
+async def retire(ground: ProjectRows, artifact_id: str, *, acting: Acting | None = None) -> None:
     """Withdraw a draft, past every check of the core."""
     owner = (acting or ground.acting).tenant_id
     move = StateChange("artifact", artifact_id, PROMOTION, WITHDRAW, 0, owner, set={"retired_at": CLOCK.now()})
@@ -76,7 +76,7 @@ async def refusal(work: object) -> Code:
     return caught.value.code
 
 
-async def test_what_is_held_is_not_retired_until_it_is_dropped(ground: Ground) -> None:
+async def test_what_is_held_is_not_retired_until_it_is_dropped(ground: ProjectRows) -> None:
     artifact_id = await ground.birth("artifact")
     holder = await take(ground, await digest_of(ground, artifact_id))
     assert await refusal(retire(ground, artifact_id)) is Code.HOLD_PRESENT
@@ -84,7 +84,7 @@ async def test_what_is_held_is_not_retired_until_it_is_dropped(ground: Ground) -
     await retire(ground, artifact_id)
 
 
-async def test_what_is_retired_or_unknown_is_not_held(ground: Ground) -> None:
+async def test_what_is_retired_or_unknown_is_not_held(ground: ProjectRows) -> None:
     artifact_id = await ground.birth("artifact")
     digest = await digest_of(ground, artifact_id)
     await retire(ground, artifact_id)
@@ -92,14 +92,14 @@ async def test_what_is_retired_or_unknown_is_not_held(ground: Ground) -> None:
     assert await refusal(take(ground, f"sha256:{'f' * 64}")) is Code.VERSION_NOT_OFFERED
 
 
-async def test_a_hold_is_taken_once(ground: Ground) -> None:
+async def test_a_hold_is_taken_once(ground: ProjectRows) -> None:
     digest = await digest_of(ground, await ground.birth("artifact"))
     holder = await take(ground, digest)
     assert await refusal(take(ground, digest, holder)) is Code.NAME_TAKEN
 
 
 async def test_another_tenants_artifact_of_the_same_digest_is_neither_held_nor_in_the_way(
-    ground: Ground, database: Database
+    ground: ProjectRows, database: Database
 ) -> None:
     other = await make_ground(database, "other")
     mine = await ground.birth("artifact")
@@ -111,7 +111,7 @@ async def test_another_tenants_artifact_of_the_same_digest_is_neither_held_nor_i
     assert await refusal(retire(other, theirs)) is Code.HOLD_PRESENT
 
 
-async def test_a_tenants_hold_keeps_the_platforms_artifact(ground: Ground) -> None:
+async def test_a_tenants_hold_keeps_the_platforms_artifact(ground: ProjectRows) -> None:
     row = ground.row("artifact") | {"tenant_id": None, "visibility": "platform"}
     await ground.write(Insert("artifact", row, machines_of("artifact")), acting=PLATFORM)
     holder = await take(ground, str(row["digest"]))
@@ -121,7 +121,7 @@ async def test_a_tenants_hold_keeps_the_platforms_artifact(ground: Ground) -> No
 
 
 async def test_takers_and_retirers_at_once_never_leave_a_retired_digest_under_a_hold(
-    ground: Ground, database: Database
+    ground: ProjectRows, database: Database
 ) -> None:
     chance = random.Random(7)
     codes: set[Code] = set()

@@ -8,7 +8,7 @@ from mooring.core.catalog.artifact_hold import take_holds
 from mooring.core.catalog.artifact_promotion import Hold
 from mooring.core.runtime.member import MEMBER, MemberState
 from mooring.storage.kernel.unit_of_work import apply
-from server.tests.api.catalog.test_apps import DIGEST, Shop, shop
+from server.tests.api.catalog.test_apps import DIGEST, AppShelf, shop
 from server.tests.support.lifecycle_rows import context
 from server.tests.support.route_requests import Home
 
@@ -16,7 +16,7 @@ __all__ = ["shop"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
-async def test_a_revocation_names_every_instance_and_member_that_holds_the_digest(shop: Shop) -> None:
+async def test_a_revocation_names_every_instance_and_member_that_holds_the_digest(shop: AppShelf) -> None:
     artifact_id = await shop.artifact("active")
     version = await shop.moved(await shop.publish(), "stage", "canary", "activate")
     bare = Home(shop.world, shop.world.client(), shop.tenant, shop.project_id).ground()

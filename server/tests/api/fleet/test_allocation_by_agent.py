@@ -17,7 +17,7 @@ import pytest
 
 from mooring.settings import Settings
 from server.tests.conftest import PASSWORD, World, running_platform
-from server.tests.support.agents import Machine, encoded, joined
+from server.tests.support.agents import MachineKeys, encoded, joined
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -42,10 +42,10 @@ async def world(settings: Settings) -> AsyncIterator[World]:
 
 
 @dataclass
-class Agent:
+class AllocationAgent:
     """A machine that does what it is asked for, as far as its reports go."""
 
-    machine: Machine
+    machine: MachineKeys
     client: httpx.AsyncClient
     sequence: int = 0
     previous: str = "0" * 64
@@ -59,9 +59,15 @@ class Agent:
         payload = signed["payload"]
         return dict(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))))
 
-    async def report(self, task: dict[str, Any], **told: Any) -> None:
+    async def report(self, task: dict[str, Any], **fields: Any) -> None:
         """How a task ended."""
-        report = {"kind": "result", "task_id": task["task_id"], "fence": task["fence"], "outcome": "succeeded", **told}
+        report = {
+            "kind": "result",
+            "task_id": task["task_id"],
+            "fence": task["fence"],
+            "outcome": "succeeded",
+            **fields,
+        }
         answer = await self.client.post("/api/v1/agent/reports", json={"reports": [report]})
         assert answer.json()["results"][0]["accepted"], answer.text
 
@@ -96,7 +102,7 @@ async def test_an_allocation_lives_and_ends_by_what_a_real_agent_reports(world: 
     tenants = world.client(tenant.token)
     machine = await joined(world.client(), world.admin)
     await machine.report(world.client())
-    agent = Agent(machine, world.client(await machine.token(world.client())))
+    agent = AllocationAgent(machine, world.client(await machine.token(world.client())))
     assert (await world.admin.post("/api/v1/platform/skus", json=SKU)).status_code == 201
 
     asked = await tenants.post(path, json={"shape": "gpu_slice", "sku": "made-up-slice", "gpu_count": 2})

@@ -6,17 +6,17 @@ import pytest
 
 from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import World
-from server.tests.support.allocation_site import Site, make_site
+from server.tests.support.allocation_site import AllocationSite, make_site
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
 @pytest.fixture
-async def site(world: World) -> Site:
+async def site(world: World) -> AllocationSite:
     return await make_site(world)
 
 
-async def test_a_task_carries_the_correlation_of_whoever_asked(site: Site) -> None:
+async def test_a_task_carries_the_correlation_of_the_request(site: AllocationSite) -> None:
     await site.fleet.node()
     answer = await site.client.post(
         f"{site.path}/allocations",
@@ -28,7 +28,7 @@ async def test_a_task_carries_the_correlation_of_whoever_asked(site: Site) -> No
     assert task["correlation_id"] == "my-own-label"
 
 
-async def test_baremetal_has_the_machine_and_its_network(site: Site) -> None:
+async def test_baremetal_has_the_machine_and_its_network(site: AllocationSite) -> None:
     used, idle = await site.fleet.node(4), await site.fleet.node(4)
     sliced, whole = await site.fleet.sku(), await site.fleet.sku("baremetal", (4,))
     first = await site.ask(sliced, gpu_count=1)
@@ -46,7 +46,7 @@ async def test_baremetal_has_the_machine_and_its_network(site: Site) -> None:
     assert (await site.get(further["id"]))["blocker"].endswith("what would help: an idle machine")
 
 
-async def test_sandboxes_of_one_project_on_one_machine_know_each_other(site: Site) -> None:
+async def test_sandboxes_of_one_project_on_one_machine_know_each_other(site: AllocationSite) -> None:
     await site.fleet.node(4)
     sku = await site.fleet.sku()
     other = await site.beside("other")
@@ -60,7 +60,7 @@ async def test_sandboxes_of_one_project_on_one_machine_know_each_other(site: Sit
     assert task["arguments"]["network"]["address"] == "10.64.0.3"
 
 
-async def test_a_machine_that_keeps_no_projects_apart_takes_one_at_a_time(site: Site) -> None:
+async def test_a_machine_that_keeps_no_projects_apart_takes_one_at_a_time(site: AllocationSite) -> None:
     node_id = await site.fleet.node(4, host="process")
     sku = await site.fleet.sku()
     other = await site.beside("other")
@@ -75,7 +75,7 @@ async def test_a_machine_that_keeps_no_projects_apart_takes_one_at_a_time(site: 
     assert (await other.get(theirs["id"]))["node_id"] == node_id, "it is empty now"
 
 
-async def test_a_group_that_shares_a_machine_is_placed_there_all_at_once(site: Site) -> None:
+async def test_a_group_that_shares_a_machine_is_placed_there_all_at_once(site: AllocationSite) -> None:
     await site.fleet.node(2)
     small_sku = await site.fleet.sku()
     body = {"name": "cluster", "shape": "gpu_slice", "sku": small_sku, "gpu_count": 1, "count": 3, "same_node": True}
@@ -104,7 +104,7 @@ async def test_a_group_that_shares_a_machine_is_placed_there_all_at_once(site: S
     assert over["status"] == "released"
 
 
-async def test_a_group_of_whole_machines_cannot_share_one(site: Site) -> None:
+async def test_a_group_of_whole_machines_cannot_share_one(site: AllocationSite) -> None:
     body = {
         "name": "cluster",
         "shape": "baremetal",
@@ -116,7 +116,7 @@ async def test_a_group_of_whole_machines_cannot_share_one(site: Site) -> None:
     assert refused["details"]["path"] == "same_node"
 
 
-async def test_the_quota_of_the_project_names_the_layer_that_decides(site: Site) -> None:
+async def test_the_quota_of_the_project_names_the_layer_that_decides(site: AllocationSite) -> None:
     await site.fleet.node(4)
     sku = await site.fleet.sku()
     rules = {"rules": {"gpus_max": 3}, "reason": "the project is small"}
@@ -130,7 +130,7 @@ async def test_the_quota_of_the_project_names_the_layer_that_decides(site: Site)
     await site.ask(sku, gpu_count=2)
 
 
-async def test_many_requests_at_once_do_not_pass_the_quota_together(site: Site) -> None:
+async def test_many_requests_at_once_do_not_pass_the_quota_together(site: AllocationSite) -> None:
     sku = await site.fleet.sku()
     rules = {"rules": {"gpus_max": 4}, "reason": "the project is small"}
     assert (await site.client.put(f"{site.path}/policy", json=rules)).status_code == 200
@@ -140,7 +140,7 @@ async def test_many_requests_at_once_do_not_pass_the_quota_together(site: Site) 
     assert {each.status_code for each in answers} == {201, 403}
 
 
-async def test_sku_region_and_count_are_checked_before_anything_is_made(site: Site) -> None:
+async def test_sku_region_and_count_are_checked_before_anything_is_made(site: AllocationSite) -> None:
     sku = await site.fleet.sku(counts=(2, 4))
     assert (await site.ask("no-such-sku", 404))["details"]["noun"] == "sku"
     assert (await site.ask(sku, 422, gpu_count=3))["details"]["path"] == "gpu_count"
@@ -161,7 +161,7 @@ async def test_sku_region_and_count_are_checked_before_anything_is_made(site: Si
     assert not rows
 
 
-async def test_a_name_is_one_allocations_until_it_is_over(site: Site) -> None:
+async def test_a_name_is_one_allocations_until_it_is_over(site: AllocationSite) -> None:
     sku = await site.fleet.sku()
     first = await site.ask(sku, gpu_count=1, name="trainer")
     assert (await site.ask(sku, 409, gpu_count=1, name="trainer"))["code"] == "name_taken"
@@ -170,7 +170,7 @@ async def test_a_name_is_one_allocations_until_it_is_over(site: Site) -> None:
     await site.ask(sku, gpu_count=1, name="trainer")
 
 
-async def test_explain_says_what_would_fit_and_changes_nothing(site: Site) -> None:
+async def test_explain_says_what_would_fit_and_changes_nothing(site: AllocationSite) -> None:
     await site.fleet.node(2)
     await site.fleet.node(4, region="far-1")
     sku = await site.fleet.sku(regions=["local", "far-1"])
@@ -184,7 +184,7 @@ async def test_explain_says_what_would_fit_and_changes_nothing(site: Site) -> No
     assert not (await site.client.get(f"{site.path}/allocations")).json()["items"]
 
 
-async def test_whoever_runs_a_node_sees_what_blocks_it_and_not_what_it_is(site: Site) -> None:
+async def test_the_operator_of_a_node_sees_what_blocks_it_and_not_what_it_is(site: AllocationSite) -> None:
     node_id, sku = await site.fleet.node(2), await site.fleet.sku()
     stands = await site.active(sku, gpu_count=1, name="top-secret", integration_metadata={"project": "top-secret"})
     listed = (await site.world.admin.get("/api/v1/platform/allocations", params={"node_id": node_id})).json()

@@ -16,18 +16,18 @@ from mooring.storage.fleet import node as nodes
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.unit_of_work import apply
 from server.tests.conftest import World
-from server.tests.support.allocation_site import Site, make_site
+from server.tests.support.allocation_site import AllocationSite, make_site
 from server.tests.support.lifecycle_rows import context
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
 @pytest.fixture
-async def site(world: World) -> Site:
+async def site(world: World) -> AllocationSite:
     return await make_site(world)
 
 
-async def test_an_allocation_is_placed_stands_and_ends_with_a_clean_receipt(site: Site) -> None:
+async def test_an_allocation_is_placed_stands_and_ends_with_a_clean_receipt(site: AllocationSite) -> None:
     node_id, sku = await site.fleet.node(4), await site.fleet.sku()
     asked = await site.ask(sku, gpu_count=2, name="trainer")
     assert (asked["status"], asked["node_id"], asked["regions"]) == ("requested", None, ["local"])
@@ -70,7 +70,7 @@ async def test_an_allocation_is_placed_stands_and_ends_with_a_clean_receipt(site
     assert await site.events(asked["id"]) == ["requested", "placed", "active", "releasing", "released"]
 
 
-async def test_what_is_left_blocks_the_slots_until_a_retry_is_clean(site: Site) -> None:
+async def test_what_is_left_blocks_the_slots_until_a_retry_is_clean(site: AllocationSite) -> None:
     node_id, sku = await site.fleet.node(2), await site.fleet.sku()
     stands = await site.active(sku, gpu_count=1)
     one = f"/allocations/{stands['id']}"
@@ -96,7 +96,7 @@ async def test_what_is_left_blocks_the_slots_until_a_retry_is_clean(site: Site) 
     assert await site.fleet.slots(node_id) == ["free", "free"]
 
 
-async def test_a_teardown_that_failed_is_tried_again_after_a_pause_that_grows(site: Site) -> None:
+async def test_a_teardown_that_failed_is_tried_again_after_a_pause_that_grows(site: AllocationSite) -> None:
     await site.fleet.node(1)
     stands = await site.active(await site.fleet.sku(), gpu_count=1)
     await site.post(f"/allocations/{stands['id']}/release")
@@ -122,7 +122,7 @@ async def test_a_teardown_that_failed_is_tried_again_after_a_pause_that_grows(si
     assert pauses[0] < pauses[2]
 
 
-async def test_without_room_it_waits_with_a_reason_and_is_placed_when_there_is_some(site: Site) -> None:
+async def test_without_room_it_waits_with_a_reason_and_is_placed_when_there_is_some(site: AllocationSite) -> None:
     await site.fleet.node(2)
     asked = await site.ask(await site.fleet.sku(), gpu_count=4)
     await site.look()
@@ -135,7 +135,7 @@ async def test_without_room_it_waits_with_a_reason_and_is_placed_when_there_is_s
     assert (placed["status"], placed["blocker"]) == ("provisioning", None)
 
 
-async def test_without_room_until_its_time_is_over_it_fails_and_ends(site: Site) -> None:
+async def test_without_room_until_its_time_is_over_it_fails_and_ends(site: AllocationSite) -> None:
     asked = await site.ask(await site.fleet.sku(), gpu_count=4, place_within_seconds=60)
     await site.look()
     site.later(timedelta(seconds=61))
@@ -147,7 +147,7 @@ async def test_without_room_until_its_time_is_over_it_fails_and_ends(site: Site)
     assert await site.events(asked["id"]) == ["requested", "waiting", "failed", "releasing", "released"]
 
 
-async def test_what_is_given_back_before_it_is_placed_ends_at_once(site: Site) -> None:
+async def test_what_is_given_back_before_it_is_placed_ends_at_once(site: AllocationSite) -> None:
     asked = await site.ask(await site.fleet.sku(), gpu_count=4)
     failed = await site.post(f"/allocations/{asked['id']}/release")
     assert (failed["status"], failed["failure_code"]) == ("failed", "cancelled")
@@ -155,7 +155,7 @@ async def test_what_is_given_back_before_it_is_placed_ends_at_once(site: Site) -
     assert (await site.get(asked["id"]))["teardown_proof"] == "nothing_started"
 
 
-async def test_what_no_agent_began_is_taken_back_and_leaves_no_task(site: Site) -> None:
+async def test_what_no_agent_began_is_taken_back_and_leaves_no_task(site: AllocationSite) -> None:
     node_id = await site.fleet.node(2)
     asked = await site.ask(await site.fleet.sku(), gpu_count=2)
     await site.look()
@@ -167,7 +167,7 @@ async def test_what_no_agent_began_is_taken_back_and_leaves_no_task(site: Site) 
     assert await site.fleet.slots(node_id) == ["free", "free"]
 
 
-async def test_what_an_agent_began_is_torn_down_when_it_is_given_back(site: Site) -> None:
+async def test_what_an_agent_began_is_torn_down_when_it_is_given_back(site: AllocationSite) -> None:
     node_id = await site.fleet.node(2)
     asked = await site.ask(await site.fleet.sku(), gpu_count=2)
     await site.look()
@@ -181,7 +181,7 @@ async def test_what_an_agent_began_is_torn_down_when_it_is_given_back(site: Site
     assert (await site.get(asked["id"]))["teardown_proof"] == "receipts"
 
 
-async def test_a_sandbox_that_cannot_be_made_fails_and_is_torn_down(site: Site) -> None:
+async def test_a_sandbox_that_cannot_be_made_fails_and_is_torn_down(site: AllocationSite) -> None:
     node_id = await site.fleet.node(1)
     asked = await site.ask(await site.fleet.sku(), gpu_count=1)
     await site.look()
@@ -197,7 +197,7 @@ async def test_a_sandbox_that_cannot_be_made_fails_and_is_torn_down(site: Site) 
     assert await site.fleet.slots(node_id) == ["free"]
 
 
-async def test_an_interrupted_create_is_tried_again_a_few_times(site: Site) -> None:
+async def test_an_interrupted_create_is_tried_again_a_few_times(site: AllocationSite) -> None:
     await site.fleet.node(1)
     asked = await site.ask(await site.fleet.sku(), gpu_count=1)
     for number in (1, 2, 3):
@@ -208,7 +208,7 @@ async def test_an_interrupted_create_is_tried_again_a_few_times(site: Site) -> N
     assert (await site.get(asked["id"]))["failure_code"] == "interrupted"
 
 
-async def test_an_unreachable_node_is_named_while_it_blocks(site: Site) -> None:
+async def test_an_unreachable_node_is_named_while_it_blocks(site: AllocationSite) -> None:
     node_id, sku = await site.fleet.node(2), await site.fleet.sku()
     stands = await site.active(sku, gpu_count=1)
     await mark(site, node_id, unreachable=True)
@@ -225,14 +225,14 @@ async def test_an_unreachable_node_is_named_while_it_blocks(site: Site) -> None:
     assert (await site.get(stands["id"]))["blocker"] is None
 
 
-async def mark(site: Site, node_id: str, *, unreachable: bool) -> None:
+async def mark(site: AllocationSite, node_id: str, *, unreachable: bool) -> None:
     node = await nodes.find(site.fleet.database, node_id)
     assert node is not None
     since = node.last_seen_at if unreachable else None
     await site.fleet.write(Update("node", node_id, node.revision, {"unreachable_since": since}))
 
 
-async def test_what_stood_on_a_node_that_is_written_off_is_lost_and_ends_by_that(site: Site) -> None:
+async def test_what_stood_on_a_node_that_is_written_off_is_lost_and_ends_by_that(site: AllocationSite) -> None:
     node_id, sku = await site.fleet.node(4), await site.fleet.sku()
     stands = await site.active(sku, gpu_count=1)
     leaving = await site.active(sku, gpu_count=1)
@@ -259,7 +259,7 @@ async def test_what_stood_on_a_node_that_is_written_off_is_lost_and_ends_by_that
     assert await site.fleet.slots(node_id) == ["quarantined"] * 4
 
 
-async def nodes_slots(site: Site, node_id: str) -> list[Any]:
+async def nodes_slots(site: AllocationSite, node_id: str) -> list[Any]:
     from_slots = await site.fleet.database.fetch(
         PLATFORM,
         "SELECT id, node_id, index, numa, gpu_model, memory_bytes, simulated, status, allocation_id, revision, "
@@ -269,7 +269,7 @@ async def nodes_slots(site: Site, node_id: str) -> list[Any]:
     return [Slot(*row) for row in from_slots]
 
 
-async def test_two_workers_side_by_side_make_one_task_of_each_step(site: Site) -> None:
+async def test_two_workers_side_by_side_make_one_task_of_each_step(site: AllocationSite) -> None:
     await site.fleet.node(4)
     sku = await site.fleet.sku()
     asked = [await site.ask(sku, gpu_count=1) for _ in range(4)]
@@ -286,7 +286,7 @@ async def test_two_workers_side_by_side_make_one_task_of_each_step(site: Site) -
         assert steps == ["sandbox.create/1", "sandbox.destroy/1"]
 
 
-async def test_a_reader_can_wait_for_it(site: Site) -> None:
+async def test_a_reader_can_wait_for_it(site: AllocationSite) -> None:
     await site.fleet.node(1)
     asked = await site.ask(await site.fleet.sku(), gpu_count=1)
     waiting = asyncio.create_task(

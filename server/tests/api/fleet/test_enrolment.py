@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from mooring.core.kernel.ids import Prefix, is_id
 from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import World
-from server.tests.support.agents import ENROLMENTS, TOKENS, Machine, encoded, joined, new_token
+from server.tests.support.agents import ENROLMENTS, TOKENS, MachineKeys, encoded, joined, new_token
 from server.tests.support.route_requests import fresh_name
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -23,37 +23,37 @@ async def count(world: World, statement: str, *arguments: object) -> int:
     return int(await world.running.platform.services.database.fetchval(PLATFORM, statement, *arguments))
 
 
-async def test_a_machine_joins_and_is_told_whom_to_believe(world: World) -> None:
-    client, machine = world.client(), Machine()
-    told = await machine.enrol(client, world.admin, labels={"rack": "a7"})
-    assert is_id(told["node_id"], Prefix.NODE)
-    assert told["audience"].startswith("mooring:key_")
-    (key,) = told["platform_keys"]
+async def test_a_machine_joins_and_learns_which_keys_to_trust(world: World) -> None:
+    client, machine = world.client(), MachineKeys()
+    enrolled = await machine.enrol(client, world.admin, labels={"rack": "a7"})
+    assert is_id(enrolled["node_id"], Prefix.NODE)
+    assert enrolled["audience"].startswith("mooring:key_")
+    (key,) = enrolled["platform_keys"]
     assert key["signed_by"] is None
     assert len(key["public_key"]) == 43
     client.headers["Authorization"] = f"Bearer {await machine.token(client)}"
     again = await client.get(KEYS)
-    assert again.json() == {"audience": told["audience"], "platform_keys": told["platform_keys"]}
+    assert again.json() == {"audience": enrolled["audience"], "platform_keys": enrolled["platform_keys"]}
 
 
 async def test_a_token_is_good_for_one_node(world: World) -> None:
     client, token = world.client(), await new_token(world.admin)
-    assert (await client.post(ENROLMENTS, json=Machine().request(token))).status_code == 201
-    second = await client.post(ENROLMENTS, json=Machine().request(token))
+    assert (await client.post(ENROLMENTS, json=MachineKeys().request(token))).status_code == 201
+    second = await client.post(ENROLMENTS, json=MachineKeys().request(token))
     assert (second.status_code, second.json()["code"]) == (401, "enrolment_refused")
     assert await count(world, "SELECT count(*) FROM node") == 1
 
 
 async def test_of_many_machines_that_show_one_token_one_joins(world: World) -> None:
     client, token = world.client(), await new_token(world.admin)
-    answers = await asyncio.gather(*(client.post(ENROLMENTS, json=Machine().request(token)) for _ in range(16)))
+    answers = await asyncio.gather(*(client.post(ENROLMENTS, json=MachineKeys().request(token)) for _ in range(16)))
     assert sorted(answer.status_code for answer in answers) == [201] + [401] * 15
     assert await count(world, "SELECT count(*) FROM node") == 1
     assert await count(world, "SELECT count(*) FROM audit WHERE action = 'node.enrol' AND outcome = 'refused'") == 15
 
 
 async def test_an_agent_that_did_not_hear_the_answer_hears_it_again(world: World) -> None:
-    client, machine, token = world.client(), Machine(), await new_token(world.admin)
+    client, machine, token = world.client(), MachineKeys(), await new_token(world.admin)
     answers = await asyncio.gather(*(client.post(ENROLMENTS, json=machine.request(token)) for _ in range(8)))
     assert {answer.status_code for answer in answers} == {201}
     assert len({answer.json()["node_id"] for answer in answers}) == 1
@@ -62,12 +62,12 @@ async def test_an_agent_that_did_not_hear_the_answer_hears_it_again(world: World
 
 @pytest.mark.parametrize("wrong", ["proof", "sealing_key", "token", "low_order"])
 async def test_what_is_not_proven_is_refused_and_audited(world: World, wrong: str) -> None:
-    client, machine, token = world.client(), Machine(), await new_token(world.admin)
+    client, machine, token = world.client(), MachineKeys(), await new_token(world.admin)
     body = machine.request(token)
     if wrong == "proof":
         body["proof"] = encoded(Ed25519PrivateKey.generate().sign(b"something"))
     elif wrong == "sealing_key":
-        body["sealing_key"] = Machine().sealing_key
+        body["sealing_key"] = MachineKeys().sealing_key
     elif wrong == "token":
         body = machine.request("mrge_" + "x" * 43)
     else:
@@ -85,17 +85,17 @@ async def test_a_token_ends_with_its_time_and_when_it_is_revoked(world: World) -
     client, old = world.client(), await new_token(world.admin)
     database = world.running.platform.services.database
     await database.fetchval(PLATFORM, "UPDATE enrolment_token SET expires_at = now() - $1::interval", timedelta(1))
-    late = await client.post(ENROLMENTS, json=Machine().request(old))
+    late = await client.post(ENROLMENTS, json=MachineKeys().request(old))
     assert (late.status_code, late.json()["detail"]) == (401, "the token has expired")
     made = (await world.admin.post(TOKENS, json={"region": "north", "labels": {"rack": "b"}})).json()
     revoked = await world.admin.delete(f"{TOKENS}/{made['id']}")
     assert revoked.status_code == 200, revoked.text
     assert revoked.json()["revoked_at"] is not None
-    gone = await client.post(ENROLMENTS, json=Machine().request(made["token"]))
+    gone = await client.post(ENROLMENTS, json=MachineKeys().request(made["token"]))
     assert (gone.status_code, gone.json()["detail"]) == (401, "the token was revoked")
 
 
-async def test_the_secret_of_a_token_is_told_once_and_kept_nowhere(world: World) -> None:
+async def test_the_secret_of_a_token_is_shown_once_and_kept_nowhere(world: World) -> None:
     key = {"Idempotency-Key": fresh_name("key")}
     made = await world.admin.post(TOKENS, json={}, headers=key)
     again = await world.admin.post(TOKENS, json={}, headers=key)
@@ -110,10 +110,10 @@ async def test_the_secret_of_a_token_is_told_once_and_kept_nowhere(world: World)
 
 async def test_names_and_keys_are_those_of_one_node(world: World) -> None:
     client, machine = world.client(), await joined(world.client(), world.admin)
-    same_name = Machine(name=machine.name).request(await new_token(world.admin))
+    same_name = MachineKeys(name=machine.name).request(await new_token(world.admin))
     answer = await client.post(ENROLMENTS, json=same_name)
     assert (answer.status_code, answer.json()["code"]) == (409, "name_taken")
-    same_key = Machine(signing=machine.signing).request(await new_token(world.admin))
+    same_key = MachineKeys(signing=machine.signing).request(await new_token(world.admin))
     answer = await client.post(ENROLMENTS, json=same_key)
     assert (answer.status_code, answer.json()["code"]) == (409, "name_taken")
 
@@ -127,7 +127,7 @@ async def test_an_assertion_is_exchanged_once_and_only_for_its_own_node(world: W
     assert first.json()["expires_in"] == 1800
     refused = [assertion, machine.assertion("https://elsewhere.example/api/v1/oauth/token")]
     other = await joined(world.client(), world.admin)
-    refused.append(Machine(signing=machine.signing, node_id=other.node_id).assertion(audience))
+    refused.append(MachineKeys(signing=machine.signing, node_id=other.node_id).assertion(audience))
     refused.append(machine.assertion(audience, exp=1))
     for each in refused:
         answer = await machine.exchange(client, each)
@@ -158,15 +158,15 @@ async def test_nobody_but_a_node_reaches_the_routes_of_agents(world: World) -> N
 
 
 async def test_a_next_key_is_signed_by_the_one_before_and_announced(world: World) -> None:
-    client, machine = world.client(), Machine()
-    told = await machine.enrol(client, world.admin)
+    client, machine = world.client(), MachineKeys()
+    enrolled = await machine.enrol(client, world.admin)
     for _ in range(2):
         made = await world.admin.post("/api/v1/platform/task-signing-keys/rotate")
         assert made.status_code == 201, made.text
     client.headers["Authorization"] = f"Bearer {await machine.token(client)}"
     keys = (await client.get(KEYS)).json()
-    assert keys["audience"] == told["audience"]
-    believed = {told["platform_keys"][0]["key_id"]: told["platform_keys"][0]["public_key"]}
+    assert keys["audience"] == enrolled["audience"]
+    believed = {enrolled["platform_keys"][0]["key_id"]: enrolled["platform_keys"][0]["public_key"]}
     for key in keys["platform_keys"][1:]:
         signer = Ed25519PublicKey.from_public_bytes(_decoded(believed[key["signed_by"]]))
         signer.verify(_decoded(key["signature"]), f"mooring-key-v1\n{key['key_id']}\n{key['public_key']}".encode())

@@ -11,7 +11,7 @@ from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.ids import Prefix
 from server.tests.conftest import World
 from server.tests.support.lifecycle_rows import CLOCK, artifact_columns, machines_of
-from server.tests.support.node_site import Site, a_site
+from server.tests.support.node_site import NodeSite, a_site
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -21,7 +21,7 @@ FAILED: Final = '"fence":1,"outcome":"failed","failure":{"code":"exited","detail
 
 
 @pytest.fixture
-async def site(world: World) -> AsyncIterator[Site]:
+async def site(world: World) -> AsyncIterator[NodeSite]:
     """A project with an allocation on a machine whose agent is played."""
     async with a_site(world) as made:
         standing = await made.ground.subject("allocation", ALLOCATION, AllocationState.ACTIVE)
@@ -39,7 +39,7 @@ def fetched(source: str, kind: str = "blob") -> dict[str, Any]:
     return {"type": "artifact.fetch", "arguments": {"kind": kind, "digest": DIGEST, "source": source}}
 
 
-async def registered(site: Site, location: str) -> None:
+async def registered(site: NodeSite, location: str) -> None:
     """An artifact of the tenant's with the digest, written past the API: its bytes are nowhere."""
     row = site.ground.row("artifact") | artifact_columns(DIGEST) | {"location": location}
     looked = {
@@ -70,7 +70,7 @@ NOWHERE: Final = [
 
 
 @pytest.mark.parametrize("asked", NOWHERE)
-async def test_a_task_fetches_from_nowhere_that_no_source_names(site: Site, asked: dict[str, Any]) -> None:
+async def test_a_task_fetches_from_nowhere_that_no_source_names(site: NodeSite, asked: dict[str, Any]) -> None:
     answer = await site.people.post(f"{site.path}/allocations/{site.ground.allocation_id}/tasks", json=asked)
     assert (answer.status_code, answer.json()["code"]) == (403, "source_denied"), answer.text
 
@@ -78,12 +78,12 @@ async def test_a_task_fetches_from_nowhere_that_no_source_names(site: Site, aske
 @pytest.mark.parametrize(
     "asked", [fetched("file:///etc/passwd"), fetched("https://a@b.example/x"), fetched("x", "oci")]
 )
-async def test_a_source_that_is_no_address_is_refused(site: Site, asked: dict[str, Any]) -> None:
+async def test_a_source_that_is_no_address_is_refused(site: NodeSite, asked: dict[str, Any]) -> None:
     answer = await site.people.post(f"{site.path}/allocations/{site.ground.allocation_id}/tasks", json=asked)
     assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), answer.text
 
 
-async def test_a_tenants_source_reaches_no_private_address_and_no_plain_http(site: Site) -> None:
+async def test_a_tenants_source_reaches_no_private_address_and_no_plain_http(site: NodeSite) -> None:
     sources = f"/api/v1/tenants/{site.tenant.id}/artifact-sources"
     for pattern in ("oci://10.0.0.1/*", "oci://registry.example/*", "oci://registry.example:5000/*"):
         made = await site.people.post(sources, json={"name": pattern, "pattern": pattern})
@@ -102,7 +102,7 @@ async def test_a_tenants_source_reaches_no_private_address_and_no_plain_http(sit
     assert (await site.agent.claim_one())["arguments"]["image"]["private"] is False
 
 
-async def test_a_source_of_the_platform_that_reaches_private_networks_does(site: Site) -> None:
+async def test_a_source_of_the_platform_that_reaches_private_networks_does(site: NodeSite) -> None:
     listed = {"name": "Inside", "pattern": "oci://127.0.0.1:5000/*", "reaches_private": True}
     assert (await site.world.admin.post("/api/v1/platform/artifact-sources", json=listed)).status_code == 201
     path = f"{site.path}/allocations/{site.ground.allocation_id}/tasks"
@@ -112,7 +112,7 @@ async def test_a_source_of_the_platform_that_reaches_private_networks_does(site:
 
 
 @pytest.mark.parametrize("step", ["sandbox.destroy/1", "sandbox.create/2", "teardown.verify/1", "tunnel/x", "tunnel"])
-async def test_nobody_takes_the_names_of_the_platforms_own_steps(site: Site, step: str) -> None:
+async def test_nobody_takes_the_names_of_the_platforms_own_steps(site: NodeSite, step: str) -> None:
     asked = {"type": "process.run", "arguments": {"argv": ["true"]}, "step": step}
     answer = await site.people.post(f"{site.path}/allocations/{site.ground.allocation_id}/tasks", json=asked)
     assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), answer.text
@@ -130,7 +130,7 @@ async def test_nobody_takes_the_names_of_the_platforms_own_steps(site: Site, ste
         '"fence":4611686018427387904,"outcome":"succeeded"',
     ],
 )
-async def test_a_result_with_odd_values_breaks_nothing(site: Site, rest: str) -> None:
+async def test_a_result_with_odd_values_breaks_nothing(site: NodeSite, rest: str) -> None:
     made = await site.make()
     await site.agent.claim_one()
     body = f'{{"reports":[{{"kind":"result","task_id":"{made.id}",{rest}}}]}}'
@@ -138,18 +138,18 @@ async def test_a_result_with_odd_values_breaks_nothing(site: Site, rest: str) ->
     assert answer.status_code < 500, answer.text
 
 
-async def test_a_node_says_nothing_of_another_nodes_tasks(site: Site) -> None:
+async def test_a_node_says_nothing_of_another_nodes_tasks(site: NodeSite) -> None:
     made = await site.make("sandbox.destroy", {})
     task = await site.agent.claim_one()
     evil = await site.another_agent()
     held = {"task_id": made.id, "fence": task["fence"]}
-    told = [
+    reports = [
         site.agent.result(task),
         site.agent.result(task) | {"receipt": evil.receipt(task, node_id=site.agent.node_id)},
         {"kind": "log", **held, "offset": 0, "text": "AAAA"},
         {"kind": "progress", **held, "progress": {"stage": "a", "done": 1}},
     ]
-    verdicts = await evil.report(*told)
+    verdicts = await evil.report(*reports)
     assert [each["code"] for each in verdicts] == ["not_found"] * 4
     await evil.report({"kind": "refused", "task_id": made.id, "reason": "bad_arguments", "detail": "x"})
     await evil.poll(wait_seconds=0, running=[held])
@@ -158,5 +158,5 @@ async def test_a_node_says_nothing_of_another_nodes_tasks(site: Site) -> None:
 
 
 @pytest.mark.parametrize("path", ["allocations/%00", "allocation-groups/%00", "endpoints/%00", "tasks/%00"])
-async def test_an_id_with_a_zero_byte_is_nothings(site: Site, path: str) -> None:
+async def test_an_id_with_a_zero_byte_is_nothings(site: NodeSite, path: str) -> None:
     assert (await site.people.get(f"{site.path}/{path}")).status_code == 404

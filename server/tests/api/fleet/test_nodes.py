@@ -9,7 +9,7 @@ import pytest
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.nodes import NodeWatch
 from server.tests.conftest import World
-from server.tests.support.agents import INVENTORY, Machine, an_inventory, joined
+from server.tests.support.agents import INVENTORY, MachineKeys, an_inventory, joined
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -17,21 +17,21 @@ NODES = "/api/v1/platform/nodes"
 WHY = "the machine goes back to its vendor"
 
 
-async def ready(world: World, gpus: int = 2) -> Machine:
+async def ready(world: World, gpus: int = 2) -> MachineKeys:
     """A machine that has joined and reported."""
     machine = await joined(world.client(), world.admin)
     await machine.report(world.client(), gpus)
     return machine
 
 
-async def node(world: World, machine: Machine) -> dict[str, Any]:
+async def node(world: World, machine: MachineKeys) -> dict[str, Any]:
     """The machine as an admin reads it."""
     answer = await world.admin.get(f"{NODES}/{machine.node_id}")
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
 
-async def move(world: World, machine: Machine, verb: str, body: dict[str, Any] | None = None) -> httpx.Response:
+async def move(world: World, machine: MachineKeys, verb: str, body: dict[str, Any] | None = None) -> httpx.Response:
     """Ask for a move of the node."""
     return await world.admin.post(f"{NODES}/{machine.node_id}/{verb}", json=body)
 
@@ -190,9 +190,9 @@ async def test_a_write_off_says_why_and_what_may_be_left(world: World) -> None:
 async def test_a_machine_that_comes_back_is_swept_before_it_takes_work(world: World) -> None:
     machine = await ready(world)
     await move(world, machine, "write-off", {"reason": "the rack burnt down", "may_be_left": "everything"})
-    again = Machine(signing=machine.signing, sealing=machine.sealing, name=machine.name)
-    told = await again.enrol(world.client(), world.admin)
-    assert (told["sweep_due"], told["node_id"] != machine.node_id) == (True, True)
+    again = MachineKeys(signing=machine.signing, sealing=machine.sealing, name=machine.name)
+    enrolled = await again.enrol(world.client(), world.admin)
+    assert (enrolled["sweep_due"], enrolled["node_id"] != machine.node_id) == (True, True)
     assert (await again.report(world.client()))["sweep_due"] is True
     seen = await node(world, again)
     assert (seen["status"], seen["takes_work"], seen["previous_node_id"]) == ("ready", False, machine.node_id)
@@ -201,10 +201,10 @@ async def test_a_machine_that_comes_back_is_swept_before_it_takes_work(world: Wo
 
 
 async def test_a_machine_that_kept_its_state_and_not_its_keys_is_swept_as_well(world: World) -> None:
-    machine, other = await ready(world), Machine()
+    machine, other = await ready(world), MachineKeys()
     await move(world, machine, "retire", {"reason": WHY})
-    told = await other.enrol(world.client(), world.admin, previous_node_id=machine.node_id)
-    assert told["sweep_due"] is True
+    enrolled = await other.enrol(world.client(), world.admin, previous_node_id=machine.node_id)
+    assert enrolled["sweep_due"] is True
     assert (await node(world, other))["previous_node_id"] == machine.node_id
 
 

@@ -13,8 +13,8 @@ from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.allocation_reconciler import AllocationReconciler
 from mooring.workers.nodes import NodeWatch
 from server.tests.conftest import World
-from server.tests.support.agents import Machine, joined
-from server.tests.support.fleet import Fleet
+from server.tests.support.agents import MachineKeys, joined
+from server.tests.support.fleet import FleetWithAgents
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -29,14 +29,14 @@ ONE_GPU = {"shape": "gpu_slice", "sku": "slice", "gpu_count": 1}
 
 
 @dataclass
-class Site:
+class NodeInUse:
     """A machine that joined, and a project that may ask for a part of it."""
 
     world: World
-    machine: Machine
+    machine: MachineKeys
     project: str
     client: httpx.AsyncClient
-    fleet: Fleet
+    fleet: FleetWithAgents
 
     @property
     def path(self) -> str:
@@ -74,18 +74,18 @@ class Site:
 
 
 @pytest.fixture
-async def site(world: World) -> Site:
+async def site(world: World) -> NodeInUse:
     tenant = await world.tenant("acme")
     project_id = await world.project(tenant, "train")
     machine = await joined(world.client(), world.admin)
     await machine.report(world.client(), 2)
     made = await world.admin.post("/api/v1/platform/skus", json=SKU)
     assert made.status_code == 201, made.text
-    fleet = Fleet(world.running.platform.services.database)
-    return Site(world, machine, f"/api/v1/projects/{project_id}", world.client(tenant.token), fleet)
+    fleet = FleetWithAgents(world.running.platform.services.database)
+    return NodeInUse(world, machine, f"/api/v1/projects/{project_id}", world.client(tenant.token), fleet)
 
 
-async def test_a_gpu_that_somebody_has_and_that_is_gone_is_a_finding(site: Site) -> None:
+async def test_a_gpu_that_somebody_has_and_that_is_gone_is_a_finding(site: NodeInUse) -> None:
     allocation_id = await site.active()
     taken = await site.machine.report(site.world.client(), 0)
     assert [(each["code"], each["slot_index"], each["allocation_id"]) for each in taken["findings"]] == [
@@ -99,7 +99,7 @@ async def test_a_gpu_that_somebody_has_and_that_is_gone_is_a_finding(site: Site)
     assert [each["status"] for each in (await site.node())["slots"]] == ["claimed", "free"]
 
 
-async def test_another_gpu_or_another_host_under_somebody_is_a_finding_too(site: Site) -> None:
+async def test_another_gpu_or_another_host_under_somebody_is_a_finding_too(site: NodeInUse) -> None:
     await site.active()
     gpus = [{"index": 0, "model": "another", "memory_bytes": 1, "simulated": True}]
     headers = {"Authorization": f"Bearer {await site.machine.token(site.world.client())}"}
@@ -110,7 +110,7 @@ async def test_another_gpu_or_another_host_under_somebody_is_a_finding_too(site:
     assert (seen["host"], seen["slots"][0]["gpu_model"]) == ("simulated", "made-up")
 
 
-async def test_a_drain_waits_for_the_last_allocation(site: Site) -> None:
+async def test_a_drain_waits_for_the_last_allocation(site: NodeInUse) -> None:
     allocation_id = await site.active()
     await site.world.admin.post(f"{site.path}/drain")
     await site.look()
@@ -128,7 +128,7 @@ async def test_a_drain_waits_for_the_last_allocation(site: Site) -> None:
     assert (await site.node())["status"] == "drained"
 
 
-async def test_a_node_with_allocations_is_not_retired(site: Site) -> None:
+async def test_a_node_with_allocations_is_not_retired(site: NodeInUse) -> None:
     allocation_id = await site.active()
     answer = await site.world.admin.post(f"{site.path}/retire", json={"reason": "the machine goes back"})
     assert (answer.status_code, answer.json()["code"]) == (409, "not_empty")
@@ -136,7 +136,7 @@ async def test_a_node_with_allocations_is_not_retired(site: Site) -> None:
     assert (await site.node())["status"] == "ready"
 
 
-async def test_a_write_off_retires_the_node_and_ends_what_was_on_it(site: Site) -> None:
+async def test_a_write_off_retires_the_node_and_ends_what_was_on_it(site: NodeInUse) -> None:
     allocation_id = await site.active()
     stated = {"reason": "the rack burnt down", "may_be_left": "a disk"}
     answer = await site.world.admin.post(f"{site.path}/write-off", json=stated)
@@ -149,7 +149,7 @@ async def test_a_write_off_retires_the_node_and_ends_what_was_on_it(site: Site) 
     assert {each["status"] for each in (await site.node())["slots"]} == {"quarantined"}
 
 
-async def test_no_claim_slips_past_a_drain(site: Site) -> None:
+async def test_no_claim_slips_past_a_drain(site: NodeInUse) -> None:
     allocation_id = await site.active()
     await site.world.admin.post(f"{site.path}/drain")
     row = await site.fleet.database.fetchrow(PLATFORM, "SELECT id, revision FROM slot WHERE status = 'free'")
@@ -160,7 +160,7 @@ async def test_no_claim_slips_past_a_drain(site: Site) -> None:
 
 
 async def test_of_a_drain_and_many_claims_at_once_what_was_claimed_first_stays_and_nothing_comes_after(
-    site: Site,
+    site: NodeInUse,
 ) -> None:
     for _ in range(5):
         await site.ask()
@@ -174,7 +174,7 @@ async def test_of_a_drain_and_many_claims_at_once_what_was_claimed_first_stays_a
         await site.world.admin.post(f"{site.path}/resume")
 
 
-async def test_of_a_retirement_and_many_claims_at_once_one_side_wins(site: Site) -> None:
+async def test_of_a_retirement_and_many_claims_at_once_one_side_wins(site: NodeInUse) -> None:
     waiting = await site.ask()
     placers = [AllocationReconciler(site.world.running.platform.services).tick() for _ in range(3)]
     asked = site.world.admin.post(f"{site.path}/retire", json={"reason": "the machine goes back"})

@@ -1,4 +1,4 @@
-"""Secrets for tasks: whose they are, how they travel, that they are destroyed, and that they are found nowhere else."""
+"""Secrets for tasks: who owns them, how they travel, that they are destroyed, and that they are found nowhere else."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ from mooring.gateways.registry.registry_token import RegistryTokenIssuer, new_si
 from mooring.storage.fleet import runtime_secret as runtime_secrets
 from mooring.storage.kernel.database import PLATFORM
 from server.tests.support.lifecycle_rows import context
-from server.tests.support.node_site import Site, pull_grant
+from server.tests.support.node_site import NodeSite, pull_grant
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -29,15 +29,15 @@ VALUE = b"c0rrect-h0rse-battery-staple-4711"
 RUN = {"argv": ["true"], "environment_secrets": {"TOKEN": "pull"}}
 
 
-def work(site: Site) -> Work[RuntimeSecret]:
+def work(site: NodeSite) -> Work[RuntimeSecret]:
     return Work(site.services, site.ground.acting, system_context(site.services), Authority())
 
 
-def home(site: Site, instance_id: str | None = None) -> SecretOwner:
+def home(site: NodeSite, instance_id: str | None = None) -> SecretOwner:
     return SecretOwner(site.tenant.id, site.project_id, instance_id=instance_id or site.ground.instance_id)
 
 
-async def kept(site: Site, belongs: SecretOwner | None = None, name: str = "pull") -> RuntimeSecret:
+async def kept(site: NodeSite, belongs: SecretOwner | None = None, name: str = "pull") -> RuntimeSecret:
     """A secret that is kept for an instance."""
     belongs = belongs or home(site)
     await store(work(site), belongs, VALUE, name=name, purpose="artifact_pull")
@@ -50,7 +50,7 @@ def granted(secret: RuntimeSecret) -> tuple[SecretGrantRequest, ...]:
 
 
 async def test_a_secret_reaches_its_node_in_the_sealed_payload_and_nobody_else(
-    site: Site, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    site: NodeSite, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = await kept(site)
     made = await site.make(arguments=RUN, grants=granted(secret), instance_id=site.ground.instance_id)
@@ -75,7 +75,7 @@ async def test_a_secret_reaches_its_node_in_the_sealed_payload_and_nobody_else(
     assert await whole_database(site) == []
 
 
-async def test_a_task_of_another_instance_does_not_get_it(site: Site) -> None:
+async def test_a_task_of_another_instance_does_not_get_it(site: NodeSite) -> None:
     secret = await kept(site)
     other = await site.ground.birth("instance")
     for instance_id in (None, other):
@@ -84,7 +84,7 @@ async def test_a_task_of_another_instance_does_not_get_it(site: Site) -> None:
         assert refused.value.code is Code.NOT_FOUND
 
 
-async def test_the_database_itself_refuses_a_grant_to_another_instance(site: Site) -> None:
+async def test_the_database_itself_refuses_a_grant_to_another_instance(site: NodeSite) -> None:
     secret = await kept(site)
     other = await site.ground.birth("instance")
     made = make_task(context(), site.wish(arguments=RUN, grants=granted(secret), instance_id=site.ground.instance_id))
@@ -96,7 +96,7 @@ async def test_the_database_itself_refuses_a_grant_to_another_instance(site: Sit
     assert refused.value.code is Code.NOT_FOUND
 
 
-async def test_an_allocations_secret_is_for_every_task_of_that_allocation(site: Site) -> None:
+async def test_an_allocations_secret_is_for_every_task_of_that_allocation(site: NodeSite) -> None:
     belongs = SecretOwner(site.tenant.id, site.project_id, allocation_id=site.ground.allocation_id)
     secret = await kept(site, belongs)
     await site.make(arguments=RUN, grants=granted(secret))
@@ -107,7 +107,7 @@ async def test_an_allocations_secret_is_for_every_task_of_that_allocation(site: 
         await site.make(arguments=RUN, grants=granted(secret), allocation_id=elsewhere)
 
 
-async def test_what_is_destroyed_is_deleted_and_goes_to_no_task_any_more(site: Site) -> None:
+async def test_what_is_destroyed_is_deleted_and_goes_to_no_task_any_more(site: NodeSite) -> None:
     secret = await kept(site)
     await site.make(arguments=RUN, grants=granted(secret), instance_id=site.ground.instance_id)
     sealed = "SELECT count(*) FROM secret WHERE id = $1"
@@ -127,7 +127,7 @@ async def test_what_is_destroyed_is_deleted_and_goes_to_no_task_any_more(site: S
     assert (await kept(site)).id != secret.id  # its name is free again
 
 
-async def test_a_grant_counts_for_its_time_only(site: Site) -> None:
+async def test_a_grant_counts_for_its_time_only(site: NodeSite) -> None:
     secret = await kept(site)
     wish: dict[str, Any] = {"grants": granted(secret), "instance_id": site.ground.instance_id}
     made = await site.make(arguments=RUN, lifetime=timedelta(hours=5), **wish)
@@ -138,7 +138,7 @@ async def test_a_grant_counts_for_its_time_only(site: Site) -> None:
     assert (await site.agent.claim_one())["secrets"] == []
 
 
-async def test_unknown_purposes_names_and_values_are_refused(site: Site) -> None:
+async def test_unknown_purposes_names_and_values_are_refused(site: NodeSite) -> None:
     for name, purpose, value in (
         ("pull", "anything", VALUE),
         ("No!", "artifact_pull", VALUE),
@@ -154,14 +154,14 @@ async def test_unknown_purposes_names_and_values_are_refused(site: Site) -> None
     assert refused.value.code is Code.NAME_TAKEN
 
 
-async def test_a_task_names_what_it_was_granted_and_is_granted_what_it_names(site: Site) -> None:
+async def test_a_task_names_what_it_was_granted_and_is_granted_what_it_names(site: NodeSite) -> None:
     for arguments, grants in ((RUN, ()), ({"argv": ["true"]}, (pull_grant(),)), (RUN, (pull_grant(), pull_grant()))):
         with pytest.raises(Refusal) as refused:
             await site.make(arguments=arguments, grants=grants)
         assert refused.value.code is Code.VALIDATION_FAILED
 
 
-async def test_a_pull_token_is_made_at_the_claim_for_one_repository(site: Site) -> None:
+async def test_a_pull_token_is_made_at_the_claim_for_one_repository(site: NodeSite) -> None:
     pair = new_signing_pair(datetime.now(UTC))
     issuer = RegistryTokenIssuer(pair, issuer="the platform", service="the registry", lifetime_seconds=300)
     site.services.artifacts.own = OwnRegistry("https://registry.example", issuer)
@@ -193,7 +193,7 @@ def found_in(content: bytes) -> list[str]:
     return [name for name, form in forms.items() if form in content]
 
 
-async def whole_database(site: Site) -> list[str]:
+async def whole_database(site: NodeSite) -> list[str]:
     """The tables in which the value can be read: every row of every table, as text."""
     database = site.services.database
     tables = await database.fetch(PLATFORM, "SELECT tablename FROM pg_tables WHERE schemaname = 'public'")

@@ -14,7 +14,7 @@ from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.pool import PooledConnection
 from server.tests.support.agent_double import CLAIMS, held
 from server.tests.support.lifecycle_rows import context
-from server.tests.support.node_site import RUN, Site
+from server.tests.support.node_site import RUN, NodeSite
 from tests.support.waiting import turns, until
 
 BLOCK = """
@@ -27,7 +27,7 @@ WAIT_SECONDS = 120.0
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
-async def test_a_waiting_poll_gets_a_task_as_soon_as_it_is_made(site: Site) -> None:
+async def test_a_waiting_poll_gets_a_task_as_soon_as_it_is_made(site: NodeSite) -> None:
     waiting = asyncio.create_task(site.agent.claim())
     await wait_for_polls(site, 1)
     made = await site.make()
@@ -42,14 +42,14 @@ async def test_a_waiting_poll_gets_a_task_as_soon_as_it_is_made(site: Site) -> N
     assert await site.count("SELECT count(*) FROM transition WHERE subject_id = $1", made.id) == 2
 
 
-async def test_a_task_that_waits_is_given_to_the_next_poll_in_order_and_up_to_its_room(site: Site) -> None:
+async def test_a_task_that_waits_is_given_to_the_next_poll_in_order_and_up_to_its_room(site: NodeSite) -> None:
     made = [(await site.make()).id for _ in range(5)]
     first = await site.agent.claim(free=2)
     second = await site.agent.claim(free=8, running=[held(each) for each in first])
     assert [each["task_id"] for each in (*first, *second)] == made
 
 
-async def test_a_poll_without_room_is_a_heartbeat_and_takes_nothing(site: Site) -> None:
+async def test_a_poll_without_room_is_a_heartbeat_and_takes_nothing(site: NodeSite) -> None:
     made = await site.make()
     answer = await site.agent.poll(free=0, wait_seconds=0)
     assert answer["tasks"] == []
@@ -61,14 +61,14 @@ async def test_a_poll_without_room_is_a_heartbeat_and_takes_nothing(site: Site) 
             await site.services.presence.flush(site.services.database, site.clock.now())
 
 
-async def test_a_node_gets_its_own_tasks_and_nobody_elses(site: Site) -> None:
+async def test_a_node_gets_its_own_tasks_and_nobody_elses(site: NodeSite) -> None:
     other = await site.another_agent()
     mine, theirs = await site.make(), await site.make(node_id=other.node_id)
     claimed = await asyncio.gather(site.agent.claim(), other.claim())
     assert [[each["task_id"] for each in tasks] for tasks in claimed] == [[mine.id], [theirs.id]]
 
 
-async def test_a_claim_that_is_held_up_holds_up_no_other_node(site: Site) -> None:
+async def test_a_claim_that_is_held_up_holds_up_no_other_node(site: NodeSite) -> None:
     other, dispatcher = await site.another_agent(), site.world.running.platform.tools.dispatcher
     mine = await site.make()
     async with site.services.database.connection(PLATFORM) as connection:
@@ -90,7 +90,7 @@ async def test_a_claim_that_is_held_up_holds_up_no_other_node(site: Site) -> Non
     assert [(each["task_id"], each["fence"]) for each in got] == [(mine.id, 1), (later.id, 1)]
 
 
-async def test_two_polls_of_one_node_never_get_one_task_twice(site: Site) -> None:
+async def test_two_polls_of_one_node_never_get_one_task_twice(site: NodeSite) -> None:
     older = asyncio.create_task(site.agent.poll())
     await wait_for_polls(site, 1)
     newer = asyncio.create_task(site.agent.poll())
@@ -104,7 +104,7 @@ async def test_two_polls_of_one_node_never_get_one_task_twice(site: Site) -> Non
     assert sorted(got) == sorted(made)
 
 
-async def test_two_dispatchers_of_one_node_never_get_one_task_twice(site: Site) -> None:
+async def test_two_dispatchers_of_one_node_never_get_one_task_twice(site: NodeSite) -> None:
     """As two replicas: the same node polls both, and each statement skips what the other is just taking."""
     made = {(await site.make()).id for _ in range(40)}
     async with TaskDispatcher(site.services) as one, TaskDispatcher(site.services) as two:
@@ -117,7 +117,7 @@ async def test_two_dispatchers_of_one_node_never_get_one_task_twice(site: Site) 
     assert sorted(each["task_id"] for each in got) == sorted(made)
 
 
-async def test_a_lost_lease_is_offered_again_under_a_higher_fence(site: Site) -> None:
+async def test_a_lost_lease_is_offered_again_under_a_higher_fence(site: NodeSite) -> None:
     made = await site.make()
     first = await site.agent.claim_one()
     await site.later(timedelta(seconds=80))
@@ -134,7 +134,7 @@ async def test_a_lost_lease_is_offered_again_under_a_higher_fence(site: Site) ->
     assert (await site.agent.finish(second))["accepted"]
 
 
-async def test_a_poll_renews_the_leases_that_it_names_and_hears_of_those_it_has_lost(site: Site) -> None:
+async def test_a_poll_renews_the_leases_that_it_names_and_hears_of_those_it_has_lost(site: NodeSite) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
     await site.later(timedelta(seconds=60))
@@ -150,7 +150,7 @@ async def test_a_poll_renews_the_leases_that_it_names_and_hears_of_those_it_has_
     assert answer["lost"] == [held(task)]
 
 
-async def test_a_queued_or_claimed_task_expires_at_its_time(site: Site) -> None:
+async def test_a_queued_or_claimed_task_expires_at_its_time(site: NodeSite) -> None:
     claimed = await site.make(lifetime=timedelta(seconds=20))
     await site.agent.claim_one()
     queued = await site.make(lifetime=timedelta(seconds=20))
@@ -159,13 +159,13 @@ async def test_a_queued_or_claimed_task_expires_at_its_time(site: Site) -> None:
     assert (await site.agent.poll(wait_seconds=0.2))["tasks"] == []
 
 
-async def test_a_task_that_is_over_its_time_is_not_handed_out(site: Site) -> None:
+async def test_a_task_that_is_over_its_time_is_not_handed_out(site: NodeSite) -> None:
     await site.make(lifetime=timedelta(seconds=20))
     site.clock.by += timedelta(seconds=21)
     assert (await site.agent.poll(wait_seconds=0.2))["tasks"] == []
 
 
-async def test_a_cancelled_task_is_told_to_the_agent_that_holds_it_once(site: Site) -> None:
+async def test_a_cancelled_task_is_announced_once_to_the_agent_that_holds_it(site: NodeSite) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
     waiting = asyncio.create_task(site.agent.poll(running=[held(task)]))
@@ -173,13 +173,15 @@ async def test_a_cancelled_task_is_told_to_the_agent_that_holds_it_once(site: Si
     answer = await site.people.post(f"{site.path}/tasks/{made.id}/cancel")
     assert (answer.status_code, answer.json()["status"]) == (200, "cancelling")
     assert (await waiting)["cancel"] == [held(task)]
-    assert (await site.agent.poll(wait_seconds=0.5, running=[held(task)]))["cancel"] == []  # it was told a moment ago
+    assert (await site.agent.poll(wait_seconds=0.5, running=[held(task)]))[
+        "cancel"
+    ] == []  # it was announced a moment ago
     verdict = await site.agent.finish(task, outcome="cancelled", failure={"code": "cancelled", "detail": "asked"})
     assert verdict["accepted"]
     assert (await site.stands(made)).status == "cancelled"
 
 
-async def test_a_queued_task_is_cancelled_at_once(site: Site) -> None:
+async def test_a_queued_task_is_cancelled_at_once(site: NodeSite) -> None:
     made = await site.make()
     answer = await site.people.post(f"{site.path}/tasks/{made.id}/cancel")
     assert (answer.json()["status"], answer.json()["allowed_actions"]) == ("cancelled", [])
@@ -188,14 +190,14 @@ async def test_a_queued_task_is_cancelled_at_once(site: Site) -> None:
     assert (await site.agent.poll(wait_seconds=0.2))["tasks"] == []
 
 
-async def test_what_the_platform_does_itself_is_not_cancelled_by_people(site: Site) -> None:
+async def test_what_the_platform_does_itself_is_not_cancelled_by_people(site: NodeSite) -> None:
     made = await site.make("sandbox.destroy")
     answer = await site.people.post(f"{site.path}/tasks/{made.id}/cancel")
     assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
     assert (await site.stands(made)).status == "queued"
 
 
-async def test_a_poll_whose_agent_hangs_up_takes_nothing_with_it(site: Site) -> None:
+async def test_a_poll_whose_agent_hangs_up_takes_nothing_with_it(site: NodeSite) -> None:
     hanging = asyncio.create_task(site.agent.poll())
     await wait_for_polls(site, 1)
     hanging.cancel()
@@ -207,7 +209,7 @@ async def test_a_poll_whose_agent_hangs_up_takes_nothing_with_it(site: Site) -> 
 
 
 async def test_a_thousand_waiting_polls_cost_no_statement_of_their_own(
-    site: Site, monkeypatch: pytest.MonkeyPatch
+    site: NodeSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dispatcher = site.world.running.platform.tools.dispatcher
     asked: list[str] = []
@@ -228,13 +230,13 @@ async def test_a_thousand_waiting_polls_cost_no_statement_of_their_own(
     assert len([each for each in asked if "task" in each.lower()]) <= 1  # the look that the process makes for all
 
 
-async def test_a_poll_that_says_too_much_of_its_health_is_refused(site: Site) -> None:
+async def test_a_poll_that_says_too_much_of_its_health_is_refused(site: NodeSite) -> None:
     for health in ({"text": "x" * 9_000}, {"text": "\x00"}):
         answer = await site.agent.client.post(CLAIMS, json={"free": 1, "wait_seconds": 0, "health": health})
         assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
 
 
-async def test_making_a_task_again_gives_the_first_one(site: Site) -> None:
+async def test_making_a_task_again_gives_the_first_one(site: NodeSite) -> None:
     wish = site.wish()
     first, second = await site.make_wished(wish), await site.make_wished(wish)
     assert first.id == second.id
@@ -243,7 +245,7 @@ async def test_making_a_task_again_gives_the_first_one(site: Site) -> None:
     assert await site.count("SELECT count(*) FROM task WHERE step = 'raced'") == 1
 
 
-async def test_nothing_is_made_for_an_owner_once_a_task_that_ends_it_was_made(site: Site) -> None:
+async def test_nothing_is_made_for_an_owner_once_a_task_that_ends_it_was_made(site: NodeSite) -> None:
     before = await site.make(label="one")
     await site.make("teardown.verify", {"close": True}, label="one")
     for label in ("one", "two"):
@@ -262,8 +264,8 @@ async def test_nothing_is_made_for_an_owner_once_a_task_that_ends_it_was_made(si
     assert (await site.stands(before)).status == "queued"
 
 
-async def test_the_database_itself_refuses_a_task_for_a_closed_owner(site: Site) -> None:
-    """Whoever writes past the core meets the same lock."""
+async def test_the_database_itself_refuses_a_task_for_a_closed_owner(site: NodeSite) -> None:
+    """Statements that bypass the core meet the same lock."""
     await site.make("sandbox.destroy")
     made = make_task(context(), site.wish(label="late"))
     with pytest.raises(Refusal) as refused:
@@ -271,7 +273,7 @@ async def test_the_database_itself_refuses_a_task_for_a_closed_owner(site: Site)
     assert refused.value.code is Code.ILLEGAL_TRANSITION
 
 
-async def test_a_task_does_not_slip_in_while_its_owner_is_closed(site: Site) -> None:
+async def test_a_task_does_not_slip_in_while_its_owner_is_closed(site: NodeSite) -> None:
     wishes = [site.wish(label="race") for _ in range(6)]
     closing = site.make("teardown.verify", {"close": True}, label="race")
     results = await asyncio.gather(closing, *(site.make_wished(each) for each in wishes), return_exceptions=True)
@@ -285,13 +287,13 @@ async def test_a_task_does_not_slip_in_while_its_owner_is_closed(site: Site) -> 
         await site.make(label="race")
 
 
-async def wait_for_polls(site: Site, count: int) -> None:
+async def wait_for_polls(site: NodeSite, count: int) -> None:
     """Wait until so many polls wait in the platform's process, which is this one."""
     dispatcher = site.world.running.platform.tools.dispatcher
     await until(lambda: dispatcher.waiting == count)
 
 
-async def test_whoever_waits_for_the_claim_is_woken_by_it(site: Site) -> None:
+async def test_a_wait_for_the_claim_is_woken_by_it(site: NodeSite) -> None:
     made = await site.make()
     waiting = asyncio.create_task(site.people.get(f"{site.path}/tasks/{made.id}?wait=60&until=claimed,failed"))
     await site.agent.claim_one()

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from server.tests.support.agent_double import CLAIMS
-from server.tests.support.node_site import Site
+from server.tests.support.node_site import NodeSite
 from server.tests.support.server_process import END_SECONDS_MAX, GENEROUS, LISTENS
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 ROOT = Path(__file__).resolve().parents[4]
 
 
-async def test_a_server_that_dies_between_claim_and_answer_loses_nothing(site: Site, tmp_path: Path) -> None:
+async def test_a_server_that_dies_between_claim_and_answer_loses_nothing(site: NodeSite, tmp_path: Path) -> None:
     made = [await site.make(label=f"owner-{number}") for number in range(3)]
     settings = site.world.running.settings
     own = {

@@ -15,7 +15,7 @@ from mooring.storage.kernel.unit_of_work import apply
 from server.tests.support.agent_double import agent_of
 from server.tests.support.agents import encoded
 from server.tests.support.lifecycle_rows import context
-from server.tests.support.node_site import Site
+from server.tests.support.node_site import NodeSite
 from tests.support.waiting import turns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 FAILED = {"outcome": "failed", "failure": {"code": "exited", "detail": "false ended with 3", "exit_code": 3}}
 
 
-async def test_a_result_ends_the_task_and_stays_readable(site: Site) -> None:
+async def test_a_result_ends_the_task_and_stays_readable(site: NodeSite) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
     assert await site.agent.finish(task, last_lines=["one", "two"]) == {"accepted": True, "code": None, "detail": None}
@@ -34,12 +34,12 @@ async def test_a_result_ends_the_task_and_stays_readable(site: Site) -> None:
     assert [each["id"] for each in listed] == [made.id]
 
 
-async def test_a_result_that_comes_again_is_accepted_and_has_no_second_effect(site: Site) -> None:
+async def test_a_result_that_comes_again_is_accepted_and_has_no_second_effect(site: NodeSite) -> None:
     made = await site.make("sandbox.destroy")
     task = await site.agent.claim_one()
-    told = site.agent.result(task)
-    first = await site.agent.report(told, told)
-    again = await site.agent.report(told)
+    report = site.agent.result(task)
+    first = await site.agent.report(report, report)
+    again = await site.agent.report(report)
     assert [each["accepted"] for each in (*first, *again)] == [True, True, True]
     assert await site.count("SELECT count(*) FROM receipt WHERE task_id = $1", made.id) == 1
     finished = "SELECT count(*) FROM event WHERE subject_id = $1 AND type = 'nodes.task.finished'"
@@ -47,7 +47,7 @@ async def test_a_result_that_comes_again_is_accepted_and_has_no_second_effect(si
     assert (await site.stands(made)).generation == 2
 
 
-async def test_a_failure_says_why(site: Site) -> None:
+async def test_a_failure_says_why(site: NodeSite) -> None:
     made = await site.make()
     assert (await site.agent.finish(await site.agent.claim_one(), result=None, **FAILED))["accepted"]
     stands = await site.stands(made)
@@ -55,20 +55,20 @@ async def test_a_failure_says_why(site: Site) -> None:
     assert stands.failure_detail == "false ended with 3"
 
 
-async def test_an_output_that_was_asked_for_stands_beside_the_results_own_size(site: Site) -> None:
+async def test_an_output_that_was_asked_for_stands_beside_the_results_own_size(site: NodeSite) -> None:
     asked = {"argv": ["look"], "output_bytes": 65_536}
     made, failed = await site.make(arguments=asked), await site.make(arguments=asked)
     one, two = await site.agent.claim()
     output = "\n" * 65_536  # twice as long when it is written as JSON
-    told = {"exit_code": 0, "output": output, "output_truncated": True}
-    assert (await site.agent.finish(one, result=told))["accepted"]
-    assert (await site.agent.finish(two, result={**told, "exit_code": 3}, **FAILED))["accepted"]
-    assert (await site.stands(made)).result == told
-    assert (await site.stands(failed)).result == {**told, "exit_code": 3}
+    report = {"exit_code": 0, "output": output, "output_truncated": True}
+    assert (await site.agent.finish(one, result=report))["accepted"]
+    assert (await site.agent.finish(two, result={**report, "exit_code": 3}, **FAILED))["accepted"]
+    assert (await site.stands(made)).result == report
+    assert (await site.stands(failed)).result == {**report, "exit_code": 3}
 
 
 @pytest.mark.parametrize("outcome", [{}, FAILED])
-async def test_an_output_that_nobody_asked_for_is_refused(site: Site, outcome: dict[str, Any]) -> None:
+async def test_an_output_that_nobody_asked_for_is_refused(site: NodeSite, outcome: dict[str, Any]) -> None:
     await site.make(arguments={"argv": ["look"], "output_bytes": 4})
     await site.make()
     one, two = await site.agent.claim()
@@ -78,11 +78,11 @@ async def test_an_output_that_nobody_asked_for_is_refused(site: Site, outcome: d
     assert (await site.agent.finish(one, result={"exit_code": 0, "output": "zwö"}, **outcome))["accepted"]
 
 
-async def test_a_task_that_its_agent_ended_without_being_asked_has_failed(site: Site) -> None:
+async def test_a_task_that_its_agent_ended_without_being_asked_has_failed(site: NodeSite) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
-    told = {"outcome": "cancelled", "failure": {"code": "cancelled", "detail": "the owner was closed"}}
-    assert (await site.agent.finish(task, result=None, **told))["accepted"]
+    report = {"outcome": "cancelled", "failure": {"code": "cancelled", "detail": "the owner was closed"}}
+    assert (await site.agent.finish(task, result=None, **report))["accepted"]
     assert (await site.stands(made)).failure_code == "cancelled"
 
 
@@ -98,7 +98,7 @@ async def test_a_task_that_its_agent_ended_without_being_asked_has_failed(site: 
         {"unknown": True},
     ],
 )
-async def test_a_result_that_is_not_of_the_schema_is_refused_alone(site: Site, wrong: dict[str, Any]) -> None:
+async def test_a_result_that_is_not_of_the_schema_is_refused_alone(site: NodeSite, wrong: dict[str, Any]) -> None:
     made, other = await site.make(), await site.make()
     one, two = await site.agent.claim()
     verdicts = await site.agent.report(site.agent.result(one, **wrong), site.agent.result(two))
@@ -106,7 +106,7 @@ async def test_a_result_that_is_not_of_the_schema_is_refused_alone(site: Site, w
     assert [(await site.stands(each)).status for each in (made, other)] == ["claimed", "succeeded"]
 
 
-async def test_an_agent_reports_of_its_own_tasks_only(site: Site) -> None:
+async def test_an_agent_reports_of_its_own_tasks_only(site: NodeSite) -> None:
     made = await site.make()
     other = await site.another_agent()
     task = await site.agent.claim_one()
@@ -115,17 +115,17 @@ async def test_an_agent_reports_of_its_own_tasks_only(site: Site) -> None:
     assert (await site.stands(made)).status == "claimed"
 
 
-async def test_progress_is_seen_and_renews_the_lease(site: Site) -> None:
+async def test_progress_is_seen_and_renews_the_lease(site: NodeSite) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
     await site.later(timedelta(seconds=80))
-    told = {"stage": "fetching", "done": 3, "total": 9, "unit": "bytes"}
-    report = {"kind": "progress", "task_id": task["task_id"], "fence": 1, "progress": told}
+    sent_progress = {"stage": "fetching", "done": 3, "total": 9, "unit": "bytes"}
+    report = {"kind": "progress", "task_id": task["task_id"], "fence": 1, "progress": sent_progress}
     stale = report | {"fence": 0}
     assert [each["code"] for each in await site.agent.report(report, stale)] == [None, "lease_lost"]
     await site.later(timedelta(seconds=80))
     stands = await site.stands(made)
-    assert (stands.status, stands.progress) == ("claimed", told)
+    assert (stands.status, stands.progress) == ("claimed", sent_progress)
 
 
 def logged(task: dict[str, Any], offset: int, text: bytes) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def logged(task: dict[str, Any], offset: int, text: bytes) -> dict[str, Any]:
     }
 
 
-async def test_the_whole_output_is_read_back_whatever_was_told_twice(site: Site) -> None:
+async def test_the_whole_output_is_read_back_whatever_was_sent_twice(site: NodeSite) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
     verdicts = await site.agent.report(
@@ -157,7 +157,7 @@ async def test_the_whole_output_is_read_back_whatever_was_told_twice(site: Site)
     assert (await site.people.get(f"{path}?offset=12")).json()["ended"] is True
 
 
-async def test_a_character_that_is_cut_is_left_for_the_next_part(site: Site) -> None:
+async def test_a_character_that_is_cut_is_left_for_the_next_part(site: NodeSite) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
     text = "äöü€".encode()
@@ -169,7 +169,7 @@ async def test_a_character_that_is_cut_is_left_for_the_next_part(site: Site) -> 
     assert (await site.people.get(f"{path}?offset=4")).json()["text"] == "ü€"
 
 
-async def test_output_is_followed_as_it_comes(site: Site) -> None:
+async def test_output_is_followed_as_it_comes(site: NodeSite) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
     path = f"{site.path}/tasks/{made.id}/log"
@@ -183,7 +183,7 @@ async def test_output_is_followed_as_it_comes(site: Site) -> None:
     assert (await ending).json()["ended"] is True
 
 
-async def test_output_beyond_the_limit_is_left_out_and_said_so(site: Site) -> None:
+async def test_output_beyond_the_limit_is_left_out_and_said_so(site: NodeSite) -> None:
     object.__setattr__(site.services.settings, "task_log_limit_bytes", 10)
     made = await site.make()
     task = await site.agent.claim_one()
@@ -194,7 +194,7 @@ async def test_output_beyond_the_limit_is_left_out_and_said_so(site: Site) -> No
 
 
 @pytest.mark.parametrize("reason", ["owner_closed", "unknown_type", "bad_arguments", "expired"])
-async def test_a_task_that_can_never_run_on_its_node_has_failed(site: Site, reason: str) -> None:
+async def test_a_task_that_can_never_run_on_its_node_has_failed(site: NodeSite, reason: str) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
     (verdict,) = await site.agent.report(
@@ -207,7 +207,7 @@ async def test_a_task_that_can_never_run_on_its_node_has_failed(site: Site, reas
 
 
 @pytest.mark.parametrize("reason", ["bad_signature", "wrong_node", "wrong_audience", "replayed"])
-async def test_what_somebody_else_showed_the_node_is_audited_and_ends_nothing(site: Site, reason: str) -> None:
+async def test_what_somebody_else_showed_the_node_is_audited_and_ends_nothing(site: NodeSite, reason: str) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
     forged = {"kind": "refused", "task_id": task["task_id"], "reason": reason, "detail": "no"}
@@ -217,7 +217,7 @@ async def test_what_somebody_else_showed_the_node_is_audited_and_ends_nothing(si
     assert await refusals(site) == [f"{reason}: no", f"{reason}: no"]
 
 
-async def test_strays_stand_in_the_audit_trail_and_end_the_sweep(site: Site) -> None:
+async def test_strays_stand_in_the_audit_trail_and_end_the_sweep(site: NodeSite) -> None:
     database = site.services.database
     await database.fetchval(PLATFORM, "UPDATE node SET sweep_due = true WHERE id = $1", site.agent.node_id)
     stray = {"kind": "processes", "name": "4711", "verdict": "reaped", "allocation_id": None}
@@ -229,7 +229,7 @@ async def test_strays_stand_in_the_audit_trail_and_end_the_sweep(site: Site) -> 
     assert await site.count("SELECT count(*) FROM audit WHERE action = 'agent.report' AND after ? 'stray'") == 1
 
 
-async def test_what_is_no_report_is_answered_as_such(site: Site) -> None:
+async def test_what_is_no_report_is_answered_as_such(site: NodeSite) -> None:
     for wrong in ({}, {"kind": "gossip"}, {"kind": "log", "task_id": "x", "fence": 1, "offset": 0, "text": "!"}):
         (verdict,) = await site.agent.report(wrong)
         assert verdict["code"] == "validation_failed"
@@ -240,7 +240,7 @@ async def test_what_is_no_report_is_answered_as_such(site: Site) -> None:
 # Receipts -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_receipt_is_kept_as_it_was_signed_and_is_read_back(site: Site) -> None:
+async def test_a_receipt_is_kept_as_it_was_signed_and_is_read_back(site: NodeSite) -> None:
     made = await site.make("sandbox.destroy")
     task = await site.agent.claim_one()
     receipt = site.agent.receipt(task, found=[{"kind": "processes", "name": "7"}])
@@ -255,13 +255,13 @@ async def test_a_receipt_is_kept_as_it_was_signed_and_is_read_back(site: Site) -
     assert bundle["chain"] == [{"sequence": 1, "digest": seen["digest"]}]
 
 
-async def test_a_teardown_succeeds_only_with_a_receipt(site: Site) -> None:
+async def test_a_teardown_succeeds_only_with_a_receipt(site: NodeSite) -> None:
     made = await site.make("sandbox.destroy")
     task = await site.agent.claim_one()
     assert (await site.agent.finish(task, receipt=None))["code"] == "receipt_missing"
     assert (await site.stands(made)).status == "claimed"
-    told = {"outcome": "failed", "failure": {"code": "host_error", "detail": "no"}, "result": None, "receipt": None}
-    assert (await site.agent.finish(task, **told))["accepted"]
+    report = {"outcome": "failed", "failure": {"code": "host_error", "detail": "no"}, "result": None, "receipt": None}
+    assert (await site.agent.finish(task, **report))["accepted"]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,9 @@ async def test_a_teardown_succeeds_only_with_a_receipt(site: Site) -> None:
         ({"previous": "1" * 64}, "receipt_fork"),
     ],
 )
-async def test_a_receipt_that_is_not_right_is_refused_and_audited(site: Site, wrong: dict[str, Any], code: str) -> None:
+async def test_a_receipt_that_is_not_right_is_refused_and_audited(
+    site: NodeSite, wrong: dict[str, Any], code: str
+) -> None:
     made = await site.make("sandbox.destroy")
     task = await site.agent.claim_one()
     verdict = await site.agent.finish(task, receipt=site.agent.receipt(task, advance=False, **wrong))
@@ -291,7 +293,7 @@ async def test_a_receipt_that_is_not_right_is_refused_and_audited(site: Site, wr
     assert (await site.agent.finish(task))["accepted"]  # the right one is taken afterwards
 
 
-async def test_a_receipt_that_another_key_signed_is_refused(site: Site) -> None:
+async def test_a_receipt_that_another_key_signed_is_refused(site: NodeSite) -> None:
     await site.make("sandbox.destroy")
     other = await site.another_agent()
     task = await site.agent.claim_one()
@@ -306,7 +308,7 @@ async def test_a_receipt_that_another_key_signed_is_refused(site: Site) -> None:
     assert (await site.agent.finish(task, receipt=loose))["code"] == "receipt_invalid"  # not in its canonical form
 
 
-async def test_a_chain_goes_on_and_is_never_told_twice_differently(site: Site) -> None:
+async def test_a_chain_goes_on_and_no_receipt_is_replaced_by_another(site: NodeSite) -> None:
     for label in ("one", "two", "three"):
         await site.make("teardown.verify", {"close": True}, label=label)
     one, two, three = await site.agent.claim()
@@ -325,20 +327,20 @@ async def test_a_chain_goes_on_and_is_never_told_twice_differently(site: Site) -
     assert (await site.agent.finish(one, receipt=other))["code"] == "receipt_fork"
 
 
-async def test_receipts_that_are_told_side_by_side_stay_a_chain(site: Site) -> None:
+async def test_receipts_that_are_sent_side_by_side_stay_a_chain(site: NodeSite) -> None:
     for number in range(6):
         await site.make("teardown.verify", {"close": True}, label=f"owner-{number}")
     tasks = await site.agent.claim()
-    told = [site.agent.result(task) for task in tasks]
+    report = [site.agent.result(task) for task in tasks]
     while True:
-        verdicts = await asyncio.gather(*(site.agent.report(each) for each in told))
+        verdicts = await asyncio.gather(*(site.agent.report(each) for each in report))
         if all(verdict["accepted"] for (verdict,) in verdicts):
             break
         assert {verdict["code"] for (verdict,) in verdicts} <= {None, "receipt_gap", "conflict"}
     assert await site.count("SELECT max(sequence) FROM receipt") == 6
 
 
-async def test_a_receipt_after_its_task_was_given_up_is_added_to_the_record(site: Site) -> None:
+async def test_a_receipt_after_its_task_was_given_up_is_added_to_the_record(site: NodeSite) -> None:
     made = await site.make("sandbox.destroy", lifetime=timedelta(seconds=30))
     task = await site.agent.claim_one()
     await site.later(timedelta(seconds=31))
@@ -349,7 +351,7 @@ async def test_a_receipt_after_its_task_was_given_up_is_added_to_the_record(site
     assert (seen["late"], seen["clean"]) == (True, True)
 
 
-async def test_a_machine_that_comes_back_after_a_write_off_adds_its_late_receipt(site: Site) -> None:
+async def test_a_machine_that_comes_back_after_a_write_off_adds_its_late_receipt(site: NodeSite) -> None:
     member = await site.ground.birth("member")
     short = {"label": "gone", "member_id": member, "lifetime": timedelta(seconds=30)}
     made = await site.make("teardown.verify", {"close": True}, **short)
@@ -378,15 +380,15 @@ async def test_a_machine_that_comes_back_after_a_write_off_adds_its_late_receipt
     assert (kept["kind"], kept["receipt"]["clean"], kept["receipt"]["late"]) == ("write_off", True, True)
 
 
-async def refusals(site: Site) -> list[str]:
+async def refusals(site: NodeSite) -> list[str]:
     """The reasons of what was refused in the name of the agent."""
     statement = "SELECT reason FROM audit WHERE outcome = 'refused' AND actor_kind = 'node' ORDER BY id"
     return [row[0] for row in await site.services.database.fetch(PLATFORM, statement)]
 
 
-async def test_refusals_of_one_node_are_bounded_in_the_audit_trail(site: Site) -> None:
-    told = {"kind": "refused", "task_id": None, "reason": "bad_signature", "detail": "somebody tries"}
+async def test_refusals_of_one_node_are_bounded_in_the_audit_trail(site: NodeSite) -> None:
+    report = {"kind": "refused", "task_id": None, "reason": "bad_signature", "detail": "somebody tries"}
     for _ in range(4):
-        assert all(each["accepted"] for each in await site.agent.report(*[told] * 50))
+        assert all(each["accepted"] for each in await site.agent.report(*[report] * 50))
     rows = await site.count("SELECT count(*) FROM audit WHERE outcome = 'refused' AND action = $1", "agent.report")
     assert rows == BURST

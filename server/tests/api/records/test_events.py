@@ -11,8 +11,8 @@ import pytest
 
 from mooring.core.kernel.event import StreamPosition
 from mooring.settings import Settings
-from server.tests.conftest import PASSWORD, Running, Tenant, World, running_platform
-from server.tests.support.http_wire import BROKEN, Stream, Told, stream
+from server.tests.conftest import PASSWORD, Running, TenantWithAdmin, World, running_platform
+from server.tests.support.http_wire import BROKEN, Stream, StreamEvent, stream
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 PATIENCE_SECONDS = 60.0
 
 
-def path_of(tenant: Tenant) -> str:
+def path_of(tenant: TenantWithAdmin) -> str:
     return f"/api/v1/tenants/{tenant.id}"
 
 
@@ -36,15 +36,15 @@ async def rename(client: httpx.AsyncClient, project_id: str, name: str) -> None:
     assert answer.status_code == 200, answer.text
 
 
-async def until_told(opened: Stream, correlation_id: str) -> list[Told]:
+async def events_until(opened: Stream, correlation_id: str) -> list[StreamEvent]:
     """Everything up to the event that the request of this correlation id wrote."""
-    told: list[Told] = []
+    events: list[StreamEvent] = []
     async with asyncio.timeout(PATIENCE_SECONDS):
         async for each in opened.events():
-            told.append(each)
+            events.append(each)
             if each.data["correlation_id"] == correlation_id:
-                return told
-    raise AssertionError(f"the stream ended before {correlation_id}: {told[-1:]}")
+                return events
+    raise AssertionError(f"the stream ended before {correlation_id}: {events[-1:]}")
 
 
 async def shown(client: httpx.AsyncClient, place: str, **wanted: str) -> str:
@@ -61,7 +61,7 @@ async def shown(client: httpx.AsyncClient, place: str, **wanted: str) -> str:
                 return str(cursor)
 
 
-async def ended(opened: Stream) -> list[Told]:
+async def ended(opened: Stream) -> list[StreamEvent]:
     """Everything up to the end that the server makes."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         return await opened.end()
@@ -104,8 +104,8 @@ async def test_no_stream_shows_a_foreign_event_while_everybody_writes_at_once(
     for (tenant_id, _), project_id in projects.items():
         selections[f"/api/v1/projects/{project_id}", owners[tenant_id]] = f"project_id = '{project_id}'"
 
-    async def read(place: str, token: str) -> list[Told]:
-        told: list[Told] = []
+    async def read(place: str, token: str) -> list[StreamEvent]:
+        events: list[StreamEvent] = []
         awaited = {f"{project}-24" for project in projects.values() if place.endswith(project)}
         if place.startswith("/api/v1/tenants/"):
             awaited = {f"{project}-24" for (tenant, _), project in projects.items() if place.endswith(tenant)}
@@ -113,25 +113,25 @@ async def test_no_stream_shows_a_foreign_event_while_everybody_writes_at_once(
             awaited = {f"{project}-24" for project in projects.values()}
         async with asyncio.timeout(PATIENCE_SECONDS), follow(world, token, place, after="beginning") as opened:
             async for each in opened.events():
-                told.append(each)
+                events.append(each)
                 awaited.discard(each.data["correlation_id"])
                 if not awaited:
-                    return told
+                    return events
         raise AssertionError("the stream ended")
 
     reading = {spot: asyncio.create_task(read(*spot)) for spot in selections}
     await asyncio.gather(*(write(tenant_id, project_id) for (tenant_id, _), project_id in projects.items()))
     for spot, condition in selections.items():
-        told = await reading[spot]
-        assert [each.data["id"] for each in told] == [
+        events = await reading[spot]
+        assert [each.data["id"] for each in events] == [
             row["id"] for row in await connection.fetch(everything.format(condition))
         ]
         if spot[0] == "/api/v1/platform":
-            tenants = [each for each in told if each.data["org_id"] is not None]
+            tenants = [each for each in events if each.data["org_id"] is not None]
             assert {each.data["data_withheld"] for each in tenants} == {True}
             assert {str(each.data["data"]) for each in tenants} == {"{}"}
         else:
-            assert {each.data["data_withheld"] for each in told} == {False}
+            assert {each.data["data_withheld"] for each in events} == {False}
 
 
 async def test_a_stream_of_one_correlation_shows_that_one_and_only_in_its_own_place(world: World) -> None:
@@ -143,8 +143,8 @@ async def test_a_stream_of_one_correlation_shows_that_one_and_only_in_its_own_pl
         await rename(stranger, theirs, "shared")
         await rename(client, mine, "unshared")
         await rename(client, mine, "shared")
-        told = await opened.take(1)
-    assert [(each.data["correlation_id"], each.data["subject_id"]) for each in told] == [("shared", mine)]
+        events = await opened.take(1)
+    assert [(each.data["correlation_id"], each.data["subject_id"]) for each in events] == [("shared", mine)]
 
 
 # From where on ------------------------------------------------------------------------------------------------------
@@ -173,11 +173,11 @@ async def test_a_stream_goes_on_after_the_last_event_id_and_repeats_nothing(worl
     for turn in range(10):
         await rename(client, project, f"turn-{turn}")
     async with follow(world, acme.token, path_of(acme), after="beginning") as opened:
-        told = await until_told(opened, "turn-9")
-    for each in range(len(told) - 1):
-        async with follow(world, acme.token, path_of(acme), after=told[each].cursor) as opened:
-            rest = await until_told(opened, "turn-9")
-        assert [one.data["id"] for one in rest] == [one.data["id"] for one in told[each + 1 :]]
+        events = await events_until(opened, "turn-9")
+    for each in range(len(events) - 1):
+        async with follow(world, acme.token, path_of(acme), after=events[each].cursor) as opened:
+            rest = await events_until(opened, "turn-9")
+        assert [one.data["id"] for one in rest] == [one.data["id"] for one in events[each + 1 :]]
 
 
 def encoded(text: str) -> str:
@@ -204,7 +204,7 @@ async def test_a_cursor_that_is_not_ours_is_refused(world: World) -> None:
             assert answer.json()["code"] in ("cursor_invalid", "validation_failed")
 
 
-async def test_a_cursor_older_than_what_is_kept_is_expired_and_told_how_to_resync(
+async def test_a_cursor_older_than_what_is_kept_is_expired_and_says_how_to_resync(
     world: World, connection: asyncpg.Connection
 ) -> None:
     acme = await world.tenant("acme")
@@ -214,8 +214,8 @@ async def test_a_cursor_older_than_what_is_kept_is_expired_and_told_how_to_resyn
         await rename(client, project, f"turn-{turn}")
     events = f"{path_of(acme)}/events"
     async with follow(world, acme.token, path_of(acme), after="beginning") as opened:
-        told = await until_told(opened, "turn-9")
-    older, last_deleted = told[2].cursor, told[5]
+        received = await events_until(opened, "turn-9")
+    older, last_deleted = received[2].cursor, received[5]
     row = await connection.fetchrow("SELECT epoch, tx, seq FROM event WHERE id = $1", last_deleted.data["id"])
     assert row is not None
     place = StreamPosition(*row)
@@ -229,12 +229,12 @@ async def test_a_cursor_older_than_what_is_kept_is_expired_and_told_how_to_resyn
     ):
         assert (answer.status_code, answer.json()["code"]) == (410, "cursor_expired")
         assert answer.json()["details"]["oldest_cursor"] == place.cursor()
-    kept = [each.data["id"] for each in told[6:]]
+    kept = [each.data["id"] for each in received[6:]]
     for cursor in (place.cursor(), "beginning"):
         page = (await client.get(events, params={"cursor": cursor})).json()
         assert [each["id"] for each in page["items"]] == kept
         async with follow(world, acme.token, path_of(acme), after=cursor) as opened:
-            assert [each.data["id"] for each in await until_told(opened, "turn-9")] == kept
+            assert [each.data["id"] for each in await events_until(opened, "turn-9")] == kept
 
 
 # Readers and each other ---------------------------------------------------------------------------------------------
@@ -260,11 +260,11 @@ async def test_a_reader_that_does_not_read_holds_up_nobody_and_misses_nothing(
         follow(world, acme.token, place, after="beginning") as quick,
     ):
         await connection.execute(FILL)
-        seen = await until_told(quick, "filler-1000")
+        seen = await events_until(quick, "filler-1000")
         await rename(client, project, "after-the-flood")
-        seen += await until_told(quick, "after-the-flood")
+        seen += await events_until(quick, "after-the-flood")
         assert (await client.get("/api/v1/whoami")).status_code == 200
-        late = await until_told(slow, "after-the-flood")
+        late = await events_until(slow, "after-the-flood")
     assert [each.data["id"] for each in late] == [each.data["id"] for each in seen]
 
 
@@ -303,7 +303,7 @@ async def test_streams_go_on_while_the_database_is_away_and_show_what_comes_afte
     client = world.client(acme.token)
     async with follow(world, acme.token, path_of(acme), after="beginning") as opened:
         await rename(client, project, "before")
-        await until_told(opened, "before")
+        await events_until(opened, "before")
         await connection.execute(
             """SELECT pg_terminate_backend(pid) FROM pg_stat_activity
                 WHERE datname = current_database() AND application_name LIKE 'mooring%'"""
@@ -315,5 +315,5 @@ async def test_streams_go_on_while_the_database_is_away_and_show_what_comes_afte
                     break
                 except (AssertionError, *BROKEN):  # 503 until there are connections again
                     continue
-        told = await until_told(opened, "after")
-    assert [each.data["correlation_id"] for each in told] == ["after"]
+        events = await events_until(opened, "after")
+    assert [each.data["correlation_id"] for each in events] == ["after"]

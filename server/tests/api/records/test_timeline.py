@@ -1,4 +1,4 @@
-"""The timeline through the public API: events and audit rows in one order, resumable, for whoever may see them."""
+"""The timeline through the public API: events and audit rows in one order, resumable, for callers who may see them."""
 
 import asyncio
 from contextlib import aclosing
@@ -18,7 +18,7 @@ from mooring.storage.records import timeline as timelines
 from mooring.storage.records.timeline import TimelineSelection
 from server.tests.conftest import World
 from server.tests.support.http_wire import stream
-from server.tests.support.lifecycle_rows import Ground, context, make_ground
+from server.tests.support.lifecycle_rows import ProjectRows, context, make_ground
 from server.tests.support.socket_client import PATIENCE_SECONDS, connect
 from tests.support.waiting import until
 
@@ -80,12 +80,12 @@ async def test_one_correlation_gives_events_and_audit_rows_in_one_order_by_page_
         asked = f"{path}/ws?correlation_id={CORRELATION}&cursor={paged[6]['cursor']}"
         async with connect(world.running.url, asked, tenant.token) as line, aclosing(line.items()) as items:
             assert [(await anext(items))["item"]["id"] for _ in wanted[7:]] == wanted[7:]
-            await rename(client, project_id, "while-somebody-looks")  # and what comes now is told now
+            await rename(client, project_id, "while-somebody-looks")  # a new entry is sent at once
             fresh = [(await anext(items))["item"] for _ in range(2)]
     assert {each["kind"] for each in fresh} == {"project", "audit"}
 
 
-async def test_a_denial_is_told_although_no_event_comes_with_it(world: World) -> None:
+async def test_a_denial_is_shown_although_no_event_comes_with_it(world: World) -> None:
     tenant = await world.tenant("acme")
     project_id = await world.project(tenant, "train")
     viewer = world.client(await world.member(tenant, project_id, "project_viewer", "viewer"))
@@ -94,11 +94,11 @@ async def test_a_denial_is_told_although_no_event_comes_with_it(world: World) ->
         body, headers = {"display_name": "mine"}, {"X-Correlation-ID": CORRELATION}
         refused = await viewer.patch(f"/api/v1/projects/{project_id}", json=body, headers=headers)
         assert refused.status_code == 403
-        told = await opened.take(1)
-    assert (told[0].data["kind"], told[0].data["data"]["outcome"]) == ("audit", "denied")
+        entries = await opened.take(1)
+    assert (entries[0].data["kind"], entries[0].data["data"]["outcome"]) == ("audit", "denied")
 
 
-async def test_audit_rows_are_shown_to_whoever_may_read_them_and_to_nobody_else(world: World) -> None:
+async def test_audit_rows_are_shown_only_to_those_who_may_read_them(world: World) -> None:
     tenant = await world.tenant("acme")
     project_id = await world.project(tenant, "train")
     viewer = world.client(await world.member(tenant, project_id, "project_viewer", "viewer"))
@@ -127,7 +127,7 @@ async def test_a_timeline_is_of_something_that_is_there(world: World) -> None:
 
 
 async def tell(
-    ground: Ground, *events: EventRecord, audits: tuple[AuditRecord, ...] = (), correlation: str = ""
+    ground: ProjectRows, *events: EventRecord, audits: tuple[AuditRecord, ...] = (), correlation: str = ""
 ) -> None:
     """Write events and audit rows as a decision of anybody's does."""
     made = context()
@@ -136,7 +136,7 @@ async def tell(
     await apply(ground.database, ground.acting, made, Decision(None, (), events, audits))
 
 
-async def settled(database: Database, ground: Ground, story: TimelineSelection, count: int) -> list[str]:
+async def settled(database: Database, ground: ProjectRows, story: TimelineSelection, count: int) -> list[str]:
     async def read() -> list[str] | None:  # another transaction of the cluster may be open
         found = await timelines.read(database, ground.acting, story, BEGINNING, 100)
         return [each.type for each in found] if len(found) >= count else None
@@ -187,7 +187,7 @@ async def test_the_timeline_of_an_instance_has_its_own_things_and_the_capacity_i
     assert sorted(launched) == ["apps.instance.requested", "instance.create"]
 
 
-async def test_what_is_told_under_another_correlation_is_found_by_that_one(database: Database) -> None:
+async def test_entries_under_another_correlation_are_found_by_that_one(database: Database) -> None:
     ground = await make_ground(database)
     place = (ground.tenant_id, ground.project_id)
     of_the_maker = ("launch", "b" * 32)

@@ -11,7 +11,7 @@ import pytest
 
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.conftest import Tenant, World
+from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.http_receiver import NOBODY as URL
 from server.tests.support.http_receiver import answer, made, never, receiver, verifies
 
@@ -65,7 +65,7 @@ async def test_each_place_has_its_own_webhooks_and_nobody_elses(world: World) ->
             assert found == (200 if other == number else 404)
 
 
-async def test_the_key_is_told_once_and_a_repeat_of_the_same_request_tells_it_again(world: World) -> None:
+async def test_the_key_is_shown_once_and_again_for_a_repeat_of_the_same_request(world: World) -> None:
     acme = await world.tenant("acme")
     client, path = world.client(acme.token), f"/api/v1/tenants/{acme.id}/webhooks"
     first, again = [await client.post(path, json={"url": URL}, headers={"Idempotency-Key": "one"}) for _ in range(2)]
@@ -126,7 +126,7 @@ async def test_a_place_has_at_most_fifty_webhooks(world: World) -> None:
     assert (answered.status_code, answered.json()["code"]) == (409, "limit_reached")
 
 
-async def test_a_ping_is_signed_and_its_outcome_is_told_and_audited(world: World) -> None:
+async def test_a_ping_is_signed_and_its_outcome_is_published_and_audited(world: World) -> None:
     async with receiver(host="127.0.0.2") as good:
         webhook = await made(world.admin, "/api/v1/platform", url=f"http://127.0.0.2:{good.port}/hook?t=s3cret")
         path = f"/api/v1/platform/webhooks/{webhook['id']}"
@@ -208,8 +208,8 @@ async def test_news_of_a_webhook_goes_into_the_stream_and_the_trail_without_its_
     await client.patch(path, json={"enabled": False})
     await client.post(f"{path}/rotate-key")
     await client.delete(path)
-    told = await _told(client, acme, webhook["id"])
-    assert [(each["type"], each["data"].get("change")) for each in told] == [
+    events = await _events_about(client, acme, webhook["id"])
+    assert [(each["type"], each["data"].get("change")) for each in events] == [
         ("contract.webhook.created", None),
         ("contract.webhook.updated", "paused"),
         ("contract.webhook.updated", "re-keyed"),
@@ -223,11 +223,11 @@ async def test_news_of_a_webhook_goes_into_the_stream_and_the_trail_without_its_
         "webhook.update",
         "webhook.delete",
     ]
-    assert "s3cret" not in str(told) + str(trail)
-    assert "whsec_" not in str(told) + str(trail)
+    assert "s3cret" not in str(events) + str(trail)
+    assert "whsec_" not in str(events) + str(trail)
 
 
-async def _told(client: httpx.AsyncClient, tenant: Tenant, subject_id: str) -> list[dict[str, Any]]:
+async def _events_about(client: httpx.AsyncClient, tenant: TenantWithAdmin, subject_id: str) -> list[dict[str, Any]]:
     """The events of one subject, once the last of them is behind the horizon."""
     path, cursor, found = f"/api/v1/tenants/{tenant.id}/events", "", list[dict[str, Any]]()
     async with asyncio.timeout(120):

@@ -12,7 +12,7 @@ from mooring.core.runtime.operation import OperationKind
 from mooring.gateways.signing.signatures import new_key_pair
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.janitor import Janitor
-from server.tests.api.catalog.test_apps import Shop
+from server.tests.api.catalog.test_apps import AppShelf
 from server.tests.api.catalog.test_apps import shop as bare_shop
 from server.tests.api.runtime.test_adapter_reports import blocked
 from server.tests.api.runtime.test_claims import deployed
@@ -21,7 +21,7 @@ from server.tests.api.runtime.test_member_tasks import RUN, begun
 from server.tests.api.runtime.test_operator_accounts import Shelf, shelf
 from server.tests.conftest import World
 from server.tests.support import manifests
-from server.tests.support.adapter_site import Floor
+from server.tests.support.adapter_site import AdapterSite
 from server.tests.support.launching import make_launching
 from server.tests.support.runtime_rows import operation as an_operation
 
@@ -41,58 +41,58 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("statement", [REMOVING, HANDED_OVER])
-async def test_nothing_is_begun_for_what_is_just_being_torn_down(floor: Floor, statement: str) -> None:
+async def test_nothing_is_begun_for_what_is_just_being_torn_down(site: AdapterSite, statement: str) -> None:
     """Two connections: the teardown is written and not committed while the adapter's task is made."""
-    adapter = floor.adapter()
-    instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
+    adapter = site.adapter()
+    instance_id, fence, (head, _), operation_id = await begun(site, adapter)
     body = {"member_id": head, "step": "start/head", "operation_id": operation_id, **RUN}
-    async with floor.services.database.connection(PLATFORM) as connection:
+    async with site.services.database.connection(PLATFORM) as connection:
         removing = connection.transaction()
         await removing.start()
         await connection.execute("SET LOCAL session_replication_role = replica")  # the row alone, without its history
         await connection.execute(statement, head if statement == REMOVING else operation_id)
         making = asyncio.create_task(adapter.send(instance_id, "tasks", fence, **body))
-        await blocked(floor)
+        await blocked(site)
         await removing.commit()
     answer = await making
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
-    assert await floor.fetch("SELECT count(*) FROM task") == 0
+    assert await site.fetch("SELECT count(*) FROM task") == 0
 
 
-async def test_what_is_the_platforms_alone_is_denied_and_written_down(floor: Floor) -> None:
-    adapter = floor.adapter()
-    instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
+async def test_what_is_the_platforms_alone_is_denied_and_written_down(site: AdapterSite) -> None:
+    adapter = site.adapter()
+    instance_id, fence, (head, _), operation_id = await begun(site, adapter)
     body = {"member_id": head, "step": "a", "operation_id": operation_id, "type": "sandbox.destroy", "arguments": {}}
     answer = await adapter.send(instance_id, "tasks", fence, **body)
     assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
     denied = "SELECT count(*) FROM audit WHERE outcome = 'denied' AND action = 'task.create' AND actor_id = $1"
-    assert await floor.fetch(denied, floor.account.id) == 1
+    assert await site.fetch(denied, site.account.id) == 1
 
 
-async def test_members_of_an_allocation_that_is_given_back_can_still_be_worked_on(floor: Floor) -> None:
-    adapter = floor.adapter()
-    instance_id, fence, (head, _), operation_id = await begun(floor, adapter)
-    async with floor.services.database.connection(PLATFORM) as connection, connection.transaction():
+async def test_members_of_an_allocation_that_is_given_back_can_still_be_worked_on(site: AdapterSite) -> None:
+    adapter = site.adapter()
+    instance_id, fence, (head, _), operation_id = await begun(site, adapter)
+    async with site.services.database.connection(PLATFORM) as connection, connection.transaction():
         await connection.execute("SET LOCAL session_replication_role = replica")
         await connection.execute(
-            "UPDATE allocation SET status = 'releasing', releasing_at = now() WHERE id = $1", floor.ground.allocation_id
+            "UPDATE allocation SET status = 'releasing', releasing_at = now() WHERE id = $1", site.ground.allocation_id
         )
     body = {"member_id": head, "step": "quiet", "operation_id": operation_id, **RUN}
     answer = await adapter.send(instance_id, "tasks", fence, **body)
     assert answer.status_code == 200, answer.text
 
 
-async def test_what_an_adapter_tells_has_a_depth_and_no_nul(floor: Floor) -> None:
-    adapter = floor.adapter()
-    instance_id, fence = await deployed(floor, adapter)
-    instance = await floor.instance(instance_id)
-    action = await floor.ask(instance, OperationKind.RECONCILE)
+async def test_what_an_adapter_tells_has_a_depth_and_no_nul(site: AdapterSite) -> None:
+    adapter = site.adapter()
+    instance_id, fence = await deployed(site, adapter)
+    instance = await site.instance(instance_id)
+    action = await site.ask(instance, OperationKind.RECONCILE)
     head = (await adapter.read(instance_id, fence))["members"][0]["id"]
-    for told in (deep(900), deep(30), {"a": "\0"}, {"\0": 1}, {"a": "x" * 20_000}):
+    for detail in (deep(900), deep(30), {"a": "\0"}, {"\0": 1}, {"a": "x" * 20_000}):
         reports: list[tuple[str, dict[str, Any]]] = [
-            ("reports", {"members": [{"id": head, "detail": told}]}),
-            ("reports", {"instance": {"detail": told}}),
-            (f"operations/{action.id}/finish", {"outcome": "succeeded", "evidence": told}),
+            ("reports", {"members": [{"id": head, "detail": detail}]}),
+            ("reports", {"instance": {"detail": detail}}),
+            (f"operations/{action.id}/finish", {"outcome": "succeeded", "evidence": detail}),
         ]
         await adapter.report(instance_id, fence, operation_id=action.id, begin=True)
         for path, body in reports:
@@ -113,13 +113,13 @@ def test_what_an_action_gives_back_has_bounds_without_a_schema_too() -> None:
     check_output(manifest, operation, {"listed": []})
 
 
-async def test_an_instance_of_one_project_charges_no_other(floor: Floor) -> None:
-    adapter = floor.adapter()
-    instance_id, fence = await deployed(floor, adapter)
-    other = await floor.world.project(floor.tenant, "other")
-    now = floor.clock.now().isoformat()
+async def test_an_instance_of_one_project_charges_no_other(site: AdapterSite) -> None:
+    adapter = site.adapter()
+    instance_id, fence = await deployed(site, adapter)
+    other = await site.world.project(site.tenant, "other")
+    now = site.clock.now().isoformat()
     record = {"record_id": "a", "unit": "tokens", "quantity": 1, "started_at": now, "ended_at": now}
-    for project_id, status in ((other, 422), (floor.project_id, 200)):
+    for project_id, status in ((other, 422), (site.project_id, 200)):
         records = [record | {"attached_project_id": project_id}]
         answer = await adapter.send(instance_id, "usage", fence, records=records)
         assert answer.status_code == status, answer.text
@@ -152,7 +152,7 @@ async def test_a_key_that_was_kept_at_the_last_change_ends_at_the_next(shelf: Sh
 
 
 async def test_an_account_whose_entitlement_is_gone_keeps_what_operating_needs_and_goes_with_the_last_instance(
-    world: World, bare_shop: Shop
+    world: World, bare_shop: AppShelf
 ) -> None:
     launching = await make_launching(world, bare_shop)
     adapter = await discovered(launching)

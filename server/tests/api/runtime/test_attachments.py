@@ -13,7 +13,7 @@ from mooring.core.runtime.instance_transitions import new_instance, new_member, 
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.runtime import instance_reconcile
 from mooring.workers.instance_reconciler import InstanceReconciler
-from server.tests.support.adapter_site import MANIFEST, Adapter, Floor, make_operator
+from server.tests.support.adapter_site import MANIFEST, AdapterClient, AdapterSite, make_operator
 from server.tests.support.lifecycle_rows import context
 from server.tests.support.manifests import LIFECYCLE
 
@@ -35,8 +35,8 @@ SHARED: Final = MANIFEST | {
 class Shared:
     """An instance that is the tenant's, its adapter, and a project beside its own."""
 
-    floor: Floor
-    adapter: Adapter
+    site: AdapterSite
+    adapter: AdapterClient
     instance_id: str
     fence: int
     project_id: str
@@ -69,12 +69,12 @@ class Shared:
 
     async def account(self, project_id: str, actions: list[str]) -> httpx.AsyncClient:
         """A service account of a project."""
-        _, token = await make_operator(self.floor.world, self.floor.tenant, project_id, actions)
-        return self.floor.world.client(token)
+        _, token = await make_operator(self.site.world, self.site.tenant, project_id, actions)
+        return self.site.world.client(token)
 
     async def look(self) -> None:
         """One look of the worker, who misses nothing: what is due is found apart from what its next step is."""
-        services = self.floor.services
+        services = self.site.services
         await InstanceReconciler(services).advance()
         now = services.clock.now()
         for each in await instance_reconcile.snapshot(services.database, now, [self.instance_id]):
@@ -82,14 +82,14 @@ class Shared:
             assert step is None, f"{each.instance.id} has a next step, and is not due: {step}"
 
 
-async def a_shared(floor: Floor, manifest: dict[str, Any] | None = None, scope: str = "tenant") -> Shared:
+async def a_shared(site: AdapterSite, manifest: dict[str, Any] | None = None, scope: str = "tenant") -> Shared:
     """An instance with one member that runs and is shared."""
-    floor.ground = replace(
-        floor.ground, version_id=await floor.ground.birth("app_version", app_slug="hello", manifest=manifest or SHARED)
+    site.ground = replace(
+        site.ground, version_id=await site.ground.birth("app_version", app_slug="hello", manifest=manifest or SHARED)
     )
-    instance, members, operation = floor.made(0)
+    instance, members, operation = site.made(0)
     instance = replace(instance, control_plane_scope=scope)
-    await floor.apply(
+    await site.apply(
         together(
             instance,
             new_instance(instance),
@@ -97,14 +97,14 @@ async def a_shared(floor: Floor, manifest: dict[str, Any] | None = None, scope: 
             new_operation(instance, operation, "instance.create"),
         )
     )
-    adapter = floor.adapter()
+    adapter = site.adapter()
     fence = await adapter.claim(instance.id)
     await adapter.report(instance.id, fence, operation_id=operation.id, begin=True)
     for status in ("joining", "ready"):
         await adapter.report(instance.id, fence, members=[{"id": each.id, "status": status} for each in members])
     await adapter.finish(instance.id, fence, operation.id)
-    project_id = await floor.world.project(floor.tenant, "research")
-    return Shared(floor, adapter, instance.id, fence, project_id, floor.world.client(floor.tenant.token))
+    project_id = await site.world.project(site.tenant, "research")
+    return Shared(site, adapter, instance.id, fence, project_id, site.world.client(site.tenant.token))
 
 
 def said(answer: httpx.Response) -> tuple[int, str]:
@@ -112,53 +112,53 @@ def said(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json().get("code", "")
 
 
-async def test_a_project_is_attached_acts_under_its_own_keys_and_is_detached(floor: Floor) -> None:
-    shared = await a_shared(floor)
+async def test_a_project_is_attached_acts_under_its_own_keys_and_is_detached(site: AdapterSite) -> None:
+    shared = await a_shared(site)
     attachment_id = await shared.attach(outcome=None)
     asked = await shared.read(attachment_id)
     assert (asked["status"], asked["account_name"]) == ("requested", "p-research")
-    told = {"id": attachment_id, "project_id": shared.project_id, "account_name": "p-research"}
+    attachment = {"id": attachment_id, "project_id": shared.project_id, "account_name": "p-research"}
     seen = await shared.adapter.read(shared.instance_id, shared.fence)
-    assert [(each["kind"], each["request"]) for each in seen["operations"]] == [("attach", {"attachment": told})]
-    assert seen["attachments"] == [told | {"status": "requested"}]
+    assert [(each["kind"], each["request"]) for each in seen["operations"]] == [("attach", {"attachment": attachment})]
+    assert seen["attachments"] == [attachment | {"status": "requested"}]
     await shared.end(asked["operation_id"], "succeeded")
     active = await shared.people.get(f"{shared.path}/{attachment_id}", params={"wait": 5, "until": "active"})
     assert (active.json()["status"], active.json()["allowed_verbs"]) == ("active", ["act", "detach"])
-    owner = f"/api/v1/projects/{floor.project_id}/app-instances/{shared.instance_id}"
+    owner = f"/api/v1/projects/{site.project_id}/app-instances/{shared.instance_id}"
     listed = (await shared.people.get(f"{owner}/attachments")).json()["items"]
-    assert listed == [told | {"status": "active"}]
+    assert listed == [attachment | {"status": "active"}]
 
     robot = await shared.account(shared.project_id, ["attachment.read", SUBMIT])
     started = await robot.post(f"{shared.path}/{attachment_id}/actions/queue.submit", json={"input": {}})
     assert started.status_code == 202, started.text
     operation_id = started.json()["id"]
     (action,) = (await shared.adapter.read(shared.instance_id, shared.fence))["operations"]
-    assert (action["kind"], action["request"]["attachment"]) == ("action", told)
+    assert (action["kind"], action["request"]["attachment"]) == ("action", attachment)
     await shared.adapter.report(shared.instance_id, shared.fence, operation_id=operation_id, begin=True)
     await shared.adapter.finish(shared.instance_id, shared.fence, operation_id, output={"id": 7})
     over = await robot.get(f"{shared.path}/{attachment_id}/operations/{operation_id}")
     assert (over.json()["status"], over.json()["output"]) == ("succeeded", {"id": 7})
     of_owner = (await shared.people.get(f"{owner}/operations/{operation_id}")).json()
     assert (of_owner["output"], of_owner["request"].get("input")) == (None, None)
-    assert of_owner["request"]["attachment"] == told
+    assert of_owner["request"]["attachment"] == attachment
 
     gone = await shared.people.post(f"{shared.path}/{attachment_id}/detach", json={"timeout_seconds": 60})
     assert (gone.status_code, gone.json()["status"]) == (202, "detaching")
     late = await robot.post(f"{shared.path}/{attachment_id}/actions/queue.submit", json={"input": {}})
     assert said(late) == (409, "illegal_transition")
     (detach,) = (await shared.adapter.read(shared.instance_id, shared.fence))["operations"]
-    assert detach["request"] == {"attachment": told, "cancel_work": False, "timeout_seconds": 60}
+    assert detach["request"] == {"attachment": attachment, "cancel_work": False, "timeout_seconds": 60}
     await shared.end(detach["id"], "succeeded")
     assert (await shared.read(attachment_id))["status"] == "detached"
     done = (await robot.get(f"{shared.path}/{attachment_id}/operations")).json()["items"]
     assert [each["id"] for each in done] == [detach["id"], operation_id, asked["operation_id"]]
     assert (await shared.adapter.read(shared.instance_id, shared.fence))["attachments"] == []
-    await _told_to_both(shared, attachment_id)
+    await _both_projects_see_its_events(shared, attachment_id)
 
 
-async def _told_to_both(shared: Shared, attachment_id: str) -> None:
+async def _both_projects_see_its_events(shared: Shared, attachment_id: str) -> None:
     """Audit rows and events of both projects name both."""
-    database, both = shared.floor.services.database, {shared.project_id, shared.floor.project_id}
+    database, both = shared.site.services.database, {shared.project_id, shared.site.project_id}
     acting = await database.fetch(PLATFORM, "SELECT project_id, action, after FROM audit WHERE action = $1", SUBMIT)
     assert {row["project_id"] for row in acting} == both
     named = [set(row["after"].values()) | {row["project_id"]} for row in acting]
@@ -167,73 +167,73 @@ async def _told_to_both(shared: Shared, attachment_id: str) -> None:
         PLATFORM, "SELECT project_id, data ->> 'status' AS s FROM event WHERE subject_id = $1", attachment_id
     )
     for project_id in both:
-        told = [row["s"] for row in moved if row["project_id"] == project_id]
-        assert {"requested", "active", "detaching", "detached"} <= set(told)
+        statuses = [row["s"] for row in moved if row["project_id"] == project_id]
+        assert {"requested", "active", "detaching", "detached"} <= set(statuses)
 
 
-async def test_what_is_not_shared_or_not_the_tenants_is_not_attached(floor: Floor) -> None:
-    alone = await a_shared(floor, scope="project")
+async def test_what_is_not_shared_or_not_the_tenants_is_not_attached(site: AdapterSite) -> None:
+    alone = await a_shared(site, scope="project")
     refused = await alone.people.post(alone.path, json={"instance_id": alone.instance_id})
     assert said(refused) == (409, "not_supported")
     assert "control_plane_scope is project" in refused.json()["detail"]
-    floor.ground = replace(floor.ground, version_id=await floor.ground.birth("app_version", manifest=MANIFEST))
-    other = await floor.world.tenant("other")
-    strangers = floor.world.client(other.token)
-    theirs = f"/api/v1/projects/{await floor.world.project(other, 'theirs')}/attachments"
+    site.ground = replace(site.ground, version_id=await site.ground.birth("app_version", manifest=MANIFEST))
+    other = await site.world.tenant("other")
+    strangers = site.world.client(other.token)
+    theirs = f"/api/v1/projects/{await site.world.project(other, 'theirs')}/attachments"
     assert said(await strangers.post(theirs, json={"instance_id": alone.instance_id})) == (404, "not_found")
     assert said(await strangers.post(alone.path, json={"instance_id": alone.instance_id})) == (404, "not_found")
     robot = await alone.account(alone.project_id, ["attachment.read"])
     assert (await robot.post(alone.path, json={"instance_id": alone.instance_id})).status_code == 403
-    own = f"/api/v1/projects/{floor.project_id}/attachments"
+    own = f"/api/v1/projects/{site.project_id}/attachments"
     assert said(await alone.people.post(own, json={"instance_id": alone.instance_id})) == (409, "conflict")
-    member = floor.world.client(await floor.world.member(floor.tenant, alone.project_id, "project_admin", "pat"))
+    member = site.world.client(await site.world.member(site.tenant, alone.project_id, "project_admin", "pat"))
     assert (await member.post(alone.path, json={"instance_id": alone.instance_id})).status_code == 403
 
 
-async def test_an_app_that_lets_nobody_attach_says_so_and_a_second_attachment_is_refused(floor: Floor) -> None:
-    shared = await a_shared(floor)
+async def test_an_app_that_lets_nobody_attach_says_so_and_a_second_attachment_is_refused(site: AdapterSite) -> None:
+    shared = await a_shared(site)
     first = await shared.attach()
     again = await shared.people.post(shared.path, json={"instance_id": shared.instance_id})
     assert (said(again), again.json()["details"]["attachment_id"]) == ((409, "conflict"), first)
     full = await shared.people.delete(f"/api/v1/projects/{shared.project_id}")
     assert said(full) == (409, "not_empty")
     plain = MANIFEST | {"lifecycle": LIFECYCLE}
-    floor.ground = replace(floor.ground, version_id=await floor.ground.birth("app_version", manifest=plain))
-    await floor.services.database.fetch(
-        PLATFORM, "UPDATE instance SET version_id = $2 WHERE id = $1", shared.instance_id, floor.ground.version_id
+    site.ground = replace(site.ground, version_id=await site.ground.birth("app_version", manifest=plain))
+    await site.services.database.fetch(
+        PLATFORM, "UPDATE instance SET version_id = $2 WHERE id = $1", shared.instance_id, site.ground.version_id
     )
-    third = f"/api/v1/projects/{await floor.world.project(floor.tenant, 'third')}/attachments"
+    third = f"/api/v1/projects/{await site.world.project(site.tenant, 'third')}/attachments"
     refused = await shared.people.post(third, json={"instance_id": shared.instance_id})
     assert said(refused) == (409, "not_supported")
 
 
-async def test_what_the_adapter_cannot_do_is_refused_with_its_reason_and_may_be_asked_again(floor: Floor) -> None:
-    shared = await a_shared(floor)
+async def test_what_the_adapter_cannot_do_is_refused_with_its_reason_and_may_be_asked_again(site: AdapterSite) -> None:
+    shared = await a_shared(site)
     attachment_id = await shared.attach(outcome="failed")
     refused = await shared.read(attachment_id)
     assert (refused["status"], refused["refusal_reason"]) == ("refused", "there is no room")
     late = await shared.attach(outcome=None)
     taken_back = await shared.people.delete(f"{shared.path}/{late}")
     assert (taken_back.status_code, taken_back.json()["status"]) == (202, "requested")
-    floor.clock.by += timedelta(minutes=10)
+    site.clock.by += timedelta(minutes=10)
     await shared.look()
     given_up = await shared.read(late)
     assert (given_up["status"], given_up["refusal_reason"]) == ("refused", "the attachment request was withdrawn")
 
 
-async def test_a_detach_that_fails_names_what_is_in_the_way_and_is_done_again(floor: Floor) -> None:
-    shared = await a_shared(floor)
+async def test_a_detach_that_fails_names_what_is_in_the_way_and_is_done_again(site: AdapterSite) -> None:
+    shared = await a_shared(site)
     attachment_id = await shared.attach()
     path = f"{shared.path}/{attachment_id}"
     operation_id = (await shared.people.post(f"{path}/detach", json={})).json()["operation_id"]
-    cancel = f"/api/v1/projects/{floor.project_id}/app-instances/{shared.instance_id}/operations/{operation_id}/cancel"
+    cancel = f"/api/v1/projects/{site.project_id}/app-instances/{shared.instance_id}/operations/{operation_id}/cancel"
     assert said(await shared.people.post(cancel, json={})) == (409, "not_supported")
     await shared.end(operation_id, "failed", "job 12 still runs")
     blocked = await shared.read(attachment_id)
     assert (blocked["status"], blocked["blocker"], blocked["attempts"]) == ("detaching", "job 12 still runs", 1)
     await shared.look()
     assert (await shared.read(attachment_id))["operation_id"] == operation_id, "not before its pause is over"
-    floor.clock.by += timedelta(minutes=1)
+    site.clock.by += timedelta(minutes=1)
     shared.fence = await shared.adapter.claim(shared.instance_id)
     await shared.look()
     second = (await shared.read(attachment_id))["operation_id"]
@@ -250,16 +250,16 @@ async def test_a_detach_that_fails_names_what_is_in_the_way_and_is_done_again(fl
     assert (await shared.read(attachment_id))["status"] == "detached"
 
 
-async def test_with_its_instance_every_attachment_ends(floor: Floor) -> None:
-    shared = await a_shared(floor)
+async def test_with_its_instance_every_attachment_ends(site: AdapterSite) -> None:
+    shared = await a_shared(site)
     active = await shared.attach()
-    third = f"/api/v1/projects/{await floor.world.project(floor.tenant, 'third')}/attachments"
+    third = f"/api/v1/projects/{await site.world.project(site.tenant, 'third')}/attachments"
     asked = (await shared.people.post(third, json={"instance_id": shared.instance_id})).json()
-    stop = f"/api/v1/projects/{floor.project_id}/app-instances/{shared.instance_id}/stop"
+    stop = f"/api/v1/projects/{site.project_id}/app-instances/{shared.instance_id}/stop"
     assert (await shared.people.post(stop)).status_code == 202
     await shared.look()
     assert (await shared.read(active))["status"] in ("detaching", "detached")
-    floor.clock.by += timedelta(minutes=10)
+    site.clock.by += timedelta(minutes=10)
     await shared.look()
     stopped = await shared.people.get(stop.removesuffix("/stop"))
     assert stopped.json()["status"] == "stopped"
@@ -267,44 +267,44 @@ async def test_with_its_instance_every_attachment_ends(floor: Floor) -> None:
     assert (await shared.people.get(f"{third}/{asked['id']}")).json()["status"] == "refused"
 
 
-async def test_neither_side_sees_more_of_the_other_than_the_attachment(floor: Floor) -> None:
-    shared = await a_shared(floor)
+async def test_neither_side_sees_more_of_the_other_than_the_attachment(site: AdapterSite) -> None:
+    shared = await a_shared(site)
     attachment_id = await shared.attach()
-    path, owner = f"{shared.path}/{attachment_id}", f"/api/v1/projects/{floor.project_id}"
+    path, owner = f"{shared.path}/{attachment_id}", f"/api/v1/projects/{site.project_id}"
     robot = await shared.account(shared.project_id, ["attachment.read", "instance.read", "usage.read", SUBMIT])
     for foreign in ("", "/app-instances", f"/app-instances/{shared.instance_id}", "/events", "/attachments"):
         assert (await robot.get(owner + foreign)).status_code == 404, foreign
     for hidden in ("", "/attachments", f"/attachments/{attachment_id}", f"/attachments/{attachment_id}/usage"):
         answer = await shared.adapter.client.get(f"/api/v1/projects/{shared.project_id}{hidden}")
         assert answer.status_code == 404, hidden
-    third = await floor.world.project(floor.tenant, "third")
+    third = await site.world.project(site.tenant, "third")
     beside = await shared.account(third, ["attachment.read", SUBMIT])
     wrong = f"/api/v1/projects/{third}/attachments/{attachment_id}"
     for route in ("", "/usage", "/operations/op_00000000000000000000000000"):
         assert said(await shared.people.get(wrong + route)) == (404, "not_found")
     assert said(await beside.post(f"{wrong}/actions/queue.submit", json={})) == (404, "not_found")
-    deploy = await floor.fetch("SELECT id FROM operation WHERE kind = 'deploy'")
+    deploy = await site.fetch("SELECT id FROM operation WHERE kind = 'deploy'")
     assert said(await robot.get(f"{path}/operations/{deploy}")) == (404, "not_found")
 
     keyless = await shared.account(shared.project_id, ["attachment.read"])
     assert said(await keyless.post(f"{path}/actions/queue.submit", json={})) == (403, "permission_denied")
-    of_owner = await shared.account(floor.project_id, ["attachment.read", SUBMIT])
+    of_owner = await shared.account(site.project_id, ["attachment.read", SUBMIT])
     assert (await of_owner.post(f"{path}/actions/queue.submit", json={})).status_code == 404
     assert said(await robot.post(f"{path}/actions/restart", json={})) == (409, "not_supported")
     assert said(await robot.post(f"{path}/actions/nothing", json={})) == (404, "not_found")
 
 
-async def test_usage_is_of_attached_projects_alone_and_each_reads_its_own(floor: Floor) -> None:
-    shared = await a_shared(floor)
+async def test_usage_is_of_attached_projects_alone_and_each_reads_its_own(site: AdapterSite) -> None:
+    shared = await a_shared(site)
     attachment_id = await shared.attach()
-    now = floor.clock.now().isoformat()
+    now = site.clock.now().isoformat()
     record = {"unit": "gpu_hours", "started_at": now, "ended_at": now, "quantity": 2}
-    third = await floor.world.project(floor.tenant, "third")
-    floor.clock.by += timedelta(seconds=1)
+    third = await site.world.project(site.tenant, "third")
+    site.clock.by += timedelta(seconds=1)
 
     async def tell(record_id: str, project_id: str | None) -> httpx.Response:
-        told = record | {"record_id": record_id, "attached_project_id": project_id}
-        return await shared.adapter.send(shared.instance_id, "usage", shared.fence, records=[told])
+        sent = record | {"record_id": record_id, "attached_project_id": project_id}
+        return await shared.adapter.send(shared.instance_id, "usage", shared.fence, records=[sent])
 
     assert said(await tell("job/1", third)) == (404, "not_found")
     assert (await tell("job/2", shared.project_id)).json() == {"stored": 1, "repeated": 0}
@@ -312,4 +312,6 @@ async def test_usage_is_of_attached_projects_alone_and_each_reads_its_own(floor:
     own = (await shared.people.get(f"{shared.path}/{attachment_id}/usage")).json()["items"]
     assert [(each["record_id"], each["covered_by_allocation"]) for each in own] == [("job/2", True)]
     await shared.end((await shared.people.delete(f"{shared.path}/{attachment_id}")).json()["operation_id"], "succeeded")
-    assert (await tell("job/4", shared.project_id)).json()["stored"] == 1, "what it had is told after its end too"
+    assert (await tell("job/4", shared.project_id)).json()["stored"] == 1, (
+        "usage from before the end is accepted after it"
+    )

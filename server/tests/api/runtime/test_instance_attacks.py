@@ -8,7 +8,7 @@ import pytest
 
 from mooring.core.runtime.operation import OperationTrigger
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.api.catalog.test_apps import Shop, problem
+from server.tests.api.catalog.test_apps import AppShelf, problem
 from server.tests.api.catalog.test_apps import shop as bare_shop
 from server.tests.conftest import World
 from server.tests.support.adapter_site import make_operator
@@ -37,7 +37,7 @@ SHOWN: Final = {"password": None, "mirrors": [{"key": None}], "title": "mine"}
 
 
 @pytest.fixture
-async def launching(world: World, bare_shop: Shop) -> Launching:
+async def launching(world: World, bare_shop: AppShelf) -> Launching:
     made = await make_launching(world, bare_shop)
     await made.publish("2.0.0", config_schema=FORM, actions=VERBS)
     return made
@@ -76,13 +76,13 @@ async def test_a_secret_of_a_configuration_is_given_back_by_nothing(
         )
     ]
     assert {each.status_code for each in read} == {200}
-    told = "".join(each.text for each in (*entered, looked, *refused, *read)) + "".join(capsys.readouterr())
-    assert SECRET not in told.lower()
+    shown = "".join(each.text for each in (*entered, looked, *refused, *read)) + "".join(capsys.readouterr())
+    assert SECRET not in shown.lower()
     everything = f"""
         SELECT count(*) FROM (
-          SELECT data::text AS told FROM event UNION ALL SELECT concat(before, after, reason) FROM audit
+          SELECT data::text AS content FROM event UNION ALL SELECT concat(before, after, reason) FROM audit
           UNION ALL SELECT encode(body, 'escape') FROM idempotency) t
-         WHERE told ILIKE '%{SECRET}%'"""
+         WHERE content ILIKE '%{SECRET}%'"""
     assert await launching.services.database.fetchval(PLATFORM, everything) == 0
 
 
@@ -153,7 +153,7 @@ async def test_a_launch_and_a_release_of_its_place_do_not_both_have_it(launching
         assert members == (1 if made.status_code == 201 else 0)
 
 
-async def test_what_an_action_gave_is_read_by_whoever_may_ask_for_it(launching: Launching, world: World) -> None:
+async def test_the_output_of_an_action_is_shown_to_those_who_may_ask_for_it(launching: Launching, world: World) -> None:
     running = await launching.running()
     one, shop = f"{launching.path}/{running['id']}", launching.shop
     asked = (await launching.client.post(f"{one}/actions/enter", json={"input": {"title": "mine"}})).json()
@@ -164,9 +164,9 @@ async def test_what_an_action_gave_is_read_by_whoever_may_ask_for_it(launching: 
     for role, shown in (("project_viewer", False), ("project_member", True)):
         caller = world.client(await world.member(shop.tenant, shop.project_id, role, role.replace("_", "-")))
         listed = (await caller.get(f"{one}/operations?kind=action")).json()["items"]
-        for told in ((await caller.get(read)).json(), *listed):
-            assert told["output"] == (given["output"] if shown else None)
-            assert told["request"]["input"] == ({"title": "mine"} if shown else None)
+        for operation in ((await caller.get(read)).json(), *listed):
+            assert operation["output"] == (given["output"] if shown else None)
+            assert operation["request"]["input"] == ({"title": "mine"} if shown else None)
 
 
 async def test_an_account_for_one_category_learns_nothing_of_another_by_asking_why(

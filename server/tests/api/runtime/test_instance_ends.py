@@ -9,7 +9,7 @@ from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.instance_reconciler import InstanceReconciler
-from server.tests.api.catalog.test_apps import Shop, shop  # noqa: F401
+from server.tests.api.catalog.test_apps import AppShelf, shop  # noqa: F401
 from server.tests.conftest import World
 from server.tests.support.launching import Launching, make_launching
 from server.tests.support.lifecycle_rows import CLOCK
@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
 @pytest.fixture
-async def launching(world: World, shop: Shop) -> Launching:  # noqa: F811
+async def launching(world: World, shop: AppShelf) -> Launching:  # noqa: F811
     return await make_launching(world, shop)
 
 

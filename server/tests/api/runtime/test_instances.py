@@ -10,7 +10,7 @@ from mooring.core.runtime.operation import OperationTrigger
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.instance_reconciler import InstanceReconciler
 from mooring.workers.janitor import Janitor
-from server.tests.api.catalog.test_apps import REASON, Shop, problem
+from server.tests.api.catalog.test_apps import REASON, AppShelf, problem
 from server.tests.api.catalog.test_apps import shop as bare_shop
 from server.tests.conftest import World
 from server.tests.support.launching import LIFECYCLE, Launching, make_launching
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
 @pytest.fixture
-async def launching(world: World, bare_shop: Shop) -> Launching:
+async def launching(world: World, bare_shop: AppShelf) -> Launching:
     return await make_launching(world, bare_shop)
 
 

@@ -9,7 +9,7 @@ import pytest
 from mooring.core.kernel.permissions import Scope
 from mooring.core.runtime.operation import OperationTrigger
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.api.catalog.test_apps import REASON, Shop, problem
+from server.tests.api.catalog.test_apps import REASON, AppShelf, problem
 from server.tests.api.catalog.test_apps import shop as bare_shop
 from server.tests.conftest import World
 from server.tests.support import made_things
@@ -26,7 +26,7 @@ SEED: Final = 5
 
 
 @pytest.fixture
-async def launching(world: World, bare_shop: Shop) -> Launching:
+async def launching(world: World, bare_shop: AppShelf) -> Launching:
     return await make_launching(world, bare_shop)
 
 
@@ -126,7 +126,7 @@ async def test_an_app_is_opened_by_a_secret_that_is_shown_and_written_down(launc
     assert (await launching.get(f"{opens['instance_id']}/closing-records"))["items"] == []
 
 
-async def test_whoever_waits_for_an_action_is_woken_whether_it_leaves_a_trace_or_not(launching: Launching) -> None:
+async def test_a_wait_for_an_action_is_woken_whether_it_leaves_a_trace_or_not(launching: Launching) -> None:
     made = await launching.running()
     for name, given, output in (("queue.list", {}, {"jobs": 2}), ("queue.submit", {"line": "x"}, {"id": 7})):
         path = f"{launching.path}/{made['id']}/actions/{name}?wait=30"
@@ -137,7 +137,7 @@ async def test_whoever_waits_for_an_action_is_woken_whether_it_leaves_a_trace_or
         assert (answer.status_code, answer.json()["status"], answer.json()["output"]) == (200, "succeeded", output)
 
 
-async def test_whoever_loses_the_right_while_an_action_goes_on_is_not_told_how_it_stands(launching: Launching) -> None:
+async def test_a_caller_who_loses_the_right_during_an_action_does_not_see_its_state(launching: Launching) -> None:
     made, world, project_id = await launching.running(), launching.shop.world, launching.shop.project_id
     caller = world.client(await world.member(launching.shop.tenant, project_id, "project_admin", "leaving"))
     asking = asyncio.create_task(

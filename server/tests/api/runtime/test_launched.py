@@ -6,16 +6,16 @@ import pytest
 
 from mooring.core.runtime.operation import OperationKind
 from mooring.gateways.signing.signatures import new_key_pair
-from server.tests.api.catalog.test_apps import Shop, shop  # noqa: F401
+from server.tests.api.catalog.test_apps import AppShelf, shop  # noqa: F401
 from server.tests.conftest import World
-from server.tests.support.adapter_site import RUNTIME, Adapter
+from server.tests.support.adapter_site import RUNTIME, AdapterClient
 from server.tests.support.launching import Launching, make_launching
-from server.tests.support.service_accounts import Account, assertion
+from server.tests.support.service_accounts import AccountWithKey, assertion
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
-async def discovered(launching: Launching) -> Adapter:
+async def discovered(launching: Launching) -> AdapterClient:
     """An adapter that finds the operator account of the project by its key."""
     place, world = launching.shop, launching.shop.world
     private, public = new_key_pair()
@@ -25,13 +25,13 @@ async def discovered(launching: Launching) -> Adapter:
     signed = assertion(f"key:{key}", "any", private, f"{world.running.url}{RUNTIME}/accounts")
     (found,) = (await world.client().post(f"{RUNTIME}/accounts", json={"assertion": signed})).json()["accounts"]
     assert found["apps"] == [place.app["slug"]]
-    account = Account(found["service_account_id"], found["key_id"], private)
-    return Adapter(world.client(await account.token(world.client())), "one", account.id)
+    account = AccountWithKey(found["service_account_id"], found["key_id"], private)
+    return AdapterClient(world.client(await account.token(world.client())), "one", account.id)
 
 
 async def test_the_operator_account_of_the_entitlement_brings_a_launch_up_and_ends_it(
     world: World,
-    shop: Shop,  # noqa: F811
+    shop: AppShelf,  # noqa: F811
 ) -> None:
     launching = await make_launching(world, shop)
     adapter = await discovered(launching)

@@ -1,4 +1,4 @@
-"""A member's log over the API: read on its node without a trace, followed, bounded, and nobody else's."""
+"""A member's log over the API: read on its node without a trace, followed, bounded, and only by those who may."""
 
 import asyncio
 import base64
@@ -24,8 +24,8 @@ from mooring.storage.kernel.unit_of_work import Origin
 from mooring.storage.runtime import instance as instances
 from mooring.workers.janitor import Janitor
 from server.tests.api.runtime.test_claims import deployed
-from server.tests.support.adapter_site import Floor
-from server.tests.support.lifecycle_rows import Subject, context
+from server.tests.support.adapter_site import AdapterSite
+from server.tests.support.lifecycle_rows import LifecycleSubject, context
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 SERVICE: dict[str, Any] = {"type": "service.start", "arguments": {"name": "web", "argv": ["serve"]}}
@@ -36,28 +36,28 @@ REACHABLE = "UPDATE node SET unreachable_since = NULL WHERE id = $1 RETURNING id
 class Reader:
     """A person who reads the log of a member whose node is played."""
 
-    def __init__(self, floor: Floor, instance_id: str, member_id: str) -> None:
-        self.floor = floor
-        self.client = floor.world.client(floor.tenant.token)
+    def __init__(self, site: AdapterSite, instance_id: str, member_id: str) -> None:
+        self.site = site
+        self.client = site.world.client(site.tenant.token)
         self.instance_id = instance_id
         self.member_id = member_id
 
     async def read(self, **query: Any) -> httpx.Response:
         """Ask for a part."""
-        at = f"/api/v1/projects/{self.floor.project_id}/app-instances/{self.instance_id}/members/{self.member_id}/log"
+        at = f"/api/v1/projects/{self.site.project_id}/app-instances/{self.instance_id}/members/{self.member_id}/log"
         return await self.client.get(at, params=query)
 
     async def claimed(self) -> list[dict[str, Any]]:
         """What the node is given, as soon as there is something."""
-        dispatcher = self.floor.world.running.platform.tools.dispatcher
-        given = await dispatcher.poll(TaskPoll(self.floor.ground.node_id, 8, 30.0))
+        dispatcher = self.site.world.running.platform.tools.dispatcher
+        given = await dispatcher.poll(TaskPoll(self.site.ground.node_id, 8, 30.0))
         return [json.loads(base64.urlsafe_b64decode(each.payload + "===")) for each in given.tasks]
 
     async def end(self, task: dict[str, Any], ended: TaskEnd) -> bool:
         """The node tells how a task ended; whether that was taken."""
-        services, tools = self.floor.services, self.floor.world.running.platform.tools
-        known = await reports.of_node(services.database, self.floor.ground.node_id, [task["task_id"]])
-        node = Actor(PrincipalKind.NODE, self.floor.ground.node_id)
+        services, tools = self.site.services, self.site.world.running.platform.tools
+        known = await reports.of_node(services.database, self.site.ground.node_id, [task["task_id"]])
+        node = Actor(PrincipalKind.NODE, self.site.ground.node_id)
         desk = TaskReportHandler(services, tools.logs, replace(context(), actor=node), Origin(), known)
         return (await desk.take(TaskResultReport(task["task_id"], task["fence"], ended))).accepted
 
@@ -65,7 +65,7 @@ class Reader:
         """The node reads; the task that it was given."""
         (task,) = await self.claimed()
         place = int(task["arguments"].get("offset", 0))
-        told = {
+        result = {
             "content_base64": base64.b64encode(content).decode(),
             "offset": place,
             "next_offset": place + len(content),
@@ -73,33 +73,33 @@ class Reader:
             "truncated_before": False,
             **other,
         }
-        assert await self.end(task, TaskEnd(TaskOutcome.SUCCEEDED, result=told))
+        assert await self.end(task, TaskEnd(TaskOutcome.SUCCEEDED, result=result))
         return task
 
 
 @pytest.fixture
-async def reader(floor: Floor) -> Reader:
+async def reader(site: AdapterSite) -> Reader:
     """A member with one service that runs."""
-    adapter = floor.adapter()
-    instance, members, operation = await floor.launch(0)
+    adapter = site.adapter()
+    instance, members, operation = await site.launch(0)
     fence = await adapter.claim(instance.id)
     await adapter.report(instance.id, fence, operation_id=operation.id, begin=True)
     body = {"member_id": members[0].id, "step": "start", "operation_id": operation.id, **SERVICE}
     assert (await adapter.send(instance.id, "tasks", fence, **body)).status_code == 200
-    made = Reader(floor, instance.id, members[0].id)
+    made = Reader(site, instance.id, members[0].id)
     (start,) = await made.claimed()
     assert await made.end(start, TaskEnd(TaskOutcome.SUCCEEDED, result={"state": "running"}))
     return made
 
 
-async def count(floor: Floor, noun: str) -> int:
+async def count(site: AdapterSite, noun: str) -> int:
     """How many rows there are."""
-    return int(await floor.fetch(f"SELECT count(*) FROM {noun}"))
+    return int(await site.fetch(f"SELECT count(*) FROM {noun}"))
 
 
 async def test_the_node_is_asked_at_once_and_what_it_reads_leaves_no_trace(reader: Reader) -> None:
-    floor = reader.floor
-    before = (await count(floor, "event"), await count(floor, "audit"))
+    site = reader.site
+    before = (await count(site, "event"), await count(site, "audit"))
     answer, task = await asyncio.gather(reader.read(tail=5), reader.answer("grüße\n".encode() + b"\xff\n"))
     assert answer.status_code == 200, answer.text
     assert answer.json() == {
@@ -115,10 +115,10 @@ async def test_the_node_is_asked_at_once_and_what_it_reads_leaves_no_trace(reade
         "log": "",
     }
     assert task["type"] == "log.read"
-    assert task["owner"] == f"{floor.ground.allocation_id}/{reader.member_id}"
+    assert task["owner"] == f"{site.ground.allocation_id}/{reader.member_id}"
     assert task["arguments"] == {"name": "web", "kind": "service", "max_bytes": 65_536, "tail_lines": 5}
-    assert (await count(floor, "event"), await count(floor, "audit")) == before
-    listed = (await reader.client.get(f"/api/v1/projects/{floor.project_id}/tasks")).json()["items"]
+    assert (await count(site, "event"), await count(site, "audit")) == before
+    listed = (await reader.client.get(f"/api/v1/projects/{site.project_id}/tasks")).json()["items"]
     assert [each["type"] for each in listed] == ["service.start"]
 
 
@@ -135,28 +135,28 @@ async def test_following_waits_on_the_node_and_goes_on_from_the_last_byte(reader
         7,
         "0b",
     )
-    told = {"offset": 4, "wait_seconds": 20, "log": "0a", "max_bytes": 262_144}
-    assert task["arguments"] == {"name": "web", "kind": "service", **told}
+    window = {"offset": 4, "wait_seconds": 20, "log": "0a", "max_bytes": 262_144}
+    assert task["arguments"] == {"name": "web", "kind": "service", **window}
 
 
 async def test_what_was_read_is_forgotten_within_the_hour_and_nothing_else_is(reader: Reader) -> None:
-    floor = reader.floor
+    site = reader.site
     await asyncio.gather(reader.read(), reader.answer(b"secret\n"))
-    assert await floor.fetch("SELECT count(*) FROM task WHERE type = 'log.read'") == 1
-    floor.clock.by += timedelta(hours=2)
-    await Janitor(floor.services).sweep()
-    assert await floor.fetch("SELECT count(*) FROM task WHERE type = 'log.read'") == 0
-    assert await floor.fetch("SELECT count(*) FROM task WHERE type = 'service.start'") == 1
+    assert await site.fetch("SELECT count(*) FROM task WHERE type = 'log.read'") == 1
+    site.clock.by += timedelta(hours=2)
+    await Janitor(site.services).sweep()
+    assert await site.fetch("SELECT count(*) FROM task WHERE type = 'log.read'") == 0
+    assert await site.fetch("SELECT count(*) FROM task WHERE type = 'service.start'") == 1
 
 
-async def test_a_node_that_does_not_answer_is_not_waited_for_and_the_last_lines_are_told(reader: Reader) -> None:
-    floor, node = reader.floor, reader.floor.ground.node_id
-    await floor.fetch("UPDATE member SET last_lines = '{bye}' WHERE id = $1 RETURNING id", reader.member_id)
-    await floor.fetch(UNREACHABLE, node)
+async def test_a_node_that_does_not_answer_is_not_waited_for_and_the_last_lines_are_shown(reader: Reader) -> None:
+    site, node = reader.site, reader.site.ground.node_id
+    await site.fetch("UPDATE member SET last_lines = '{bye}' WHERE id = $1 RETURNING id", reader.member_id)
+    await site.fetch(UNREACHABLE, node)
     away = await reader.read()
     assert (away.status_code, away.json()["code"]) == (503, "temporarily_unavailable")
     assert away.json()["details"]["last_lines"] == ["bye"]
-    await floor.fetch(REACHABLE, node)
+    await site.fetch(REACHABLE, node)
 
     async def lost() -> None:
         (task,) = await reader.claimed()
@@ -168,12 +168,12 @@ async def test_a_node_that_does_not_answer_is_not_waited_for_and_the_last_lines_
 
 
 async def test_the_log_of_a_member_that_is_torn_down_is_gone_and_said_so(reader: Reader) -> None:
-    place = InstanceRef(reader.floor.project_id, reader.instance_id)
-    row = await instances.find_member(reader.floor.services.database, PLATFORM, place, reader.member_id)
+    place = InstanceRef(reader.site.project_id, reader.instance_id)
+    row = await instances.find_member(reader.site.services.database, PLATFORM, place, reader.member_id)
     assert row is not None
     state = MemberState(row.status)
-    subject = Subject("member", MEMBER, row.id, state, row.generation)
-    await reader.floor.ground.move(subject, MEMBER.step(state, MemberTrigger.REMOVE))
+    subject = LifecycleSubject("member", MEMBER, row.id, state, row.generation)
+    await reader.site.ground.move(subject, MEMBER.step(state, MemberTrigger.REMOVE))
     torn = await reader.read()
     assert (torn.status_code, torn.json()["code"]) == (409, "conflict")
     assert "removing" in torn.json()["detail"]
@@ -205,33 +205,33 @@ async def test_names_with_paths_and_sizes_without_bounds_are_refused_before_a_no
         answer = await reader.read(**query)
         assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), query
     assert (await reader.read(service="web\n")).status_code == 404
-    assert await reader.floor.fetch("SELECT count(*) FROM task WHERE type = 'log.read'") == 0
+    assert await reader.site.fetch("SELECT count(*) FROM task WHERE type = 'log.read'") == 0
 
 
 async def test_a_member_of_another_project_or_instance_is_not_there(reader: Reader) -> None:
-    floor = reader.floor
-    stranger = await floor.world.tenant("other")
-    other = await floor.world.project(stranger, "theirs")
+    site = reader.site
+    stranger = await site.world.tenant("other")
+    other = await site.world.project(stranger, "theirs")
     path = f"/app-instances/{reader.instance_id}/members/{reader.member_id}/log"
     for project_id, token in (
-        (floor.project_id, stranger.token),
+        (site.project_id, stranger.token),
         (other, stranger.token),
-        (await floor.world.project(floor.tenant, "second"), floor.tenant.token),
+        (await site.world.project(site.tenant, "second"), site.tenant.token),
     ):
-        answer = await floor.world.client(token).get(f"/api/v1/projects/{project_id}{path}")
+        answer = await site.world.client(token).get(f"/api/v1/projects/{project_id}{path}")
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
-    adapter = floor.adapter()
-    instance_id, _ = await deployed(floor, adapter)
-    crossed = Reader(floor, instance_id, reader.member_id)
+    adapter = site.adapter()
+    instance_id, _ = await deployed(site, adapter)
+    crossed = Reader(site, instance_id, reader.member_id)
     assert (await crossed.read()).status_code == 404
-    assert await floor.services.database.fetchval(PLATFORM, "SELECT count(*) FROM task WHERE type = 'log.read'") == 0
+    assert await site.services.database.fetchval(PLATFORM, "SELECT count(*) FROM task WHERE type = 'log.read'") == 0
 
 
 async def test_an_adapter_looks_at_a_bounded_part_between_operations(reader: Reader) -> None:
-    floor = reader.floor
-    adapter = floor.adapter()
-    instance_id, fence = await deployed(floor, adapter)
-    member_id = await floor.fetch("SELECT id FROM member WHERE instance_id = $1", instance_id)
+    site = reader.site
+    adapter = site.adapter()
+    instance_id, fence = await deployed(site, adapter)
+    member_id = await site.fetch("SELECT id FROM member WHERE instance_id = $1", instance_id)
     look = {"member_id": member_id, "step": "look/1", "type": "log.read"}
     asked = {"name": "web", "kind": "service", "tail_lines": 50}
     large = await adapter.send(instance_id, "tasks", fence, **look, arguments={**asked, "max_bytes": 65_537})

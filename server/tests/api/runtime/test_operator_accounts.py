@@ -9,9 +9,9 @@ import pytest
 
 from mooring.gateways.signing.signatures import new_key_pair
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.conftest import Tenant, World
+from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.adapter_site import RUNTIME
-from server.tests.support.service_accounts import Account, assertion
+from server.tests.support.service_accounts import AccountWithKey, assertion
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 REASON = "the tests say that it is so"
@@ -23,7 +23,7 @@ class Shelf:
     """A tenant with an app of its own and two projects."""
 
     world: World
-    tenant: Tenant
+    tenant: TenantWithAdmin
     client: httpx.AsyncClient
     app: dict[str, Any]
     projects: list[str]
@@ -55,7 +55,7 @@ class Shelf:
         return dict(answer.json())
 
     async def discovered(self, private: bytes, public: bytes) -> httpx.Response:
-        """What an adapter with this key is told of its accounts."""
+        """The accounts that an adapter with this key sees."""
         subject = "key:" + base64.urlsafe_b64encode(public).decode().rstrip("=")
         audience = self.world.running.url + f"{RUNTIME}/accounts"
         signed = assertion(subject, "any", private, audience)
@@ -91,7 +91,7 @@ async def test_an_entitlement_that_is_off_gets_its_account_when_it_is_switched_o
     assert (await shelf.account(off))["status"] == "active"  # what runs goes on
 
 
-async def test_what_is_agreed_to_anew_is_what_the_account_holds(shelf: Shelf) -> None:
+async def test_an_account_holds_what_was_agreed_to_last(shelf: Shelf) -> None:
     made = await shelf.entitle()
     body = {"enabled": True, "reason": REASON, "agreed_actions": ["runtime.claim", "usage.report"]}
     answer = await shelf.client.put(f"{shelf.path()}/{made['id']}", json=body)
@@ -99,7 +99,7 @@ async def test_what_is_agreed_to_anew_is_what_the_account_holds(shelf: Shelf) ->
     assert (await shelf.account(made))["actions"] == ["runtime.claim", "usage.report"]
 
 
-async def test_an_account_that_somebody_deleted_is_made_anew_at_the_next_agreement(shelf: Shelf) -> None:
+async def test_a_deleted_account_is_made_again_at_the_next_agreement(shelf: Shelf) -> None:
     made = await shelf.entitle()
     place = f"/api/v1/projects/{shelf.projects[0]}/service-accounts/{made['service_account_id']}"
     assert (await shelf.client.delete(place)).status_code in (200, 204)
@@ -109,7 +109,7 @@ async def test_an_account_that_somebody_deleted_is_made_anew_at_the_next_agreeme
     assert (await shelf.account(after))["status"] == "active"
 
 
-async def test_a_name_that_is_taken_is_told_apart(shelf: Shelf) -> None:
+async def test_a_name_that_is_taken_gets_a_suffix(shelf: Shelf) -> None:
     place = f"/api/v1/projects/{shelf.projects[0]}/service-accounts"
     assert (await shelf.client.post(place, json={"name": "app-echo", "actions": []})).status_code == 201
     account = await shelf.account(await shelf.entitle())
@@ -148,7 +148,7 @@ async def test_an_adapter_finds_its_accounts_by_its_key_and_acts_in_each_project
     }
     assert [each["apps"] for each in found] == [["echo"], ["echo"]]
     for each in found:
-        account = Account(each["service_account_id"], each["key_id"], private)
+        account = AccountWithKey(each["service_account_id"], each["key_id"], private)
         token = await account.token(shelf.world.client())
         polled = await shelf.world.client(token).post(f"{RUNTIME}/claims", json={"holder": "one"})
         assert (polled.status_code, polled.json()["claims"]) == (200, [])
@@ -170,7 +170,7 @@ async def test_a_rotated_key_reaches_every_account_and_the_old_one_counts_no_mor
     assert (await shelf.discovered(new_private, new)).json()["accounts"] == []
 
 
-async def test_a_key_that_did_not_sign_is_told_nothing(shelf: Shelf) -> None:
+async def test_a_key_that_did_not_sign_sees_no_accounts(shelf: Shelf) -> None:
     (private, public), (other, _) = new_key_pair(), new_key_pair()
     await shelf.set_key(public)
     await shelf.entitle()
@@ -184,7 +184,7 @@ async def test_a_key_that_did_not_sign_is_told_nothing(shelf: Shelf) -> None:
     assert await database.fetchval(PLATFORM, refused) == 2
 
 
-async def test_a_disabled_account_is_not_told_of(shelf: Shelf) -> None:
+async def test_a_disabled_account_is_not_listed(shelf: Shelf) -> None:
     private, public = new_key_pair()
     await shelf.set_key(public)
     made = await shelf.entitle()

@@ -14,17 +14,19 @@ from mooring.storage.runtime import instance as instances
 from mooring.storage.runtime.why import facts
 from mooring_cli.main import mooring
 from server.tests.core.runtime import test_why
-from server.tests.support.lifecycle_rows import CLOCK, Ground, make_ground
+from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, make_ground
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
 @pytest.fixture
-async def ground(database: Database) -> Ground:
+async def ground(database: Database) -> ProjectRows:
     return await make_ground(database)
 
 
-async def test_an_instance_is_explained_by_its_open_operation_and_the_adapter_that_is_not_there(ground: Ground) -> None:
+async def test_an_instance_is_explained_by_its_open_operation_and_the_adapter_that_is_not_there(
+    ground: ProjectRows,
+) -> None:
     deadline = CLOCK.now() + timedelta(hours=1)
     operation_id = await ground.birth(
         "operation", kind="deploy", deadline_at=deadline, dispatched_at=CLOCK.now(), member_ids=[]
@@ -40,7 +42,7 @@ async def test_an_instance_is_explained_by_its_open_operation_and_the_adapter_th
     assert why_operation(known, known.snapshot.operations[0]).chain == why.chain[1:]
 
 
-async def test_an_instance_that_is_gone_has_no_facts(ground: Ground) -> None:
+async def test_an_instance_that_is_gone_has_no_facts(ground: ProjectRows) -> None:
     instance = await instances.find(ground.database, ground.acting, ground.project_id, ground.instance_id)
     assert instance is not None
     gone = type(instance)(**{name: getattr(instance, name) for name in instance.__slots__} | {"id": "ins_gone"})
@@ -56,7 +58,7 @@ def commands() -> set[str]:
 
 
 @pytest.mark.parametrize("text", sorted(commands()))
-def test_a_command_that_is_told_is_there_and_takes_what_it_is_given(text: str) -> None:
+def test_a_suggested_command_exists_and_takes_its_arguments(text: str) -> None:
     words = shlex.split(text)
     assert words[0] == "mooring"
     command: click.Command = mooring

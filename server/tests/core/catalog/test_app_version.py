@@ -184,7 +184,7 @@ def test_a_version_is_immutable_once_staged(state: PromotionState) -> None:
 
 
 @every_row("edge", PROMOTION.edges, ids=lambda edge: f"{edge.source}-{edge.trigger}")
-def test_a_move_is_stored_told_and_audited_with_its_reason(edge: Any) -> None:
+def test_a_move_is_stored_published_and_audited_with_its_reason(edge: Any) -> None:
     before = standing(edge.source)
     decision = move_version(context(), before, wish(edge.trigger), facts(before))
 

@@ -48,7 +48,7 @@ def move_of(decision: Decision[ArtifactCheck]) -> StateChange:
     return write
 
 
-def test_a_check_is_accepted_for_the_very_digest_and_in_the_name_of_whoever_asked() -> None:
+def test_a_check_is_accepted_for_the_very_digest_and_in_the_name_of_its_caller() -> None:
     artifact = an_artifact()
     decision = accept_check(NOW, artifact, CheckName.SMOKE, action="artifact.promote", bytes_total=9)
 
@@ -106,32 +106,32 @@ def test_a_success_says_how_much_there_was() -> None:
     assert decision.events[0].data["status"] == "succeeded"
 
 
-def test_a_failure_is_told_again_to_whoever_waits_for_it() -> None:
+def test_a_failure_is_raised_again_for_callers_who_wait_for_it() -> None:
     failure = Refusal(Code.DIGEST_MISMATCH, "something else is there", {"found": "sha256:0"})
     check = end_check(NOW, replace(started(), bytes_total=9), CheckOutcome(failure.detail, 3, failure)).result
 
     assert (check.status, check.passed, check.bytes_done, check.bytes_total) == ("failed", False, 3, 9)
-    told = check.refusal()
-    assert told is not None
-    assert (told.code, told.detail) == (Code.DIGEST_MISMATCH, "something else is there")
-    assert told.details == {"found": "sha256:0", "check_id": check.id, "artifact_id": check.artifact_id}
+    refusal = check.refusal()
+    assert refusal is not None
+    assert (refusal.code, refusal.detail) == (Code.DIGEST_MISMATCH, "something else is there")
+    assert refusal.details == {"found": "sha256:0", "check_id": check.id, "artifact_id": check.artifact_id}
 
 
 def test_what_is_under_way_can_be_cancelled_and_what_has_ended_cannot() -> None:
     for check in (accepted(), started()):
         cancelled = cancel_check(NOW, check, "somebody asked for it").result
-        told = cancelled.refusal()
+        refusal = cancelled.refusal()
         assert cancelled.status == "cancelled"
-        assert told is not None
-        assert told.code is Code.CHECK_CANCELLED
+        assert refusal is not None
+        assert refusal.code is Code.CHECK_CANCELLED
     with pytest.raises(IllegalTransition):
         cancel_check(NOW, end_check(NOW, started(), READ).result, "somebody asked for it")
 
 
-def test_whoever_needs_a_check_that_is_under_way_is_told_how_far_it_is() -> None:
-    told = running(replace(started(), bytes_done=5, bytes_total=10))
+def test_a_caller_who_needs_a_running_check_learns_how_far_it_is() -> None:
+    refusal = running(replace(started(), bytes_done=5, bytes_total=10))
 
-    assert (told.code, told.details["bytes_done"], told.details["bytes_total"]) == (Code.CHECK_RUNNING, 5, 10)
+    assert (refusal.code, refusal.details["bytes_done"], refusal.details["bytes_total"]) == (Code.CHECK_RUNNING, 5, 10)
     assert "unknown" in running(replace(started(), bytes_total=None)).detail
 
 

@@ -60,7 +60,7 @@ def refusal(promotion: PromotionState, asked: PromotionRequest, facts: ArtifactF
 
 
 @every_row("edge", PROMOTION.edges, ids=lambda edge: f"{edge.source}-{edge.trigger}")
-def test_a_move_is_stored_told_and_audited_with_its_reason(edge: Any) -> None:
+def test_a_move_is_stored_published_and_audited_with_its_reason(edge: Any) -> None:
     before = standing(edge.source)
     decision = move_artifact(context(), before, wish(edge.trigger), ArtifactFacts(checks=[SMOKE]))
 

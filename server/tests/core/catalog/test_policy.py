@@ -271,12 +271,12 @@ def test_an_explanation_says_what_each_layer_thinks() -> None:
             (P, PolicyRules(regions=NameRules(deny=("eu-2",)), signatures=SignatureRules.IMAGES)),
         ]
     )
-    told = [
+    explained = [
         (answer.layer, answer.subject, answer.allowed, answer.reason)
         for answer in chain.explain(PolicyRequest(region="eu-2", gpus=4, signed=True))
     ]
 
-    assert told == [
+    assert explained == [
         (G, Subject.REGION, True, "the allow list has 'eu-*'"),
         (G, Subject.GPUS, True, "at most 8 are allowed"),
         (G, Subject.SIGNATURE, True, "the layer has no rule for it"),

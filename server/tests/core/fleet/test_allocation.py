@@ -178,7 +178,7 @@ def test_it_is_given_back_once(status: str) -> None:
     assert refused.value.code is Code.ILLEGAL_TRANSITION
 
 
-def test_an_admin_who_takes_it_from_its_tenant_is_told_of() -> None:
+def test_a_release_by_an_admin_from_its_tenant_is_published() -> None:
     entered = replace(HERE, actor=replace(HERE.actor, break_glass_id="bgl_1"))
     types = [event.type for event in release_allocation(entered, standing("active")).events]
     assert types == [EventType.ALLOCATION_RELEASING, EventType.ALLOCATION_LOST]

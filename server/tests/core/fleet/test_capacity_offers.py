@@ -1,4 +1,4 @@
-"""What a project could have: of SKUs and machines as policy allows, whoever occupies them now."""
+"""What a project could get: SKUs and machines that policy allows, occupied now or not."""
 
 from typing import Any
 

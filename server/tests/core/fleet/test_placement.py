@@ -1,7 +1,7 @@
 """Placement: what is chosen, what is never chosen, and that something is chosen exactly when something fits."""
 
 import itertools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given, settings
@@ -134,8 +134,27 @@ def test_members_of_a_group_may_ask_for_different_models() -> None:
 
 # Properties -------------------------------------------------------------------------------------------------------
 
+
+@dataclass(frozen=True)
+class DrawnNode:
+    free: str
+    numa: int
+    region: str
+    refuses: str
+    single_project: bool
+
+
+@dataclass(frozen=True)
+class DrawnRequest:
+    shape: CapacityShape
+    count: int
+    regions: tuple[str, ...] | None
+    project_id: str
+
+
 machines = st.lists(
-    st.tuples(
+    st.builds(
+        DrawnNode,
         st.text("01", min_size=0, max_size=4),
         st.sampled_from([1, 2, 4]),
         st.sampled_from(["eu-1", "us-1"]),
@@ -145,7 +164,8 @@ machines = st.lists(
     max_size=4,
 )
 wishes = st.lists(
-    st.tuples(
+    st.builds(
+        DrawnRequest,
         st.sampled_from([SLICE, SLICE, WHOLE]),
         st.integers(1, 4),
         st.sampled_from([None, ("eu-1",), ("us-1",)]),
@@ -155,17 +175,24 @@ wishes = st.lists(
 )
 
 
-def fleet(drawn: list[tuple[str, int, str, str, bool]]) -> list[NodeSnapshot]:
+def fleet(drawn: list[DrawnNode]) -> list[NodeSnapshot]:
     return [
-        node(f"n{number}", free, numa=numa, region=region, refuses=refuses, single_project=single)
-        for number, (free, numa, region, refuses, single) in enumerate(drawn)
+        node(
+            f"n{number}",
+            each.free,
+            numa=each.numa,
+            region=each.region,
+            refuses=each.refuses,
+            single_project=each.single_project,
+        )
+        for number, each in enumerate(drawn)
     ]
 
 
-def asked(drawn: list[tuple[CapacityShape, int, tuple[str, ...] | None, str]]) -> list[PlacementRequest]:
+def asked(drawn: list[DrawnRequest]) -> list[PlacementRequest]:
     return [
-        request(count, f"r{number}", shape, regions=regions, project_id=project)
-        for number, (shape, count, regions, project) in enumerate(drawn)
+        request(each.count, f"r{number}", each.shape, regions=each.regions, project_id=each.project_id)
+        for number, each in enumerate(drawn)
     ]
 
 
@@ -181,9 +208,7 @@ def run(nodes: list[NodeSnapshot], requests: list[PlacementRequest]) -> list[Pla
 
 @given(machines, wishes)
 @settings(max_examples=400, deadline=None)
-def test_nothing_is_given_twice_and_nothing_that_is_blocked(
-    drawn: list[tuple[str, int, str, str, bool]], wanted: list[tuple[CapacityShape, int, tuple[str, ...] | None, str]]
-) -> None:
+def test_nothing_is_given_twice_and_nothing_that_is_blocked(drawn: list[DrawnNode], wanted: list[DrawnRequest]) -> None:
     nodes = {each.id: each for each in fleet(drawn)}
     taken: set[str] = set()
     whole: set[str] = set()
@@ -211,7 +236,7 @@ def test_nothing_is_given_twice_and_nothing_that_is_blocked(
 @given(machines, wishes)
 @settings(max_examples=200, deadline=None)
 def test_the_same_snapshot_gives_the_same_plans_in_whatever_order_it_is_read(
-    drawn: list[tuple[str, int, str, str, bool]], wanted: list[tuple[CapacityShape, int, tuple[str, ...] | None, str]]
+    drawn: list[DrawnNode], wanted: list[DrawnRequest]
 ) -> None:
     nodes, requests = fleet(drawn), asked(wanted)
     assert run(nodes, requests) == run(list(reversed(nodes)), requests)
@@ -253,7 +278,7 @@ def _shared_out(free: list[str], counts: list[int]) -> bool:
 )
 @settings(max_examples=600, deadline=None)
 def test_it_fits_exactly_when_some_choice_of_slots_fits(
-    drawn: list[tuple[str, int, str, str, bool]],
+    drawn: list[DrawnNode],
     shape: CapacityShape,
     counts: list[int],
     regions: tuple[str, ...] | None,
@@ -327,9 +352,7 @@ def test_what_fits_is_said_to_fit() -> None:
 
 @given(machines, st.sampled_from([SLICE, WHOLE]), st.integers(1, 4))
 @settings(max_examples=300, deadline=None)
-def test_every_refusal_has_a_reason_and_a_change(
-    drawn: list[tuple[str, int, str, str, bool]], shape: CapacityShape, count: int
-) -> None:
+def test_every_refusal_has_a_reason_and_a_change(drawn: list[DrawnNode], shape: CapacityShape, count: int) -> None:
     nodes = fleet(drawn)
     wish = request(count, shape=shape, regions=("eu-1",))
     said = explain(PlacementBoard(nodes), [wish], AllowedChoices(regions=("us-1",), gpu_counts=(1, 2)))

@@ -1,4 +1,4 @@
-"""Memberships: nobody gives or takes more than he holds, and no place loses its last admin."""
+"""Memberships: nobody gives or takes more than they hold, and no place loses its last admin."""
 
 import itertools
 
@@ -41,7 +41,7 @@ def membership(role: Role) -> Membership:
 
 
 @every_row(("giver", "role"), list(itertools.product(Role, Role)))
-def test_a_role_is_given_by_whoever_holds_all_of_it_there_and_by_nobody_else(giver: Role, role: Role) -> None:
+def test_a_role_is_given_only_by_those_who_hold_all_of_it_there(giver: Role, role: Role) -> None:
     place = PLACE_OF[ROLE_SCOPE[role]]
     holds = ROLE_ACTIONS[role] <= HOLDERS[giver].at(place)
 
@@ -110,7 +110,7 @@ def test_a_membership_is_an_event_and_an_audit_row_of_its_place() -> None:
     assert decision.result.place == AT_PROJECT
 
 
-def test_a_role_is_taken_by_whoever_could_give_it() -> None:
+def test_a_role_is_taken_by_those_who_could_give_it() -> None:
     decision = delete_membership(context(), HOLDERS[Role.PROJECT_ADMIN], membership(Role.PROJECT_ADMIN), 0)
 
     assert decision.writes == (Remove("membership", "mbr_1", 0),)

@@ -96,7 +96,7 @@ def test_what_a_giver_cannot_give_is_refused(giver: Authority, actions: tuple[st
     assert refused.value.details == {"missing_actions": list(actions)}
 
 
-def test_whoever_may_launch_an_app_may_let_an_account_use_it() -> None:
+def test_a_user_who_may_launch_an_app_may_let_an_account_use_it() -> None:
     decision = create_service_account(context(), MEMBER, HERE, wish("app.trainer.queue.submit"), 0)
     assert decision.result.actions == ["app.trainer.queue.submit"]
 
@@ -212,7 +212,7 @@ def test_a_key_is_added_beside_the_old_one_and_the_old_one_revoked() -> None:
     assert (again.writes, again.events, again.audits) == ((), (), ())
 
 
-def test_whoever_adds_a_key_to_an_account_holds_all_that_it_may_do() -> None:
+def test_a_user_who_adds_a_key_to_an_account_holds_all_that_it_may_do() -> None:
     """The holder of a key acts as the account: adding one would be a way around every ceiling."""
     wide = replace(SEEN, actions=["audit.read", "instance.read", "service_account.key.create"])
     robot = authority(("project_admin", PROJECT), limit={"service_account.key.create", "instance.read"})

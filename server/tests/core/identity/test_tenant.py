@@ -230,10 +230,10 @@ def test_no_decision_about_a_user_tells_a_hash_or_a_code() -> None:
         set_password(context(), USER_SEEN, "$new"),
     )
     for decision in decisions:
-        told = repr([(event.data) for event in decision.events] + [(a.before, a.after) for a in decision.audits])
-        assert "hash" not in told
-        assert "$" not in told
-        assert "\\x01" not in told
+        published = repr([(event.data) for event in decision.events] + [(a.before, a.after) for a in decision.audits])
+        assert "hash" not in published
+        assert "$" not in published
+        assert "\\x01" not in published
 
 
 @every_row("length", [12, 200])

@@ -298,7 +298,7 @@ def test_an_entry_counts_in_its_tenant_and_no_longer_on_the_platform() -> None:
 
 
 @every_row("role", ROLES)
-def test_an_entry_is_told_to_the_tenant_with_its_reason(role: Role) -> None:
+def test_the_tenant_sees_an_entry_with_its_reason(role: Role) -> None:
     decision = open_break_glass(context(), TENANT, role, "ticket 4711: instance hangs", FRESH)
 
     entry, token = decision.result.entry, decision.result.token

@@ -298,7 +298,7 @@ def cedar_policies() -> cedarpy.PolicySet:
         'resource == Own::"things") when { principal has known };',
         'permit(principal == ServiceAccount::"service account", action == Action::"instance.read", '
         f'resource == Project::"{PROJECT}");',
-        # Whoever works in a project reads the name of its tenant.
+        # Members of a project read the name of its tenant.
         'permit(principal, action == Action::"tenant.read", resource is Tenant) '
         "when { principal has home && principal.home == resource && principal.works };",
     ]

@@ -67,7 +67,7 @@ def test_a_display_name_that_hides_something_is_refused(text: str) -> None:
     assert refusal_of(validation.display_name, text).details == {"path": "display_name"}
 
 
-def test_a_display_name_may_be_as_long_as_it_is_told() -> None:
+def test_a_display_name_may_be_as_long_as_the_given_limit() -> None:
     assert validation.display_name("x" * 200) == "x" * 200
     refusal_of(lambda text: validation.display_name(text, "name", 100), "x" * 101)
 

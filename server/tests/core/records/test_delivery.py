@@ -34,9 +34,24 @@ from tests.support.rows import every_row
 MINT = minter()
 EVENT, WEBHOOK = MINT(Prefix.EVENT), MINT(Prefix.WEBHOOK)
 CLAIMED = Delivery(
-    f"{EVENT}.{WEBHOOK}", EVENT, WEBHOOK, TENANT, PROJECT, "identity.project.created", "cor_1", "claimed", 12, NOW, 7,
-    NOW, None, None, 9, NOW, None,
-)  # fmt: skip
+    id=f"{EVENT}.{WEBHOOK}",
+    event_id=EVENT,
+    webhook_id=WEBHOOK,
+    tenant_id=TENANT,
+    project_id=PROJECT,
+    event_type="identity.project.created",
+    correlation_id="cor_1",
+    status="claimed",
+    attempts=12,
+    due_at=NOW,
+    lease_token=7,
+    leased_until=NOW,
+    last_error=None,
+    last_status=None,
+    revision=9,
+    created_at=NOW,
+    finished_at=None,
+)
 DEAD = replace(CLAIMED, status="dead", leased_until=None, finished_at=NOW)
 
 
@@ -112,7 +127,7 @@ def test_an_error_of_any_length_is_kept_bounded() -> None:
     assert len(str(mark_dead(context(), CLAIMED, DeliveryOutcome(0.1, None, "x" * 9999)).result.last_error)) == 500
 
 
-def test_a_replay_begins_anew_and_is_due_now() -> None:
+def test_a_replay_starts_over_and_is_due_now() -> None:
     decision = replay(context(), DEAD, event_is_kept=True)
     after = decision.result
     assert (after.status, after.attempts, after.due_at, after.finished_at) == ("queued", 0, NOW, None)

@@ -30,7 +30,7 @@ def entry(kind: str, event: str, /, **data: Any) -> TimelineRow:
 
 
 @every_row(
-    ("told", "text"),
+    ("row", "text"),
     [
         (entry("instance", EventType.INSTANCE_RUNNING, name="web", status="running"), "instance web is running"),
         (
@@ -74,5 +74,5 @@ def entry(kind: str, event: str, /, **data: Any) -> TimelineRow:
         ),
     ],
 )
-def test_each_kind_of_entry_says_what_happened(told: TimelineRow, text: str) -> None:
-    assert text_of(told) == text
+def test_each_kind_of_entry_says_what_happened(row: TimelineRow, text: str) -> None:
+    assert text_of(row) == text

@@ -29,7 +29,7 @@ OLD = Sealed("sec_old_copy", TENANT, "webhook_key", "mk_1", b"w", b"c")
 SEEN = Webhook("whk_1", TENANT, PROJECT, URL, "mine", ["identity.*"], True, "sec_old", None, 4, NOW)
 
 
-def test_a_new_webhook_is_enabled_and_its_key_is_told_once_and_kept_sealed() -> None:
+def test_a_new_webhook_is_enabled_and_its_key_is_shown_once_and_kept_sealed() -> None:
     wish = WebhookSpec("HTTPS://Receiver.example:443/hooks", ("identity.*", "identity.*"), " mine ")
     decision = create_webhook(context(), (TENANT, PROJECT), wish, NEW, 0)
     webhook = decision.result.webhook

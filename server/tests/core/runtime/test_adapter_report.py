@@ -42,12 +42,12 @@ def changes(decision: Decision[Any]) -> dict[str, Any]:
 
 
 def test_what_is_written_is_guarded_by_the_fence_and_what_is_not_is_not() -> None:
-    told = AdapterReport(instance=InstanceReport(health=InstanceHealth.HEALTHY))
-    written = take_report(context(), seen(), told)
+    report = AdapterReport(instance=InstanceReport(health=InstanceHealth.HEALTHY))
+    written = take_report(context(), seen(), report)
     assert [each for each in written.writes if isinstance(each, RowGuard)] == [
         RowGuard("instance_claim", {"instance_id": "ins_1", "fence": 3})
     ]
-    again = take_report(context(), seen(of=instance(health="healthy")), told)
+    again = take_report(context(), seen(of=instance(health="healthy")), report)
     assert (again.writes, again.events, again.audits) == ((), (), ())
 
 
@@ -89,8 +89,8 @@ def test_nothing_is_reported_on_an_operation_that_is_not_the_adapters_turn(colum
 def test_a_step_that_is_begun_again_counts_one_attempt_more() -> None:
     during = operation(OperationKind.ADD)
     for status, attempts in (("running", 1), ("failed", 1), ("running", 2), ("done", 2)):
-        told = AdapterReport(steps=(StepReport("pull", StepState(status)),))
-        (step,) = changes(take_report(context(), seen(during=during), told))["steps"]
+        report = AdapterReport(steps=(StepReport("pull", StepState(status)),))
+        (step,) = changes(take_report(context(), seen(during=during), report))["steps"]
         assert (step["status"], step["attempts"]) == (status, attempts)
         during = replace(during, steps=[step])
 
@@ -109,7 +109,7 @@ def test_a_member_goes_where_the_lifecycle_lets_it_and_nowhere_else(
     state: MemberState, wanted: ReportableState
 ) -> None:
     """Every state, every report: the same is accepted, an edge is taken, everything else is refused."""
-    told = MemberReport(id="mem_head", status=wanted, failure=FAILURE if wanted is ReportableState.FAILED else None)
+    report = MemberReport(id="mem_head", status=wanted, failure=FAILURE if wanted is ReportableState.FAILED else None)
     targets = {edge.target for edge in MEMBER.edges if edge.source is state}
     meant = MemberState(wanted.value)
     may = meant in targets and not (
@@ -118,33 +118,35 @@ def test_a_member_goes_where_the_lifecycle_lets_it_and_nowhere_else(
     )
     there = seen(member(status=state.value))
     if meant is state:
-        assert take_report(context(), there, AdapterReport(members=(told,))).writes == ()
+        assert take_report(context(), there, AdapterReport(members=(report,))).writes == ()
     elif may:
-        assert moves(take_report(context(), there, AdapterReport(members=(told,)))) == [("member", wanted.value)]
+        assert moves(take_report(context(), there, AdapterReport(members=(report,)))) == [("member", wanted.value)]
     else:
         with pytest.raises(Refusal) as refused:
-            take_report(context(), there, AdapterReport(members=(told,)))
+            take_report(context(), there, AdapterReport(members=(report,)))
         assert refused.value.code is Code.ILLEGAL_TRANSITION
 
 
 def test_a_failed_member_is_built_once_more_inside_of_a_repair() -> None:
-    told = AdapterReport(members=(MemberReport(id="mem_head", status=ReportableState.JOINING),))
+    report = AdapterReport(members=(MemberReport(id="mem_head", status=ReportableState.JOINING),))
     there = seen(member(status="failed"), during=operation(OperationKind.REPAIR))
-    assert moves(take_report(context(), there, told)) == [("member", "joining")]
+    assert moves(take_report(context(), there, report)) == [("member", "joining")]
 
 
 def test_what_cannot_be_observed_is_not_drained() -> None:
-    told = AdapterReport(members=(MemberReport(id="mem_head", status=ReportableState.DRAINED),))
+    report = AdapterReport(members=(MemberReport(id="mem_head", status=ReportableState.DRAINED),))
     with pytest.raises(Refusal) as refused:
-        take_report(context(), seen(member(status="draining"), unreachable=frozenset({"mem_head"})), told)
+        take_report(context(), seen(member(status="draining"), unreachable=frozenset({"mem_head"})), report)
     assert refused.value.code is Code.CONFLICT
 
 
 def test_an_adapter_sets_and_clears_its_own_holds_alone() -> None:
     theirs = {"owner": "usr_1", "reason": "mine", "since": "then"}
     own = {"owner": ACCOUNT, "reason": "old", "since": "then"}
-    told = MemberReport(id="mem_head", holds=(HoldReport("new"),))
-    after = changes(take_report(context(), seen(member(holds=[theirs, own])), AdapterReport(members=(told,))))["holds"]
+    report = MemberReport(id="mem_head", holds=(HoldReport("new"),))
+    after = changes(take_report(context(), seen(member(holds=[theirs, own])), AdapterReport(members=(report,))))[
+        "holds"
+    ]
     assert [(each["owner"], each["reason"]) for each in after] == [("usr_1", "mine"), (ACCOUNT, "new")]
     cleared = MemberReport(id="mem_head", holds=())
     left = changes(take_report(context(), seen(member(holds=[theirs, own])), AdapterReport(members=(cleared,))))[
@@ -154,12 +156,12 @@ def test_an_adapter_sets_and_clears_its_own_holds_alone() -> None:
 
 
 def test_a_member_runs_the_instances_version_or_the_one_that_the_operation_leads_to() -> None:
-    told = AdapterReport(members=(MemberReport(id="mem_head", version="2.0.0"),))
+    report = AdapterReport(members=(MemberReport(id="mem_head", version="2.0.0"),))
     with pytest.raises(Refusal) as refused:
-        take_report(context(), seen(member()), told)
+        take_report(context(), seen(member()), report)
     assert refused.value.code is Code.VALIDATION_FAILED
     during = operation(OperationKind.UPGRADE, target_pin=NEXT)
-    decision = take_report(context(), seen(member(), during=during), told)
+    decision = take_report(context(), seen(member(), during=during), report)
     assert changes(decision) == {"version": "2.0.0", "version_id": "ver_2"}
 
 

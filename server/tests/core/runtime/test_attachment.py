@@ -33,7 +33,7 @@ from server.tests.support.sample_decisions.instances import BOUNDS
 from tests.support.rows import every_row
 
 HERE = context()
-TOLD = {"id": "att_1", "project_id": "prj_other", "account_name": "p-other"}
+REQUESTED = {"id": "att_1", "project_id": "prj_other", "account_name": "p-other"}
 
 
 def attaching(**changed: Any) -> AttachContext:
@@ -112,7 +112,9 @@ def test_an_attachment_takes_work_while_it_is_active_and_so_much_of_it() -> None
         if state is not AttachmentState.ACTIVE:
             with pytest.raises(Refusal, match=f"attachment is {state}"):
                 require_active(attachment(state), ())
-    own = [operation(OperationKind.ACTION, id=f"op_{each}", request={"attachment": TOLD}) for each in range(OPEN_MAX)]
+    own = [
+        operation(OperationKind.ACTION, id=f"op_{each}", request={"attachment": REQUESTED}) for each in range(OPEN_MAX)
+    ]
     with pytest.raises(Refusal, match="are open"):
         require_active(active, own)
     assert require_active(attachment(id="att_2"), own).seen["id"] == "att_2"
@@ -157,7 +159,7 @@ BEFORE = {"attach": "requested", "detach": "detaching"}
 def test_an_attachment_follows_what_its_adapter_says(kind: str, outcome: str) -> None:
     ending = {"succeeded": DONE, "failed": FAILED, "cancelled": CANCELLED}[outcome]
     status = "cancelling" if outcome == "cancelled" else "running"
-    during = operation(kind, status, member_ids=[], request={"attachment": TOLD})
+    during = operation(kind, status, member_ids=[], request={"attachment": REQUESTED})
     before = attachment(BEFORE[kind], operation_id=during.id)
     finishing = FinishContext(seen_rows(during=during), during, pinned(), attachment=before)
     decision = finish_operation(HERE, finishing, ending)
@@ -170,8 +172,8 @@ def test_an_attachment_follows_what_its_adapter_says(kind: str, outcome: str) ->
 
 def staged(status: str, state: str, kind: str, outcome: str) -> Theatre:
     """An instance in a state with an attachment in another, and how the last operation of it stands."""
-    told = {"failure_detail": "no room", "request": {"attachment": TOLD}}
-    last = operation(kind, outcome, member_ids=[], finished_at=NOW, **told)
+    columns = {"failure_detail": "no room", "request": {"attachment": REQUESTED}}
+    last = operation(kind, outcome, member_ids=[], finished_at=NOW, **columns)
     if not last.is_over:
         last = replace(last, finished_at=None)
     made = theatre(last, status=status)
@@ -238,8 +240,8 @@ def test_a_failed_instance_lets_go_of_its_attachments_when_nothing_is_left_of_it
     assert empty.attachments["att_1"].status == "detached"
 
 
-def test_an_ending_says_what_an_attach_needs_to_be_told() -> None:
-    during = operation(OperationKind.ATTACH, member_ids=[], request={"attachment": TOLD})
+def test_a_failed_end_of_an_attach_needs_a_failure() -> None:
+    during = operation(OperationKind.ATTACH, member_ids=[], request={"attachment": REQUESTED})
     finishing = FinishContext(seen_rows(during=during), during, pinned(), attachment=attachment("requested"))
     with pytest.raises(Refusal, match="failure"):
         finish_operation(HERE, finishing, OperationEnd(FinishOutcome.FAILED))

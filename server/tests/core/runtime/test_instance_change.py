@@ -235,9 +235,9 @@ def test_a_replacement_joins_first_only_where_there_may_be_one_more() -> None:
     alone = [replace(each, max_count=1) if each.key == "head" else each for each in seen.manifest.components]
     seen = replace(seen, manifest=replace(seen.manifest, components=tuple(alone)))
     head = replace(next(each for each in seen.members if each.component_key == "head"), allocation_id="alc_new")
-    launch, told = adding(seen), ReplaceMemberRequest()
-    assert [surges(seen, each, told) for each in (head, seen.members[1])] == [False, True]
-    replaced = member_change.replace_member(context(), seen, launch, BOUNDS, member=head, request=told).result
+    launch, request = adding(seen), ReplaceMemberRequest()
+    assert [surges(seen, each, request) for each in (head, seen.members[1])] == [False, True]
+    replaced = member_change.replace_member(context(), seen, launch, BOUNDS, member=head, request=request).result
     assert replaced.operation.request["surge"] is False
     refusal = refused(
         lambda: member_change.replace_member(
@@ -245,15 +245,15 @@ def test_a_replacement_joins_first_only_where_there_may_be_one_more() -> None:
         )
     )
     assert refusal.code is Code.NOT_SUPPORTED
-    assert takes_over(seen, head, "active", told)
-    assert not takes_over(seen, replace(seen.members[1], allocation_id="alc_new"), "active", told)
+    assert takes_over(seen, head, "active", request)
+    assert not takes_over(seen, replace(seen.members[1], allocation_id="alc_new"), "active", request)
 
 
 @every_row(
     ("asked", "config", "seconds"),
     [(None, {}, 300), (None, {"patience": 900}, 900), (60, {"patience": 900}, 60), (None, {"patience": "long"}, 300)],
 )
-def test_who_does_not_say_how_long_a_drain_may_take_gets_what_the_app_was_told(
+def test_a_drain_without_a_time_limit_gets_the_one_of_the_app(
     asked: int | None, config: dict[str, Any], seconds: int
 ) -> None:
     seen = running(context(), config=config)
@@ -275,7 +275,7 @@ def test_who_does_not_say_how_long_a_drain_may_take_gets_what_the_app_was_told(
     assert replaced.operation.request["timeout_seconds"] == seconds
 
 
-def test_ordinals_of_whoever_is_torn_down_are_not_given_away() -> None:
+def test_ordinals_of_members_being_torn_down_are_not_given_away() -> None:
     hand = running(context()).members[1]
     there = [replace(hand, ordinal=0, status="removing"), replace(hand, ordinal=2)]
     assert free_ordinals(there, "hand", 2) == [1, 3]

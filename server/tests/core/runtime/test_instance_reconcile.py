@@ -1,4 +1,4 @@
-"""The runtime's steps, state in and decision out: every kind of operation, whoever is there and whoever is not."""
+"""Reconciling an instance, state in and decision out: every kind of operation, with and without an adapter."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -409,7 +409,7 @@ def test_members_to_come_of_which_nobody_takes_care_have_failed(status: str, cod
     made = theatre(members=2, watch=HELD, started={"mem_0"})
     made.members["mem_1"] = member(1, "joining", health="unknown")
     seen = made.seen()
-    ended = (code, "it was told so")
+    ended = (code, "its adapter said so")
     alone = replace(seen, members=(seen.members[0], replace(seen.members[1], ended=ended)))
     decision = reconcile(made.context(), LIMITS, alone)
     assert decision is not None
@@ -472,7 +472,7 @@ def test_a_step_is_written_under_the_correlation_of_what_it_is_about() -> None:
     assert {each["step"] for each in tasks} == {"teardown.verify/mem_0/1", "teardown.verify/mem_1/1"}
 
 
-def test_no_more_members_than_one_statement_takes_are_told_of_at_once() -> None:
+def test_no_more_members_than_one_statement_takes_are_moved_in_one_step() -> None:
     made = theatre(operation("decommission", phase="platform"), status="stopping", members=120)
     decision = made.step()
     assert decision is not None
@@ -487,8 +487,8 @@ def test_the_evidence_counts_an_allocation_once_however_many_members_it_had() ->
         replace(each, gpu_count=2, held_from=from_, held_until=until, allocation_id="alc_0")
         for each in theatre_closed("mem_0", "mem_1")
     ]
-    told = evidence_of(closed, NOW + timedelta(hours=1))
-    assert told == {"receipts": ["rcp_mem_0", "rcp_mem_1"], "closing": {"receipt": 2}, "gpu_seconds": 200}
+    evidence = evidence_of(closed, NOW + timedelta(hours=1))
+    assert evidence == {"receipts": ["rcp_mem_0", "rcp_mem_1"], "closing": {"receipt": 2}, "gpu_seconds": 200}
 
 
 def theatre_closed(*member_ids: str) -> list[Any]:

@@ -180,8 +180,8 @@ def test_a_plan_and_a_create_agree_in_five_hundred_random_cases() -> None:
             create_instance(context(), facts, OperationBounds())
         first, *others = plan.refusals
         assert (raised.value.code, raised.value.detail) == (first.code, first.detail)
-        told: Any = raised.value.details.get("others", [])
-        assert [each["code"] for each in told] == [each.code.value for each in others[:20]]
+        listed: Any = raised.value.details.get("others", [])
+        assert [each["code"] for each in listed] == [each.code.value for each in others[:20]]
     assert accepted > CASES // 10, "the cases are no test of what is accepted"
     assert refused > CASES // 10, "the cases are no test of what is refused"
 
@@ -206,7 +206,7 @@ def test_the_circuit_opens_for_a_tenant_and_for_all_when_three_have_it_open() ->
     own = [failed(TENANT, each) for each in (1, 2, 3)]
     assert codes(launch(circuit=CircuitFacts(OTHER_TENANT, own))) == [], "one tenant's fault is not another's"
     again = [*own[:2], failed(TENANT, 2.5, None), own[2]]
-    assert codes(launch(circuit=CircuitFacts(TENANT, again))) == [], "a success in between begins anew"
+    assert codes(launch(circuit=CircuitFacts(TENANT, again))) == [], "a success in between resets the count"
     blameless = [failed(TENANT, each, "no_capacity") for each in (1, 2, 3)]
     assert codes(launch(circuit=CircuitFacts(TENANT, blameless))) == []
     old = [failed(TENANT, each) for each in (29, 30, 31)]

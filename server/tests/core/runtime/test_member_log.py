@@ -1,4 +1,4 @@
-"""Reading members' logs: which programs there are, who may be asked, and what is told when nobody can be."""
+"""Reading members' logs: which programs there are, which nodes may be asked, and what is shown when none can be."""
 
 import base64
 from dataclasses import replace
@@ -88,7 +88,7 @@ def test_the_task_is_the_members_and_leaves_no_trace_from_its_beginning_to_its_e
     assert all(each.writes for each in decisions)
 
 
-def test_a_read_of_an_adapters_is_told_as_its_other_tasks_are() -> None:
+def test_a_read_for_an_adapter_is_published_as_its_other_tasks_are() -> None:
     own = replace(read_task(), maker="sac_1")
     assert not own.is_quiet
     assert finish(context(), replace(own, status="claimed"), TaskEnd(TaskOutcome.SUCCEEDED, result={})).events
@@ -107,7 +107,9 @@ def test_a_read_of_an_adapters_is_told_as_its_other_tasks_are() -> None:
         (replace(GROUND, of_node=READS_OF_NODE), Code.RATE_LIMITED),
     ],
 )
-def test_who_cannot_be_asked_is_not_asked_and_the_last_lines_are_told(ground: LogReadContext, code: Code) -> None:
+def test_a_node_that_cannot_be_asked_is_not_asked_and_the_last_lines_are_shown(
+    ground: LogReadContext, code: Code
+) -> None:
     with pytest.raises(Refusal) as refused:
         build_read_task(context(), ground, WEB, KNOWN, LogReadRequest())
     assert refused.value.code is code
@@ -128,7 +130,7 @@ def test_who_cannot_be_asked_is_not_asked_and_the_last_lines_are_told(ground: Lo
         ({"status": "succeeded", "result": {"content_base64": "A"}}, Code.TEMPORARILY_UNAVAILABLE),
     ],
 )
-def test_what_goes_wrong_on_the_node_is_told_by_its_meaning(columns: dict[str, Any], code: Code) -> None:
+def test_a_failure_on_the_node_is_reported_by_its_meaning(columns: dict[str, Any], code: Code) -> None:
     with pytest.raises(Refusal) as refused:
         outcome(replace(read_task(), **columns), {"last_lines": ["x"]})
     assert (refused.value.code, refused.value.details) == (code, {"last_lines": ["x"]})

@@ -1,4 +1,4 @@
-"""Where people work with an app by commands: which member, as whom, and never as root."""
+"""Terminals of an app: which member a command runs on, as which user, and never as root."""
 
 from typing import Any
 

@@ -48,7 +48,7 @@ def test_a_visit_to_an_endpoint_names_its_port_and_is_bounded(kind: str, lifetim
     assert [each.action for each in decision.audits] == ["instance.connect"]
 
 
-def test_a_command_is_audited_with_its_arguments_and_told_without_them() -> None:
+def test_a_command_is_audited_with_its_arguments_and_published_without_them() -> None:
     now = as_somebody(context())
     decision = visit_command(now, standing(now), WISH, HASH)
     assert decision.result.expires_at - now.now == COMMAND_LIFETIME

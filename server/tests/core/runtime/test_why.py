@@ -183,7 +183,7 @@ def test_a_launch_that_waits_for_capacity_leads_to_the_allocation_and_its_blocke
     assert why.next.command == "mooring allocations explain --shape gpu_slice --sku small --gpu-count 1"
 
 
-def test_a_launch_that_no_adapter_takes_leads_to_whoever_runs_the_adapter() -> None:
+def test_a_launch_that_no_adapter_takes_leads_to_the_operator_of_the_adapter() -> None:
     dispatched = operation(status="accepted", dispatched_at=BEFORE)
     seen = MemberSnapshot(member(status="requested"), allocation())
     why = why_instance(

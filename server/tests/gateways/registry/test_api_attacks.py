@@ -23,8 +23,8 @@ from mooring.gateways.registry.image_manifest import EMPTY_CONFIG, OCI_EMPTY, OC
 from mooring.gateways.signing.cosign import SIGNATURE_ANNOTATION, SIMPLE_SIGNING_MEDIA_TYPE, signature_tag
 from mooring.gateways.signing.cosign_keys import SigningKey, new_signing_key
 from mooring.gateways.signing.cosign_sign import simple_signing_payload
-from server.tests.support.http_wire import Caller
-from server.tests.support.images import Artifact, archive, describe, image, layer, payload
+from server.tests.support.http_wire import WireClient
+from server.tests.support.images import SampleArtifact, archive, describe, image, layer, payload
 from server.tests.support.registry_adversary import (
     CHUNK,
     Adversary,
@@ -38,7 +38,13 @@ from server.tests.support.registry_adversary import (
     silent,
     status,
 )
-from server.tests.support.server_process import Fleet, Served, Tenant, make_tenant, sign_in_first_admin
+from server.tests.support.server_process import (
+    ProcessTenant,
+    ServerGroup,
+    ServerProcess,
+    make_tenant,
+    sign_in_first_admin,
+)
 from tests.support.waiting import linger
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -65,7 +71,7 @@ def digest_of(content: bytes) -> str:
     return f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def signature(key: SigningKey, name: str, digest: str) -> Artifact:
+def signature(key: SigningKey, name: str, digest: str) -> SampleArtifact:
     """A signature of a digest, as it lies beside it."""
     signed = simple_signing_payload(name, digest)
     annotation = {SIGNATURE_ANNOTATION: base64.b64encode(key.sign(signed)).decode()}
@@ -73,7 +79,7 @@ def signature(key: SigningKey, name: str, digest: str) -> Artifact:
     config = describe(EMPTY_CONFIG, OCI_EMPTY)
     document = {"schemaVersion": 2, "mediaType": OCI_MANIFEST, "config": config, "layers": [signed_layer]}
     blobs = {digest_of(signed): signed, digest_of(EMPTY_CONFIG): EMPTY_CONFIG}
-    return Artifact(read_manifest(msgspec.json.encode(document)), blobs)
+    return SampleArtifact(read_manifest(msgspec.json.encode(document)), blobs)
 
 
 @dataclass
@@ -104,13 +110,13 @@ def asked_by(first: Handler, then: Handler) -> Handler:
 
 
 @dataclass(frozen=True)
-class Ground:
+class AttackedServers:
     """Servers under attack: one with its usual patience, and one with very little."""
 
     foe: Adversary
     witness: Adversary  # where nobody should ever be sent
-    patient: Served
-    hasty: Served
+    patient: ServerProcess
+    hasty: ServerProcess
     admin_token: str
     connection: asyncpg.Connection
 
@@ -119,8 +125,8 @@ class Ground:
 class Siege:
     """One attack: a tenant of its own, and a repository."""
 
-    ground: Ground
-    tenant: Tenant
+    ground: AttackedServers
+    tenant: ProcessTenant
     repository: str
 
     @property
@@ -145,34 +151,34 @@ class Siege:
     async def ask(self, method: str, path: str, body: object = None, *, hasty: bool = False) -> tuple[int, Any]:
         """Ask, and where a check goes on for longer than an answer waits, ask again: what counts is how it ends."""
         url = self.ground.hasty.url if hasty else self.ground.patient.url
-        async with Caller(url, self.tenant.token) as caller, asyncio.timeout(60):
+        async with WireClient(url, self.tenant.token) as caller, asyncio.timeout(60):
             while True:
                 answer = await caller.call(method, path, body)
-                told = answer.json
-                check = told.get("check") if answer.status < 300 else None
+                content = answer.json
+                check = content.get("check") if answer.status < 300 else None
                 under_way = check is not None and check["status"] in ("accepted", "running")
-                if not under_way and told.get("code") != "check_running":
-                    return answer.status, told
+                if not under_way and content.get("code") != "check_running":
+                    return answer.status, content
 
     async def refused(self, path: str, body: object, *, hasty: bool = False) -> Any:
-        code, told = await self.ask("POST", path, body, hasty=hasty)
-        assert code >= 400, told
-        return told
+        code, content = await self.ask("POST", path, body, hasty=hasty)
+        assert code >= 400, content
+        return content
 
     async def registered(self, kind: str, digest: str) -> Any:
         body = {"kind": kind, "location": f"oci://{self.name}", "digest": digest}
-        code, told = await self.ask("POST", self.path, body)
-        assert code == 201, told
-        return told
+        code, content = await self.ask("POST", self.path, body)
+        assert code == 201, content
+        return content
 
     async def not_registered(self, kind: str, digest: str, location: str = "", *, hasty: bool = False) -> str:
         body = {"kind": kind, "location": location or f"oci://{self.name}", "digest": digest}
         return str((await self.refused(self.path, body, hasty=hasty))["code"])
 
     async def verified(self, artifact: Any) -> tuple[str, list[str]]:
-        code, told = await self.ask("POST", f"{self.path}/{artifact['id']}/verify")
-        assert code == 200, told
-        return told["trust"], [each["code"] for each in told["doubts"]]
+        code, content = await self.ask("POST", f"{self.path}/{artifact['id']}/verify")
+        assert code == 200, content
+        return content["trust"], [each["code"] for each in content["doubts"]]
 
     async def not_staged(self, artifact: Any) -> str:
         move = {"move": "stage", "reason": WHY}
@@ -180,7 +186,7 @@ class Siege:
 
     async def require_signatures(self, key: SigningKey) -> None:
         """From now on this tenant takes what this key has signed."""
-        async with Caller(self.ground.patient.url, self.tenant.token) as caller:
+        async with WireClient(self.ground.patient.url, self.tenant.token) as caller:
             rules = {"rules": {"signatures": "images"}, "reason": WHY}
             (await caller.call("PUT", f"{self.tenant.path}/policy", rules)).expect(200)
             pem = {"name": "release", "public_key_pem": key.trusted("k").pem}
@@ -194,7 +200,7 @@ class Siege:
 
 
 @pytest.fixture(scope="module")
-async def ground(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Ground]:
+async def ground(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AttackedServers]:
     directory: Path = tmp_path_factory.mktemp("siege")
     async with AsyncExitStack() as stack:
         foe, witness = [await stack.enter_async_context(adversary()) for _ in range(2)]
@@ -205,22 +211,22 @@ async def ground(shared_database_url: str, tmp_path_factory: pytest.TempPathFact
             "MOORING_SOURCE_BUCKET_ENDPOINT": foe.url,
             "MOORING_SOURCE_LIMIT_BYTES": str(LIMIT_BYTES),
         }
-        fleet = Fleet(directory, environment)
+        fleet = ServerGroup(directory, environment)
         stack.push_async_callback(fleet.close)
         # Without workers each process reads what it was asked for itself, with its own patience.
         patient = await fleet.start("api")
         hasty = await fleet.start("api", MOORING_SOURCE_TIMEOUT_SECONDS="2")
         token = await sign_in_first_admin(patient)
-        async with Caller(patient.url, token) as admin:
+        async with WireClient(patient.url, token) as admin:
             source = {"name": "models", "pattern": "s3://models/*", "reaches_private": True}
             await admin.post("/api/v1/platform/artifact-sources", source)
         connection = await asyncpg.connect(shared_database_url)
         stack.push_async_callback(connection.close)
-        yield Ground(foe, witness, patient, hasty, token, connection)
+        yield AttackedServers(foe, witness, patient, hasty, token, connection)
 
 
 @pytest.fixture
-async def siege(ground: Ground) -> Siege:
+async def siege(ground: AttackedServers) -> Siege:
     tenant = await make_tenant(ground.patient.url, ground.admin_token, f"besieged-{next(_numbers)}")
     return Siege(ground, tenant, f"{tenant.id}/app")
 
@@ -358,7 +364,7 @@ async def test_a_redirect_to_another_host_is_refused_and_nobody_is_asked_there(s
 @pytest.mark.parametrize("host", ["{witness}", "localhost:9", "10.0.0.1", "169.254.169.254", "[::1]:9", "0.0.0.0:9"])
 async def test_a_tenants_source_reaches_no_private_address(siege: Siege, host: str) -> None:
     witness = siege.ground.witness
-    async with Caller(siege.ground.patient.url, siege.tenant.token) as caller:
+    async with WireClient(siege.ground.patient.url, siege.tenant.token) as caller:
         await caller.post(f"{siege.tenant.path}/artifact-sources", {"name": "any", "pattern": "*"})
     location = f"oci://{host.format(witness=witness.authority)}/team/app"
 
@@ -369,9 +375,9 @@ async def test_a_tenants_source_reaches_no_private_address(siege: Siege, host: s
     assert await siege.stored() == []
 
 
-def peak(pid: int, *, anew: bool = False) -> int:
-    """The most memory that a process had resident, in bytes; counted from now on when asked for anew."""
-    if anew:
+def peak(pid: int, *, reset: bool = False) -> int:
+    """The most memory that a process had resident, in bytes; `reset` starts the count from now."""
+    if reset:
         Path(f"/proc/{pid}/clear_refs").write_text("5")
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
@@ -380,7 +386,7 @@ def peak(pid: int, *, anew: bool = False) -> int:
 async def flooded(siege: Siege, flood: Flood, attack: Awaitable[str]) -> str:
     """How an attack ends, during which the server takes little memory and most of the flood is never sent."""
     pid = siege.ground.patient.process.pid
-    before = peak(pid, anew=True)
+    before = peak(pid, reset=True)
     code = await attack
     assert peak(pid) - before < MEMORY_BYTES_MAX
     assert flood.sent < SENT_BYTES_MAX

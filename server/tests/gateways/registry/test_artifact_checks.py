@@ -1,4 +1,4 @@
-"""Checks of artifacts by the public API, against a source on loopback that gives its bytes when it is told to."""
+"""Checks of artifacts by the public API, against a source on loopback that sends its bytes when the test lets it."""
 
 import asyncio
 import hashlib
@@ -14,7 +14,7 @@ from mooring.commands.catalog.artifact_check import hand_back
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.artifact_check import CheckWorker
-from server.tests.conftest import Running, Tenant, World, running_platform
+from server.tests.conftest import Running, TenantWithAdmin, World, running_platform
 from server.tests.support.registry_adversary import Adversary, Asked, head, serve, stalls_after, status
 from tests.support.waiting import until
 
@@ -31,7 +31,7 @@ def digest_of(content: bytes) -> str:
 
 
 @dataclass
-class Gate:
+class ContentGate:
     """Content that goes out piece by piece, each when it is let."""
 
     content: bytes
@@ -62,7 +62,7 @@ class Port:
     """A platform, a project in it, and a source that the platform allows."""
 
     world: World
-    tenant: Tenant
+    tenant: TenantWithAdmin
     project_id: str
     source: Adversary
     stack: AsyncExitStack
@@ -92,8 +92,8 @@ class Port:
     def blob(self, name: str = "weights", digest: str | None = None) -> dict[str, str]:
         return {"kind": "blob", "location": f"s3://models/{name}", "digest": digest or digest_of(WEIGHTS)}
 
-    def gate(self, content: bytes = WEIGHTS, name: str = "weights") -> Gate:
-        made = Gate(content)
+    def gate(self, content: bytes = WEIGHTS, name: str = "weights") -> ContentGate:
+        made = ContentGate(content)
         self.source.routes[f"/models/{name}"] = made
         return made
 
@@ -115,7 +115,7 @@ class Port:
                     return check
 
     async def read_more(self, artifact: Any, count: int) -> Any:
-        """The check, once so many bytes are told."""
+        """The check, once it reports so many bytes."""
         path, check = self.check_path(artifact), artifact["check"]
         async with asyncio.timeout(60):
             while check["bytes_done"] < count:
@@ -185,9 +185,9 @@ async def test_a_large_blob_is_accepted_at_once_and_its_progress_is_seen_to_grow
 
 async def test_other_bytes_refuse_the_registration_and_what_failed_is_kept(port: Port) -> None:
     port.source.routes["/models/weights"] = serve(b"something else")
-    told = await port.refused("POST", port.path, port.blob())
-    assert (told["code"], told["details"]["found"]) == ("digest_mismatch", digest_of(b"something else"))
-    artifact = await port.do("GET", f"{port.path}/{told['details']['artifact_id']}")
+    refusal = await port.refused("POST", port.path, port.blob())
+    assert (refusal["code"], refusal["details"]["found"]) == ("digest_mismatch", digest_of(b"something else"))
+    artifact = await port.do("GET", f"{port.path}/{refusal['details']['artifact_id']}")
     assert (artifact["promotion"], artifact["trust"]) == ("draft", "rejected")
     (check,) = (await port.do("GET", f"{port.path}/{artifact['id']}/checks"))["items"]
     assert (check["status"], check["failure_code"], check["passed"]) == ("failed", "digest_mismatch", False)
@@ -296,12 +296,12 @@ async def test_staging_says_that_its_check_goes_on_and_is_made_when_that_has_end
     path = f"{port.path}/{made['id']}"
     body = {"move": "stage", "reason": WHY}
     # a project's artifact is promoted by the tenant's admin, who acts in the project
-    told = await port.refused("POST", f"{path}/promote?wait=0", body)
-    assert told["code"] == "check_running"
+    refusal = await port.refused("POST", f"{path}/promote?wait=0", body)
+    assert refusal["code"] == "check_running"
     again = await port.refused("POST", f"{path}/promote?wait=0", body)
-    assert again["details"]["check_id"] == told["details"]["check_id"]
+    assert again["details"]["check_id"] == refusal["details"]["check_id"]
     gate.open()
-    check = await port.until(f"{path}/checks/{told['details']['check_id']}", ENDED)
+    check = await port.until(f"{path}/checks/{refusal['details']['check_id']}", ENDED)
     assert (check["name"], check["status"], check["bytes_done"]) == ("smoke", "succeeded", len(WEIGHTS))
     assert (await port.do("POST", f"{path}/promote", body))["promotion"] == "staged"
     assert gate.reads == 2
@@ -312,8 +312,8 @@ async def test_a_staging_that_failed_by_the_source_is_kept_too(port: Port) -> No
     made = await port.do("POST", port.path, port.blob())
     port.source.routes["/models/weights"] = status(500)
     path = f"{port.path}/{made['id']}"
-    told = await port.refused("POST", f"{path}/promote", {"move": "stage", "reason": WHY})
-    assert told["code"] == "source_unreachable"
+    refusal = await port.refused("POST", f"{path}/promote", {"move": "stage", "reason": WHY})
+    assert refusal["code"] == "source_unreachable"
     newest = (await port.do("GET", f"{path}/checks"))["items"][0]
     assert (newest["name"], newest["status"], newest["failure_code"]) == ("smoke", "failed", "source_unreachable")
     assert port.source.authority in newest["detail"]

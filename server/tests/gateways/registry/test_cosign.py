@@ -402,11 +402,11 @@ async def test_only_so_many_entries_are_looked_at() -> None:
 async def test_a_registry_that_cannot_be_asked_is_no_verdict() -> None:
     signed = Signed()
 
-    class Failing(SimulatedRegistry):
+    class FailingCosign(SimulatedRegistry):
         async def referrers(self, repository: str, digest: str) -> tuple[BlobDescriptor, ...]:
             raise Refusal(Code.SOURCE_UNREACHABLE, "it is gone")
 
-    failing = Failing()
+    failing = FailingCosign()
     failing.put_manifest(REPOSITORY, signed.artifact.raw)
 
     with pytest.raises(Refusal) as refused:

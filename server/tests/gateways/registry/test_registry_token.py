@@ -36,7 +36,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("registry")]
 
 
 @dataclass(frozen=True)
-class Given:
+class ConstantRegistryToken:
     """Always the same token, whatever is asked for."""
 
     fixed: str
@@ -59,15 +59,17 @@ async def test_a_token_lets_in_where_it_says_and_nowhere_else(
     token_registry: RunningRegistry, issuer: RegistryTokenIssuer, dialer: EgressClient, repository: str
 ) -> None:
     pushing = issuer.issue("publisher", [RepositoryAccess(repository, ("pull", "push"))]).token
-    digest = await push(RegistryPusher(client_with(token_registry, dialer, Given(pushing))), repository, image())
+    digest = await push(
+        RegistryPusher(client_with(token_registry, dialer, ConstantRegistryToken(pushing))), repository, image()
+    )
     other = f"{repository}-other"
     await push(RegistryPusher(client_with(token_registry, dialer, issuer)), other, image())
 
-    reading = client_with(token_registry, dialer, Given(issuer.token(repository, ["pull"])))
+    reading = client_with(token_registry, dialer, ConstantRegistryToken(issuer.token(repository, ["pull"])))
     assert (await reading.manifest(repository, digest)).digest == digest
     elsewhere = await refused(reading.manifest(other, digest))
     writing = await refused(RegistryPusher(reading).chunked(repository, b"more"))
-    pushing_elsewhere = client_with(token_registry, dialer, Given(pushing))
+    pushing_elsewhere = client_with(token_registry, dialer, ConstantRegistryToken(pushing))
     writing_elsewhere = await refused(RegistryPusher(pushing_elsewhere).chunked(other, b"more"))
 
     assert {each.code for each in (elsewhere, writing, writing_elsewhere)} == {Code.REGISTRY_AUTH_REFUSED}

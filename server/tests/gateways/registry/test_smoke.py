@@ -23,14 +23,26 @@ from mooring.gateways.registry.image_smoke import SmokeLimits, SmokeOutcome, Smo
 from mooring.gateways.registry.registry_push import RegistryPusher
 from mooring.gateways.registry.simulated_registry import SimulatedRegistry
 from mooring.gateways.registry.source_stream import ReceivedBody, Sink
-from server.tests.support.images import PROGRAM, About, Artifact, Layer, archive, image, index, layer, payload, push
+from server.tests.support.images import (
+    PROGRAM,
+    About,
+    ArchivedFile,
+    SampleArtifact,
+    SampleLayer,
+    archive,
+    image,
+    index,
+    layer,
+    payload,
+    push,
+)
 from tests.support.rows import every_row
 
 pytestmark = pytest.mark.anyio
 REPOSITORY = "team/app"
 
 
-def registry_with(*artifacts: Artifact) -> SimulatedRegistry:
+def registry_with(*artifacts: SampleArtifact) -> SimulatedRegistry:
     registry = SimulatedRegistry()
     for artifact in artifacts:
         for part in (*artifact.parts, artifact):
@@ -40,7 +52,7 @@ def registry_with(*artifacts: Artifact) -> SimulatedRegistry:
     return registry
 
 
-async def tried(artifact: Artifact, limits: SmokeLimits | None = None) -> SmokeResult:
+async def tried(artifact: SampleArtifact, limits: SmokeLimits | None = None) -> SmokeResult:
     return await smoke(registry_with(artifact), REPOSITORY, artifact.digest, limits=limits)
 
 
@@ -54,17 +66,17 @@ async def test_an_image_in_a_real_registry_passes_and_every_layer_was_read(
 ) -> None:
     made = image([layer(archive({"bin/program": PROGRAM})), layer(archive({"data": b"d" * 500_000}))])
     digest = await push(pusher, repository, made)
-    told: list[int] = []
+    sizes: list[int] = []
 
     async def progress(size: int) -> None:
-        told.append(size)
+        sizes.append(size)
 
     result = await smoke(pusher.client, repository, digest, progress=progress)
 
     assert result.passed
     assert result.refusal() is None
     assert (result.platforms, result.layers) == (("linux/amd64",), 2)
-    assert result.size_bytes == sum(each.size for each in made.manifest.layers) == told[-1]
+    assert result.size_bytes == sum(each.size for each in made.manifest.layers) == sizes[-1]
     assert [each.name for each in result.checks] == ["manifest", "config", "platform", "layers", "entry_point"]
 
 
@@ -122,12 +134,12 @@ async def test_what_was_tampered_with_or_is_missing_fails_with_its_own_code(part
 
 
 async def test_a_registry_that_cannot_be_asked_is_no_result() -> None:
-    class Failing(SimulatedRegistry):
+    class FailingRegistry(SimulatedRegistry):
         async def read_blob(self, repository: str, wanted: BlobDescriptor, sink: Sink | None = None) -> ReceivedBody:
             raise Refusal(Code.SOURCE_TOO_SLOW, "it is slow")
 
     made = image()
-    failing = Failing()
+    failing = FailingRegistry()
     for content in made.blobs.values():
         failing.put_blob(REPOSITORY, content)
     failing.put_manifest(REPOSITORY, made.manifest.raw)
@@ -180,7 +192,7 @@ async def test_the_program_is_found_where_it_would_be_started(
         (("",), {"bin/program": PROGRAM}, {}),
         (("/bin/other",), {"bin/program": PROGRAM}, {}),
         (("program",), {"opt/program": PROGRAM}, {}),
-        (("/bin/program",), {"bin/program": (PROGRAM, 0o644)}, {}),
+        (("/bin/program",), {"bin/program": ArchivedFile(PROGRAM, 0o644)}, {}),
         (("/loop",), {"bin/program": PROGRAM}, {"loop": "round", "round": "loop"}),
         (("/up",), {"bin/program": PROGRAM}, {"up": "../../missing"}),
     ],
@@ -212,11 +224,11 @@ async def test_a_layer_that_does_not_unpack_to_what_the_config_says_fails() -> N
     ids=["no gzip", "no tar", "cut off"],
 )
 async def test_a_layer_that_is_no_archive_fails(packed: bytes) -> None:
-    assert failures(await tried(image([Layer(packed, b"")]))) == [("layers", None)]
+    assert failures(await tried(image([SampleLayer(packed, b"")]))) == [("layers", None)]
 
 
 async def test_a_layer_of_an_unknown_packing_is_hashed_and_nothing_is_claimed_of_it() -> None:
-    made = Layer(b"zstandard of a kind", b"", "application/vnd.oci.image.layer.v1.tar+zstd")
+    made = SampleLayer(b"zstandard of a kind", b"", "application/vnd.oci.image.layer.v1.tar+zstd")
     result = await tried(image([made]))
 
     assert result.passed
@@ -224,7 +236,7 @@ async def test_a_layer_of_an_unknown_packing_is_hashed_and_nothing_is_claimed_of
 
 
 async def test_a_gzip_bomb_is_refused_with_its_own_code_in_little_memory() -> None:
-    bomb = Layer(gzip.compress(bytes(72 * 1_048_576), compresslevel=6, mtime=0), b"")
+    bomb = SampleLayer(gzip.compress(bytes(72 * 1_048_576), compresslevel=6, mtime=0), b"")
     made = image([bomb])
     registry = registry_with(made)
 

@@ -21,7 +21,7 @@ Gap = tuple[float, int]  # so long nothing comes, and then so many bytes
 
 
 class Jumps(selectors.DefaultSelector):
-    """Whoever would wait for a time has waited for it."""
+    """Sleeping moves the clock and returns at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class JumpingLoop(asyncio.SelectorEventLoop):
         return self._jumps.now
 
 
-class Played:
+class ScriptedSource:
     """A source that sends at given times, and then nothing."""
 
     def __init__(self, gaps: Sequence[Gap]) -> None:
@@ -68,7 +68,7 @@ def ended(gaps: Sequence[Gap], patience: SourceTimeouts = PATIENCE) -> tuple[Cod
 
     async def read() -> tuple[Code, float]:
         with pytest.raises(Refusal) as refused:
-            await SourceReader(Played(gaps), patience=patience).stream(
+            await SourceReader(ScriptedSource(gaps), patience=patience).stream(
                 BodyRequest("http://source.example/w", 1_000_000)
             )
         return refused.value.code, asyncio.get_running_loop().time()

@@ -148,7 +148,7 @@ async def test_a_cancelled_request_is_no_error(telemetry: Telemetry, stream: io.
 
 
 @pytest.mark.parametrize("probe", ["/healthz", "/readyz", "/metrics"])
-def test_probes_are_lines_only_for_whoever_debugs_and_when_they_fail(
+def test_probes_are_logged_only_at_debug_level_and_when_they_fail(
     probe: str, telemetry: Telemetry, stream: io.StringIO
 ) -> None:
     observe(telemetry, route=f"GET {probe}")

@@ -83,7 +83,7 @@ def test_a_stream_is_measured_to_its_beginning(telemetry: Telemetry, monkeypatch
     assert samples(telemetry, "mooring_http_request_duration_seconds_sum") == {("GET", "none"): 0.5}
 
 
-def test_gauges_ask_whoever_knows_when_they_are_read(telemetry: Telemetry) -> None:
+def test_gauges_ask_their_source_when_they_are_read(telemetry: Telemetry) -> None:
     deliveries: dict[tuple[str, ...], float] = {("queued",): 3.0, ("dead",): 0.0}
     telemetry.watch("mooring_outbox_deliveries", lambda: deliveries)
     telemetry.watch("mooring_database_connections", lambda: {("platform", "idle"): 2})

@@ -28,7 +28,7 @@ CALLER = Caller(Actor(PrincipalKind.USER, f"usr_{BODY}"), f"ten_{BODY}", Authori
 VARIABLES = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_SDK_DISABLED")
 
 
-class Receiver:
+class SpanReceiver:
     """A collector: takes what is sent to it and keeps it."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Receiver:
         self.paths: list[str] = []
         receiver = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class SpanHandler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 receiver.paths.append(self.path)
@@ -47,7 +47,7 @@ class Receiver:
             def log_message(self, format: str, *arguments: object) -> None:
                 """Say nothing."""
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), SpanHandler)
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
         self._thread.start()
 
@@ -67,10 +67,10 @@ class Receiver:
 
 
 @pytest.fixture
-def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
+def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[SpanReceiver]:
     for name in (*VARIABLES, "OTEL_SERVICE_NAME", "OTEL_TRACES_SAMPLER"):
         monkeypatch.delenv(name, raising=False)
-    receiver = Receiver()
+    receiver = SpanReceiver()
     yield receiver
     receiver.close()
 
@@ -83,7 +83,7 @@ def attributes(values: "list[KeyValue]") -> dict[str, object]:
     return {each.key: getattr(each.value, str(each.value.WhichOneof("value"))) for each in values}
 
 
-def test_a_request_is_a_span_with_the_ids_that_its_answer_states(receiver: Receiver) -> None:
+def test_a_request_is_a_span_with_the_ids_that_its_answer_states(receiver: SpanReceiver) -> None:
     telemetry = telemetry_to(receiver.address)
     with telemetry.request("POST", RequestTrace("cor_1", TRACE, SPAN, PARENT)) as observed:
         observed.route = "POST /api/v1/projects/{project_id}/service-accounts"
@@ -115,7 +115,7 @@ def test_a_request_is_a_span_with_the_ids_that_its_answer_states(receiver: Recei
     assert attributes(list(resource.attributes))["service.name"] == "mooring"
 
 
-def test_a_request_without_a_parent_begins_the_trace_that_its_answer_states(receiver: Receiver) -> None:
+def test_a_request_without_a_parent_begins_the_trace_that_its_answer_states(receiver: SpanReceiver) -> None:
     telemetry = telemetry_to(f"{receiver.address}/v1/traces/")
     with telemetry.request("GET", RequestTrace("cor_1", TRACE, SPAN, None)):
         pass
@@ -126,7 +126,7 @@ def test_a_request_without_a_parent_begins_the_trace_that_its_answer_states(rece
     assert (request.trace_id.hex(), request.span_id.hex(), request.parent_span_id) == (TRACE, SPAN, b"")
 
 
-def test_spans_within_a_request_hang_below_it(receiver: Receiver) -> None:
+def test_spans_within_a_request_hang_below_it(receiver: SpanReceiver) -> None:
     telemetry = telemetry_to(receiver.address)
     with telemetry.request("GET", RequestTrace("cor_1", TRACE, SPAN, None)), span("load", rows=3, none=None):
         with span("decide", note=f"mrgp_{'x' * 30}", password="hunter2"):
@@ -144,7 +144,7 @@ def test_spans_within_a_request_hang_below_it(receiver: Receiver) -> None:
     assert attributes(list(found["decide"].attributes)) == {"note": MASK, "password": MASK}
 
 
-def test_a_failure_is_named_by_its_kind_and_told_to_the_log_only(receiver: Receiver) -> None:
+def test_a_failure_is_named_by_its_kind_and_only_the_log_has_its_text(receiver: SpanReceiver) -> None:
     telemetry = telemetry_to(receiver.address)
     with telemetry.request("GET", RequestTrace("cor_1", TRACE, SPAN, None)) as observed:
         with pytest.raises(ConnectionError), span("apply"):
@@ -160,7 +160,7 @@ def test_a_failure_is_named_by_its_kind_and_told_to_the_log_only(receiver: Recei
     assert len(receiver.spans()) == 2
 
 
-def test_a_caller_that_does_not_want_to_be_sampled_is_not(receiver: Receiver) -> None:
+def test_a_caller_that_does_not_want_to_be_sampled_is_not(receiver: SpanReceiver) -> None:
     telemetry = telemetry_to(receiver.address)
     with telemetry.request("GET", RequestTrace("cor_1", TRACE, SPAN, PARENT, "00")), span("load"):
         pass
@@ -169,7 +169,7 @@ def test_a_caller_that_does_not_want_to_be_sampled_is_not(receiver: Receiver) ->
     assert receiver.spans() == {}
 
 
-def test_the_work_of_a_worker_joins_the_trace_of_what_caused_it(receiver: Receiver) -> None:
+def test_the_work_of_a_worker_joins_the_trace_of_what_caused_it(receiver: SpanReceiver) -> None:
     telemetry = telemetry_to(receiver.address)
     with telemetry.worker_tick("outbox"):
         with bound(correlation_id="cor_1", trace_id=TRACE), span("deliver"), span("dial"):
@@ -184,7 +184,7 @@ def test_the_work_of_a_worker_joins_the_trace_of_what_caused_it(receiver: Receiv
     assert found["look"].trace_id.hex() != TRACE
 
 
-def test_the_variables_of_opentelemetry_are_honoured(receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variables_of_opentelemetry_are_honoured(receiver: SpanReceiver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", receiver.address)
     monkeypatch.setenv("OTEL_SERVICE_NAME", "mooring-east")
     telemetry = telemetry_to("")
@@ -241,7 +241,7 @@ class Held(SpanProcessor):
         self.let_go.wait()
 
 
-def test_traces_that_cannot_be_sent_do_not_hold_up_the_end(receiver: Receiver) -> None:
+def test_traces_that_cannot_be_sent_do_not_hold_up_the_end(receiver: SpanReceiver) -> None:
     telemetry, held = telemetry_to(receiver.address), Held()
     assert isinstance(telemetry.tracing, OtlpTracing)
     telemetry.tracing._provider.add_span_processor(held)

@@ -21,7 +21,15 @@ from mooring.core.kernel.errors import Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
 from mooring.storage.kernel.unit_of_work import StaleWrite
-from server.tests.support.lifecycle_rows import CLOCK, MANIFEST_DIGEST, Ground, Subject, make_ground, path, refused_by
+from server.tests.support.lifecycle_rows import (
+    CLOCK,
+    MANIFEST_DIGEST,
+    LifecycleSubject,
+    ProjectRows,
+    make_ground,
+    path,
+    refused_by,
+)
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -44,7 +52,7 @@ async def database(shared_database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture(scope="module")
-async def ground(database: Database) -> Ground:
+async def ground(database: Database) -> ProjectRows:
     return await make_ground(database)
 
 
@@ -53,20 +61,20 @@ def fresh_digest() -> str:
     return f"sha256:{random.getrandbits(256):064x}"
 
 
-async def artifact_in(ground: Ground, state: PromotionState, digest: str) -> Subject:
+async def artifact_in(ground: ProjectRows, state: PromotionState, digest: str) -> LifecycleSubject:
     """A verified artifact of the tenant's in this state."""
-    subject = Subject("artifact", PROMOTION, await ground.birth("artifact", digest=digest), S.DRAFT)
+    subject = LifecycleSubject("artifact", PROMOTION, await ground.birth("artifact", digest=digest), S.DRAFT)
     verify = next(edge for edge in TRUST.edges if edge.source == "unverified" and edge.target == "verified")
-    await ground.move(Subject("artifact", TRUST, subject.id, TRUST.initial), verify)
+    await ground.move(LifecycleSubject("artifact", TRUST, subject.id, TRUST.initial), verify)
     for edge in path(PROMOTION, state):
         subject = await ground.move(subject, edge)
     return subject
 
 
-async def version_in(ground: Ground, state: PromotionState, *digests: str) -> Subject:
+async def version_in(ground: ProjectRows, state: PromotionState, *digests: str) -> LifecycleSubject:
     """A version that needs these digests, in this state."""
     made = await ground.birth("app_version", digests=list(digests))
-    subject = Subject("app_version", PROMOTION, made, S.DRAFT)
+    subject = LifecycleSubject("app_version", PROMOTION, made, S.DRAFT)
     for edge in path(PROMOTION, state):
         subject = await ground.move(subject, edge)
     return subject
@@ -79,7 +87,9 @@ async def test_the_table_of_needs_is_that_of_the_core(database: Database) -> Non
 
 
 @pytest.mark.parametrize("artifact_state", list(S))
-async def test_a_version_comes_only_as_far_as_its_artifact_is(ground: Ground, artifact_state: PromotionState) -> None:
+async def test_a_version_comes_only_as_far_as_its_artifact_is(
+    ground: ProjectRows, artifact_state: PromotionState
+) -> None:
     digest = fresh_digest()
     artifact = await artifact_in(ground, artifact_state, digest)
     assert artifact.state is artifact_state
@@ -92,13 +102,13 @@ async def test_a_version_comes_only_as_far_as_its_artifact_is(ground: Ground, ar
             break
 
 
-async def test_a_digest_that_nobody_registered_is_behind(ground: Ground) -> None:
+async def test_a_digest_that_nobody_registered_is_behind(ground: ProjectRows) -> None:
     version = await version_in(ground, S.DRAFT, fresh_digest())
     stage = path(PROMOTION, S.STAGED)[0]
     assert await refused_by(ground.move(version, stage)) == "app_version_not_ahead"
 
 
-async def test_another_tenants_artifact_does_not_count(database: Database, ground: Ground) -> None:
+async def test_another_tenants_artifact_does_not_count(database: Database, ground: ProjectRows) -> None:
     digest = fresh_digest()
     other = await make_ground(database, "other")
     await artifact_in(other, S.ACTIVE, digest)
@@ -107,7 +117,9 @@ async def test_another_tenants_artifact_does_not_count(database: Database, groun
 
 
 @pytest.mark.parametrize("version_state", [S.STAGED, S.CANARY, S.ACTIVE, S.DEPRECATED])
-async def test_an_artifact_does_not_leave_a_version_ahead_of_it(ground: Ground, version_state: PromotionState) -> None:
+async def test_an_artifact_does_not_leave_a_version_ahead_of_it(
+    ground: ProjectRows, version_state: PromotionState
+) -> None:
     for edge in PROMOTION.edges:
         digest = fresh_digest()
         if edge.source not in NEEDS[version_state]:
@@ -123,21 +135,21 @@ async def test_an_artifact_does_not_leave_a_version_ahead_of_it(ground: Ground, 
         assert name == ("" if edge.target in NEEDS[version_state] else "artifact_not_behind"), (version, edge)
 
 
-async def test_a_second_artifact_of_the_same_digest_carries_the_version(ground: Ground) -> None:
+async def test_a_second_artifact_of_the_same_digest_carries_the_version(ground: ProjectRows) -> None:
     digest = fresh_digest()
     first = await artifact_in(ground, S.ACTIVE, digest)
     await version_in(ground, S.ACTIVE, digest)
     second = await ground.birth("artifact", digest=digest, location="oci://registry.example/team/copy")
     deprecate = next(edge for edge in PROMOTION.edges if edge.target is S.DEPRECATED)
     assert await refused_by(ground.move(first, deprecate)) == "artifact_not_behind"
-    copy = Subject("artifact", PROMOTION, second, S.DRAFT)
+    copy = LifecycleSubject("artifact", PROMOTION, second, S.DRAFT)
     for edge in path(PROMOTION, S.ACTIVE):
         copy = await ground.move(copy, edge)
     await ground.move(first, deprecate)
     assert await refused_by(ground.move(copy, deprecate)) == "artifact_not_behind"
 
 
-async def test_a_version_changes_while_it_is_a_draft_and_never_again(ground: Ground) -> None:
+async def test_a_version_changes_while_it_is_a_draft_and_never_again(ground: ProjectRows) -> None:
     digest = fresh_digest()
     await artifact_in(ground, S.STAGED, digest)
     version = await version_in(ground, S.DRAFT, digest)
@@ -152,7 +164,7 @@ async def test_a_version_changes_while_it_is_a_draft_and_never_again(ground: Gro
         assert name == "app_version_is_immutable"
 
 
-async def test_the_number_of_a_version_never_changes_and_is_one_apps_once(ground: Ground) -> None:
+async def test_the_number_of_a_version_never_changes_and_is_one_apps_once(ground: ProjectRows) -> None:
     version = await version_in(ground, S.DRAFT)
     for changed in ({"version": "9.9.9"}, {"version_order": "x"}, {"app_slug": "another"}):
         assert (
@@ -165,7 +177,7 @@ async def test_the_number_of_a_version_never_changes_and_is_one_apps_once(ground
     assert await refused_by(ground.birth("app_version", **dict(row))) == "app_version_number_taken"
 
 
-async def test_what_is_staged_is_the_manifest_that_was_checked(ground: Ground) -> None:
+async def test_what_is_staged_is_the_manifest_that_was_checked(ground: ProjectRows) -> None:
     version = await version_in(ground, S.DRAFT)
     stage = path(PROMOTION, S.STAGED)[0]
     assert await refused_by(ground.move(version, stage, staged_digest=None)) == "app_version_staged_is_stated"
@@ -173,7 +185,7 @@ async def test_what_is_staged_is_the_manifest_that_was_checked(ground: Ground) -
     assert await refused_by(ground.move(version, stage, staged_digest=other)) == "app_version_staged_is_the_manifest"
 
 
-async def test_only_a_canary_has_a_percentage(ground: Ground) -> None:
+async def test_only_a_canary_has_a_percentage(ground: ProjectRows) -> None:
     version = await version_in(ground, S.STAGED)
     canary = path(PROMOTION, S.CANARY)[1]
     assert await refused_by(ground.move(version, canary, canary_percentage=None)) == "app_version_canary_has_percentage"
@@ -182,7 +194,7 @@ async def test_only_a_canary_has_a_percentage(ground: Ground) -> None:
         assert name == "app_version_percentage_is_one"
 
 
-def hold(ground: Ground, digest: str, version_id: str) -> Insert:
+def hold(ground: ProjectRows, digest: str, version_id: str) -> Insert:
     """Something of the project's that uses the digest through the version."""
     row: dict[str, Any] = {
         "id": CLOCK.mint(Prefix.ARTIFACT_HOLD),
@@ -197,7 +209,7 @@ def hold(ground: Ground, digest: str, version_id: str) -> Insert:
     return Insert("artifact_hold", row)
 
 
-async def test_a_version_under_a_hold_is_not_retired_and_a_retired_one_takes_none(ground: Ground) -> None:
+async def test_a_version_under_a_hold_is_not_retired_and_a_retired_one_takes_none(ground: ProjectRows) -> None:
     digest = fresh_digest()
     await artifact_in(ground, S.ACTIVE, digest)
     version = await version_in(ground, S.STAGED, digest)
@@ -212,7 +224,7 @@ async def test_a_version_under_a_hold_is_not_retired_and_a_retired_one_takes_non
     assert await refused_by(ground.write(hold(ground, digest, other.id))) == "artifact_hold_version_is_there"
 
 
-async def test_raced_from_both_sides_no_version_is_ever_ahead(database: Database, ground: Ground) -> None:
+async def test_raced_from_both_sides_no_version_is_ever_ahead(database: Database, ground: ProjectRows) -> None:
     """Versions go up while their artifacts go on, withdraw while they are taken: after each round all of it holds."""
     refused = done = 0
     for _ in range(12):
@@ -244,12 +256,12 @@ async def test_raced_from_both_sides_no_version_is_ever_ahead(database: Database
     assert done > 0
 
 
-async def test_two_artifacts_of_one_digest_do_not_both_leave_at_once(database: Database, ground: Ground) -> None:
+async def test_two_artifacts_of_one_digest_do_not_both_leave_at_once(database: Database, ground: ProjectRows) -> None:
     for _ in range(8):
         digest = fresh_digest()
         first = await artifact_in(ground, S.ACTIVE, digest)
         second = await ground.birth("artifact", digest=digest, location="oci://registry.example/team/copy")
-        copy = Subject("artifact", PROMOTION, second, S.DRAFT)
+        copy = LifecycleSubject("artifact", PROMOTION, second, S.DRAFT)
         for edge in path(PROMOTION, S.ACTIVE):
             copy = await ground.move(copy, edge)
         await version_in(ground, S.ACTIVE, digest)
@@ -261,7 +273,7 @@ async def test_two_artifacts_of_one_digest_do_not_both_leave_at_once(database: D
         assert await database.fetchval(PLATFORM, AHEAD) == 0
 
 
-async def test_a_slug_means_one_app_within_one_tenants_sight(database: Database, ground: Ground) -> None:
+async def test_a_slug_means_one_app_within_one_tenants_sight(database: Database, ground: ProjectRows) -> None:
     async with database.connection(PLATFORM) as connection:
         insert = """INSERT INTO app (id, tenant_id, slug, display_name, category, description, icon, created_at)
                     VALUES ($1, $2, $3, 'A', 'tool', '', '', now())"""
@@ -280,7 +292,7 @@ async def test_a_slug_means_one_app_within_one_tenants_sight(database: Database,
             assert name in ("app_stays_with_its_owner", "app_word_of_tenant", "app_version_app_of_tenant")
 
 
-async def test_an_entitlement_names_an_app_that_the_tenant_sees(database: Database, ground: Ground) -> None:
+async def test_an_entitlement_names_an_app_that_the_tenant_sees(database: Database, ground: ProjectRows) -> None:
     other = await make_ground(database, "unseen")
     row: dict[str, object] = {
         "id": CLOCK.mint(Prefix.ENTITLEMENT),
@@ -302,7 +314,7 @@ async def test_an_entitlement_names_an_app_that_the_tenant_sees(database: Databa
     assert await refused_by(ground.write(again)) == "entitlement_taken"
 
 
-async def test_a_tenants_session_cannot_take_an_app_of_the_platform(database: Database, ground: Ground) -> None:
+async def test_a_tenants_session_cannot_take_an_app_of_the_platform(database: Database, ground: ProjectRows) -> None:
     async with database.connection(PLATFORM) as platform:
         await platform.execute(
             """INSERT INTO app (id, slug, display_name, category, description, icon, created_at)

@@ -1,4 +1,4 @@
-"""Who is heard of: kept in memory, written in batches, measured by the database's clock, marked by one who looks."""
+"""Node heartbeats: kept in memory, written in batches, timed by the database's clock; silent nodes are marked."""
 
 import asyncio
 from datetime import timedelta
@@ -10,21 +10,21 @@ from mooring.storage.fleet.node_presence import NodePresence
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.nodes import NodeWatch
 from server.tests.conftest import World
-from server.tests.support.agents import Machine, joined
-from server.tests.support.lifecycle_rows import Ground
+from server.tests.support.agents import MachineKeys, joined
+from server.tests.support.lifecycle_rows import ProjectRows
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 NODES = "/api/v1/platform/nodes"
 
 
-async def ready(world: World) -> Machine:
+async def ready(world: World) -> MachineKeys:
     machine = await joined(world.client(), world.admin)
     await machine.report(world.client())
     return machine
 
 
-async def hear(world: World, *machines: Machine, ago_seconds: float = 0.0) -> None:
+async def hear(world: World, *machines: MachineKeys, ago_seconds: float = 0.0) -> None:
     """These machines were heard of so long ago, and it is written down."""
     services = world.running.platform.services
     now = services.clock.now()
@@ -130,7 +130,7 @@ async def test_a_retired_node_is_heard_of_in_vain(world: World) -> None:
 
 async def test_more_lost_nodes_than_one_look_marks_are_marked_by_the_next(world: World) -> None:
     services = world.running.platform.services
-    ground = Ground(services.database, "", "")
+    ground = ProjectRows(services.database, "", "")
     ids = [await ground.birth("node") for _ in range(BATCH + 5)]
     for each in ids:
         services.presence.record(each, services.clock.now() - timedelta(seconds=500))

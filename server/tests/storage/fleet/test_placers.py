@@ -1,4 +1,4 @@
-"""Sixteen placers at once on one database: nothing is claimed twice, and nothing of a claim is ever half there.
+"""Sixteen placers at once on one database: nothing is claimed twice, and no claim is stored in part.
 
 Each placer has connections of its own, as a process of its own would. While they work, an observer looks all the
 time: in every snapshot that it sees, each claimed slot belongs to one allocation that stands on the slot's node, and
@@ -39,7 +39,7 @@ from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSett
 from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 from mooring.workers.allocation_reconciler import AllocationReconciler
 from server.tests.conftest import Running, World
-from server.tests.support.fleet import Fleet
+from server.tests.support.fleet import FleetWithAgents
 from server.tests.support.lifecycle_rows import CLOCK, context
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -116,7 +116,7 @@ async def ask(world: World, slug: str, shape: str, counts: Sequence[int]) -> Non
     """Requests of one project, written down as the API would."""
     tenant = await world.tenant(slug)
     project_id = await world.project(tenant, f"{slug}-train")
-    fleet = Fleet(world.running.platform.services.database)
+    fleet = FleetWithAgents(world.running.platform.services.database)
     sku = await fleet.sku(shape, tuple(sorted(set(counts))))
     acting = Acting(tenant.id)
     terms = await allocations.terms(fleet.database, acting, sku)
@@ -135,7 +135,7 @@ async def statuses(database: Database) -> dict[str, int]:
 
 async def test_sixteen_placers_claim_every_slot_once(world: World, settings: Settings) -> None:
     database = world.running.platform.services.database
-    fleet = Fleet(database)
+    fleet = FleetWithAgents(database)
     for _ in range(NODES):
         await fleet.node(8)
     await ask(world, "slices", "gpu_slice", [1, 2, 4, 1, 2, 1] * 12)
@@ -161,7 +161,7 @@ async def test_what_is_given_back_while_others_are_placed_is_never_given_twice(
     world: World, settings: Settings
 ) -> None:
     database = world.running.platform.services.database
-    fleet = Fleet(database)
+    fleet = FleetWithAgents(database)
     for _ in range(4):
         await fleet.node(4)
     await ask(world, "churn", "gpu_slice", [1, 2, 1] * 12)
@@ -195,7 +195,7 @@ async def give_back_some(database: Database) -> None:
 
 async def test_of_two_who_planned_the_same_slots_one_wins_and_nothing_of_the_other_is_left(world: World) -> None:
     database = world.running.platform.services.database
-    node_id = await Fleet(database).node(2)
+    node_id = await FleetWithAgents(database).node(2)
     await ask(world, "racing", "gpu_slice", [2, 2])
     waiting = await placement.requested(database, 10)
     node, nodes = await placement.node_facts(database, node_id), await placement.snapshot(database)
@@ -220,7 +220,7 @@ async def test_of_two_who_planned_the_same_slots_one_wins_and_nothing_of_the_oth
     assert await database.fetchval(PLATFORM, "SELECT count(*) FROM task") == 1
 
 
-async def refused(fleet: Fleet, write: Write) -> str:
+async def refused(fleet: FleetWithAgents, write: Write) -> str:
     """The name of the constraint by which the database refuses the write; empty when it does not."""
     try:
         await fleet.write(write)
@@ -231,7 +231,7 @@ async def refused(fleet: Fleet, write: Write) -> str:
 
 async def test_the_database_refuses_what_no_placer_should_do(world: World) -> None:
     database = world.running.platform.services.database
-    fleet = Fleet(database)
+    fleet = FleetWithAgents(database)
     node_id = await fleet.node(2)
     await ask(world, "strict", "gpu_slice", [1])
     await AllocationReconciler(world.running.platform.services).tick()
@@ -264,7 +264,7 @@ async def test_the_database_refuses_what_no_placer_should_do(world: World) -> No
 
 async def test_the_database_takes_no_end_without_its_proof(world: World) -> None:
     database = world.running.platform.services.database
-    fleet = Fleet(database)
+    fleet = FleetWithAgents(database)
     await fleet.node(1)
     await ask(world, "strict", "gpu_slice", [1])
     await AllocationReconciler(world.running.platform.services).tick()

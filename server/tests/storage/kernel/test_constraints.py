@@ -174,7 +174,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "webhook_previous_key_of_tenant", "webhook_secret_id_fkey", "webhook_key_of_tenant",
         "webhook_tenant_id_fkey",
     ),
-    "the generation that was seen guards the row first, and a lost race is decided anew": (
+    "the generation that was seen guards the row first, and a lost race is decided again": (
         "stale_write", "transition_pkey",
     ),
     "it ends the race of two equal requests, and the answer of the first is given": ("idempotency_pkey",),
@@ -260,7 +260,7 @@ async def test_every_constraint_is_an_error_or_is_never_met_for_a_reason(databas
 
 
 async def test_constraints_have_names_that_say_whose_they_are(database: Database) -> None:
-    """PostgreSQL takes one name for two tables; an error that is told by its name needs one for each."""
+    """PostgreSQL takes one name for two tables; an error that is recognized by its name needs one for each."""
     doubled = await database.fetch(
         PLATFORM,
         "SELECT conname FROM pg_constraint WHERE connamespace = 'public'::regnamespace GROUP BY 1 HAVING count(*) > 1",

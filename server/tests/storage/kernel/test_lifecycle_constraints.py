@@ -6,6 +6,7 @@ that no transition backs. What a state requires (columns, closing records) is re
 """
 
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 
 import asyncpg
 import pytest
@@ -19,8 +20,8 @@ from mooring.storage.kernel.unit_of_work import BIRTH, PLATFORM_OWNER
 from server.tests.support.lifecycle_rows import (
     CLOCK,
     HOMES,
-    Ground,
-    Subject,
+    LifecycleSubject,
+    ProjectRows,
     columns_of,
     context,
     every_cell,
@@ -46,11 +47,11 @@ async def database(shared_database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture(scope="module")
-async def ground(database: Database) -> Ground:
+async def ground(database: Database) -> ProjectRows:
     return await make_ground(database)
 
 
-async def standing(ground: Ground, subject: Subject) -> tuple[str, int]:
+async def standing(ground: ProjectRows, subject: LifecycleSubject) -> tuple[str, int]:
     """Status and generation of the stored row."""
     status, generation = columns_of(subject.machine)
     row = await ground.database.fetchrow(
@@ -61,7 +62,7 @@ async def standing(ground: Ground, subject: Subject) -> tuple[str, int]:
 
 
 @every_home
-async def test_every_legal_edge_commits(ground: Ground, noun: str, machine: AnyLifecycle) -> None:
+async def test_every_legal_edge_commits(ground: ProjectRows, noun: str, machine: AnyLifecycle) -> None:
     for edge in machine.edges:
         before = await ground.subject(noun, machine, edge.source)
         after = await ground.move(before, edge)
@@ -69,7 +70,7 @@ async def test_every_legal_edge_commits(ground: Ground, noun: str, machine: AnyL
 
 
 @every_home
-async def test_every_triple_that_is_no_edge_is_refused(ground: Ground, noun: str, machine: AnyLifecycle) -> None:
+async def test_every_triple_that_is_no_edge_is_refused(ground: ProjectRows, noun: str, machine: AnyLifecycle) -> None:
     legal = {(edge.source, edge.trigger, edge.target) for edge in machine.edges}
     subjects = {state: await ground.subject(noun, machine, state) for state in machine.states}
     tried = 0
@@ -87,7 +88,7 @@ async def test_every_triple_that_is_no_edge_is_refused(ground: Ground, noun: str
 
 @every_home
 async def test_a_legal_edge_from_a_state_that_the_row_is_not_in_is_refused(
-    ground: Ground, noun: str, machine: AnyLifecycle
+    ground: ProjectRows, noun: str, machine: AnyLifecycle
 ) -> None:
     for state in machine.states:
         subject = await ground.subject(noun, machine, state)
@@ -99,17 +100,17 @@ async def test_a_legal_edge_from_a_state_that_the_row_is_not_in_is_refused(
 
 
 @every_home
-async def test_no_row_is_born_outside_of_the_first_state(ground: Ground, noun: str, machine: AnyLifecycle) -> None:
+async def test_no_row_is_born_outside_of_the_first_state(ground: ProjectRows, noun: str, machine: AnyLifecycle) -> None:
     for state in machine.states:
         for trigger in (BIRTH, *machine.triggers.__members__.values()):
             if (state, trigger) != (machine.initial, BIRTH):
-                step = step_of(ground, noun, machine, (0, "", trigger, state))
+                step = step_of(ground, noun, machine, TransitionStep(0, "", trigger, state))
                 name = await refused_by(ground.write(Insert("transition", step), acting=ground.home(noun)))
                 assert name == "transition_edge_is_legal", (state, trigger)
 
 
 @every_home
-async def test_no_row_is_born_without_its_transition(ground: Ground, noun: str, machine: AnyLifecycle) -> None:
+async def test_no_row_is_born_without_its_transition(ground: ProjectRows, noun: str, machine: AnyLifecycle) -> None:
     status, generation = columns_of(machine)
     others = tuple(each for each in machines_of(noun) if each is not machine)
     around = await ground.shared_instance() if noun == "attachment" else {}
@@ -121,7 +122,9 @@ async def test_no_row_is_born_without_its_transition(ground: Ground, noun: str, 
 
 
 @every_home
-async def test_a_status_is_not_edited_without_its_transition(ground: Ground, noun: str, machine: AnyLifecycle) -> None:
+async def test_a_status_is_not_edited_without_its_transition(
+    ground: ProjectRows, noun: str, machine: AnyLifecycle
+) -> None:
     status, generation = columns_of(machine)
     for state in machine.states:
         subject = await ground.subject(noun, machine, state)
@@ -135,7 +138,9 @@ async def test_a_status_is_not_edited_without_its_transition(ground: Ground, nou
 
 
 @every_home
-async def test_a_generation_is_neither_rewound_nor_jumped(ground: Ground, noun: str, machine: AnyLifecycle) -> None:
+async def test_a_generation_is_neither_rewound_nor_jumped(
+    ground: ProjectRows, noun: str, machine: AnyLifecycle
+) -> None:
     status, generation = columns_of(machine)
     edge = machine.edges[0]
     subject = await ground.move(await ground.subject(noun, machine, edge.source), edge)
@@ -149,7 +154,7 @@ async def test_a_generation_is_neither_rewound_nor_jumped(ground: Ground, noun: 
 
 @every_home
 async def test_a_state_is_refused_without_a_column_that_it_requires(
-    ground: Ground, noun: str, machine: AnyLifecycle
+    ground: ProjectRows, noun: str, machine: AnyLifecycle
 ) -> None:
     for edge in machine.edges:
         required = machine.requires.get(edge.target, frozenset())
@@ -195,16 +200,18 @@ async def test_each_required_column_is_required_in_exactly_the_states_of_the_cor
                 assert await database.fetchval(PLATFORM, asked, state.value) is holds, (column, state, value)
 
 
-async def test_a_generation_has_one_transition(ground: Ground) -> None:
+async def test_a_generation_has_one_transition(ground: ProjectRows) -> None:
     for noun, machine in HOMES:
         edge = machine.edges[0]
         subject = await ground.move(await ground.subject(noun, machine, edge.source), edge)
-        step = step_of(ground, noun, machine, (subject.generation, edge.source, edge.trigger, edge.target))
+        step = step_of(
+            ground, noun, machine, TransitionStep(subject.generation, edge.source, edge.trigger, edge.target)
+        )
         again = Insert("transition", step | {"subject_id": subject.id})
         assert await refused_by(ground.write(again, acting=ground.home(noun))) == "transition_pkey"
 
 
-async def test_the_record_of_transitions_is_not_rewritten_under_a_row(ground: Ground) -> None:
+async def test_the_record_of_transitions_is_not_rewritten_under_a_row(ground: ProjectRows) -> None:
     """Not even by the platform's own sessions; a tenant's session has no right to try."""
     for noun, machine in HOMES:
         edge = machine.edges[0]
@@ -222,14 +229,16 @@ async def test_the_record_of_transitions_is_not_rewritten_under_a_row(ground: Gr
                 assert await refused_by(connection.execute(statement, *who, generation)) == name
 
 
-async def test_a_tenant_writes_no_transition_of_another_tenants_row(ground: Ground) -> None:
+async def test_a_tenant_writes_no_transition_of_another_tenants_row(ground: ProjectRows) -> None:
     other = await make_ground(ground.database, "other")
     for noun, machine in HOMES:
         if noun == "node":
             continue
         edge = machine.edges[0]
         theirs = await other.subject(noun, machine, edge.source)
-        step = step_of(ground, noun, machine, (theirs.generation + 1, edge.source, edge.trigger, edge.target))
+        step = step_of(
+            ground, noun, machine, TransitionStep(theirs.generation + 1, edge.source, edge.trigger, edge.target)
+        )
         as_own = Insert("transition", step | {"subject_id": theirs.id})
         assert await refused_by(ground.write(as_own)) == "transition_follows_previous"
         as_theirs = Insert("transition", step | {"subject_id": theirs.id, "tenant_id": other.tenant_id})
@@ -240,7 +249,7 @@ async def test_a_tenant_writes_no_transition_of_another_tenants_row(ground: Grou
         assert await standing(ground, theirs) == (edge.source.value, theirs.generation)
 
 
-async def test_what_no_tenant_owns_goes_through_its_lifecycle_as_well(ground: Ground) -> None:
+async def test_what_no_tenant_owns_goes_through_its_lifecycle_as_well(ground: ProjectRows) -> None:
     (artifact,) = {noun for noun, machine in HOMES if machine.name == "trust"}
     row = ground.row(artifact) | {"tenant_id": None, "visibility": "platform"}
     await ground.write(Insert(artifact, row, machines_of(artifact)), acting=PLATFORM)
@@ -249,7 +258,10 @@ async def test_what_no_tenant_owns_goes_through_its_lifecycle_as_well(ground: Gr
         filled = ground.required(machine, edge.target, artifact)
         move = StateChange(artifact, str(row["id"]), machine, edge, 0, None, set=filled)
         await ground.write(move, acting=PLATFORM)
-        assert await standing(ground, Subject(artifact, machine, str(row["id"]), edge.target)) == (edge.target.value, 1)
+        assert await standing(ground, LifecycleSubject(artifact, machine, str(row["id"]), edge.target)) == (
+            edge.target.value,
+            1,
+        )
         backwards = Transition(edge.target, edge.trigger, edge.source, Who.SYSTEM, "tried")
         move = StateChange(artifact, str(row["id"]), machine, backwards, 1, None)
         assert await refused_by(ground.write(move, acting=PLATFORM)) == "transition_edge_is_legal"
@@ -260,23 +272,30 @@ def test_every_refusal_of_a_lifecycle_is_an_error_of_the_catalogue() -> None:
         assert REFUSALS[name][0] is Code.ILLEGAL_TRANSITION
 
 
-def step_of(ground: Ground, noun: str, machine: AnyLifecycle, step: tuple[int, str, str, str]) -> dict[str, object]:
-    """A row of the table of transitions, of a subject that there is not unless its id is put in."""
-    generation, source, trigger, target = step
+@dataclass(frozen=True)
+class TransitionStep:
+    generation: int
+    source: str
+    trigger: str
+    target: str
+
+
+def step_of(ground: ProjectRows, noun: str, machine: AnyLifecycle, step: TransitionStep) -> dict[str, object]:
+    """A row of the table of transitions; its subject does not exist unless the caller puts an id in."""
     return {
         "machine": machine.name,
         "subject_id": CLOCK.mint(prefix_of(noun)),
-        "generation": generation,
+        "generation": step.generation,
         "tenant_id": ground.home(noun).tenant_id or PLATFORM_OWNER,
-        "source": str(source),
-        "trigger": str(trigger),
-        "target": str(target),
+        "source": str(step.source),
+        "trigger": str(step.trigger),
+        "target": str(step.target),
         "occurred_at": CLOCK.now(),
         "correlation_id": context().correlation_id,
     }
 
 
-async def edited(ground: Ground, subject: Subject, columns: dict[str, object]) -> str:
+async def edited(ground: ProjectRows, subject: LifecycleSubject, columns: dict[str, object]) -> str:
     """By which constraint a plain UPDATE of these columns is refused."""
     sets = ", ".join(f'"{column}" = ${index}' for index, column in enumerate(columns, 2))
     statement = f'UPDATE "{subject.noun}" SET {sets} WHERE id = $1'

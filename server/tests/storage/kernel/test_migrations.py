@@ -223,7 +223,7 @@ async def test_a_user_who_may_make_roles_needs_no_more(untouched_cluster: str, e
         await execute(owner.url, f"REVOKE {TENANT_ROLE} FROM CURRENT_USER")
 
 
-async def test_a_user_who_may_not_make_roles_is_told_what_an_administrator_has_to_do(
+async def test_without_the_right_to_make_roles_the_error_says_what_an_administrator_has_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     unmade = f"unmade_{uuid.uuid4().hex[:12]}"
@@ -237,7 +237,7 @@ async def test_a_user_who_may_not_make_roles_is_told_what_an_administrator_has_t
         assert await fetch(owner.url, "SELECT 1 FROM pg_tables WHERE schemaname = 'public'") == []
 
 
-async def test_a_user_who_is_not_given_the_role_is_told_so() -> None:
+async def test_a_user_who_is_not_given_the_role_gets_an_error_that_says_so() -> None:
     """The role is there, and this user can neither take it nor give it to himself."""
     async with someone("NOCREATEROLE") as owner:
         with pytest.raises(MigrationRefused, match=f"GRANT {TENANT_ROLE} TO {owner.name}"):

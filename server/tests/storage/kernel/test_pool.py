@@ -81,7 +81,7 @@ async def test_plans_are_kept_for_the_platform_and_for_no_tenant(small: Database
         Acting("ten_one", keeps_plans=True)
 
 
-async def test_whoever_finds_every_connection_in_use_is_refused_after_a_while(impatient: Database) -> None:
+async def test_a_caller_who_finds_every_connection_in_use_is_refused_after_a_while(impatient: Database) -> None:
     async with impatient.connection(ONE), impatient.connection(ONE):
         with pytest.raises(Refusal) as refused:
             await impatient.fetchval(ONE, SPEAKS_FOR)
@@ -89,7 +89,7 @@ async def test_whoever_finds_every_connection_in_use_is_refused_after_a_while(im
     assert await impatient.fetchval(ONE, SPEAKS_FOR) == "ten_one"
 
 
-async def test_whoever_waits_gets_the_next_connection_under_its_own_name(small: Database) -> None:
+async def test_a_caller_who_waits_gets_the_next_connection_under_its_own_name(small: Database) -> None:
     waiting = asyncio.Event()
 
     async def ask() -> object:
@@ -102,7 +102,7 @@ async def test_whoever_waits_gets_the_next_connection_under_its_own_name(small: 
     assert await asking == "ten_three"
 
 
-async def test_whoever_gives_up_waiting_takes_no_connection_along(small: Database) -> None:
+async def test_a_caller_who_gives_up_waiting_takes_no_connection_along(small: Database) -> None:
     async with small.connection(ONE), small.connection(ONE):
         asking = [asyncio.create_task(small.fetchval(ONE, SPEAKS_FOR)) for _ in range(4)]
         await turns()

@@ -21,7 +21,7 @@ from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM, TENANT_ROLE, WITH_KEPT_PLANS, Acting, Database
 from server.tests.conftest import World, running_platform
 from server.tests.support.endpoint_rows import a_visit, an_endpoint
-from server.tests.support.lifecycle_rows import HOMES, Ground, refused_by
+from server.tests.support.lifecycle_rows import HOMES, ProjectRows, refused_by
 from server.tests.support.route_requests import MAKERS, Home, body_of, fresh_name
 from server.tests.support.service_accounts import make_account
 from server.tests.support.task_rows import every_row
@@ -137,7 +137,7 @@ async def _home(world: World, slug: str) -> Home:
     assert made.status_code == 201
     entry = {"tenant_id": tenant.id, "reason": "to have such a row"}
     await home.post(Scope.PLATFORM, "/break-glass", entry)
-    ground = Ground(world.running.platform.services.database, tenant.id, home.project_id)
+    ground = ProjectRows(world.running.platform.services.database, tenant.id, home.project_id)
     ground = replace(ground, node_id=await ground.birth("node"), allocation_id=await ground.birth("allocation"))
     ground = replace(ground, app_id=await ground.app(), account_id=await ground.birth("service_account"))
     ground = replace(ground, version_id=await ground.birth("app_version"))
@@ -257,7 +257,7 @@ async def test_a_tenants_session_gives_no_row_of_its_own_away(two: Two) -> None:
                     await connection.execute(f'UPDATE "{table}" SET tenant_id = $1', two.foreign.tenant.id)
 
 
-async def test_no_row_names_a_thing_of_another_tenant_whoever_writes_it(two: Two) -> None:
+async def test_no_row_names_a_thing_of_another_tenant_in_whatever_role_it_is_written(two: Two) -> None:
     """Even the platform's own sessions, which no policy binds, cannot write such a reference down."""
     owned = set(await two.tables())
     keys = await two.database.fetch(PLATFORM, CROSSING)
@@ -317,7 +317,7 @@ async def test_the_tenants_role_can_do_nothing_but_its_work(two: Two) -> None:
     assert await two.database.fetchval(PLATFORM, makes, TENANT_ROLE) is False
 
 
-async def test_whoever_only_has_the_tenants_role_takes_no_other(two: Two) -> None:
+async def test_a_session_with_the_tenants_role_can_take_no_other(two: Two) -> None:
     """A login of its own, which is a member of nothing else: it becomes the tenants' role and nobody besides."""
     login = fresh_name("login").replace("-", "_")
     owner = await two.database.fetchval(PLATFORM, "SELECT current_user")

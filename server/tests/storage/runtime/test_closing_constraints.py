@@ -17,7 +17,14 @@ from mooring.core.runtime.instance import INSTANCE, InstanceState, InstanceTrigg
 from mooring.core.runtime.member import MEMBER, MemberState, MemberTrigger
 from mooring.storage.kernel.constraints import REFUSALS
 from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
-from server.tests.support.lifecycle_rows import HOMES, Ground, Subject, machines_of, make_ground, refused_by
+from server.tests.support.lifecycle_rows import (
+    HOMES,
+    LifecycleSubject,
+    ProjectRows,
+    machines_of,
+    make_ground,
+    refused_by,
+)
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -35,12 +42,13 @@ async def database(shared_database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture(scope="module")
-async def ground(database: Database) -> Ground:
+async def ground(database: Database) -> ProjectRows:
     return await make_ground(database)
 
 
-async def instance_with_member(ground: Ground, state: MemberState = MemberState.READY) -> tuple[Ground, Subject]:
-    """A ground with an instance of its own, and a member of that in a state."""
+async def instance_with_member(
+    ground: ProjectRows, state: MemberState = MemberState.READY
+) -> tuple[ProjectRows, LifecycleSubject]:
     own = replace(ground, instance_id=await ground.birth("instance"))
     return own, await own.subject("member", MEMBER, state)
 
@@ -50,7 +58,7 @@ async def test_the_states_that_need_closing_records_are_those_tested_here() -> N
     assert set(closing_rows(machines)) == {("instance", "stopped"), ("member", "removed")}
 
 
-async def test_a_member_is_not_removed_without_its_closing_record(ground: Ground) -> None:
+async def test_a_member_is_not_removed_without_its_closing_record(ground: ProjectRows) -> None:
     member = await ground.subject("member", MEMBER, MemberState.REMOVING)
     edge = MEMBER.step(MemberState.REMOVING, MemberTrigger.FINISH_TEARDOWN)
     already_closed = replace(member, state=MemberState.REMOVED)  # so that no record is written along
@@ -59,10 +67,10 @@ async def test_a_member_is_not_removed_without_its_closing_record(ground: Ground
     assert (await ground.move(member, edge)).state is MemberState.REMOVED
 
 
-async def test_an_instance_is_not_stopped_before_each_member_has_its_closing_record(ground: Ground) -> None:
+async def test_an_instance_is_not_stopped_before_each_member_has_its_closing_record(ground: ProjectRows) -> None:
     own, first = await instance_with_member(ground)
     second = await own.subject("member", MEMBER, MemberState.FAILED)
-    instance = Subject("instance", INSTANCE, own.instance_id, InstanceState.CREATED)
+    instance = LifecycleSubject("instance", INSTANCE, own.instance_id, InstanceState.CREATED)
     stopping = await own.move(instance, INSTANCE.step(InstanceState.CREATED, InstanceTrigger.STOP))
     finish = INSTANCE.step(InstanceState.STOPPING, InstanceTrigger.FINISH_TEARDOWN)
     assert await refused_by(own.move(stopping, finish)) == STOPPED_NEEDS
@@ -73,13 +81,13 @@ async def test_an_instance_is_not_stopped_before_each_member_has_its_closing_rec
     assert REFUSALS[STOPPED_NEEDS][0] is Code.CLOSING_RECORD_MISSING
 
 
-async def test_a_member_has_one_closing_record_for_ever(ground: Ground) -> None:
+async def test_a_member_has_one_closing_record_for_ever(ground: ProjectRows) -> None:
     member = await ground.subject("member", MEMBER, MemberState.REMOVED)
     again = Insert("closing_record", ground.receipt(member.id))
     assert await refused_by(ground.write(again)) == "closing_record_one_per_member"
 
 
-async def test_a_closing_record_says_what_its_kind_must_say(ground: Ground) -> None:
+async def test_a_closing_record_says_what_its_kind_must_say(ground: ProjectRows) -> None:
     member = await ground.subject("member", MEMBER, MemberState.READY)
     stated = {
         "kind": "write_off",
@@ -98,7 +106,7 @@ async def test_a_closing_record_says_what_its_kind_must_say(ground: Ground) -> N
         assert await refused_by(ground.write(record)) == name, columns
 
 
-async def test_only_what_stood_on_a_retired_node_is_written_off(ground: Ground) -> None:
+async def test_only_what_stood_on_a_retired_node_is_written_off(ground: ProjectRows) -> None:
     for state in NodeState:
         node = await ground.subject("node", NODE, state)
         member = await ground.subject("member", MEMBER, MemberState.READY)
@@ -110,7 +118,7 @@ async def test_only_what_stood_on_a_retired_node_is_written_off(ground: Ground) 
 
 
 async def test_nothing_started_is_not_said_of_a_member_with_a_task_that_waits_or_was_ever_claimed(
-    ground: Ground,
+    ground: ProjectRows,
 ) -> None:
     for state in TaskState:
         member = await ground.subject("member", MEMBER, MemberState.REQUESTED)
@@ -123,7 +131,7 @@ async def test_nothing_started_is_not_said_of_a_member_with_a_task_that_waits_or
         assert task.state is state
 
 
-async def test_a_task_that_lost_its_lease_was_claimed_all_the_same(ground: Ground) -> None:
+async def test_a_task_that_lost_its_lease_was_claimed_all_the_same(ground: ProjectRows) -> None:
     member = await ground.subject("member", MEMBER, MemberState.REQUESTED)
     task = await task_of(ground, member.id, TaskState.CLAIMED)
     for trigger in (TaskTrigger.LOSE_LEASE, TaskTrigger.CANCEL):
@@ -132,13 +140,13 @@ async def test_a_task_that_lost_its_lease_was_claimed_all_the_same(ground: Groun
     assert await refused_by(ground.write(record)) == "closing_record_nothing_was_started"
 
 
-async def test_no_task_is_made_for_a_closed_member(ground: Ground) -> None:
+async def test_no_task_is_made_for_a_closed_member(ground: ProjectRows) -> None:
     member = await ground.subject("member", MEMBER, MemberState.READY)
     await ground.write(Insert("closing_record", ground.receipt(member.id)))
     assert await refused_by(ground.birth("task", member_id=member.id)) == "task_member_is_open"
 
 
-async def test_no_member_is_added_to_an_instance_that_is_being_stopped(ground: Ground) -> None:
+async def test_no_member_is_added_to_an_instance_that_is_being_stopped(ground: ProjectRows) -> None:
     for state in InstanceState:
         instance = await ground.subject("instance", INSTANCE, state)
         own = replace(ground, instance_id=instance.id)
@@ -146,7 +154,7 @@ async def test_no_member_is_added_to_an_instance_that_is_being_stopped(ground: G
         assert await refused_by(own.birth("member")) == ("member_instance_is_open" if ends else ""), state
 
 
-async def test_a_member_does_not_slip_in_while_its_instance_is_being_stopped(ground: Ground) -> None:
+async def test_a_member_does_not_slip_in_while_its_instance_is_being_stopped(ground: ProjectRows) -> None:
     own = replace(ground, instance_id=await ground.birth("instance"))
     stop = INSTANCE.step(InstanceState.CREATED, InstanceTrigger.STOP)
     async with ground.database.connection(PLATFORM) as stopping:
@@ -168,7 +176,7 @@ async def test_a_member_does_not_slip_in_while_its_instance_is_being_stopped(gro
         assert await adding == "member_instance_is_open"
 
 
-async def test_a_task_does_not_slip_in_while_its_member_is_being_closed(ground: Ground) -> None:
+async def test_a_task_does_not_slip_in_while_its_member_is_being_closed(ground: ProjectRows) -> None:
     member = await ground.subject("member", MEMBER, MemberState.READY)
     record = ground.closing_record(member.id)
     async with ground.database.connection(PLATFORM) as closing:
@@ -186,10 +194,9 @@ async def test_a_task_does_not_slip_in_while_its_member_is_being_closed(ground: 
         assert await adding == "task_member_is_open"
 
 
-async def task_of(ground: Ground, member_id: str, state: TaskState) -> Subject:
-    """A task of the member, in a state."""
+async def task_of(ground: ProjectRows, member_id: str, state: TaskState) -> LifecycleSubject:
     (machine,) = machines_of("task")
-    task = Subject("task", machine, await ground.birth("task", member_id=member_id), machine.initial)
+    task = LifecycleSubject("task", machine, await ground.birth("task", member_id=member_id), machine.initial)
     ways: dict[TaskState, tuple[TaskTrigger, ...]] = {
         TaskState.QUEUED: (),
         TaskState.CLAIMED: (TaskTrigger.CLAIM,),
@@ -204,7 +211,7 @@ async def task_of(ground: Ground, member_id: str, state: TaskState) -> Subject:
     return task
 
 
-async def until_one_waits_for(holder: asyncpg.Connection, ground: Ground) -> None:
+async def until_one_waits_for(holder: asyncpg.Connection, ground: ProjectRows) -> None:
     """Until another session waits for a lock that this one holds."""
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
     await until(lambda: ground.database.fetchval(PLATFORM, waiting, holder.get_server_pid()))

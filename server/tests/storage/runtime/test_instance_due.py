@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from mooring.core.fleet.allocation import Allocation
 from mooring.core.kernel.decision import DecisionContext
 from mooring.core.runtime.instance_reconcile import reconcile
 from mooring.core.runtime.instance_snapshot import InstanceSnapshot
@@ -22,7 +23,7 @@ from mooring.storage.runtime import instance_reconcile
 from server.tests.support import instance_rows as rows
 from server.tests.support.decision_context import NOW
 from server.tests.support.instance_rows import LIMITS
-from server.tests.support.lifecycle_rows import Ground, context, make_ground
+from server.tests.support.lifecycle_rows import ProjectRows, context, make_ground
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -46,7 +47,7 @@ async def database(shared_database_url: str) -> AsyncIterator[Database]:
 class Heap:
     """Rows by table, as chance puts them together."""
 
-    ground: Ground
+    ground: ProjectRows
     chance: random.Random
     now: datetime
     tables: dict[str, list[dict[str, Any]]]
@@ -152,18 +153,19 @@ class Heap:
         self.add("member", asdict(made))
         if task is not None:
             claimed = task in ("claimed", "succeeded", "failed") or pick([True, False])
-            self.add("task", self._task(made.id, str(task_id), str(held.id), (str(held.node_id), task, claimed)))
+            self.add("task", self._task(made.id, str(task_id), held, status=task, claimed=claimed))
         return made.id
 
-    def _task(self, member_id: str, task_id: str, allocation_id: str, how: tuple[str, str, bool]) -> dict[str, Any]:
-        node_id, status, claimed = how
+    def _task(
+        self, member_id: str, task_id: str, allocation: Allocation, *, status: str, claimed: bool
+    ) -> dict[str, Any]:
         over = status in ("succeeded", "failed", "expired")
         return {
             "id": task_id,
             "project_id": self.ground.project_id,
-            "allocation_id": allocation_id,
-            "node_id": node_id,
-            "owner": f"{allocation_id}/{member_id}",
+            "allocation_id": allocation.id,
+            "node_id": allocation.node_id,
+            "owner": f"{allocation.id}/{member_id}",
             "member_id": member_id,
             "step": f"teardown.verify/{member_id}/1",
             "type": "teardown.verify",
@@ -212,8 +214,8 @@ class Heap:
             if open_ and each in self.busy:
                 continue  # one is open at a time
             self.busy |= {each} if open_ else set()
-            told = {"operation_id": made.id, "member_id": each, "project_id": ground.project_id, "open": open_}
-            self.add("operation_member", told)
+            row = {"operation_id": made.id, "member_id": each, "project_id": ground.project_id, "open": open_}
+            self.add("operation_member", row)
 
     async def store(self, database: Database) -> None:
         """Put all of it into the database, past its triggers."""
@@ -276,15 +278,15 @@ async def test_whatever_has_a_next_step_is_due_and_nothing_else(database: Databa
         step = reconcile(acting, LIMITS, seen)
         steps += step is not None
         if step is not None and seen.instance.id not in due:
-            missed.append(told(seen))
+            missed.append(describe(seen))
         if step is None and seen.instance.id in due and not seen.open_of(OperationKind.ADD):  # its end is waited for
-            idle.append(told(seen))
+            idle.append(describe(seen))
     assert COUNT // 4 < steps < COUNT
     assert missed == []
     assert idle == []
 
 
-def told(snapshot: InstanceSnapshot) -> str:
+def describe(snapshot: InstanceSnapshot) -> str:
     """What decides about an instance, in a line."""
     members = [
         (

@@ -91,8 +91,8 @@ def _rekeyed(now: DecisionContext) -> Decision[Any]:
 def _used(now: DecisionContext) -> Decision[Any]:
     there = seen()
     created = replace(there.instance, created_at=now.now)
-    told = usage.UsageReport("r1", "tokens", now.now, now.now, Decimal(1))
-    return usage.store_usage(now, usage.UsageContext(there.claim, created, manifest(), {}, frozenset()), [told])
+    report = usage.UsageReport("r1", "tokens", now.now, now.now, Decimal(1))
+    return usage.store_usage(now, usage.UsageContext(there.claim, created, manifest(), {}, frozenset()), [report])
 
 
 DRIVEN_RUNTIME: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {

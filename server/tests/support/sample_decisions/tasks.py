@@ -58,7 +58,6 @@ def a_receipt(now: DecisionContext) -> Receipt:
 
 
 def a_secret(now: DecisionContext) -> RuntimeSecret:
-    """A secret that is there."""
     return RuntimeSecret("rsc_1", TENANT, PROJECT, "ins_1", None, "pull", "artifact_pull", "sec_1", 0, now.now)
 
 

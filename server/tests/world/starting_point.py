@@ -31,10 +31,10 @@ from mooring.gateways.clock import VirtualClock
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM, Database
 from mooring.storage.kernel.unit_of_work import apply
-from server.tests.api.catalog.test_apps import REASON, Shop
+from server.tests.api.catalog.test_apps import REASON, AppShelf
 from server.tests.conftest import PASSWORD, World, running_platform
-from server.tests.support.allocation_site import Site
-from server.tests.support.fleet import GIB, MODEL, Fleet
+from server.tests.support.allocation_site import AllocationSite
+from server.tests.support.fleet import GIB, MODEL, FleetWithAgents
 from server.tests.support.launching import LIFECYCLE, RUNBOOK, Launching
 from server.tests.support.lifecycle_rows import CLOCK
 
@@ -76,7 +76,7 @@ SELECT format('DROP INDEX %s', i.indexrelid::regclass) FROM pg_index i JOIN pg_c
 
 
 @dataclass
-class Machine:
+class WorldMachine:
     """A simulated machine: its id and the key that its agent signs with."""
 
     node_id: str
@@ -84,7 +84,7 @@ class Machine:
 
 
 @dataclass
-class Ground:
+class StartingPoint:
     """The ids of what is there before any schedule begins."""
 
     settings: Settings
@@ -94,10 +94,10 @@ class Ground:
     account_id: str
     sku: str
     beside_id: str  # another project of the tenant, which is attached
-    machines: list[Machine] = field(default_factory=list)
+    machines: list[WorldMachine] = field(default_factory=list)
 
 
-async def make_ground(url: str, keys: Path) -> Ground:
+async def make_starting_point(url: str, keys: Path) -> StartingPoint:
     """A tenant, a project, an app with two versions, an entitlement and a SKU, through the public API."""
     settings = Settings(
         database_url=url,
@@ -115,8 +115,10 @@ async def make_ground(url: str, keys: Path) -> Ground:
         admin.headers["Authorization"] = f"Bearer {answer.json()['token']}"
         world = World(running, admin)
         shop = await _shop(world)
-        fleet = Fleet(running.platform.services.database)
-        made = Launching(shop, Site(world, shop.tenant, shop.project_id, shop.client, fleet), await fleet.sku())
+        fleet = FleetWithAgents(running.platform.services.database)
+        made = Launching(
+            shop, AllocationSite(world, shop.tenant, shop.project_id, shop.client, fleet), await fleet.sku()
+        )
         await shop.artifact("active")
         parts: dict[str, Any] = {
             "lifecycle": LIFECYCLE | {"attach": {"supported": True}},
@@ -137,7 +139,7 @@ async def make_ground(url: str, keys: Path) -> Ground:
         beside = await world.project(shop.tenant, "beside")
         account = await made.site.post("/service-accounts", {"name": "operator", "actions": OPERATOR}, 201)
         await world.close()
-        return Ground(
+        return StartingPoint(
             settings,
             shop.tenant.id,
             shop.project_id,
@@ -149,13 +151,13 @@ async def make_ground(url: str, keys: Path) -> Ground:
         )
 
 
-async def _shop(world: World) -> Shop:
+async def _shop(world: World) -> AppShelf:
     tenant = await world.tenant("acme")
     client = world.client(tenant.token)
     body = {"slug": "web-tool", "display_name": "Web tool", "category": "tool", "description": "Shows things"}
     app = await client.post(f"/api/v1/tenants/{tenant.id}/apps", json=body)
     assert app.status_code == 201, app.text
-    shop = Shop(world, tenant, client, await world.project(tenant, "train"), app.json())
+    shop = AppShelf(world, tenant, client, await world.project(tenant, "train"), app.json())
     source = {
         "id": CLOCK.mint(Prefix.ARTIFACT_SOURCE),
         "tenant_id": tenant.id,
@@ -167,9 +169,9 @@ async def _shop(world: World) -> Shop:
     return shop
 
 
-async def _machines(database: Database) -> list[Machine]:
+async def _machines(database: Database) -> list[WorldMachine]:
     """Machines that are ready, the same ones in every world."""
-    clock, machines = VirtualClock(EPOCH, 0), list[Machine]()
+    clock, machines = VirtualClock(EPOCH, 0), list[WorldMachine]()
     for number in range(MACHINES):
         key = Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"machine {number}".encode()).digest())
         signing = key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
@@ -210,7 +212,7 @@ async def _machines(database: Database) -> list[Machine]:
             )
             audited = AuditRecord("test", "test", None, None)
             await apply(database, PLATFORM, context, Decision(result=None, writes=writes, audits=(audited,)))
-        machines.append(Machine(node_id, key))
+        machines.append(WorldMachine(node_id, key))
     return machines
 
 

@@ -20,19 +20,19 @@ from mooring.storage.kernel.database import PoolSettings
 from mooring.storage.kernel.hub import EventHub
 from server.tests.world.app import APP
 from server.tests.world.faults import SimulatedDatabase
-from server.tests.world.ground import EPOCH, TABLES, TRAILS, Ground, Snapshots, make_ground
 from server.tests.world.schedule import Saved, SimulatedWorld
+from server.tests.world.starting_point import EPOCH, TABLES, TRAILS, Snapshots, StartingPoint, make_starting_point
 
 TIDY_EVERY: Final = 25
 
 
 @dataclass
-class Harbour:
+class PreparedDatabase:
     """A database with everything that schedules begin from."""
 
     database: SimulatedDatabase
     services: Services
-    ground: Ground
+    start: StartingPoint
     snapshots: Snapshots
     saved: dict[str, Saved]
     runs: int = 0
@@ -44,7 +44,7 @@ class Harbour:
         self.database.memory.forget((*TABLES, *TRAILS))
         if self.runs % TIDY_EVERY == 0:
             await self.snapshots.tidy()
-        made = SimulatedWorld(self.database, self.services, self.ground, self.saved[name], seed)
+        made = SimulatedWorld(self.database, self.services, self.start, self.saved[name], seed)
         made.adapters(app)
         return made
 
@@ -62,12 +62,12 @@ class Harbour:
 
 
 @asynccontextmanager
-async def harbour(url: str) -> AsyncIterator[Harbour]:
+async def prepared_database(url: str) -> AsyncIterator[PreparedDatabase]:
     """Everything that schedules begin from, on a database of its own."""
     logging.disable(logging.WARNING)  # each schedule would say thousands of lines; its trace says what matters
     with tempfile.TemporaryDirectory() as keys:
-        ground = await make_ground(url, Path(keys))
-        settings = ground.settings
+        start = await make_starting_point(url, Path(keys))
+        settings = start.settings
         database = SimulatedDatabase(PoolSettings(url, 2))
         outbound = outbound_for(settings, url)
         public, inside = outbound_public(settings, url), outbound_inside()
@@ -85,7 +85,7 @@ async def harbour(url: str) -> AsyncIterator[Harbour]:
         await database.open()
         try:
             await snapshots.save("bare")
-            made = Harbour(database, services, ground, snapshots, {"bare": Saved("bare", EPOCH, None, [], {})})
+            made = PreparedDatabase(database, services, start, snapshots, {"bare": Saved("bare", EPOCH, None, [], {})})
             await made.make("kept", "bare", [("allocate",), ("allocate",)])
             await made.make("single", "bare", [("create", {"seed": 1}, "own")])
             await made.make("room", "kept", [("create", {"seed": 1}, "existing")])
