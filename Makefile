@@ -1,5 +1,5 @@
 # Every target sets up what it needs by itself; the second time that takes a moment.
-.PHONY: help demo up test test-system test-core soak check format bench lock set-up clean
+.PHONY: help demo up test test-system test-core soak check format bench lock set-up generate clean
 
 ARGS ?=
 export PYTHON
@@ -17,6 +17,7 @@ help:
 	@echo "make check      run every linter"
 	@echo "make format     let ruff put the code in order"
 	@echo "make bench      run the benchmarks"
+	@echo "make generate   write the OpenAPI document, the SDK's table and the generated pages of the docs"
 	@echo "make lock       write requirements.txt             (ARGS=--upgrade for new versions)"
 	@echo "make clean      remove everything that the set-up and the tools made"
 
@@ -54,6 +55,10 @@ format: set-up
 
 bench: set-up
 	@.venv/bin/python -m bench $(ARGS)
+
+# The SDK and the pages of the CLI are made from the OpenAPI document, so that comes first.
+generate: set-up
+	@for each in openapi task_schemas sdk lifecycles docs map; do .venv/bin/python -m tools.generate_$$each || exit 1; done
 
 lock: set-up
 	@.venv/bin/python -m tools.lock $(ARGS)

@@ -196,9 +196,7 @@ def decides(function: Function) -> bool:
     returned = "" if node.returns is None else ast.unparse(node.returns)
     returned = modules()[function.module].aliases.get(returned.removesuffix(" | None"), returned)
     return (
-        function.layer == "core"
-        and ("Decision[" in returned or "NewTask" in returned)
-        and not function.name.startswith("_")
+        function.layer == "core" and any(each in returned for each in DECISIONS) and not function.name.startswith("_")
     )
 
 

@@ -126,7 +126,7 @@ class Agent:
                 return
             except (Unreachable, Rejected) as error:
                 _raise_if_retired(error)
-                log.warning("the platform did not accept this machine's inventory: %s; retrying", error)
+                log.warning("cannot report this machine's inventory: %s; retrying", error)
                 await backoff.wait()
 
     async def _claim(self) -> None:

@@ -143,7 +143,7 @@ class CheckProgress:
 
 
 def size(count: int) -> str:
-    """A number of bytes with its unit."""
+    """A byte count in a readable unit, such as 1.5 MiB."""
     amount, unit = float(count), 0
     while amount >= 1024 and unit < len(UNITS) - 1:
         amount, unit = amount / 1024, unit + 1

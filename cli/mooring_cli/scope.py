@@ -21,7 +21,7 @@ NAMED_BY_APP = ("entitlement",)  # a project has one for each app
 
 
 def scope_options(command: Any) -> Any:
-    """--project, --tenant and --platform."""
+    """Add --project, --tenant and --platform to a command."""
     for option in (
         click.option("--platform", is_flag=True, help="Use the platform's own scope."),
         click.option("--tenant", metavar="NAME", help="Use this tenant, by id or slug."),

@@ -1086,7 +1086,7 @@ class Impact(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ImpactedInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """An instance whose pin has the digest, or whose running upgrade leads to it."""
+    """An instance that is pinned to the digest, or is being upgraded or rolled back to it."""
 
     id: str
     tenant_id: str

@@ -281,7 +281,7 @@ def peer_updates(members: Sequence[Member], changed: Sequence[Member]) -> list[S
 
 
 def endpoints(view: InstanceView, members: Sequence[Member]) -> list[Step]:
-    """The web endpoint: the first gate that is not going away."""
+    """Report the web endpoint on the first gate that is neither failed nor draining, unless it is recorded already."""
     gates = [each for each in members if each.component_key == "gate" and each.status not in ("failed", "draining")]
     if not gates:
         return []

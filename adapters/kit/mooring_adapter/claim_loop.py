@@ -114,7 +114,11 @@ class ClaimLoop:
                 del self.claimed[instance_id]
                 if not known.work.cancelled() and (error := known.work.exception()) is not None:
                     extra = {"app_instance_id": instance_id}
-                    log.error("an instance controller crashed; claiming again", exc_info=error, extra=extra)
+                    log.error(
+                        "the controller of an instance crashed; claiming the instance again",
+                        exc_info=error,
+                        extra=extra,
+                    )
 
     def _drop_expired(self) -> None:
         """Without a heartbeat for most of a lease's time the claims may already belong to another replica."""

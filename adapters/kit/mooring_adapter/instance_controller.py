@@ -239,7 +239,11 @@ class InstanceController:
         mistakes = self._mistakes[operation.id] = self._mistakes.get(operation.id, 0) + 1
         extra = {"code": error.code, "mistakes": mistakes}
         if error.code in failures.STALE and mistakes < MISTAKES_MAX:
-            log.warning("the platform refused an outdated request; reading again: %s", error, extra=extra)
+            log.warning(
+                "the platform refused a request based on an outdated view; reading the instance again: %s",
+                error,
+                extra=extra,
+            )
             await asyncio.sleep(self._backoff.next_pause())
             return
         log.warning("the platform refused a request; failing the operation: %s", error, extra=extra)

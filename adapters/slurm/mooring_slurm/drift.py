@@ -49,7 +49,7 @@ def wanted_of(member: Member) -> str:
 
 
 def busy_members(view: InstanceView) -> frozenset[str]:
-    """The members that an open operation takes out: their drains are intended."""
+    """The ids of members that an open operation drains, removes or replaces; their drained state is not drift."""
     return frozenset(
         identity
         for operation in view.operations

@@ -93,7 +93,7 @@ def code_of(task: Task | None) -> str | None:
 
 
 def jobs_named(jobs: Sequence[Any]) -> str:
-    """Jobs in a sentence: their ids, with names and users."""
+    """A comma-separated list of jobs for messages: id, name and user of the first 20, then how many more."""
     words = [_job(each) for each in jobs[:NAMED_MAX]]
     more = len(jobs) - len(words)
     return ", ".join([*words, f"{more} more"] if more > 0 else words)

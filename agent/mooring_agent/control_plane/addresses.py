@@ -16,7 +16,7 @@ PROBE_TARGET: Final = ("192.0.2.1", 9)
 
 
 def check_platform_url(url: str, *, allow_insecure: bool) -> None:
-    """Refuse an invalid URL, and one over which others could read or change what is sent."""
+    """Refuse an invalid URL, and plain HTTP to a non-loopback host unless allow_insecure is set."""
     try:
         parts = urlsplit(url)
         host = parts.hostname or ""

@@ -256,10 +256,11 @@ class Reporter:
         def on_verdict(verdict: ReportVerdict) -> None:
             if not verdict.accepted:
                 log.warning(
-                    "the platform did not accept the result of %s: %s %s",
+                    "the platform rejected the result of task %s: %s %s; %s",
                     entry.task_id,
                     verdict.code,
                     verdict.detail or "",
+                    "retrying" if verdict.code in RETRYABLE_CODES else "not sending it again",
                 )
                 if verdict.code in RETRYABLE_CODES:
                     self._retry_after[entry.task_id] = self.now() + RETRY_SECONDS

@@ -134,7 +134,7 @@ class Tunnel:
             problem = {"code": failure.code, "detail": failure.detail[:500]}
             await self._send(FAILURE, number, json.dumps(problem).encode())
         except (OSError, ExceptionGroup) as error:
-            log.info("closing a stream that failed: %s", error)
+            log.info("a tunnel stream failed; closing it: %s", error)
             await self._send(CLOSE, number)
         finally:
             self.streams.pop(number, None)

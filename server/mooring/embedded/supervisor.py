@@ -132,7 +132,9 @@ class EmbeddedPostgres:
                     server.shut_down()
         except Exception as error:  # noqa: BLE001 - raised in `start`, or logged: a thread has no caller
             if self._started.done():
-                self._log.error("embedded_postgres.supervisor_failed", error=repr(error))
+                self._log.error(
+                    "the supervisor of embedded PostgreSQL failed; embedded PostgreSQL is shut down", error=repr(error)
+                )
             else:
                 self._started.set_exception(error)
         finally:
@@ -149,7 +151,9 @@ class EmbeddedPostgres:
                 cluster.remove_old_logs(self._layout)
             if (ended := server.ended()) is None:
                 continue
-            self._log.warning("embedded_postgres.died", pid=self.postmaster_pid, how=ended, log=str(self._layout.log))
+            self._log.warning(
+                "embedded PostgreSQL died; restarting it", pid=self.postmaster_pid, how=ended, log=str(self._layout.log)
+            )
             self.postmaster_pid = None
             if time.monotonic() - server.started_at > STEADY_AFTER_SECONDS:
                 pause_seconds = PAUSE_SECONDS_FIRST
@@ -166,13 +170,15 @@ class EmbeddedPostgres:
                 if self._stopping.is_set():
                     break
                 self._log.error(
-                    "embedded_postgres.restart_failed", error=str(error), next_attempt_seconds=pause_seconds
+                    "cannot restart embedded PostgreSQL; retrying", error=str(error), next_attempt_seconds=pause_seconds
                 )
                 continue
             self.restarts += 1
             self.postmaster_pid = server.pid
             took = round(time.monotonic() - died_at, 3)
-            self._log.warning("embedded_postgres.restarted", pid=server.pid, down_seconds=took, restarts=self.restarts)
+            self._log.warning(
+                "restarted embedded PostgreSQL", pid=server.pid, down_seconds=took, restarts=self.restarts
+            )
             self._report_restart()
             break
         return pause_seconds
@@ -242,7 +248,11 @@ class _Server:
         cluster.check_reachable(layout, account)
         self._installation = binaries.readable_by(self._installation, account, layout.home, layout.binaries)
         if binaries.data_version(layout.cluster) is None:
-            self._log.info("embedded_postgres.creating", directory=str(layout.cluster), account=account.name)
+            self._log.info(
+                "creating the data directory of embedded PostgreSQL",
+                directory=str(layout.cluster),
+                account=account.name,
+            )
             cluster.make_cluster(layout, self._installation, account, durable=self._configuration.durable)
         cluster.make_private(layout.log, account)
         cluster.make_private(layout.socket, account)
@@ -267,7 +277,7 @@ class _Server:
             self.shut_down()
             raise
         self._log.info(
-            "embedded_postgres.ready",
+            "embedded PostgreSQL is ready",
             pid=self._process.pid,
             version=self._installation.version,
             account=self._account.name,
@@ -301,12 +311,18 @@ class _Server:
         name, account = self._layout.cluster_name(), self._account
         remaining = processes.running_pids(name, account)
         if remaining:
-            self._log.warning("embedded_postgres.waiting_for_old_server", pids=remaining)
+            self._log.warning(
+                "processes of an earlier embedded PostgreSQL still run; waiting for them to exit", pids=remaining
+            )
             patience = ORPHAN_SECONDS_MAX if self._process else OLD_SERVER_SECONDS_MAX
             remaining = processes.wait_until_gone(name, account, timeout_seconds=patience)
         for number in (signal.SIGQUIT, signal.SIGKILL):
             if remaining:
-                self._log.warning("embedded_postgres.ending_old_server", pids=remaining, signal=number.name)
+                self._log.warning(
+                    "processes of an earlier embedded PostgreSQL did not exit; signalling them",
+                    pids=remaining,
+                    signal=number.name,
+                )
                 processes.signal_all(remaining, number)
                 remaining = processes.wait_until_gone(name, account, timeout_seconds=ORPHAN_SECONDS_MAX)
         if remaining:
@@ -331,12 +347,16 @@ class _Server:
             try:
                 process.wait(timeout_seconds)
             except subprocess.TimeoutExpired:
-                self._log.warning("embedded_postgres.shutdown_is_slow", pid=process.pid, signal=number.name)
+                self._log.warning(
+                    "embedded PostgreSQL did not stop after this signal; sending a stronger one",
+                    pid=process.pid,
+                    signal=number.name,
+                )
                 continue
             # The postmaster does not wait for connections that it refused: such a child ends a moment later.
             name = self._layout.cluster_name()
             left = processes.wait_until_gone(name, self._account, timeout_seconds=ORPHAN_SECONDS_MAX)
-            self._log.info("embedded_postgres.stopped", pid=process.pid, how=self.ended(), left=left)
+            self._log.info("embedded PostgreSQL stopped", pid=process.pid, how=self.ended(), left=left)
             return
         processes.signal_all(processes.running_pids(self._layout.cluster_name(), self._account), signal.SIGKILL)
         process.wait()

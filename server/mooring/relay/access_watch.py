@@ -44,7 +44,10 @@ async def _refused(services: Services, visit: Visit, seconds: float) -> Refusal:
         except Refusal as refusal:
             if refusal.code is Code.TEMPORARILY_UNAVAILABLE:
                 log.warning(
-                    "cannot check whether a visit is still allowed; keeping it until the next check: %s", refusal.detail
+                    "cannot check whether visit %s is still allowed; keeping it until the next check: %s",
+                    visit.id,
+                    refusal.detail,
+                    extra={"visit_id": visit.id, "correlation_id": visit.correlation_id},
                 )
                 continue
             return refusal

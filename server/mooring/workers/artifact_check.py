@@ -44,7 +44,9 @@ class CheckWorker:
         services = self._services
         lost = await give_up_lost(services)
         if lost:
-            log.warning("the leases of %d checks expired; queued them again, or failed them", lost)
+            log.warning(
+                "the leases of %d checks expired; queued them again, and failed those without attempts left", lost
+            )
         if services.checks.room(services.settings.checks_at_once):
             due = await checks.due(services.database, services.clock.now())
             # All workers read the same list: if each started at its head, they would always collide.

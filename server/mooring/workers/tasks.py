@@ -39,7 +39,9 @@ class TaskReaper:
             return left
         count = await expire_tasks(self._services)
         if count:
-            log.info("offered tasks with expired leases again, or ended expired tasks", extra={"tasks": count})
+            log.info(
+                "queued tasks with expired leases again, and ended tasks past their deadline", extra={"tasks": count}
+            )
         self._next_pass = time.monotonic() + self._pace_seconds
         return self._pace_seconds if count >= BATCH else None
 

@@ -72,7 +72,7 @@ async def test_data_is_kept_between_two_starts(directory: Path, log: Remembered)
         await write_note(server.dsn, "kept")
     async with EmbeddedPostgres(directory, log=log) as server:
         assert await read_notes(server.dsn) == ["kept"]
-    assert log.events.count("embedded_postgres.creating") == 1
+    assert log.events.count("creating the data directory of embedded PostgreSQL") == 1
 
 
 async def test_a_second_start_is_refused_and_names_the_process_that_holds_the_data(
@@ -99,7 +99,7 @@ async def test_a_killed_postmaster_comes_back_by_itself_and_keeps_its_data(direc
         assert server.restarts == 1
         assert server.postmaster_pid not in (first, None)
         assert await read_notes(server.dsn) == ["acknowledged"]
-    died = dict(log.entries)["embedded_postgres.died"]
+    died = dict(log.entries)["embedded PostgreSQL died; restarting it"]
     assert (died["pid"], died["how"]) == (first, "killed by SIGKILL")
 
 
@@ -121,7 +121,7 @@ async def test_an_orphan_that_is_too_busy_to_notice_is_ended_before_the_restart(
         assert busy not in processes_in(directory)
         with pytest.raises((asyncpg.PostgresError, ConnectionError)):
             await query
-    assert "embedded_postgres.ending_old_server" in log.events
+    assert "processes of an earlier embedded PostgreSQL did not exit; signalling them" in log.events
 
 
 async def until_busy(dsn: str, pid: int) -> None:

@@ -156,8 +156,8 @@ def facts(record: SandboxRecord) -> SandboxFacts:
 def update_host_entries(machine: Machine, name: str) -> dict[str, HostFailure]:
     """Update /etc/hosts of every sandbox in a project's network on this machine.
 
-    A sandbox whose tenant replaced /etc/hosts by something else keeps that, and does not hold up the others; the
-    failures are returned by allocation.
+    A sandbox whose /etc/hosts is no longer a regular file, or is too large, is skipped; the others are still updated.
+    Returns the failures, keyed by allocation id.
     """
     refused: dict[str, HostFailure] = {}
     with machine.network_lock:

@@ -129,7 +129,7 @@ async def _read_under_lease(services: Services, check: ArtifactCheck) -> None:
     try:
         await asyncio.wait({reading, beating}, return_when=asyncio.FIRST_COMPLETED)
         if not reading.done():
-            log.warning("lost the lease of check %s; stopping", check.id)
+            log.warning("lost the lease of check %s; stopped working on it", check.id)
             return
         await _conclude(services, check, reading.result())
     finally:

@@ -224,9 +224,13 @@ class TaskReportHandler:
         return ACCEPTED
 
     async def _stray(self, report: TaskStrayReport) -> TaskReportVerdict:
-        """The node's sweep is over: put the unknown things that it found into the audit trail."""
+        """The node's sweep is over: record the stray resources that it found in the audit trail."""
         if report.what:
-            log.warning("node %s found %d unknown things in its sweep; auditing them", self.node_id, len(report.what))
+            log.warning(
+                "node %s found %d stray resources in its sweep; recording them in the audit trail",
+                self.node_id,
+                len(report.what),
+            )
             strays = {"stray": [dict(each) for each in report.what[:STRAYS_MAX]]}
             audited = AuditRecord(ACTION, "node", self.node_id, None, after=strays)
             await record_refusal(self.services.database, self.context, audited, "done", self.origin)

@@ -280,7 +280,7 @@ def manifest_digest(value: object) -> str:
 
 
 def normal(value: Any) -> Any:
-    """The values as the database returns them: for JSON, 1, 1.0 and 1e0 are the same number."""
+    """Replace floats without a fraction by integers, recursively: in JSON, 1, 1.0 and 1e0 are the same number."""
     if isinstance(value, float) and value.is_integer():
         return int(value)
     if isinstance(value, list):

@@ -216,7 +216,7 @@ def _why_dead(each: MemberSnapshot) -> tuple[OperationFailure, str]:
 def _blocked(
     context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation, waiting: list[MemberSnapshot]
 ) -> Step | None:
-    """Name what the allocations wait for; the first one that has a blocker speaks for all."""
+    """Record what the allocations wait for; if several have a blocker, record that of the first by id."""
     allocations = sorted((each.allocation for each in waiting if each.allocation), key=lambda each: each.id)
     first = next((each for each in allocations if each.blocker is not None), None)
     if first is not None:

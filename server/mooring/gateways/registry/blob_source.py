@@ -113,7 +113,7 @@ class BlobSource:
         )
 
     def address(self, place: HttpsPlace | S3Place | HuggingFacePlace) -> str:
-        """The URL to read for a place."""
+        """The URL from which the blob is downloaded."""
         if isinstance(place, HttpsPlace):
             return read_url(place.url).url
         if isinstance(place, S3Place):

@@ -129,7 +129,7 @@ class RegistryClient:
         return self._target.authority
 
     def url(self, repository: str, rest: str) -> str:
-        """The URL of something in a repository."""
+        """The URL of `rest`, such as manifests/<digest>, in a repository of this registry."""
         return f"{self._target.scheme}://{self.host}/v2/{repository_name(repository)}/{rest}"
 
     def names(self, repository: str) -> tuple[str, ...]:

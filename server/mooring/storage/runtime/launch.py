@@ -158,7 +158,7 @@ async def shelf(database: Database, acting: Acting) -> list[SkuTerms]:
 async def deploys(
     database: Database, tenant_id: str, version_id: str, shape: str | None, since: datetime
 ) -> CircuitFacts:
-    """How recent launches of this version on this shape ended, of all tenants."""
+    """The latest failed launches of this version on this shape, by any tenant, and each such tenant's last success."""
     rows = await database.fetch(PLATFORM, DEPLOYS, version_id, shape, since, FAILURES_MAX)
     return CircuitFacts(tenant_id, tuple(LaunchOutcome(*row) for row in rows))
 

@@ -189,7 +189,7 @@ class HistoryView(Shown):
 
 
 class ImpactedInstance(Shown):
-    """An instance whose pin has the digest, or whose running upgrade leads to it."""
+    """An instance that is pinned to the digest, or is being upgraded or rolled back to it."""
 
     id: str
     tenant_id: str

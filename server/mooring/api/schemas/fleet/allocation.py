@@ -241,7 +241,7 @@ def group_request_of(body: CreateAllocationGroup) -> AllocationGroupRequest:
 
 
 def allocation_view(authority: Authority, allocation: Allocation) -> AllocationView:
-    """An allocation for the caller, who learns only the id of its machine."""
+    """The API view of an allocation, with the actions that this caller may take."""
     state = AllocationState(allocation.status)
     facts = allocation.facts or {}
     actions = _actions(authority, allocation)

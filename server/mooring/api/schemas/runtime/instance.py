@@ -83,7 +83,7 @@ class AddMembers(Strict):
 
 
 class DrainMember(Strict):
-    """How long its work may take, and why it should accept no more."""
+    """How long the member's running work may take to finish, and why the member is drained."""
 
     timeout_seconds: DrainSeconds | None = None
     reason: Description = ""
