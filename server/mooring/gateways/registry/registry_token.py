@@ -19,9 +19,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
@@ -32,10 +31,15 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
-from cryptography.x509.oid import NameOID
 
 from mooring.core.kernel.validation import invalid
+from mooring.gateways.lazy_import import lazy_module
 from mooring.gateways.registry.image_manifest import repository_name
+
+if TYPE_CHECKING:
+    from cryptography import x509
+else:
+    x509 = lazy_module("cryptography.x509")
 
 ACTIONS: Final = ("pull", "push", "delete")
 LIFETIME_SECONDS: Final = 300
@@ -88,7 +92,7 @@ class SigningPair:
 def new_signing_pair(now: datetime, name: str = "mooring registry tokens") -> SigningPair:
     """A new key with a self-signed certificate."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, name)])
     certificate = (
         x509.CertificateBuilder()
         .subject_name(subject)
