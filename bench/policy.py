@@ -9,7 +9,15 @@ import sys
 import time
 from dataclasses import dataclass
 
-from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRequest, PolicyRules, SignatureRules
+from mooring.core.catalog.policy import (
+    Layer,
+    LayerRules,
+    NameRules,
+    PolicyChain,
+    PolicyRequest,
+    PolicyRules,
+    SignatureRules,
+)
 
 GOAL_PER_SECOND = 50_000
 DECISIONS = 100_000
@@ -29,7 +37,7 @@ def example_chain() -> PolicyChain:
     registries = tuple(f"oci://registry-{number}.example/*" for number in range(20))
     return PolicyChain(
         [
-            (
+            LayerRules(
                 layer,
                 PolicyRules(
                     sources=NameRules(allow=registries, deny=("oci://registry-3.example/bad/*",)),

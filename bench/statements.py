@@ -57,7 +57,7 @@ async def alone(
             decision = Decision(made.task, made.writes, made.events, made.audits)
             await apply(database, Acting(home[0]), context, decision)
             now = clock.now()
-            claimed = await task_claim.claim(database, [(each["node_id"], 1)], now, now + LEASE)
+            claimed = await task_claim.claim(database, [task_claim.NodeRoom(each["node_id"], 1)], now, now + LEASE)
             taken.append((time.perf_counter() - begun) * 1000)
             if len(claimed) != 1:
                 raise LookupError(f"the task for {each['node_id']} was claimed by somebody else")

@@ -1,12 +1,9 @@
 """The rules of style that a machine can check, over every Python file of the project.
 
 Each rule is a function over one parsed file that yields (line, message); adding a rule is adding a function
-to RULES. There is no list of exceptions by file and no inline skip. A rule says itself where it holds: the
-core's rules in the core, the rule about transactions in the server. Files whose first line says "# Generated"
-are nobody's handwriting and are not read.
-
-RULES_TO_COME are rules that the tree does not keep yet: `python -m tools.tidy --all` prints what they find and how
-much, and does not fail for it. A rule whose count is 0 moves to RULES.
+to RULES. There is no inline skip, and no list of exceptions by file but one: this file and its test must quote the
+words that they refuse. A rule says itself where it holds: the core's rules in the core, the rule about transactions
+in the server. Files whose first line says "# Generated" are nobody's handwriting and are not read.
 """
 
 import ast
@@ -14,7 +11,7 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from io import StringIO
 from pathlib import Path, PurePosixPath
@@ -191,19 +188,6 @@ def the_server_names_no_app(source: Source) -> Iterator[Problem]:
             yield number, f"'{match[1]}' is known by an adapter, not by the server"
 
 
-RULES: tuple[Rule, ...] = (
-    file_is_short,
-    file_says_what_it_is,
-    names_say_something,
-    functions_are_small,
-    functions_take_few_parameters,
-    core_is_deterministic,
-    one_place_writes,
-    imports_are_at_the_top,
-    the_server_names_no_app,
-)
-
-
 def words_are_plain(source: Source) -> Iterator[Problem]:
     if str(source.path) in WORD_EXCEPTIONS:
         return
@@ -279,7 +263,16 @@ def _is_sleep(node: ast.AST) -> TypeGuard[ast.Attribute | ast.ImportFrom]:
     )
 
 
-RULES_TO_COME: tuple[Rule, ...] = (
+RULES: tuple[Rule, ...] = (
+    file_is_short,
+    file_says_what_it_is,
+    names_say_something,
+    functions_are_small,
+    functions_take_few_parameters,
+    core_is_deterministic,
+    one_place_writes,
+    imports_are_at_the_top,
+    the_server_names_no_app,
     words_are_plain,
     parameters_have_names,
     only_tables_keep_their_form,
@@ -309,32 +302,28 @@ def files(root: Path) -> Iterator[Path]:
         yield from [path] if path.is_file() else sorted(path.rglob("*.py"))
 
 
-def problems(path: PurePosixPath, text: str, rules: Sequence[Rule] = RULES) -> list[str]:
+def problems(path: PurePosixPath, text: str) -> list[str]:
     """What the rules say about one file."""
     if text.startswith("# Generated"):
         return []
     source = Source(path, text, ast.parse(text, filename=str(path)))
-    found = sorted({problem for rule in rules for problem in rule(source)})
+    found = sorted({problem for rule in RULES for problem in rule(source)})
     return [f"{path}:{line}: {message}" for line, message in found]
 
 
-def problems_of_tree(root: Path, rules: Sequence[Rule]) -> list[str]:
+def problems_of_tree(root: Path) -> list[str]:
     """What the rules say about every file."""
     found = []
     for path in files(root):
-        found += problems(PurePosixPath(path.relative_to(root)), path.read_text(encoding="utf-8"), rules)
+        found += problems(PurePosixPath(path.relative_to(root)), path.read_text(encoding="utf-8"))
     return found
 
 
-def main(arguments: Sequence[str]) -> int:
-    if "--all" in arguments:
-        for rule in RULES_TO_COME:
-            to_come = problems_of_tree(ROOT, [rule])
-            print("\n".join([*to_come, f"── {rule.__name__}: {len(to_come)}"]))
-    found = [*problems_of_tree(ROOT, RULES), *long_subjects(ROOT)]
+def main() -> int:
+    found = [*problems_of_tree(ROOT), *long_subjects(ROOT)]
     print("\n".join(found) or f"{len(list(files(ROOT)))} files are tidy")
     return 1 if found else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

@@ -11,8 +11,6 @@ from tools.tidy import (
     FILE_LINES_MAX,
     FUNCTION_LINES_MAX,
     ROOT,
-    RULES,
-    RULES_TO_COME,
     files,
     long_subjects,
     problems,
@@ -53,6 +51,19 @@ LONG_FUNCTION = "def long() -> None:\n" + "    pass\n" * FUNCTION_LINES_MAX
         (COMMAND, "def f() -> None:\n    import os\n", "hides a cycle"),
         ("server/tests/core/fleet/test_node.py", "def f() -> None:\n    import os\n", "hides a cycle"),
         (COMMAND, "kind = 'slurm_node'\n", "'slurm' is known by an adapter"),
+        (COMMAND, "class WorkerTold: ...\n", "'Told' is a word of the old dialect"),
+        (COMMAND, "x = 1  # begun anew\n", "'anew' is a word"),
+        (COMMAND, "x = 'Whoever asks'\n", "'Whoever' is a word"),
+        (COMMAND, "heeds = 1\n", "'heeds' is a word"),
+        (COMMAND, "def f(a: tuple[str, int]) -> None: ...\n", "a is an anonymous tuple"),
+        (COMMAND, "def f(*, a: Sequence[tuple[str, int]] | None) -> None: ...\n", "a is an anonymous tuple"),
+        (TEST, "def make(a: tuple[str, int]) -> None: ...\n", "a is an anonymous tuple"),
+        (COMMAND, "f(\n    1, 2,\n)  # fmt: skip\n", "outside a table"),
+        (COMMAND, "def f() -> None:\n    x = [\n        1,\n    ]  # fmt: skip\n", "outside a table"),
+        (COMMAND, "x = f(\n    1, 2,\n)  # fmt: skip\n", "outside a table"),
+        (TEST, "time.sleep(1)\n", "a test that sleeps"),
+        (TEST, "async def f() -> None:\n    await asyncio.sleep(0)\n", "a test that sleeps"),
+        (TEST, "from asyncio import sleep\n", "a test that sleeps"),
     ],
 )
 def test_a_violation_is_reported_with_its_place(path: str, code: str, complaint: str) -> None:
@@ -79,38 +90,6 @@ def test_a_module_without_a_docstring_is_reported() -> None:
         ("server/mooring/storage/kernel/database.py", "class DatabaseUrl: ...\n"),
         ("server/tests/core/fleet/test_node.py", "def test_it(a, b, c, d, e, g) -> None: ...\n"),
         ("cli/mooring_cli/main.py", "def f() -> None:\n    import rich\n"),
-    ],
-)
-def test_what_is_allowed_passes(path: str, code: str) -> None:
-    assert problems(PurePosixPath(path), HEAD + code) == []
-
-
-@every_row(
-    ("path", "code", "complaint"),
-    [
-        (COMMAND, "class WorkerTold: ...\n", "'Told' is a word of the old dialect"),
-        (COMMAND, "x = 1  # begun anew\n", "'anew' is a word"),
-        (COMMAND, "x = 'Whoever asks'\n", "'Whoever' is a word"),
-        (COMMAND, "heeds = 1\n", "'heeds' is a word"),
-        (COMMAND, "def f(a: tuple[str, int]) -> None: ...\n", "a is an anonymous tuple"),
-        (COMMAND, "def f(*, a: Sequence[tuple[str, int]] | None) -> None: ...\n", "a is an anonymous tuple"),
-        (TEST, "def make(a: tuple[str, int]) -> None: ...\n", "a is an anonymous tuple"),
-        (COMMAND, "f(\n    1, 2,\n)  # fmt: skip\n", "outside a table"),
-        (COMMAND, "def f() -> None:\n    x = [\n        1,\n    ]  # fmt: skip\n", "outside a table"),
-        (COMMAND, "x = f(\n    1, 2,\n)  # fmt: skip\n", "outside a table"),
-        (TEST, "time.sleep(1)\n", "a test that sleeps"),
-        (TEST, "async def f() -> None:\n    await asyncio.sleep(0)\n", "a test that sleeps"),
-        (TEST, "from asyncio import sleep\n", "a test that sleeps"),
-    ],
-)
-def test_a_violation_of_a_rule_to_come_is_reported(path: str, code: str, complaint: str) -> None:
-    (found,) = problems(PurePosixPath(path), HEAD + code, (*RULES, *RULES_TO_COME))
-    assert complaint in found
-
-
-@every_row(
-    ("path", "code"),
-    [
         (COMMAND, "x = 'a new threshold'\n"),
         (COMMAND, "def f(a: tuple[str, ...], b: tuple[int, int]) -> tuple[str, int]: ...\n"),
         (TEST, "def test_it(a: tuple[str, int]) -> None: ...\n"),
@@ -123,8 +102,8 @@ def test_a_violation_of_a_rule_to_come_is_reported(path: str, code: str, complai
         (TEST, "clock.sleep(1)\nscript = 'sleep 1'\n"),
     ],
 )
-def test_what_the_rules_to_come_allow_passes(path: str, code: str) -> None:
-    assert problems(PurePosixPath(path), HEAD + code, (*RULES, *RULES_TO_COME)) == []
+def test_what_is_allowed_passes(path: str, code: str) -> None:
+    assert problems(PurePosixPath(path), HEAD + code) == []
 
 
 def test_a_long_subject_is_reported_if_its_commit_is_newer_than_the_rule(

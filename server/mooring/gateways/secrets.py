@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -34,6 +34,11 @@ class MasterKeyRefused(Exception):
 
 class CannotUnseal(Exception):
     """A sealed secret cannot be decrypted: its master key is missing, or it was tampered with."""
+
+
+class MasterKey(NamedTuple):
+    id: str
+    key: bytes
 
 
 class SecretBox:
@@ -100,7 +105,7 @@ class SecretBox:
         keys = read_keys(self._path)
         self._version = version
         self._keys = {key_id: AESGCM(key) for key_id, key in keys}
-        self._current = keys[0][0]
+        self._current = keys[0].id
 
 
 def _version(path: Path) -> tuple[int, int]:
@@ -112,7 +117,7 @@ def _version(path: Path) -> tuple[int, int]:
     return found.st_mtime_ns, found.st_ino
 
 
-def read_keys(path: Path) -> list[tuple[str, bytes]]:
+def read_keys(path: Path) -> list[MasterKey]:
     """The keys of the file, the current one first."""
     try:
         mode = path.stat().st_mode
@@ -121,7 +126,7 @@ def read_keys(path: Path) -> list[tuple[str, bytes]]:
         raise MasterKeyRefused(f"cannot read the master key file {path}: {error}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise MasterKeyRefused(f"other users may read the master key file {path}; run: chmod 600 {path}")
-    keys: list[tuple[str, bytes]] = []
+    keys: list[MasterKey] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -134,7 +139,7 @@ def read_keys(path: Path) -> list[tuple[str, bytes]]:
             raise MasterKeyRefused(f"line {number} of {path} holds {len(key)} bytes, not {KEY_BYTES}")
         if key_id in (known for known, _ in keys):
             raise MasterKeyRefused(f"line {number} of {path} names the key {key_id} a second time")
-        keys.append((key_id, key))
+        keys.append(MasterKey(key_id, key))
     if not keys:
         raise MasterKeyRefused(f"the master key file {path} holds no key; restore it from a backup")
     return keys
@@ -165,12 +170,11 @@ def make_key_file(path: Path) -> bool:
     return True
 
 
-def new_key() -> tuple[str, bytes]:
-    """A new master key with its id."""
-    return f"mk_{secrets.token_hex(6)}", secrets.token_bytes(KEY_BYTES)
+def new_key() -> MasterKey:
+    return MasterKey(f"mk_{secrets.token_hex(6)}", secrets.token_bytes(KEY_BYTES))
 
 
-def write_keys(path: Path, keys: list[tuple[str, bytes]], *, exclusive: bool = False) -> None:
+def write_keys(path: Path, keys: list[MasterKey], *, exclusive: bool = False) -> None:
     """Replace the file atomically: after a crash it is either the old one or the new one."""
     lines = "".join(f"{key_id} {base64.b64encode(key).decode()}\n" for key_id, key in keys)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=".master-key-")

@@ -101,13 +101,13 @@ class OutboxRelay:
         while self._lanes:
             await asyncio.wait(list(self._lanes.values()))
 
-    def _open_lanes(self, waiting: Sequence[tuple[str, datetime]], now: datetime) -> float | None:
+    def _open_lanes(self, waiting: Sequence[deliveries.WaitingWebhook], now: datetime) -> float | None:
         """Open a lane for each webhook with due deliveries; failing webhooks come last."""
-        due = [webhook_id for webhook_id, due_at in waiting if due_at <= now]
-        next_due = min(((due_at - now).total_seconds() for _, due_at in waiting if due_at > now), default=None)
+        due = [each.webhook_id for each in waiting if each.due_at <= now]
+        next_due = min(((each.due_at - now).total_seconds() for each in waiting if each.due_at > now), default=None)
         clock = time.monotonic()
         self._paused_until = {webhook_id: until for webhook_id, until in self._paused_until.items() if until > clock}
-        self._failing &= {webhook_id for webhook_id, _ in waiting} | set(self._lanes)
+        self._failing &= {each.webhook_id for each in waiting} | set(self._lanes)
         ready = [each for each in due if each not in self._lanes and each not in self._paused_until]
         for webhook_id in sorted(ready, key=lambda each: each in self._failing):
             if self._has_room(webhook_id):

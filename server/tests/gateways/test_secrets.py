@@ -12,6 +12,7 @@ import pytest
 from mooring.core.kernel.secret import Sealed
 from mooring.gateways.secrets import (
     CannotUnseal,
+    MasterKey,
     MasterKeyRefused,
     SecretBox,
     make_key_file,
@@ -136,7 +137,7 @@ def test_the_key_file_is_made_once_for_its_owner_alone(tmp_path: Path) -> None:
 def test_of_many_first_starts_at_once_one_key_counts(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "master.key"
     ready = threading.Barrier(8)
-    found: list[list[tuple[str, bytes]]] = []
+    found: list[list[MasterKey]] = []
 
     def start() -> None:
         ready.wait()

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from mooring.core.catalog.compatibility import CapacityShape
-from mooring.core.catalog.policy import Layer, PolicyChain, PolicyRules
+from mooring.core.catalog.policy import Layer, LayerRules, PolicyChain, PolicyRules
 from mooring.core.fleet.allocation import (
     Allocation,
     AllocationContext,
@@ -27,7 +27,7 @@ WISH: Final = AllocationRequest(CapacityShape.GPU_SLICE, "h100", 2)
 
 def asking(home: tuple[str, str], rules: PolicyRules | None = None, **changed: Any) -> AllocationContext:
     """A project that asks, with a policy where one is given."""
-    chain = PolicyChain([(Layer.PROJECT, rules)] if rules is not None else [])
+    chain = PolicyChain([LayerRules(Layer.PROJECT, rules)] if rules is not None else [])
     return replace(AllocationContext(*home, TERMS, chain, ProjectHolding(0, 0, 5), 3_600), **changed)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from itertools import count
 
-from mooring.core.identity.caller import bindings_of
+from mooring.core.identity.caller import GrantedRole, bindings_of
 from mooring.core.kernel.decision import Actor, DecisionContext, PrincipalKind
 from mooring.core.kernel.ids import Minter, Prefix, encode
 from mooring.core.kernel.permissions import Authority, authority_of
@@ -34,4 +34,5 @@ def authority(
     *roles: tuple[str, str | None], tenant_id: str | None = TENANT, limit: Iterable[str] | None = None
 ) -> Authority:
     """What a user with these roles, each at a project or at none, holds."""
-    return authority_of(tenant_id, bindings_of(roles), None if limit is None else frozenset(limit))
+    bindings = bindings_of([GrantedRole(*each) for each in roles])
+    return authority_of(tenant_id, bindings, None if limit is None else frozenset(limit))

@@ -138,7 +138,9 @@ class SimulatedNode:
         """One poll: what is queued comes under a lease."""
         self.called = False
         now = self.services.clock.now()
-        claimed = await task_claim.claim(self.services.database, [(self.node_id, 4)], now, now + LEASE)
+        claimed = await task_claim.claim(
+            self.services.database, [task_claim.NodeRoom(self.node_id, 4)], now, now + LEASE
+        )
         self.held += [each.task for each in claimed]
         return bool(claimed)
 

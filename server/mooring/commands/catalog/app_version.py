@@ -5,7 +5,7 @@ check of each of its artifacts passed. The results are stored together with the 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -46,20 +46,29 @@ async def update(
     return await work.execute(load, lambda loaded: replace_manifest(work.context, *loaded, manifest, revision_seen))
 
 
+@dataclass(frozen=True, slots=True)
+class _VersionContext:
+    """A version, its app, and the facts that decide about its promotion."""
+
+    app: App
+    version: AppVersion
+    facts: VersionFacts
+
+
 async def promote(work: Work[AppVersion], app_id: str, version_id: str, request: PromotionRequest) -> Answered:
     """Promote a version one step, or change the percentage of a canary."""
 
-    async def load() -> tuple[App, AppVersion, VersionFacts]:
+    async def load() -> _VersionContext:
         app, version = await _app(work, app_id), await _version(work, app_id, version_id)
-        return app, version, await _facts(work, version, request)
+        return _VersionContext(app, version, await _facts(work, version, request))
 
-    def decide(loaded: tuple[App, AppVersion, VersionFacts]) -> Decision[AppVersion]:
-        app, version, facts = loaded
+    def decide(loaded: _VersionContext) -> Decision[AppVersion]:
+        version = loaded.version
         if request.trigger is PromotionTrigger.CANARY and version.promotion == PromotionState.CANARY:
             return set_canary_percentage(work.context, version, request.canary_percentage or 0, request.reason)
         if request.trigger is PromotionTrigger.STAGE and version.promotion == PromotionState.DRAFT:
-            return _staged(work.context, app, version, request, facts)
-        return move_version(work.context, version, request, facts)
+            return _staged(work.context, loaded.app, version, request, loaded.facts)
+        return move_version(work.context, version, request, loaded.facts)
 
     return await work.execute(load, decide)
 

@@ -81,6 +81,14 @@ async def publish(work: Work[PublishIntent], place: Place, name: str) -> Answere
     return await work.execute(load, decide)
 
 
+@dataclass(frozen=True, slots=True)
+class _FoundImage:
+    """An image as the source has it, and what its trust is measured by."""
+
+    evaluator: TrustContext
+    content: HashedBytes
+
+
 async def register(work: Work[EvaluatedArtifact], place: Place, spec: ArtifactSpec) -> Answered:
     """Register a digest that the source has: an image after reading its manifests, a blob with a check."""
     if spec.kind is ArtifactKind.BLOB:
@@ -90,19 +98,19 @@ async def register(work: Work[EvaluatedArtifact], place: Place, spec: ArtifactSp
     digest = read_digest(spec.digest)
     content: list[HashedBytes] = []
 
-    async def load() -> tuple[TrustContext, HashedBytes]:
+    async def load() -> _FoundImage:
         evaluator, source = await _readable(work, place, location)
         if not content:
             content.append(await work.services.artifacts.look(spec.kind, location, digest, source))
-        return evaluator, content[0]
+        return _FoundImage(evaluator, content[0])
 
-    def decide(snapshot: tuple[TrustContext, HashedBytes]) -> Decision[EvaluatedArtifact]:
-        evaluator, found = snapshot
+    def decide(image: _FoundImage) -> Decision[EvaluatedArtifact]:
+        found = image.content
         complete = replace(spec, size_bytes=found.size_bytes, media_type=found.media_type)
         made = register_artifact(work.context, complete, tenant_id=owner[0], project_id=owner[1])
         evidence = presence(work.context, made.result, found.digest, found.size_bytes)
         whole = add_presence(made, evidence)
-        return _verified(whole, evaluator.evaluate(made.result, [evidence]), (evidence,))
+        return _verified(whole, image.evaluator.evaluate(made.result, [evidence]), (evidence,))
 
     return await work.execute(load, decide)
 
@@ -171,26 +179,37 @@ def visibility_of(place: Place) -> Visibility:
     return Visibility.PLATFORM if place.tenant_id is None else Visibility.TENANT
 
 
+@dataclass(frozen=True, slots=True)
+class _ArtifactSnapshot:
+    """A registered artifact with its stored evidence, and its unfinished checks."""
+
+    artifact: Artifact
+    evidence: tuple[Evidence, ...]
+    evaluator: TrustContext
+    under_way: tuple[ArtifactCheck, ...]
+
+    def evaluate(self) -> EvaluatedArtifact:
+        return EvaluatedArtifact(self.artifact, self.evaluator.evaluate(self.artifact, self.evidence), self.evidence)
+
+
 async def verify(work: Work[EvaluatedArtifact], place: Place, artifact_id: str) -> Answered:
     """Create a check that inspects the source again, or join the unfinished one."""
 
-    async def load() -> tuple[Artifact, list[Evidence], TrustContext, ArtifactCheck | None]:
+    async def load() -> _ArtifactSnapshot:
         artifact = await own_artifact(work, place, artifact_id)
         evaluator = await trust_context(work.services, work.acting, place.project_id)
         stored = await artifacts.evidence(work.database, work.acting, [artifact.id])
         last = await checks.last(work.database, work.acting, artifact.id, CheckName.CONTENT)
         await _require_room(work, last)
-        return artifact, stored[artifact.id], evaluator, last if last is not None and last.is_under_way else None
+        under_way = (last,) if last is not None and last.is_under_way else ()
+        return _ArtifactSnapshot(artifact, tuple(stored[artifact.id]), evaluator, under_way)
 
-    def decide(
-        snapshot: tuple[Artifact, list[Evidence], TrustContext, ArtifactCheck | None],
-    ) -> Decision[EvaluatedArtifact]:
-        artifact, stored, evaluator, under_way = snapshot
+    def decide(snapshot: _ArtifactSnapshot) -> Decision[EvaluatedArtifact]:
+        artifact, evaluated = snapshot.artifact, snapshot.evaluate()
         if artifact.trust == TrustState.REVOKED:
-            trust = evaluator.evaluate(artifact, stored)
-            return _verified(add_evidence(work.context, artifact, [], trust), trust, tuple(stored))
-        evaluated = EvaluatedArtifact(artifact, evaluator.evaluate(artifact, stored), tuple(stored))
-        return _with_check(work, evaluated, under_way, "artifact.verify")
+            decision = add_evidence(work.context, artifact, [], evaluated.trust)
+            return _verified(decision, evaluated.trust, snapshot.evidence)
+        return _with_check(work, evaluated, next(iter(snapshot.under_way), None), "artifact.verify")
 
     try:
         return await work.execute(load, decide)
@@ -203,20 +222,18 @@ async def verify(work: Work[EvaluatedArtifact], place: Place, artifact_id: str) 
 async def revoke(work: Work[EvaluatedArtifact], place: Place, artifact_id: str, reason: str) -> Answered:
     """Withdraw an artifact permanently."""
 
-    async def load() -> tuple[Artifact, list[Evidence], TrustContext, list[ArtifactCheck]]:
+    async def load() -> _ArtifactSnapshot:
         artifact = await own_artifact(work, place, artifact_id)
         stored = await artifacts.evidence(work.database, work.acting, [artifact.id])
         under_way = await checks.under_way(work.database, work.acting, artifact.id)
         evaluator = await trust_context(work.services, work.acting, place.project_id)
-        return artifact, stored[artifact.id], evaluator, under_way
+        return _ArtifactSnapshot(artifact, tuple(stored[artifact.id]), evaluator, tuple(under_way))
 
-    def decide(
-        snapshot: tuple[Artifact, list[Evidence], TrustContext, list[ArtifactCheck]],
-    ) -> Decision[EvaluatedArtifact]:
-        artifact, evidence, evaluator, under_way = snapshot
-        decision = revoke_artifact(work.context, artifact, reason)
-        decision = without_checks(work.context, decision, under_way, "the artifact was revoked")
-        return _verified(decision, evaluator.evaluate(decision.result, evidence), tuple(evidence))
+    def decide(snapshot: _ArtifactSnapshot) -> Decision[EvaluatedArtifact]:
+        decision = revoke_artifact(work.context, snapshot.artifact, reason)
+        decision = without_checks(work.context, decision, snapshot.under_way, "the artifact was revoked")
+        trust = snapshot.evaluator.evaluate(decision.result, snapshot.evidence)
+        return _verified(decision, trust, snapshot.evidence)
 
     return await work.execute(load, decide)
 

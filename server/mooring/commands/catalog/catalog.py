@@ -4,15 +4,14 @@ Versions are chosen by their numbers alone. Manifests and artifacts are read onl
 costs the same however many versions there are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mooring.commands.catalog.artifact_evaluation import evaluate_artifacts
 from mooring.commands.services import Services
 from mooring.core.catalog.app import App
 from mooring.core.catalog.app_version import AppVersion
-from mooring.core.catalog.artifact import Artifact
-from mooring.core.catalog.artifact_trust import Trust
+from mooring.core.catalog.artifact_evidence import EvaluatedArtifact
 from mooring.core.catalog.catalog import (
     CatalogEntry,
     ProjectContext,
@@ -77,7 +76,7 @@ async def of_project(
     digests = sorted({digest for version in chosen.values() for digest in version.digests})
     registered = await stored_versions.artifacts(database, acting, digests, acting.tenant_id)
     measured = await evaluate_artifacts(services, acting, project_id, list(registered.values()))
-    artifacts = {each.artifact.digest: (each.artifact, each.trust) for each in measured}
+    artifacts = {each.artifact.digest: each for each in measured}
     capacity = await services.fleet.capacity_of(database, project_id, chain)
     lines = []
     for app in apps:
@@ -103,9 +102,10 @@ async def _chosen(
     return {app_id: found[each.version_id] for app_id, each in chosen.items() if each.version_id in found}
 
 
-def _needed(version: AppVersion, artifacts: dict[str, tuple[Artifact, Trust]]) -> VersionNeeds | None:
+def _needed(version: AppVersion, artifacts: Mapping[str, EvaluatedArtifact]) -> VersionNeeds | None:
     manifest = stored_manifest(version.manifest)
     if manifest is None:
         return None
-    known = tuple(artifacts[digest] for digest in version.digests if digest in artifacts)
-    return VersionNeeds(manifest.compatibility, manifest.required_actions, known)
+    known = [artifacts[digest] for digest in version.digests if digest in artifacts]
+    measured = tuple((each.artifact, each.trust) for each in known)
+    return VersionNeeds(manifest.compatibility, manifest.required_actions, measured)

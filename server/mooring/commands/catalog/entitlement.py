@@ -118,23 +118,32 @@ async def switch(
     return await work.execute(lambda: _load_context(work, project_id, entitlement_id), decide)
 
 
+@dataclass(frozen=True, slots=True)
+class _EntitlementOperator:
+    """An entitlement with its operator account, and whether that account still operates an instance."""
+
+    entitlement: Entitlement
+    account: ServiceAccount | None
+    operates: bool
+
+
 async def delete(work: Work[Entitlement], project_id: str, entitlement_id: str) -> Answered:
     """Delete an entitlement; running instances continue, and the operator account stays as long as one runs."""
 
-    async def load() -> tuple[Entitlement, ServiceAccount | None, bool]:
+    async def load() -> _EntitlementOperator:
         entitlement = await _load(work, project_id, entitlement_id)
         account = await _account(work, entitlement)
-        busy = account is not None and await accounts.operates(work.database, work.acting, account.id)
-        return entitlement, account, busy
+        operates = account is not None and await accounts.operates(work.database, work.acting, account.id)
+        return _EntitlementOperator(entitlement, account, operates)
 
-    def decide(loaded: tuple[Entitlement, ServiceAccount | None, bool]) -> Decision[Entitlement]:
-        entitlement, account, busy = loaded
+    def decide(loaded: _EntitlementOperator) -> Decision[Entitlement]:
+        entitlement, account = loaded.entitlement, loaded.account
         decided = delete_entitlement(work.context, entitlement)
         if account is None or account.status == ServiceAccountState.DELETED:
             return decided
         changed = (
             agree_operator(account, OPERATING & set(account.actions))
-            if busy
+            if loaded.operates
             else (move_service_account(work.context, account, ServiceAccountTrigger.DELETE))
         )
         return Decision(

@@ -13,6 +13,7 @@ from mooring.commands.kernel.work import system_context
 from mooring.commands.services import Services
 from mooring.core.fleet.allocation import Allocation
 from mooring.core.fleet.allocation_reconcile import (
+    AllocationPlacement,
     AllocationSnapshot,
     give_up_placing,
     place_allocations,
@@ -56,7 +57,7 @@ async def claim(services: Services, waiting: Sequence[Allocation], plan: Plan) -
     if network is None:
         return ApplyOutcome(False, full=True)
     by_id = {each.id: each for each in waiting}
-    placed = [(by_id[pick.request.id], pick) for pick in plan]
+    placed = [AllocationPlacement(by_id[pick.request.id], pick) for pick in plan]
     return ApplyOutcome(await _apply(services, context, place_allocations(context, placed, node, network)))
 
 

@@ -3,7 +3,6 @@
 from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.services import Services
 from mooring.core.identity.platform_key import TASK_SIGNING, NextKey, PlatformKey, announcement, audience_of, rotate_key
-from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.gateways.signing.signatures import new_key_pair, sign
@@ -21,10 +20,7 @@ async def rotate(work: Work[PlatformKey]) -> Answered:
         key_count = len(await platform_keys.chain(work.database, TASK_SIGNING))
         return current, _next_key(work, work.services.secrets.unseal(sealed)), key_count
 
-    def decide(loaded: tuple[PlatformKey, NextKey, int]) -> Decision[PlatformKey]:
-        return rotate_key(work.context, *loaded)
-
-    return await work.execute(load, decide)
+    return await work.execute(load, lambda loaded: rotate_key(work.context, *loaded))
 
 
 def _next_key(work: Work[PlatformKey], signer: bytes) -> NextKey:

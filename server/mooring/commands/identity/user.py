@@ -1,6 +1,6 @@
 """Use cases of users, for admins and for the users themselves."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from mooring.commands.identity.tenant import one_time
 from mooring.commands.kernel.lookup import require
@@ -44,19 +44,28 @@ async def change(work: Work[User], user_id: str, how: UserChange, code: str | No
     return await work.execute(load, lambda user: change_user(work.context, user, how, new_code))
 
 
+@dataclass(frozen=True, slots=True)
+class _NewPassword:
+    """A user whose current password was right, and the hash of the new one."""
+
+    user: User
+    password_hash: str
+
+
 async def change_own_password(work: Work[User], current: str, wanted: str) -> Answered:
     """Change the caller's own password, after checking the current one."""
     check_password_form(wanted)
     passwords = work.services.passwords
 
-    async def load() -> tuple[User, str]:
+    async def load() -> _NewPassword:
         user = require(await users.find(work.database, work.acting, work.context.actor.id), "user")
         if not await passwords.verify(user.password_hash, current):
             raise Refusal(Code.SIGN_IN_REFUSED, "the current password is wrong")
-        return user, await passwords.hash(wanted)
+        return _NewPassword(user, await passwords.hash(wanted))
 
-    def decide(loaded: tuple[User, str]) -> Decision[User]:
+    def decide(new: _NewPassword) -> Decision[User]:
         # Hashing takes time: a token that somebody made with the old password in the meantime must become invalid too.
-        return set_password(replace(work.context, now=work.services.clock.now()), *loaded)
+        context = replace(work.context, now=work.services.clock.now())
+        return set_password(context, new.user, new.password_hash)
 
     return await work.execute(load, decide)

@@ -34,7 +34,7 @@ from mooring.gateways.registry.registry_token import RepositoryAccess
 from mooring.gateways.secrets import CannotUnseal
 from mooring.gateways.signing.task_signing import TaskSigner, seal_to_node
 from mooring.storage.fleet import task_claim
-from mooring.storage.fleet.task_claim import ClaimedTask, FencedTask, SecretGrant
+from mooring.storage.fleet.task_claim import ClaimedTask, FencedTask, NodeRoom, SecretGrant, TaskLease
 from mooring.storage.identity import platform_key as platform_keys
 
 POLL_SECONDS: Final = 2.0
@@ -287,10 +287,10 @@ class TaskDispatcher:
         signing = await self._signing_keys()
         now = self._services.clock.now()
         lease = self._services.settings.task_lease_seconds
-        wanted = [(each.poll.node_id, min(each.poll.free, TASKS_MAX)) for each in agents]
+        wanted = [NodeRoom(each.poll.node_id, min(each.poll.free, TASKS_MAX)) for each in agents]
         claimed = await task_claim.claim(self._services.database, wanted, now, now + timedelta(seconds=lease))
         taken = Counter(each.task.node_id for each in claimed)
-        self._queued -= {node_id for node_id, free in wanted if taken[node_id] < free}
+        self._queued -= {each.node_id for each in wanted if taken[each.node_id] < each.free}
         if not claimed:
             return
         naming = [each.task.id for each in claimed if secret_names(each.task.arguments)]
@@ -372,7 +372,7 @@ class TaskDispatcher:
 
     async def renew(self, agents: Sequence[WaitingAgent]) -> None:
         """Renew what these agents hold in one statement, and answer those that lost a task or have to stop one."""
-        held = [(waiting.poll.node_id, each) for waiting in agents for each in waiting.poll.running]
+        held = [TaskLease(waiting.poll.node_id, each) for waiting in agents for each in waiting.poll.running]
         now = self._services.clock.now()
         lease = self._services.settings.task_lease_seconds
         stale_before = now + timedelta(seconds=lease * 0.75)

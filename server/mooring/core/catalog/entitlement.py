@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
-from mooring.core.catalog.policy import Layer, PolicyRules
+from mooring.core.catalog.policy import Layer, LayerRules, PolicyRules
 from mooring.core.catalog.policy_change import check_rules, plain_rules, read_rules
 from mooring.core.catalog.semver import SemVer, read_range
 from mooring.core.identity.tenant import require_revision
@@ -63,9 +63,9 @@ class Entitlement:
     service_account_id: str | None = None  # the operator account, created when the entitlement was first switched on
 
     @property
-    def layer(self) -> tuple[Layer, PolicyRules]:
+    def layer(self) -> LayerRules:
         """The rules of the entitlement, as the last layer of the policy."""
-        return Layer.ENTITLEMENT, read_rules(self.rules)
+        return LayerRules(Layer.ENTITLEMENT, read_rules(self.rules))
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,13 @@ class _Matcher:
         return name in self.exact or (bool(self.prefixes) and name.startswith(self.prefixes))
 
 
+class LayerRules(NamedTuple):
+    """A layer and its rules, as a link of a chain."""
+
+    layer: Layer
+    rules: PolicyRules
+
+
 class _Compiled(NamedTuple):
     """A compiled layer that has rules."""
 
@@ -148,9 +155,9 @@ class PolicyChain:
     """The compiled layers of one place. It is immutable; a changed policy makes a new chain."""
 
     __slots__ = ("_compiled", "layers")
-    layers: tuple[tuple[Layer, PolicyRules], ...]
+    layers: tuple[LayerRules, ...]
 
-    def __init__(self, layers: Sequence[tuple[Layer, PolicyRules]], above: "PolicyChain | None" = None) -> None:
+    def __init__(self, layers: Sequence[LayerRules], above: "PolicyChain | None" = None) -> None:
         known = above.layers if above is not None else ()
         self.layers = (*known, *layers)
         order = list(Layer)
@@ -162,7 +169,7 @@ class PolicyChain:
 
     def narrowed(self, layer: Layer, rules: PolicyRules) -> "PolicyChain":
         """The chain with one more layer at its end; the compiled layers are reused."""
-        return PolicyChain(((layer, rules),), self)
+        return PolicyChain((LayerRules(layer, rules),), self)
 
     def decide(self, request: PolicyRequest) -> PolicyVerdict:
         """Whether every layer allows the request; otherwise the verdict of the widest layer that denies it."""
@@ -214,12 +221,12 @@ class Widening(NamedTuple):
     reason: str
 
 
-def widenings(above: Sequence[tuple[Layer, PolicyRules]], overlay: PolicyRules) -> tuple[Widening, ...]:
+def widenings(above: Sequence[LayerRules], overlay: PolicyRules) -> tuple[Widening, ...]:
     """Everything that the overlay allows although a layer above does not."""
     return tuple(each for layer, rules in above for each in _widens(layer, rules, overlay))
 
 
-def refuse_widening(above: Sequence[tuple[Layer, PolicyRules]], overlay: PolicyRules) -> None:
+def refuse_widening(above: Sequence[LayerRules], overlay: PolicyRules) -> None:
     """Refuse an overlay that allows more than the layers above it."""
     found = widenings(above, overlay)
     if found:
@@ -251,7 +258,7 @@ def _single(request: PolicyRequest) -> Iterator[PolicyRequest]:
 
 
 def _answer(layer: Layer, rules: PolicyRules, part: PolicyRequest) -> PolicyVerdict:
-    verdict = PolicyChain(((layer, rules),)).decide(part)
+    verdict = PolicyChain((LayerRules(layer, rules),)).decide(part)
     if not verdict.allowed:
         return verdict
     if part.gpus is not None:

@@ -17,6 +17,7 @@ from mooring.core.catalog.policy import (
     LISTS,
     SIGNATURES_NAME,
     Layer,
+    LayerRules,
     NameRules,
     PolicyRules,
     Subject,
@@ -99,18 +100,18 @@ def read_rules(plain: Mapping[str, Any]) -> PolicyRules:
     return PolicyRules(**lists, signatures=required, gpus_max=plain.get("gpus_max"))
 
 
-def layers_of(policies: Iterable[Policy]) -> tuple[tuple[Layer, PolicyRules], ...]:
+def layers_of(policies: Iterable[Policy]) -> tuple[LayerRules, ...]:
     """The layers of one place in the order of the chain, the widest first."""
     order = list(Layer)
-    layers = [(policy.layer, read_rules(policy.rules)) for policy in policies]
-    return tuple(sorted(layers, key=lambda each: order.index(each[0])))
+    layers = [LayerRules(policy.layer, read_rules(policy.rules)) for policy in policies]
+    return tuple(sorted(layers, key=lambda each: order.index(each.layer)))
 
 
 def create_policy(
     context: DecisionContext,
     policy_id: str,
     spec: PolicySpec,
-    above: Sequence[tuple[Layer, PolicyRules]],
+    above: Sequence[LayerRules],
     *,
     tenant_id: str | None,
     project_id: str | None,
@@ -130,7 +131,7 @@ def change_policy(
     context: DecisionContext,
     policy: Policy,
     spec: PolicySpec,
-    above: Sequence[tuple[Layer, PolicyRules]],
+    above: Sequence[LayerRules],
     revision_seen: int | None,
 ) -> Decision[Policy]:
     """Replace the rules of a layer; they take effect with the next decision."""
@@ -145,7 +146,7 @@ def change_policy(
     )
 
 
-def _narrowing(rules: PolicyRules, above: Sequence[tuple[Layer, PolicyRules]]) -> PolicyRules:
+def _narrowing(rules: PolicyRules, above: Sequence[LayerRules]) -> PolicyRules:
     checked = check_rules(rules)
     refuse_widening(above, checked)
     return checked

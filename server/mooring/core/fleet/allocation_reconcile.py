@@ -99,17 +99,26 @@ class AllocationSnapshot:
     members: tuple[str, ...] = ()  # names of members that must be closed first, on a lost machine: failed
 
 
+@dataclass(frozen=True, slots=True)
+class AllocationPlacement:
+    """An allocation, and the slots that were picked for it."""
+
+    allocation: Allocation
+    pick: PlacementPick
+
+
 def place_allocations(
-    context: DecisionContext, placed: Sequence[tuple[Allocation, PlacementPick]], node: NodeFacts, network: NetworkPlan
+    context: DecisionContext, placed: Sequence[AllocationPlacement], node: NodeFacts, network: NetworkPlan
 ) -> Decision[tuple[Allocation, ...]]:
     """Give allocations their slots on one node, and create the tasks that make their sandboxes."""
     writes: list[Write] = [network.write]
     parts: list[Decision[Allocation]] = []
     added = [
-        NodeNeighbour(allocation.id, allocation.project_id, allocation.name, address)
-        for (allocation, _), address in zip(placed, network.addresses, strict=True)
+        NodeNeighbour(each.allocation.id, each.allocation.project_id, each.allocation.name, address)
+        for each, address in zip(placed, network.addresses, strict=True)
     ]
-    for (allocation, pick), own in zip(placed, added, strict=True):
+    for placement, own in zip(placed, added, strict=True):
+        allocation, pick = placement.allocation, placement.pick
         peers = [each for each in (*network.peers, *added) if each.allocation_id != allocation.id]
         arguments = _sandbox_arguments(allocation, pick, node, subnet=network.subnet, address=own.address, peers=peers)
         request = _task_request(allocation, node.id, arguments, type_="sandbox.create", number=1)

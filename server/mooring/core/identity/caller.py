@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from mooring.core.identity.token import TokenKind
 from mooring.core.kernel.decision import Actor, PrincipalKind
@@ -37,6 +38,13 @@ ENDS_OR_MENDS = frozenset(
 _OWN_ACCOUNT = frozenset({"token.create", "self.update"})
 
 
+class GrantedRole(NamedTuple):
+    """A role that a user holds: in one project, or in the whole tenant or platform."""
+
+    role: str
+    project_id: str | None
+
+
 @dataclass(frozen=True, slots=True)
 class TokenFacts:
     """All that the database knows about a token and its holder."""
@@ -55,7 +63,7 @@ class TokenFacts:
     account_project_id: str | None
     account_actions: Sequence[str] | None
     key_counts: bool
-    roles: Sequence[tuple[str, str | None]]  # (role, project)
+    roles: Sequence[GrantedRole]
     node_id: str | None = None
     node_retired: bool = False
 
@@ -68,7 +76,7 @@ class Caller:
     tenant_id: str | None
     authority: Authority
     expires_at: datetime | None = None
-    roles: tuple[tuple[str, str | None], ...] = ()
+    roles: tuple[GrantedRole, ...] = ()
     token_kind: str | None = None
 
 
@@ -96,9 +104,8 @@ def caller_of(facts: TokenFacts, now: datetime) -> Caller | None:
             return None  # an admin who lost the right to enter also loses the open entry
         role = Role(str(facts.break_glass_role))
         held = [RoleBinding(Scope.TENANT, _within_an_entry(ROLE_ACTIONS[role]))]
-        return _caller(facts, actor, held, limit, ((role.value, None),))
-    roles = tuple((role, project) for role, project in facts.roles)
-    return _caller(facts, actor, bindings_of(roles), limit, roles)
+        return _caller(facts, actor, held, limit, (GrantedRole(role.value, None),))
+    return _caller(facts, actor, bindings_of(facts.roles), limit, tuple(facts.roles))
 
 
 def _node(facts: TokenFacts, node_id: str) -> Caller:
@@ -112,7 +119,7 @@ def _within_an_entry(actions: frozenset[str]) -> frozenset[str]:
     return frozenset(key for key in actions if key.endswith(".read") or key in ENDS_OR_MENDS)
 
 
-def bindings_of(roles: Sequence[tuple[str, str | None]]) -> list[RoleBinding]:
+def bindings_of(roles: Sequence[GrantedRole]) -> list[RoleBinding]:
     """What a user's roles give, and what every user may do with their own account."""
     bindings = [RoleBinding(Scope.SELF, _OWN_ACCOUNT)]
     for name, project_id in roles:
@@ -131,7 +138,7 @@ def _caller(
     actor: Actor,
     bindings: list[RoleBinding],
     limit: frozenset[str] | None,
-    roles: tuple[tuple[str, str | None], ...],
+    roles: tuple[GrantedRole, ...],
 ) -> Caller:
     authority = authority_of(facts.tenant_id, bindings, limit)
     return Caller(actor, facts.tenant_id, authority, facts.expires_at, roles, facts.kind)

@@ -134,10 +134,9 @@ class Metrics:
 
     def count_request(self, method: str, route: str | None, status: int | None, seconds: float) -> None:
         """Count an answered request; `route` is its method and template."""
-        key = (method, route, status)
-        children = self._counted.get(key)
+        children = self._counted.get((method, route, status))
         if children is None:
-            children = self._bind(key)
+            children = self._bind(method, route, status)
         tally, durations = children
         tally.count += 1
         durations.counts[bisect_left(BUCKETS, seconds)] += 1
@@ -158,15 +157,14 @@ class Metrics:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
-    def _bind(self, key: tuple[str, str | None, int | None]) -> tuple[CounterValue, Durations]:
-        method, route, status = key
+    def _bind(self, method: str, route: str | None, status: int | None) -> tuple[CounterValue, Durations]:
         shown = (bounded_method(method), template_of(route))
         children = (
             self._requests.tallies.setdefault((*shown, NONE if status is None else str(status)), CounterValue()),
             self._requests.durations.setdefault(shown, Durations()),
         )
         if method in METHODS:  # invented methods must not fill the cache
-            self._counted[key] = children
+            self._counted[method, route, status] = children
         return children
 
 

@@ -10,7 +10,7 @@ A row that another writer has locked is skipped and tried with the next batch.
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from mooring.storage.kernel.database import PLATFORM, Database
 
@@ -31,11 +31,16 @@ UPDATE node n
 RETURNING n.id"""
 
 
+class _Heartbeat(NamedTuple):
+    at: datetime
+    health: Mapping[str, Any] | None
+
+
 class NodePresence:
     """The heartbeats of this process that are not persisted yet; one per process."""
 
     def __init__(self) -> None:
-        self._pending: dict[str, tuple[datetime, Mapping[str, Any] | None]] = {}
+        self._pending: dict[str, _Heartbeat] = {}
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -44,8 +49,8 @@ class NodePresence:
         """Record a heartbeat, with the agent's health if the request had it."""
         if health is None:
             before = self._pending.get(node_id)
-            health = None if before is None else before[1]
-        self._pending[node_id] = (now, health)
+            health = None if before is None else before.health
+        self._pending[node_id] = _Heartbeat(now, health)
 
     async def flush(self, database: Database, now: datetime) -> int:
         """Persist the heartbeats since the last flush; returns how many nodes were written."""
@@ -55,15 +60,15 @@ class NodePresence:
         try:
             for begin in range(0, len(listed), BATCH):
                 rows = [
-                    {"id": node_id, "age": max(0.0, (now - at).total_seconds()), "health": health}
-                    for node_id, (at, health) in listed[begin : begin + BATCH]
+                    {"id": node_id, "age": max(0.0, (now - beat.at).total_seconds()), "health": beat.health}
+                    for node_id, beat in listed[begin : begin + BATCH]
                 ]
                 written |= {row["id"] for row in await database.fetch(PLATFORM, FLUSH, rows)}
         finally:
             self._retry({each: beat for each, beat in pending.items() if each not in written}, now)
         return len(written)
 
-    def _retry(self, unwritten: Mapping[str, tuple[datetime, Mapping[str, Any] | None]], now: datetime) -> None:
+    def _retry(self, unwritten: Mapping[str, _Heartbeat], now: datetime) -> None:
         for node_id, heartbeat in unwritten.items():
-            if (now - heartbeat[0]).total_seconds() < RETRY_SECONDS:
+            if (now - heartbeat.at).total_seconds() < RETRY_SECONDS:
                 self._pending.setdefault(node_id, heartbeat)

@@ -79,6 +79,22 @@ class FencedTask:
 
 
 @dataclass(frozen=True, slots=True)
+class NodeRoom:
+    """A node, and how many more tasks its agent can run."""
+
+    node_id: str
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class TaskLease:
+    """A claim on a task, and the node that says it holds it."""
+
+    node_id: str
+    claim: FencedTask
+
+
+@dataclass(frozen=True, slots=True)
 class QueueSnapshot:
     """The nodes with queued tasks, and the tasks that their agents are asked to stop."""
 
@@ -118,10 +134,10 @@ async def read_queue(database: Database) -> QueueSnapshot:
 
 
 async def claim(
-    database: Database, wanted: Sequence[tuple[str, int]], now: datetime, leased_until: datetime
+    database: Database, wanted: Sequence[NodeRoom], now: datetime, leased_until: datetime
 ) -> list[ClaimedTask]:
-    """Claim queued tasks for these nodes; `wanted` has each node with the number of tasks it has room for."""
-    node_ids, free = [node_id for node_id, _ in wanted], [room for _, room in wanted]
+    """Claim queued tasks for these nodes, for each as many as it has room for."""
+    node_ids, free = [each.node_id for each in wanted], [each.free for each in wanted]
     try:
         async with database.connection(PLATFORM) as connection:
             rows = await connection.fetch(CLAIM, node_ids, free, now, leased_until)
@@ -142,12 +158,13 @@ async def grants(database: Database, task_ids: Sequence[str], now: datetime) -> 
 
 
 async def renew(
-    database: Database, held: Sequence[tuple[str, FencedTask]], stale_before: datetime, leased_until: datetime
+    database: Database, held: Sequence[TaskLease], stale_before: datetime, leased_until: datetime
 ) -> list[tuple[str, FencedTask, str | None]]:
     """Renew these leases of these nodes; returns each with its status, or None when the node lost it.
 
     A lease that ends after `stale_before` is not written, so that polls in quick succession cost no writes.
     """
-    columns = ([node for node, _ in held], [each.task_id for _, each in held], [each.fence for _, each in held])
-    rows = await database.fetch(PLATFORM, RENEW, *columns, stale_before, leased_until)
+    nodes, tasks = [each.node_id for each in held], [each.claim.task_id for each in held]
+    fences = [each.claim.fence for each in held]
+    rows = await database.fetch(PLATFORM, RENEW, nodes, tasks, fences, stale_before, leased_until)
     return [(row[0], FencedTask(row[1], row[2]), row[3]) for row in rows]

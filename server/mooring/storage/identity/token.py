@@ -6,7 +6,7 @@ from typing import Final
 
 import asyncpg
 
-from mooring.core.identity.caller import TokenFacts
+from mooring.core.identity.caller import GrantedRole, TokenFacts
 from mooring.core.identity.token import Token
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 from mooring.storage.kernel.page_window import PageWindow
@@ -53,7 +53,7 @@ async def facts(database: Database, token_hash: bytes) -> TokenFacts | None:
 def facts_of(row: asyncpg.Record) -> TokenFacts:
     fields = dict(row)
     projects = fields.pop("role_projects")
-    fields["roles"] = tuple(zip(fields["roles"], projects, strict=True))
+    fields["roles"] = tuple(GrantedRole(*each) for each in zip(fields["roles"], projects, strict=True))
     return TokenFacts(**fields)
 
 

@@ -153,7 +153,7 @@ def _rows(
     for born, run in itertools.groupby(decision.writes, _is_born):
         parts = [part for write in run for part in _write(context, write, generations)]
         # Consecutive inserts with a lifecycle are sorted by table, so that many rows become one INSERT.
-        yield from sorted(parts, key=_is_row) if born else parts
+        yield from sorted(parts, key=lambda part: _is_row(part[0])) if born else parts
     for event in decision.events:
         yield ("insert", "event", EVENT_COLUMNS), _event(context, event, generations)
     for audited in decision.audits:
@@ -181,8 +181,8 @@ def _is_born(write: Write) -> str | None:
     return write.noun if isinstance(write, Insert) and write.born else None
 
 
-def _is_row(part: tuple[tuple[Any, ...], tuple[object, ...]]) -> bool:
-    return bool(part[0][1] != "transition")
+def _is_row(shape: tuple[Any, ...]) -> bool:
+    return bool(shape[1] != "transition")
 
 
 def _write(

@@ -164,9 +164,17 @@ async def counts(database: Database) -> dict[tuple[str, ...], float]:
     return {} if row is None else {(status,): float(count) for status, count in row.items()}
 
 
-async def waiting(database: Database, limit: int) -> list[tuple[str, datetime]]:
-    """The enabled webhooks with queued deliveries, and when the first of each is due."""
-    return [(row[0], row[1]) for row in await database.fetch(PLATFORM, WAITING, limit)]
+@dataclass(frozen=True, slots=True)
+class WaitingWebhook:
+    """A webhook with queued deliveries, and when the first of them is due."""
+
+    webhook_id: str
+    due_at: datetime
+
+
+async def waiting(database: Database, limit: int) -> list[WaitingWebhook]:
+    """The enabled webhooks with queued deliveries."""
+    return [WaitingWebhook(*row) for row in await database.fetch(PLATFORM, WAITING, limit)]
 
 
 async def claim(

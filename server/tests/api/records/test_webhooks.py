@@ -143,7 +143,7 @@ async def test_a_ping_is_signed_and_its_outcome_is_published_and_audited(world: 
         good.reply = never
         services = world.running.platform.services
         object.__setattr__(services, "settings", replace(services.settings, webhook_timeout_seconds=2.0))
-        assert "no answer within 2 s" in (await world.admin.post(f"{path}/test")).json()["error"]
+        assert "no complete answer within 2 s" in (await world.admin.post(f"{path}/test")).json()["error"]
     refused = (await world.admin.post(f"{path}/test")).json()
     assert (refused["delivered"], refused["error"]) == (False, "no connection could be made")
     trail = (await world.admin.get("/api/v1/platform/audit?action=webhook.update")).json()["items"]

@@ -17,7 +17,7 @@ from mooring.core.catalog.artifact_trust import (
     revoke_artifact,
     trust_step,
 )
-from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRules, SignatureRules
+from mooring.core.catalog.policy import Layer, LayerRules, NameRules, PolicyChain, PolicyRules, SignatureRules
 from mooring.core.catalog.trust_lifecycle import TRUST, TrustState, TrustTrigger
 from mooring.core.kernel.decision import StateChange
 from mooring.core.kernel.errors import Code, Refusal
@@ -30,7 +30,7 @@ from tests.support.rows import every_row
 
 ARTIFACT = artifact("b")
 OPEN = PolicyChain(())
-SIGNED = PolicyChain([(Layer.GLOBAL, PolicyRules(signatures=SignatureRules.IMAGES))])
+SIGNED = PolicyChain([LayerRules(Layer.GLOBAL, PolicyRules(signatures=SignatureRules.IMAGES))])
 PLATFORM_KEY = SignerKey(id="key_1", tenant_id=None, fingerprint="f1")
 TENANT_KEY = SignerKey(id="key_2", tenant_id=TENANT, fingerprint="f2")
 FOREIGN_KEY = SignerKey(id="key_3", tenant_id=OTHER_TENANT, fingerprint="f3")
@@ -112,7 +112,7 @@ def test_the_last_look_at_the_source_decides() -> None:
 
 
 def test_a_source_that_is_denied_rejects_whatever_was_seen() -> None:
-    denied = PolicyChain([(Layer.TENANT, PolicyRules(sources=NameRules(deny=("oci://registry.example/*",))))])
+    denied = PolicyChain([LayerRules(Layer.TENANT, PolicyRules(sources=NameRules(deny=("oci://registry.example/*",))))])
     trust = derive_trust(ARTIFACT, [seen()], (), denied)
 
     assert (trust.state, codes(trust)) == (TrustState.REJECTED, [Code.SOURCE_DENIED])
@@ -203,14 +203,16 @@ def test_where_none_is_required_a_false_signature_is_no_harm() -> None:
 
 def test_images_may_need_a_signature_where_blobs_do_not() -> None:
     blob = artifact("b", id=ARTIFACT.id, kind="blob", location="s3://bucket/key")
-    everything = PolicyChain([(Layer.PROJECT, PolicyRules(signatures=SignatureRules.EVERYTHING))])
+    everything = PolicyChain([LayerRules(Layer.PROJECT, PolicyRules(signatures=SignatureRules.EVERYTHING))])
 
     assert derive_trust(blob, [seen()], (), SIGNED).is_verified
     assert codes(derive_trust(blob, [seen()], (), everything)) == [Code.SIGNATURE_MISSING]
 
 
 def test_all_doubts_are_named_and_the_worst_decides() -> None:
-    denied = PolicyChain([(Layer.GLOBAL, PolicyRules(sources=NameRules(allow=()), signatures=SignatureRules.IMAGES))])
+    denied = PolicyChain(
+        [LayerRules(Layer.GLOBAL, PolicyRules(sources=NameRules(allow=()), signatures=SignatureRules.IMAGES))]
+    )
     trust = derive_trust(ARTIFACT, [], (), denied)
 
     assert codes(trust) == [Code.SOURCE_DENIED, Code.SIGNATURE_MISSING, Code.ARTIFACT_UNVERIFIED]

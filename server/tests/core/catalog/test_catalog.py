@@ -25,7 +25,7 @@ from mooring.core.catalog.entitlement import (
     Overlay,
     create_entitlement,
 )
-from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRules
+from mooring.core.catalog.policy import Layer, LayerRules, NameRules, PolicyChain, PolicyRules
 from mooring.core.catalog.promotion_lifecycle import PromotionState as S
 from mooring.core.catalog.trust_lifecycle import TrustState
 from mooring.core.kernel.errors import Code, Refusal
@@ -100,7 +100,7 @@ DENIED = Trust(TrustState.REJECTED, (TrustDoubt(Code.SOURCE_DENIED, "the tenant 
             "not offered to any project",
         ),
         (
-            view(policy=PolicyChain([(Layer.TENANT, PolicyRules(apps=NameRules(deny=("web-*",))))])),
+            view(policy=PolicyChain([LayerRules(Layer.TENANT, PolicyRules(apps=NameRules(deny=("web-*",))))])),
             NEEDED,
             ACTIVE,
             Obstacle.POLICY,
@@ -108,7 +108,7 @@ DENIED = Trust(TrustState.REJECTED, (TrustDoubt(Code.SOURCE_DENIED, "the tenant 
             "tenant policy",
         ),
         (
-            view(policy=PolicyChain([(Layer.GLOBAL, PolicyRules(gpus_max=5))]), gpus_held=4),
+            view(policy=PolicyChain([LayerRules(Layer.GLOBAL, PolicyRules(gpus_max=5))]), gpus_held=4),
             NEEDED,
             ACTIVE,
             Obstacle.POLICY,
@@ -162,7 +162,7 @@ def test_what_hinders_is_named(
 
 
 def test_all_hindrances_are_found_and_not_only_the_first() -> None:
-    policy = PolicyChain([(Layer.GLOBAL, PolicyRules(apps=NameRules(allow=())))])
+    policy = PolicyChain([LayerRules(Layer.GLOBAL, PolicyRules(apps=NameRules(allow=())))])
     doubtful = replace(NEEDED, artifacts=((artifact("b"), DOUBTFUL),))
     found = entry(view(entitlement=None, policy=policy, offers=(SMALL,)), doubtful, version(S.DEPRECATED))
 

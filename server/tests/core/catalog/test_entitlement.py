@@ -15,7 +15,7 @@ from mooring.core.catalog.entitlement import (
     switched,
     why_not_entitled,
 )
-from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRequest, PolicyRules
+from mooring.core.catalog.policy import Layer, LayerRules, NameRules, PolicyChain, PolicyRequest, PolicyRules
 from mooring.core.catalog.semver import read_version
 from mooring.core.kernel.decision import Insert, PrincipalKind, Update
 from mooring.core.kernel.errors import Code, Refusal
@@ -79,7 +79,9 @@ def test_a_version_that_requires_more_waits_until_somebody_agrees() -> None:
 
 def test_the_overlay_is_the_last_layer_and_only_narrows() -> None:
     given = entitlement(rules={"gpus_max": 4, "regions": {"allow": ["eu-1", "us-1"]}})
-    chain = PolicyChain([(Layer.GLOBAL, PolicyRules(gpus_max=2, regions=NameRules(allow=("eu-*",)))), given.layer])
+    chain = PolicyChain(
+        [LayerRules(Layer.GLOBAL, PolicyRules(gpus_max=2, regions=NameRules(allow=("eu-*",)))), given.layer]
+    )
 
     assert chain.gpus_max == 2
     assert chain.decide(PolicyRequest(region="eu-1")).allowed

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mooring.core.catalog.policy import (
     LISTS,
     Layer,
+    LayerRules,
     NameRules,
     PolicyChain,
     PolicyRequest,
@@ -32,7 +33,7 @@ WORDS = ["eu-1", "eu-2", "us-1", "gpu-a", "gpu-b", "hello"]
 WORD_PATTERNS = [*WORDS, "*", "eu-*", "gpu-*", "e*"]
 
 
-Layers = tuple[tuple[Layer, PolicyRules], ...]
+Layers = tuple[LayerRules, ...]
 
 
 def drawn_names(chance: Random, patterns: list[str]) -> NameRules:
@@ -65,7 +66,7 @@ def drawn_request(chance: Random) -> PolicyRequest:
 
 
 def drawn_layers(chance: Random) -> Layers:
-    return tuple((layer, drawn_rules(chance)) for layer in tuple(Layer)[: chance.randint(1, 4)])
+    return tuple(LayerRules(layer, drawn_rules(chance)) for layer in tuple(Layer)[: chance.randint(1, 4)])
 
 
 seeds = st.integers(0, 2**64).map(Random)
@@ -105,7 +106,7 @@ app_rules = st.builds(lambda allow, deny: PolicyRules(apps=NameRules(allow, deny
 @settings(max_examples=60)
 @given(st.lists(app_rules, min_size=1, max_size=3), st.sampled_from(WORDS))
 def test_no_overlay_ever_allows_an_app_that_a_layer_above_denies(rules: list[PolicyRules], app: str) -> None:
-    chain = tuple(zip(Layer, rules, strict=False))
+    chain = tuple(map(LayerRules, Layer, rules))
     answers = [PolicyChain(chain[:length]).decide(PolicyRequest(app=app)).allowed for length in range(len(chain) + 1)]
 
     assert answers == sorted(answers, reverse=True)
@@ -151,7 +152,7 @@ def test_an_explanation_has_each_layers_answer_to_each_question(chance: Random) 
 def test_what_an_overlay_promises_without_widening_is_allowed_above(chance: Random) -> None:
     for _ in range(10):
         above, overlay = drawn_rules(chance), drawn_rules(chance)
-        wide = {(each.field, each.value) for each in widenings([(G, above)], overlay)}
+        wide = {(each.field, each.value) for each in widenings([LayerRules(G, above)], overlay)}
         for field, known in (("sources", SOURCES), ("apps", WORDS)):
             promised = [each for each in getattr(overlay, field).allow or () if (field, each) not in wide]
             upper: NameRules = getattr(above, field)
@@ -164,7 +165,7 @@ def test_what_an_overlay_promises_without_widening_is_allowed_above(chance: Rand
 @given(seeds)
 def test_a_chain_that_is_narrowed_is_the_chain_with_one_more_layer(chance: Random) -> None:
     for _ in range(10):
-        chain, request = tuple((layer, drawn_rules(chance)) for layer in Layer), drawn_request(chance)
+        chain, request = tuple(LayerRules(layer, drawn_rules(chance)) for layer in Layer), drawn_request(chance)
         narrowed = PolicyChain(chain[:2]).narrowed(*chain[2]).narrowed(*chain[3])
 
         assert narrowed.layers == chain
@@ -184,14 +185,17 @@ def test_a_chain_that_says_nothing_allows_everything() -> None:
     everything = PolicyRequest("oci://x.example/y", "eu-1", "gpu", "app", 10_000, False, True)
 
     assert PolicyChain(()).decide(everything) == PolicyVerdict(True)
-    assert PolicyChain([(layer, PolicyRules()) for layer in Layer]).decide(everything).allowed
+    assert PolicyChain([LayerRules(layer, PolicyRules()) for layer in Layer]).decide(everything).allowed
     assert PolicyChain(()).gpus_max is None
     assert not PolicyChain(()).requires_signature(image=True)
 
 
 def test_a_global_denial_is_final() -> None:
     chain = PolicyChain(
-        [(G, PolicyRules(apps=NameRules(deny=("bad",)))), (P, PolicyRules(apps=NameRules(allow=("bad", "good"))))]
+        [
+            LayerRules(G, PolicyRules(apps=NameRules(deny=("bad",)))),
+            LayerRules(P, PolicyRules(apps=NameRules(allow=("bad", "good")))),
+        ]
     )
 
     assert denied(chain, PolicyRequest(app="bad")) == (G, Subject.APP)
@@ -201,15 +205,21 @@ def test_a_global_denial_is_final() -> None:
 
 
 def test_an_empty_list_allows_nothing_and_no_list_allows_all() -> None:
-    assert denied(PolicyChain([(T, PolicyRules(regions=NameRules(allow=())))]), PolicyRequest(region="eu-1")) == (
+    assert denied(
+        PolicyChain([LayerRules(T, PolicyRules(regions=NameRules(allow=())))]), PolicyRequest(region="eu-1")
+    ) == (
         T,
         Subject.REGION,
     )
-    assert PolicyChain([(T, PolicyRules(regions=NameRules(allow=None)))]).decide(PolicyRequest(region="eu-1")).allowed
+    assert (
+        PolicyChain([LayerRules(T, PolicyRules(regions=NameRules(allow=None)))])
+        .decide(PolicyRequest(region="eu-1"))
+        .allowed
+    )
 
 
 def test_a_source_is_matched_by_whole_names_and_not_by_how_it_begins() -> None:
-    chain = PolicyChain([(G, PolicyRules(sources=NameRules(allow=("oci://registry.example/*",))))])
+    chain = PolicyChain([LayerRules(G, PolicyRules(sources=NameRules(allow=("oci://registry.example/*",))))])
 
     assert chain.decide(PolicyRequest(source="oci://registry.example/team/app")).allowed
     for source in ("oci://registry.example.evil/app", "oci://registry.example", "https://registry.example/app"):
@@ -217,7 +227,13 @@ def test_a_source_is_matched_by_whole_names_and_not_by_how_it_begins() -> None:
 
 
 def test_the_smallest_maximum_counts_and_the_widest_exceeded_layer_decided() -> None:
-    chain = PolicyChain([(G, PolicyRules(gpus_max=8)), (T, PolicyRules(gpus_max=16)), (P, PolicyRules(gpus_max=4))])
+    chain = PolicyChain(
+        [
+            LayerRules(G, PolicyRules(gpus_max=8)),
+            LayerRules(T, PolicyRules(gpus_max=16)),
+            LayerRules(P, PolicyRules(gpus_max=4)),
+        ]
+    )
 
     assert chain.gpus_max == 4
     assert chain.decide(PolicyRequest(gpus=4)).allowed
@@ -231,21 +247,23 @@ def test_the_strictest_demand_for_signatures_counts() -> None:
         PolicyRules(signatures=SignatureRules.EVERYTHING),
     )
 
-    assert PolicyChain([(G, images)]).requires_signature(image=True)
-    assert not PolicyChain([(G, images)]).requires_signature(image=False)
-    assert PolicyChain([(G, images), (P, everything)]).requires_signature(image=False)
-    assert PolicyChain([(G, everything), (P, PolicyRules(signatures=SignatureRules.NONE))]).requires_signature(
-        image=False
-    )
-    assert denied(PolicyChain([(G, images), (T, everything)]), PolicyRequest(signed=False, image=False)) == (
+    assert PolicyChain([LayerRules(G, images)]).requires_signature(image=True)
+    assert not PolicyChain([LayerRules(G, images)]).requires_signature(image=False)
+    assert PolicyChain([LayerRules(G, images), LayerRules(P, everything)]).requires_signature(image=False)
+    assert PolicyChain(
+        [LayerRules(G, everything), LayerRules(P, PolicyRules(signatures=SignatureRules.NONE))]
+    ).requires_signature(image=False)
+    assert denied(
+        PolicyChain([LayerRules(G, images), LayerRules(T, everything)]), PolicyRequest(signed=False, image=False)
+    ) == (
         T,
         Subject.SIGNATURE,
     )
-    assert PolicyChain([(G, everything)]).decide(PolicyRequest(signed=True)).allowed
+    assert PolicyChain([LayerRules(G, everything)]).decide(PolicyRequest(signed=True)).allowed
 
 
 def test_a_denial_becomes_a_refusal_that_names_the_layer() -> None:
-    chain = PolicyChain([(T, PolicyRules(skus=NameRules(allow=("gpu-a",)), sources=NameRules(deny=("*",))))])
+    chain = PolicyChain([LayerRules(T, PolicyRules(skus=NameRules(allow=("gpu-a",)), sources=NameRules(deny=("*",))))])
     sku, source = (
         chain.decide(PolicyRequest(sku="gpu-b")).refusal(),
         chain.decide(PolicyRequest(source="s3://bkt/k")).refusal(),
@@ -266,9 +284,9 @@ def test_a_denial_becomes_a_refusal_that_names_the_layer() -> None:
 def test_an_explanation_says_what_each_layer_thinks() -> None:
     chain = PolicyChain(
         [
-            (G, PolicyRules(regions=NameRules(allow=("eu-*",)), gpus_max=8)),
-            (T, PolicyRules()),
-            (P, PolicyRules(regions=NameRules(deny=("eu-2",)), signatures=SignatureRules.IMAGES)),
+            LayerRules(G, PolicyRules(regions=NameRules(allow=("eu-*",)), gpus_max=8)),
+            LayerRules(T, PolicyRules()),
+            LayerRules(P, PolicyRules(regions=NameRules(deny=("eu-2",)), signatures=SignatureRules.IMAGES)),
         ]
     )
     explained = [
@@ -290,11 +308,14 @@ def test_an_explanation_says_what_each_layer_thinks() -> None:
 
 
 def test_layers_stand_once_and_in_their_order() -> None:
-    for wrong in ([(P, PolicyRules()), (G, PolicyRules())], [(G, PolicyRules()), (G, PolicyRules())]):
+    for wrong in (
+        [LayerRules(P, PolicyRules()), LayerRules(G, PolicyRules())],
+        [LayerRules(G, PolicyRules()), LayerRules(G, PolicyRules())],
+    ):
         with pytest.raises(ValueError, match="widest first"):
             PolicyChain(wrong)
     with pytest.raises(ValueError, match="widest first"):
-        PolicyChain([(P, PolicyRules())]).narrowed(T, PolicyRules())
+        PolicyChain([LayerRules(P, PolicyRules())]).narrowed(T, PolicyRules())
 
 
 # Widening
@@ -321,9 +342,9 @@ def test_layers_stand_once_and_in_their_order() -> None:
     ],
 )
 def test_an_overlay_that_says_more_is_refused(above: PolicyRules, overlay: PolicyRules, field: str) -> None:
-    (found,) = widenings([(G, above)], overlay)
+    (found,) = widenings([LayerRules(G, above)], overlay)
     with pytest.raises(Refusal) as refused:
-        refuse_widening([(G, above)], overlay)
+        refuse_widening([LayerRules(G, above)], overlay)
 
     assert (found.field, found.layer) == (field, G)
     assert refused.value.code is Code.POLICY_WIDENS
@@ -344,7 +365,7 @@ def test_an_overlay_that_narrows_or_says_nothing_is_taken() -> None:
         PolicyRules(apps=NameRules(allow=()), signatures=SignatureRules.EVERYTHING, gpus_max=0),
         PolicyRules(regions=NameRules(allow=("eu-1",))),
     ):
-        refuse_widening([(G, above)], overlay)
+        refuse_widening([LayerRules(G, above)], overlay)
 
 
 def test_the_subjects_that_are_decided_by_names_have_a_field_each() -> None:

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRequest, PolicyRules, SignatureRules
+from mooring.core.catalog.policy import (
+    Layer,
+    LayerRules,
+    NameRules,
+    PolicyChain,
+    PolicyRequest,
+    PolicyRules,
+    SignatureRules,
+)
 from mooring.core.catalog.policy_change import (
     NAMES_MAX,
     Policy,
@@ -28,7 +36,7 @@ from server.tests.support.decision_context import NOW, PROJECT, TENANT, context
 from tests.support.rows import every_row
 
 REASON = "the tests ask for it"
-GLOBAL = (Layer.GLOBAL, PolicyRules(apps=NameRules(allow=("a*",)), gpus_max=8))
+GLOBAL = LayerRules(Layer.GLOBAL, PolicyRules(apps=NameRules(allow=("a*",)), gpus_max=8))
 
 
 def policy(rules: dict[str, Any], tenant_id: str | None = None, project_id: str | None = None) -> Policy:

@@ -20,6 +20,7 @@ from mooring.core.fleet.allocation import (
 )
 from mooring.core.fleet.allocation_group import AllocationGroupRequest, GroupState, create_group, require_room, state_of
 from mooring.core.fleet.allocation_reconcile import (
+    AllocationPlacement,
     AllocationSnapshot,
     TaskFacts,
     place_allocations,
@@ -202,7 +203,7 @@ def test_it_is_charged_until_it_is_given_back_for_the_first_time() -> None:
 
 def test_a_place_is_the_slots_the_network_and_the_task_in_one_decision() -> None:
     waits, there = requested(HERE, HOME), node(HERE)
-    placed = [(waits, pick(waits, there))]
+    placed = [AllocationPlacement(waits, pick(waits, there))]
     decision = place_allocations(HERE, placed, there, network(HERE, waits, there))
     assert steps(decision) == [
         "project_network made",
@@ -222,7 +223,9 @@ def test_a_whole_machine_is_all_of_it_with_its_network() -> None:
     terms = replace(TERMS, shape="baremetal")
     waits = request_allocation(HERE, asking(HOME, terms=terms), WHOLE).result
     there = node(HERE)
-    decision = place_allocations(HERE, [(waits, pick(waits, there))], there, network(HERE, waits, there))
+    decision = place_allocations(
+        HERE, [AllocationPlacement(waits, pick(waits, there))], there, network(HERE, waits, there)
+    )
     made = next(write for write in decision.writes if isinstance(write, Insert) and write.noun == "task")
     arguments: Any = made.row["arguments"]
     assert (arguments["cpus"], arguments["network"]["machine"], len(arguments["devices"])) == (64.0, True, 8)
@@ -297,7 +300,9 @@ def test_a_teardown_that_nobody_came_for_is_asked_for_again() -> None:
 
 def test_what_no_agent_began_ends_with_its_tasks_taken_back() -> None:
     waits, there = requested(HERE, HOME), node(HERE)
-    placed = place_allocations(HERE, [(waits, pick(waits, there))], there, network(HERE, waits, there))
+    placed = place_allocations(
+        HERE, [AllocationPlacement(waits, pick(waits, there))], there, network(HERE, waits, there)
+    )
     (row,) = [write.row for write in placed.writes if isinstance(write, Insert) and write.noun == "task"]
     queued = Task(**row, status="queued", generation=4)  # type: ignore[arg-type]
     decision = reconcile(HERE, seen("releasing", started=False, queued=(queued,)))

@@ -11,7 +11,7 @@ from mooring.core.catalog.compatibility import (
     ShapeWanted,
     best_fit,
 )
-from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRules
+from mooring.core.catalog.policy import Layer, LayerRules, NameRules, PolicyChain, PolicyRules
 from mooring.core.fleet.allocation import SkuTerms
 from mooring.core.fleet.capacity_offers import (
     TOGETHER_MAX,
@@ -87,10 +87,10 @@ def test_a_whole_machine_is_sold_whole_or_not_at_all() -> None:
 
 
 def test_only_what_policy_allows_could_be_had() -> None:
-    layer = (Layer.PROJECT, PolicyRules(skus=NameRules(deny=("slice",))))
+    layer = LayerRules(Layer.PROJECT, PolicyRules(skus=NameRules(deny=("slice",))))
     app = Compatibility()
     assert had(kind(), chain=PolicyChain((layer,))).offers_for(app) == ()
-    elsewhere = (Layer.TENANT, PolicyRules(regions=NameRules(allow=("south",))))
+    elsewhere = LayerRules(Layer.TENANT, PolicyRules(regions=NameRules(allow=("south",))))
     assert had(kind(), chain=PolicyChain((elsewhere,))).offers_for(app) == ()
     assert best_fit(app, ()) is None
 

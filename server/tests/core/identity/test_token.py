@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mooring.core.identity.break_glass import ROLES, open_break_glass
-from mooring.core.identity.caller import ANONYMOUS, Caller, TokenFacts, caller_of
+from mooring.core.identity.caller import ANONYMOUS, Caller, GrantedRole, TokenFacts, caller_of
 from mooring.core.identity.token import (
     ACTIONS_MAX,
     BREAK_GLASS_LIFETIME,
@@ -70,7 +70,7 @@ OF_A_USER = TokenFacts(
     account_project_id=None,
     account_actions=None,
     key_counts=False,
-    roles=(("project_admin", PROJECT),),
+    roles=(GrantedRole("project_admin", PROJECT),),
 )
 OF_AN_ACCOUNT = replace(
     OF_A_USER,
@@ -88,7 +88,7 @@ OF_AN_ENTRY = replace(
     kind="break_glass",
     break_glass_id="bgl_1",
     break_glass_role="project_viewer",
-    roles=(("platform_admin", None),),
+    roles=(GrantedRole("platform_admin", None),),
 )
 
 
@@ -200,7 +200,7 @@ def test_a_users_token_stands_for_the_user_and_the_roles_of_now() -> None:
     assert (found.actor.kind, found.actor.id, found.actor.token_id) == (PrincipalKind.USER, USER, "tok_1")
     assert (found.tenant_id, found.roles, found.token_kind) == (TENANT, (("project_admin", PROJECT),), "session")
     assert found.authority.at(HERE) == ROLE_ACTIONS[Role.PROJECT_ADMIN]
-    demoted = caller(replace(OF_A_USER, roles=(("project_viewer", PROJECT),)))
+    demoted = caller(replace(OF_A_USER, roles=(GrantedRole("project_viewer", PROJECT),)))
     assert demoted.authority.at(HERE) == ROLE_ACTIONS[Role.PROJECT_VIEWER]
 
 
@@ -224,7 +224,7 @@ def test_a_user_without_a_role_still_has_his_own_things() -> None:
         replace(OF_AN_ACCOUNT, key_counts=False),
         replace(OF_AN_ENTRY, user_disabled=True),
         replace(OF_AN_ENTRY, roles=()),
-        replace(OF_AN_ENTRY, roles=(("platform_operator", None),)),
+        replace(OF_AN_ENTRY, roles=(GrantedRole("platform_operator", None),)),
     ],
     ids=[
         "expired",

@@ -7,7 +7,7 @@ import cedarpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.identity.caller import bindings_of
+from mooring.core.identity.caller import GrantedRole, bindings_of
 from mooring.core.kernel.permissions import (
     ACTIONS,
     ROLE_ACTIONS,
@@ -123,7 +123,7 @@ def test_every_role_belongs_to_one_kind_of_place() -> None:
     assert set(ROLE_SCOPE) == set(Role) == set(ROLE_ACTIONS)
     for role, scope in ROLE_SCOPE.items():
         assert role.value.startswith(scope.value)
-        (binding,) = [each for each in bindings_of([(role.value, None)]) if each.scope is not Scope.SELF]
+        (binding,) = [each for each in bindings_of([GrantedRole(role.value, None)]) if each.scope is not Scope.SELF]
         assert binding.scope is (Scope.TENANT if scope is Scope.PROJECT else scope)
 
 

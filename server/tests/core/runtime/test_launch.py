@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 
 from mooring.core.catalog.artifact_trust import Trust, TrustDoubt
-from mooring.core.catalog.policy import Layer, NameRules, PolicyChain, PolicyRules
+from mooring.core.catalog.policy import Layer, LayerRules, NameRules, PolicyChain, PolicyRules
 from mooring.core.catalog.trust_lifecycle import TrustState
 from mooring.core.fleet.allocation import ProjectHolding
 from mooring.core.kernel.decision import Insert
@@ -146,7 +146,7 @@ def known(facts: LaunchSnapshot) -> Any:
 
 def layer(**rules: Any) -> PolicyChain:
     """A policy of the tenant's."""
-    return PolicyChain(((Layer.TENANT, PolicyRules(**rules)),))
+    return PolicyChain((LayerRules(Layer.TENANT, PolicyRules(**rules)),))
 
 
 @every_row("name", BLOCKERS)

@@ -27,7 +27,7 @@ from mooring.core.fleet.allocation import (
     release_allocation,
     request_allocations,
 )
-from mooring.core.fleet.allocation_reconcile import place_allocations
+from mooring.core.fleet.allocation_reconcile import AllocationPlacement, place_allocations
 from mooring.core.fleet.placement import PlacementBoard, PlacementRequest
 from mooring.core.fleet.project_network import plan_network, pool_of
 from mooring.core.kernel.decision import StateChange, Update, Write
@@ -211,7 +211,7 @@ async def test_of_two_who_planned_the_same_slots_one_wins_and_nothing_of_the_oth
         network = plan_network(now, seen, pool_of(None), 1, node_id=node_id, **owner, single=False)
         assert plan is not None
         assert network is not None
-        decided.append((now, place_allocations(now, [(allocation, plan[0])], node, network)))
+        decided.append((now, place_allocations(now, [AllocationPlacement(allocation, plan[0])], node, network)))
     outcomes = await asyncio.gather(
         *(apply(database, PLATFORM, now, decision) for now, decision in decided), return_exceptions=True
     )

@@ -27,7 +27,8 @@ def _every_release(now: DecisionContext) -> Iterator[Decision[Any]]:
 
 def _placed(now: DecisionContext) -> Decision[Any]:
     waits, there = requested(now, HOME), node(now)
-    return allocation_reconcile.place_allocations(now, [(waits, pick(waits, there))], there, network(now, waits, there))
+    placed = allocation_reconcile.AllocationPlacement(waits, pick(waits, there))
+    return allocation_reconcile.place_allocations(now, [placed], there, network(now, waits, there))
 
 
 DRIVEN_ALLOCATIONS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
