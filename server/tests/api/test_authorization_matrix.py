@@ -472,3 +472,18 @@ def test_every_route_stands_in_the_reviewed_page_of_authorization() -> None:
     missing = [each.key for each in ALL_ROUTES if not each.hidden and each.path not in page]
     assert missing == []
     assert [each.action for each in GUARDED if f"`{each.action}`" not in page] == []
+
+
+CHECKED_BY_THE_HANDLER: Final = {"list_instances", "explain_anything"}
+"""The list filters by the caller's categories; `why` asks `require_instance_category` once it has found its subject."""
+
+
+def test_every_route_with_category_keys_names_the_row_that_has_the_category() -> None:
+    unnamed = {
+        each.name
+        for each in GUARDED
+        if each.family
+        and "instance_id" not in each.path_parameters
+        and (each.body is None or "app" not in each.body.__struct_fields__)
+    }
+    assert unnamed == CHECKED_BY_THE_HANDLER
