@@ -1,5 +1,5 @@
 # Every target sets up what it needs by itself; the second time that takes a moment.
-.PHONY: help demo up test test-system test-core soak check format bench lock set-up generate clean
+.PHONY: help demo up test test-system test-core soak check format bench lock set-up generate dist advisories clean
 
 ARGS ?=
 export PYTHON
@@ -19,6 +19,8 @@ help:
 	@echo "make bench      run the benchmarks"
 	@echo "make generate   write the OpenAPI document, the SDK's table and the generated pages of the docs"
 	@echo "make lock       write requirements.txt             (ARGS=--upgrade for new versions)"
+	@echo "make dist       build the wheels of every part, with checksums, signature, bill of materials and licences"
+	@echo "make advisories ask an advisory database about every locked version"
 	@echo "make clean      remove everything that the set-up and the tools made"
 
 set-up:
@@ -44,7 +46,8 @@ soak: set-up
 	@MOORING_SOAK=1 .venv/bin/python -m tools.test server/tests/processes/test_catalog_storm.py \
 		server/tests/processes/test_kill_the_server.py \
 		server/tests/processes/test_artifact_checks.py tests/e2e/test_catalog_walk.py server/tests/world/test_world.py \
-		tests/e2e/test_conformance.py tests/e2e/slurm/test_adapter_dies.py server/tests/api/test_contract.py $(ARGS)
+		tests/e2e/test_conformance.py tests/e2e/slurm/test_adapter_dies.py server/tests/api/test_contract.py \
+		agent/tests/hosts/namespace/test_fuzz.py agent/tests/containers/test_image_fuzz.py $(ARGS)
 
 check: set-up
 	@.venv/bin/python -m tools.check $(ARGS)
@@ -63,6 +66,12 @@ generate: set-up
 lock: set-up
 	@.venv/bin/python -m tools.lock $(ARGS)
 
+dist: set-up
+	@.venv/bin/python -m tools.dist $(ARGS)
+
+advisories: set-up
+	@.venv/bin/python -m tools.advisories
+
 clean:
-	@rm -rf .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis .test-output
+	@rm -rf agent/mooring_agent/sandbox_init/mooring-init .venv .tools .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .schemathesis .test-output
 	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

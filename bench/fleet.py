@@ -28,6 +28,8 @@ from mooring.storage.kernel.unit_of_work import BIRTH
 
 TOKEN_LIFETIME = timedelta(minutes=30)
 RAW = (Encoding.Raw, PublicFormat.Raw)
+SHARED = "gpu_slice"
+"""The shape of an allocation that leaves its node to others too."""
 INVENTORY = {
     "agent_version": "bench", "host": "simulated", "cpus": 64, "memory_bytes": 1 << 40, "numa": [], "gpus": [],
     "facts": {"simulated": True}, "addresses": [], "limits": {},
@@ -57,7 +59,7 @@ class JoinedFleet:
     pinned: dict[str, str]
 
 
-async def join(dsn: str, count: int, home: tuple[str, str]) -> JoinedFleet:
+async def join(dsn: str, count: int, home: tuple[str, str], shape: str = "baremetal") -> JoinedFleet:
     """Write so many joined nodes, each with an allocation of this tenant's project."""
     clock = SystemClock()
     members = [
@@ -70,7 +72,7 @@ async def join(dsn: str, count: int, home: tuple[str, str]) -> JoinedFleet:
             await _copy(connection, "transition", _transitions(members, home[0]))
             await _copy(connection, "node", _nodes(members))
             await _copy(connection, "token", _tokens(members, clock))
-            await _copy(connection, "allocation", _allocations(members, home))
+            await _copy(connection, "allocation", _allocations(members, home, shape))
         await connection.execute("ANALYZE")
         keys = await connection.fetch(
             "SELECT id, public_key FROM platform_key WHERE purpose = $1 ORDER BY created_at", TASK_SIGNING
@@ -79,6 +81,24 @@ async def join(dsn: str, count: int, home: tuple[str, str]) -> JoinedFleet:
         await connection.close()
     pinned = {key["id"]: encoded(key["public_key"]) for key in keys}
     return JoinedFleet(members, audience_of(keys[0]["id"]), pinned)
+
+
+async def move_in(
+    connection: "asyncpg.Connection[Any]", node_id: str, homes: Sequence[tuple[str, str]]
+) -> list[FleetMember]:
+    """Write an allocation on an existing node for each tenant and project; returns them in this order."""
+    clock = SystemClock()
+    members = [FleetMember(node_id, "", clock.mint(Prefix.ALLOCATION)) for _ in homes]
+    async with connection.transaction():
+        for each, home in zip(members, homes, strict=True):
+            rows = _transitions([each], home[0])
+            await _copy(connection, "transition", [row for row in rows if row["machine"] == ALLOCATION.name])
+            await _copy(
+                connection,
+                "allocation",
+                [{**row, "name": row["id"].replace("_", "-")} for row in _allocations([each], home, SHARED)],
+            )
+    return members
 
 
 async def _copy(connection: "asyncpg.Connection[Any]", table: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -153,7 +173,7 @@ def _tokens(members: Sequence[FleetMember], clock: SystemClock) -> list[dict[str
     ]
 
 
-def _allocations(members: Sequence[FleetMember], home: tuple[str, str]) -> list[dict[str, Any]]:
+def _allocations(members: Sequence[FleetMember], home: tuple[str, str], shape: str) -> list[dict[str, Any]]:
     now = datetime.now(UTC)
     tenant_id, project_id = home
     return [
@@ -166,7 +186,7 @@ def _allocations(members: Sequence[FleetMember], home: tuple[str, str]) -> list[
             "generation": len(ALLOCATION_WAY),
             "created_at": now,
             "name": f"simulated-{number}",
-            "shape": "baremetal",
+            "shape": shape,
             "sku_slug": "bench",
             "gpu_model": "simulated",
             "gpu_count": 0,

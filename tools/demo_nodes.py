@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from mooring_agent.control_plane.keys import read_identity
+from mooring_agent.control_plane.trust import read_identity
 from mooring_agent.hosts.select import REQUIRED_PROGRAMS, create_host
 from mooring_sdk import Client, MooringError, models
 from tools.demo_output import DemoFailed, heading, show_fact, undisturbed

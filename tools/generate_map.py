@@ -4,6 +4,9 @@ The map is read from the source by following calls, never from a list kept by ha
 functions of `commands`, from those to the functions of `core` that return a `Decision`, and from those to the rows they
 write. Workers, which have no route, follow in a table of their own. Without an option the page is written; with
 `--check` nothing is, and the exit code is 1 when the page differs. Run it by `python -m tools.generate_map`.
+
+Only the table at the top, which answers the questions of a newcomer, is kept by hand. Each name in it must be in the
+source, or no page is made.
 """
 
 import argparse
@@ -38,6 +41,52 @@ statement). Paths are below `server/mooring/`; a name after the colon is the fun
 the fourth column shows the SQL that does it. What a command reads is in `storage/<wing>/`, usually under the same file
 name.
 """
+FIRST = """## Where to look first
+
+The questions that newcomers ask. A name in capitals is a constant, usually SQL.
+"""
+QUESTIONS = (
+    (
+        "Where is a drain decided?",
+        "of a member: `core/runtime/member_change.py:drain_member`",
+        "of a node: `core/fleet/node.py:drain_node`; `core/fleet/node.py:finish_drain` ends it",
+    ),
+    (
+        "Where is the SQL of a claim?",
+        "adapters claim instances: `storage/runtime/claim.py:CLAIM`",
+        "agents claim tasks: `storage/fleet/task_claim.py:CLAIM`",
+        "allocations claim slots, as a decision like any other: `core/fleet/slot.py:claim_slots`",
+    ),
+    (
+        "What runs when a node goes silent?",
+        "`workers/nodes.py:NodeWatch.tick` marks it: `commands/fleet/node.py:mark_silent`",
+        "then the reconcilers note it on what runs there: `core/fleet/allocation_reconcile.py:reconcile`, "
+        "`core/runtime/instance_reconcile.py:reconcile`",
+    ),
+    (
+        "Which file verifies a receipt?",
+        "on arrival, with the signature: `commands/fleet/task_report.py:TaskReportHandler`",
+        "its form and its place in the chain: `core/fleet/receipt.py:read_body`, `core/fleet/receipt.py:check_place`",
+        "offline: `sdk/mooring_sdk/receipts.py:verify_bundle`",
+    ),
+    (
+        "Where does an agent decide whether to trust a task?",
+        "`agent/mooring_agent/tasks/verifier.py:TaskVerifier.verify`",
+    ),
+    (
+        "Where is a node chosen for an allocation?",
+        "`core/fleet/placement.py:PlacementBoard.place`",
+        "the result is written by `core/fleet/allocation_reconcile.py:place_allocations`",
+    ),
+    (
+        "Who may do what?",
+        "`core/kernel/permissions.py:Authority`; the page is [authorization](authorization.md)",
+    ),
+    ("Which states and transitions are there?", "`core/lifecycles.py`; the page is [lifecycles](lifecycles.md)"),
+    ("How does a decision reach the database?", "`storage/kernel/unit_of_work.py:apply`"),
+    ("Where do I add a noun?", "[the checklist](checklists/add-a-noun.md) names every file, from the core to the docs"),
+)
+"""A question, and the lines of its answer. A path is below `server/mooring/`, or below the root of the repository."""
 WORKERS = """## Workers
 
 What the platform does without being asked. `workers/registry.py` lists the loops; `workers/loop.py` runs each.
@@ -324,10 +373,29 @@ def live_rows() -> list[tuple[str, str]]:
     return rows
 
 
+def first_rows() -> list[tuple[str, str]]:
+    """The questions with their answers; raises ValueError if an answer names something that is not in the source."""
+    missing = [place for _, *answer in QUESTIONS for place in re.findall(r"`([^`]+)`", " ".join(answer))]
+    missing = [place for place in missing if not _exists(place)]
+    if missing:
+        raise ValueError(f"QUESTIONS in tools/generate_map.py names what is not in the source: {', '.join(missing)}")
+    return [(question, "<br>".join(answer)) for question, *answer in QUESTIONS]
+
+
+def _exists(place: str) -> bool:
+    """Whether the file exists and defines the name after the colon."""
+    file, _, name = place.partition(":")
+    path = next((each / file for each in (SERVER / "mooring", ROOT) if (each / file).is_file()), None)
+    if path is None:
+        return False
+    module = _read(path, set())
+    return not name or name in {*module.functions, *module.classes, *module.aliases}
+
+
 def page() -> str:
     """The whole page."""
     heads = ("verb", "route", "command", "decision", "tables")
-    lines = [HEAD]
+    lines = [HEAD, FIRST, *table(("question", "answer"), first_rows()), ""]
     for wing in sorted(set(map(_wing, ROUTES)), key=WINGS.index):
         rows = route_rows([route for route in ROUTES if _wing(route) == wing])
         if rows:

@@ -34,12 +34,12 @@ PARTS = (
     RealPart("registry", "server/tests/gateways/registry", ("docker-registry",)),
     RealPart("containers", "agent/tests/containers", CONTAINERS),
     RealPart("browser", "tests/e2e/browser", ("chromium",)),
-    RealPart("namespaces", "agent/tests/hosts/namespace", ("iproute2", "util-linux")),
+    RealPart("namespaces", "agent/tests/hosts/namespace", ("iproute2", "nftables", "util-linux", "gcc", "libc6-dev")),
     RealPart("the shell", "adapters/echo/tests", ("curl", "jq", "openssl")),
     RealPart("the catalog's registry", "tests/e2e", ("docker-registry",)),
     RealPart("apps", "tests/e2e", CONTAINERS),
     RealPart("slurm", "adapters/slurm/tests", SLURM),
-    RealPart("a cluster", "tests/e2e", SLURM),
+    RealPart("a cluster", "tests/e2e", (*SLURM, "nftables")),
     RealPart("cloud-init", "adapters/workload/tests", ()),  # its tests unpack Debian's packages, and install nothing
 )
 

@@ -208,6 +208,15 @@ def install(uv_program: Path | None) -> None:
         )
 
 
+def build_init() -> None:
+    """Build the C program that runs inside sandboxes. Only root can make those, so only root installs a compiler."""
+    command = [sys.executable, str(ROOT / "agent" / "build_init.py")]
+    install_compiler = [str(PYTHON), "-c", "from tools import debian_packages as d; d.install(('gcc', 'libc6-dev'))"]
+    if run(command) or (os.geteuid() == 0 and run(install_compiler) and run(command)):
+        return
+    say("going on without it: the agent's host `namespace` is not available until it is built")
+
+
 def set_up(stamp: str) -> None:
     """The whole, in the order that lets an interruption be noticed."""
     with alone():
@@ -219,6 +228,7 @@ def set_up(stamp: str) -> None:
         STAMP.unlink(missing_ok=True)
         PLACE.write_text(str(ROOT), encoding="utf-8")
         install(program)
+        build_init()
         UNFINISHED.unlink()
         STAMP.write_text(stamp + "\n", encoding="utf-8")
         say("done")

@@ -6,10 +6,11 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-inputs="requirements.txt requirements-uv.txt pyproject.toml tools/set_up.py"
+inputs="requirements.txt requirements-uv.txt pyproject.toml tools/set_up.py agent/build_init.py"
 for part in */pyproject.toml adapters/*/pyproject.toml; do
     if [ -f "$part" ]; then inputs="$inputs $part"; fi
 done
+for part in agent/mooring_agent/sandbox_init/*.[ch]; do inputs="$inputs $part"; done
 # shellcheck disable=SC2086 # the names have no spaces; they are meant to be split
 stamp=$({ pwd -P; sha256sum $inputs; } | sha256sum | cut -d ' ' -f 1)
 

@@ -46,6 +46,21 @@ WORD_EXCEPTIONS = {"tools/tidy.py", "tools/tests/test_tidy.py"}
 """The only files that may use the marked words: those that refuse them."""
 SLEEPERS = {"asyncio", "time", "anyio"}
 TABLE_CALLS = {"parametrize", "every_row"}
+AGENT = "agent/mooring_agent"
+BEFORE_TENANTS = (
+    f"{AGENT}/sandbox_init",
+    f"{AGENT}/hosts/namespace/root_filesystem.py",
+    f"{AGENT}/kernel/hostile_files.py",
+)
+"""What builds a root before a tenant has seen it, and the one module that everything else uses."""
+HOSTILE_FILES = (
+    f"{AGENT}/supervisor",
+    f"{AGENT}/hosts/log_parts.py",
+    f"{AGENT}/hosts/safe_paths.py",
+    f"{AGENT}/hosts/namespace/owner_files.py",
+)
+"""Where the agent opens what a tenant may have put there."""
+PATH_METHODS = {"read_text", "read_bytes", "write_text", "write_bytes"}
 SUBJECT_LENGTH_MAX = 72
 SUBJECTS_SINCE = "a3a4963"
 """The commit after which the rule about subjects holds."""
@@ -263,6 +278,39 @@ def _is_sleep(node: ast.AST) -> TypeGuard[ast.Attribute | ast.ImportFrom]:
     )
 
 
+def modes_change_by_descriptor(source: Source) -> Iterator[Problem]:
+    if not source.is_in(AGENT) or any(source.is_in(place) for place in BEFORE_TENANTS):
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and _called_name(node) in {"chmod", "chown", "lchown"}:
+            yield node.lineno, "root may follow a tenant's link here; use fchmod, fchown or hostile_files"
+
+
+def hostile_files_are_opened_safely(source: Source) -> Iterator[Problem]:
+    if not any(source.is_in(place) for place in HOSTILE_FILES):
+        return
+    for node in ast.walk(source.tree):
+        if isinstance(node, ast.Call) and _follows_links(node, source):
+            yield node.lineno, "a tenant may have put a link or a FIFO here; open it by hostile_files"
+
+
+def _follows_links(call: ast.Call, source: Source) -> bool:
+    """Whether a call opens a path without O_NOFOLLOW or O_PATH, which may stand in a constant of the module."""
+    if isinstance(call.func, ast.Name):
+        return call.func.id == "open"
+    if not isinstance(call.func, ast.Attribute) or call.func.attr in PATH_METHODS:
+        return isinstance(call.func, ast.Attribute)
+    is_open = call.func.attr == "open" and isinstance(call.func.value, ast.Name) and call.func.value.id == "os"
+    if not is_open or ast.unparse(call.args[0]).lstrip("f").startswith(("'/dev/null'", "'/proc/")):
+        return False  # the kernel's own names
+    constants = {ast.unparse(each.target): each.value for each in source.tree.body if isinstance(each, ast.AnnAssign)}
+    flags = ast.unparse(call.args[1])
+    for name, value in constants.items():
+        if value is not None and name in flags:
+            flags += ast.unparse(value)
+    return "O_NOFOLLOW" not in flags and "O_PATH" not in flags
+
+
 RULES: tuple[Rule, ...] = (
     file_is_short,
     file_says_what_it_is,
@@ -277,6 +325,8 @@ RULES: tuple[Rule, ...] = (
     parameters_have_names,
     only_tables_keep_their_form,
     tests_do_not_sleep,
+    modes_change_by_descriptor,
+    hostile_files_are_opened_safely,
 )
 
 

@@ -25,19 +25,26 @@ import msgspec
 
 from mooring_agent import log_context, simulate
 from mooring_agent.agent import Agent, AgentParts, NodeRetired
+from mooring_agent.artifacts.disk_room import RESERVE_BYTES
 from mooring_agent.containers.container_tasks import create_container_tasks
 from mooring_agent.containers.podman import Podman
 from mooring_agent.control_plane.addresses import check_local_address, check_platform_url, local_address
-from mooring_agent.control_plane.keys import load_or_create_keys, read_identity, store_identity
+from mooring_agent.control_plane.client_certificate import FILE_NAME, ClientCertificate
+from mooring_agent.control_plane.keys import load_or_create_keys
 from mooring_agent.control_plane.platform_client import EnrolmentRequest, Rejected, Unreachable, enrol
+from mooring_agent.control_plane.tls import PlatformTls, with_trust
+from mooring_agent.control_plane.trust import Identity, read_identity, store_identity
 from mooring_agent.hosts.namespace import NamespaceHost
+from mooring_agent.hosts.namespace import machine_network as machine_networks
+from mooring_agent.hosts.namespace.machine_network import MachineNetwork
 from mooring_agent.hosts.namespace.sandbox_disk import DISK_BYTES
 from mooring_agent.hosts.select import check_host_requirements, create_host
-from mooring_agent.inventory import collect_inventory
+from mooring_agent.inventory import collect_inventory, fact_text
 from mooring_agent.tasks.handlers import HANDLERS
 from mooring_agent.tasks.journal import Journal
 
 STATE: Final = "MOORING_AGENT_STATE_DIR"
+CA_FILE: Final = "MOORING_CA_FILE"
 PR_SET_PDEATHSIG: Final = 1
 GIB: Final = 1 << 30
 
@@ -59,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _enrol(options: argparse.Namespace) -> int:
     check_platform_url(options.url, allow_insecure=options.allow_insecure)
+    tls = PlatformTls(_ca_file(options), options.allow_insecure)
+    tls.context_for(options.url)  # a file that cannot be read is refused before anything is created
     check_host_requirements(options.host)
     directory: Path = options.state_dir
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -70,8 +79,10 @@ def _enrol(options: argparse.Namespace) -> int:
     token = _read_token(options.token_file)
     labels = dict(_label(text) for text in options.label)
     keys = load_or_create_keys(directory)
+    (directory / FILE_NAME).unlink(missing_ok=True)  # of the node that this machine was before
+    tls.certificate = ClientCertificate(directory / FILE_NAME)
     introduction = EnrolmentRequest(options.name, options.host, labels, None if enrolled is None else enrolled.node_id)
-    identity = asyncio.run(enrol(options.url, token, keys, introduction))
+    identity = with_trust(asyncio.run(enrol(options.url, token, keys, introduction, tls=tls)), tls)
     if enrolled is not None and identity.node_id != enrolled.node_id:
         archive_journal(directory, enrolled.node_id)
     store_identity(directory, identity)
@@ -100,9 +111,7 @@ def _run(options: argparse.Namespace) -> int:
         raise ValueError(f"{directory} is not enrolled: run `mooring-agent enrol` first")
     if options.end_with_parent:
         end_with_parent()
-    if options.url is not None:
-        check_platform_url(options.url, allow_insecure=options.allow_insecure)
-        identity = msgspec.structs.replace(identity, url=options.url)
+    identity = _with_options(identity, options)
     with (directory / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -112,26 +121,66 @@ def _run(options: argparse.Namespace) -> int:
         try:
             address = check_local_address(options.address) if options.address else local_address(identity.url)
             disk = int(options.sandbox_disk_gib * GIB)
-            host = create_host(options.host, directory, identity.node_id, disk_bytes=disk, address=address)
+            network = _machine_network(options)
+            host = create_host(
+                options.host,
+                directory,
+                identity.node_id,
+                disk_bytes=disk,
+                address=address,
+                machine_network=network,
+            )
+            facts = {} if network is None else {"machine_network": fact_text(network.describe())}
             parts = AgentParts(
                 identity,
                 load_or_create_keys(directory),
                 host,
                 journal,
-                partial(collect_inventory, options.host, options.simulated_gpus, addresses=(address,)),
+                partial(collect_inventory, options.host, options.simulated_gpus, facts, addresses=(address,)),
                 time.time,
                 directory,
                 options.concurrency,
             )
-            asyncio.run(_run_until_signal(parts))
+            asyncio.run(_run_until_signal(parts, int(options.disk_reserve_gib * GIB)))
         finally:
             journal.close()
     return 0
 
 
-async def _run_until_signal(parts: AgentParts) -> None:
+def _machine_network(options: argparse.Namespace) -> MachineNetwork | None:
+    """The configured network of whole-machine sandboxes; a mode that this machine does not support is refused now."""
+    if options.host != "namespace":
+        return None
+    network = MachineNetwork(
+        options.machine_network,
+        machine_networks.parse_ports(options.machine_ports),
+        tuple(machine_networks.parse_network(each) for each in options.deny_network),
+        machine_networks.parse_pool(options.machine_link_pool),
+    )
+    if network.mode == "routed" and (reason := machine_networks.unavailable_reason()):
+        raise ValueError(f"this machine does not support `--machine-network routed`: {reason}")
+    return network
+
+
+def _with_options(identity: Identity, options: argparse.Namespace) -> Identity:
+    """The identity as this start uses it; an unencrypted URL is refused unless it was allowed now or at enrolment."""
+    allow_insecure = options.allow_insecure or (identity.allow_insecure and options.url is None)
+    url = identity.url if options.url is None else options.url
+    check_platform_url(url, allow_insecure=allow_insecure)
+    ca_file = _ca_file(options) or identity.ca_file
+    PlatformTls(ca_file, allow_insecure).context_for(url)
+    return msgspec.structs.replace(identity, url=url, ca_file=ca_file, allow_insecure=allow_insecure)
+
+
+def _ca_file(options: argparse.Namespace) -> str | None:
+    return str(Path(options.ca_file).expanduser().resolve()) if options.ca_file else None
+
+
+async def _run_until_signal(parts: AgentParts, disk_reserve_bytes: int) -> None:
     if isinstance(parts.host, NamespaceHost) and Podman.on_this_machine() and parts.directory is not None:
-        containers = await create_container_tasks(parts.identity.node_id, parts.directory, parts.host)
+        containers = await create_container_tasks(
+            parts.identity.node_id, parts.directory, parts.host, disk_reserve_bytes
+        )
         parts = replace(parts, handlers=containers.handlers(HANDLERS), sweeps=(containers.sweep,))
     agent = Agent(parts)
     running = asyncio.ensure_future(agent.run())
@@ -151,6 +200,14 @@ def end_with_parent() -> None:
         raise ValueError("the program that started the agent has already ended")
 
 
+def add_ca_file(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--ca-file",
+        default=os.environ.get(CA_FILE),
+        help=f"trust these CA certificates (PEM) instead of the system's; `enrol` remembers them (also {CA_FILE})",
+    )
+
+
 def _default_name() -> str:
     """The machine's host name in the form that the platform accepts: lower-case letters, digits and hyphens."""
     name = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().lower()).strip("-")[:40].rstrip("-")
@@ -162,6 +219,13 @@ def _label(text: str) -> tuple[str, str]:
     if not equals or not name:
         raise ValueError(f"a label is NAME=VALUE, not {text!r}")
     return name, value
+
+
+def _reserve(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < 1e6:
+        raise ValueError(f"a reserve of {text} GiB is not possible")
+    return value
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -200,6 +264,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--allow-insecure", action="store_true", help="accept a URL without TLS that does not point to this machine"
         )
+        add_ca_file(command)
     run_parser.add_argument(
         "--end-with-parent", action="store_true", help="stop when the program that started the agent ends"
     )
@@ -211,15 +276,52 @@ def _parser() -> argparse.ArgumentParser:
         default="",
         help="address at which other machines reach this one (default: the address of its route to the platform)",
     )
-    run_parser.add_argument("--concurrency", type=int, default=16, help="how many tasks run concurrently")
+    _add_machine_network(run_parser)
+    run_parser.add_argument("--concurrency", type=int, default=16, help="how many brief tasks run concurrently")
     run_parser.add_argument(
         "--sandbox-disk-gib",
         type=float,
         default=DISK_BYTES / GIB,
         help="how much each sandbox of the namespace host may write, in GiB (default %(default)g; 0 means no limit)",
     )
+    run_parser.add_argument(
+        "--disk-reserve-gib",
+        type=_reserve,
+        default=RESERVE_BYTES / GIB,
+        help="how much of the disk images and artifacts must leave free, in GiB (default %(default)g)",
+    )
     simulate.add_parser(commands)
     return parser
+
+
+def _add_machine_network(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--machine-network",
+        choices=("routed", "shared"),
+        default=None,
+        help="network of a sandbox that has the whole machine: `routed` is its own, behind rules; `shared` is the "
+        "machine's, with its loopback and every service on it (default: routed, and refused where that is impossible)",
+    )
+    parser.add_argument(
+        "--machine-ports",
+        default=machine_networks.PORTS,
+        metavar="PORTS",
+        help="ports of the machine's address that are forwarded to such a sandbox, except those that the machine "
+        "listens on (default %(default)s)",
+    )
+    parser.add_argument(
+        "--deny-network",
+        action="append",
+        default=[],
+        metavar="CIDR",
+        help="a network that such a sandbox may not reach, such as the management network; may be repeated",
+    )
+    parser.add_argument(
+        "--machine-link-pool",
+        default=machine_networks.POOL,
+        metavar="CIDR",
+        help="where the addresses of the links to such sandboxes come from (default %(default)s)",
+    )
 
 
 if __name__ == "__main__":

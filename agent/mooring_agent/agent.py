@@ -16,10 +16,18 @@ from typing import Any, Final
 import httpx
 
 from mooring_agent import VERSION
-from mooring_agent.control_plane.keys import Identity, NodeKeys, store_identity, with_announced_keys
+from mooring_agent.control_plane.client_certificate import FILE_NAME, ClientCertificate
+from mooring_agent.control_plane.keys import NodeKeys
 from mooring_agent.control_plane.messages import ClaimResponse
 from mooring_agent.control_plane.platform_client import PlatformClient, Rejected, Unreachable
 from mooring_agent.control_plane.reconnect import ReconnectBackoff
+from mooring_agent.control_plane.trust import (
+    Identity,
+    lacks_link,
+    store_identity,
+    with_announced_keys,
+    with_root_key,
+)
 from mooring_agent.hosts.contract import Host, HostFailure, Stray
 from mooring_agent.tasks.executor import Executor
 from mooring_agent.tasks.handlers import HANDLERS, TaskHandler
@@ -62,7 +70,8 @@ class Agent:
     def __init__(self, parts: AgentParts) -> None:
         self.parts = parts
         self.identity = parts.identity
-        self.client = PlatformClient(parts.identity, parts.keys, parts.now, parts.transport)
+        certificate = ClientCertificate(None if parts.directory is None else parts.directory / FILE_NAME)
+        self.client = PlatformClient(parts.identity, parts.keys, parts.now, parts.transport, certificate)
         self.executor = Executor(
             parts.host,
             parts.journal,
@@ -70,10 +79,17 @@ class Agent:
             parts.now,
             self._wake_reporter,
             parts.concurrency,
-            {**LogReadHandler().handlers(), **parts.handlers, **PROBES, **tunnel_handlers(self.client.authorization)},
+            {
+                **LogReadHandler().handlers(),
+                **parts.handlers,
+                **PROBES,
+                **tunnel_handlers(self.client.authorization, self.client.tls),
+            },
         )
         self.reporter = Reporter(self.client, self.executor, parts.journal, parts.host, parts.now)
         self._started_at = parts.now()
+        self._stored = parts.identity
+        self._looked_up = ""  # the unknown key for which the whole chain was read
 
     async def run(self) -> None:
         """Work until cancelled; what runs on the machine keeps running."""
@@ -98,7 +114,8 @@ class Agent:
 
     @property
     def verifier(self) -> TaskVerifier:
-        return TaskVerifier(self.identity.node_id, self.identity.audience, self.identity.pinned)
+        trusted = self.identity.trusted(self.parts.now())
+        return TaskVerifier(self.identity.node_id, self.identity.audience, trusted)
 
     def health(self) -> dict[str, Any]:
         """The agent's own health, for the heartbeat."""
@@ -142,19 +159,38 @@ class Agent:
                 log.warning("claim failed: %s; retrying", error)
                 await backoff.wait()
                 continue
-            self._accept(claimed)
+            await self.take(claimed)
+
+    async def take(self, claimed: ClaimResponse) -> None:
+        """Do what the response to a poll says; its keys come first, because its tasks are verified with them."""
+        await self._follow_keys(claimed)
+        self._accept(claimed)
+
+    async def _follow_keys(self, claimed: ClaimResponse) -> None:
+        """Take what the platform announces about its keys, and store it."""
+        now = self.parts.now()
+        self.identity = with_announced_keys(self.identity, claimed.keys, now)
+        if lacks_link(self.identity, claimed.keys) and self._looked_up != claimed.keys[-1].key_id:
+            try:
+                self.identity = with_announced_keys(self.identity, await self.client.platform_keys(), now)
+                self._looked_up = claimed.keys[-1].key_id
+            except (Unreachable, Rejected) as error:
+                log.warning("cannot read the platform's keys: %s; trying again with the next poll", error)
+        self.identity = with_root_key(self.identity, claimed.root_key)
+        if self.identity is not self._stored and self.parts.directory is not None:
+            try:
+                store_identity(self.parts.directory, self.identity)
+            except OSError as error:
+                log.error("cannot save which keys are trusted: %s; trying again with the next poll", error)
+                return
+        self._stored = self.identity
 
     def _accept(self, claimed: ClaimResponse) -> None:
-        updated = with_announced_keys(self.identity, claimed.keys)
-        if updated is not self.identity:
-            self.identity = updated
-            if self.parts.directory is not None:
-                store_identity(self.parts.directory, updated)
         for envelope in claimed.tasks:
             try:
                 self.executor.accept(self.verifier.verify(envelope, self.parts.now()))
             except TaskRefused as refused:
-                log.warning("refused a task: %s", refused)
+                log.warning("refused a task, and reporting that: %s", refused)
                 self.reporter.report_refusal(refused.reason, refused.detail, refused.task_id)
             except JournalFull as full:
                 log.error("cannot accept a task: %s; the platform will offer it again", full)

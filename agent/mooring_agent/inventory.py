@@ -5,6 +5,7 @@ the operator declares: they can be scheduled and isolated, they compute nothing,
 shown.
 """
 
+import hashlib
 import os
 import platform
 import shutil
@@ -54,6 +55,8 @@ def collect_inventory(
         "facts": {
             "architecture": fact_text(platform.machine()),
             "kernel": fact_text(platform.release()),
+            **machine_fact(),
+            **({} if not gpus else gpu_ids(len(gpus))),
             **programs(),
             **(facts or {}),
         },
@@ -71,6 +74,33 @@ def real_gpus() -> list[dict[str, Any]]:
         return [_gpu(index) for index in range(int(pynvml.nvmlDeviceGetCount()))]
     finally:
         pynvml.nvmlShutdown()
+
+
+def gpu_ids(count: int) -> dict[str, str]:
+    """The device behind each index: the platform notices when a GPU that is in use is replaced by another."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return {}
+    try:
+        ids = (pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetHandleByIndex(index)) for index in range(count))
+        texts = [each.decode() if isinstance(each, bytes) else str(each) for each in ids]
+    except pynvml.NVMLError:
+        return {}
+    finally:
+        pynvml.nvmlShutdown()
+    return {f"gpu.{index}.id": fact_text(text) for index, text in enumerate(texts)}
+
+
+def machine_fact(path: Path = Path("/etc/machine-id")) -> dict[str, str]:
+    """A name for this machine that does not reveal its id; the platform notices when the state moves elsewhere."""
+    try:
+        machine_id = path.read_text().strip()
+    except OSError:
+        return {}
+    if not machine_id:
+        return {}
+    return {"machine": hashlib.sha256(b"mooring-machine-v1\n" + machine_id.encode()).hexdigest()[:32]}
 
 
 def declared_gpus(count: int, numa_count: int) -> list[dict[str, Any]]:

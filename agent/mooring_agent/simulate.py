@@ -12,14 +12,14 @@ never from the command line.
 import argparse
 import asyncio
 import logging
+import os
 import secrets
 import signal
-import ssl
 import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -39,6 +39,7 @@ from mooring_agent.control_plane.platform_client import (
     read_response,
 )
 from mooring_agent.control_plane.reconnect import ReconnectBackoff
+from mooring_agent.control_plane.tls import PlatformTls, empty_context, with_trust
 from mooring_agent.hosts.simulated import FaultProfile, SimulatedHost
 from mooring_agent.inventory import declared_gpus
 from mooring_agent.tasks.journal import Journal
@@ -64,6 +65,7 @@ class Fleet:
     prefix: str
     gpus: int
     faults: FaultProfile
+    tls: PlatformTls = field(default_factory=PlatformTls)
 
 
 class _EnrolmentToken(msgspec.Struct):
@@ -71,12 +73,15 @@ class _EnrolmentToken(msgspec.Struct):
 
 
 class SharedTransport(httpx.AsyncBaseTransport):
-    """Connections that several agents share: closing one agent's client does not close them."""
+    """Connections that several agents share: closing one agent's client does not close them.
 
-    def __init__(self, context: ssl.SSLContext) -> None:
+    With TLS nothing is shared, because a node's connection carries its client certificate.
+    """
+
+    def __init__(self) -> None:
         # One connection per agent for its poll, and a few for all reports.
         limits = httpx.Limits(max_connections=2 * GROUP, max_keepalive_connections=2 * GROUP)
-        self._pool = httpx.AsyncHTTPTransport(verify=context, limits=limits)
+        self._pool = httpx.AsyncHTTPTransport(verify=empty_context(), limits=limits)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         return await self._pool.handle_async_request(request)
@@ -94,13 +99,14 @@ class Simulation:
 
     def __init__(self, fleet: Fleet) -> None:
         self.fleet = fleet
-        context = ssl.create_default_context()
-        self._pools = [SharedTransport(context) for _ in range((fleet.count + GROUP - 1) // GROUP)]
+        context = fleet.tls.context_for(fleet.url)
+        self._pools = [SharedTransport() for _ in range((fleet.count + GROUP - 1) // GROUP)] if context is None else []
         self._enrolling = asyncio.Semaphore(ENROLLING_MAX)
         self._admin_client = httpx.AsyncClient(
             base_url=fleet.url.rstrip("/") + "/api/v1",
             headers={"User-Agent": USER_AGENT, "Authorization": f"Bearer {fleet.token}"},
             timeout=30.0,
+            verify=context or empty_context(),
         )
         self._enrolled = 0
 
@@ -124,20 +130,21 @@ class Simulation:
         try:
             await Agent(parts).run()
         except NodeRetired as retired:
-            log.warning("simulated machine %d was retired and stops: %s", number, retired)
+            log.warning("the platform retired simulated machine %d; stopping it: %s", number, retired)
         finally:
             parts.journal.close()
 
     async def _enrol_machine(self, number: int) -> AgentParts:
         """The parts of an enrolled machine of the fleet."""
-        fleet, transport = self.fleet, self._pools[number // GROUP]
+        fleet, transport = self.fleet, self._pools[number // GROUP] if self._pools else None
         keys = make_keys()
         request = EnrolmentRequest(f"{fleet.prefix}-{number}", "simulated", {"simulated": "true"})
         backoff, token = ReconnectBackoff(), ""
         while True:
             try:
                 token = token or await self._one_time_token()
-                identity = await enrol(fleet.url, token, keys, request, transport)
+                enrolled = await enrol(fleet.url, token, keys, request, transport, tls=fleet.tls)
+                identity = with_trust(enrolled, fleet.tls)
                 break
             except Unreachable as error:
                 log.warning("simulated machine %d cannot reach the platform: %s; retrying", number, error)
@@ -217,16 +224,26 @@ def add_parser(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         default=0.0,
         help="fraction of the teardowns that leave something behind",
     )
+    parser.add_argument(
+        "--allow-insecure", action="store_true", help="accept a URL without TLS that does not point to this machine"
+    )
+    parser.add_argument(
+        "--ca-file",
+        default=os.environ.get("MOORING_CA_FILE"),
+        help="trust these CA certificates (PEM) instead of the system's (also MOORING_CA_FILE)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="the same seed repeats the same faults")
     parser.add_argument("--log-level", choices=("debug", "info", "warning", "error"), default="warning")
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit code."""
+    tls = PlatformTls(options.ca_file, options.allow_insecure)
+    tls.context_for(options.url)  # refused before a token is read
     token = (sys.stdin.read() if options.token_file == "-" else Path(options.token_file).read_text()).strip()
     faults = FaultProfile(options.latency_seconds, options.failure_rate, options.leftover_rate, options.seed)
     prefix = options.name_prefix or f"simulated-{secrets.token_hex(3)}"
-    fleet = Fleet(options.url, token, options.count, options.region, prefix, options.gpus, faults)
+    fleet = Fleet(options.url, token, options.count, options.region, prefix, options.gpus, faults, tls)
     try:
         asyncio.run(_run_until_signal(fleet))
     except BaseExceptionGroup as group:

@@ -8,7 +8,8 @@ import pytest
 
 from agent.tests.support.fake_platform import ALLOCATION, AUDIENCE, CREATE, NODE, FakePlatform
 from mooring_agent.agent import Agent, AgentParts
-from mooring_agent.control_plane.keys import Identity, make_keys
+from mooring_agent.control_plane.keys import make_keys
+from mooring_agent.control_plane.trust import Identity
 from mooring_agent.hosts.contract import Stray
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.tasks.journal import Journal

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench import agents, load, members, meters, pgbench
+from bench import agents, fairness, load, members, meters, pgbench
 from bench.bench_platform import BenchTenant
 from bench.measure import BenchResult, latency_of
 from bench.report import lines_of
@@ -51,7 +51,12 @@ def test_a_quick_run_measures_everything_and_reports_it() -> None:
     assert 0 < grown.nodes < grown.total
     assert 0 < grown.overhead <= grown.overhead_max
     assert grown.alone > 0
-    report = "\n".join([*lines_of(result), *agents.lines_of(waited), *members.lines_of(grown)])
+    shared = msgspec.convert(json.loads(done.stdout)["fairness"], fairness.FairnessResult)
+    assert shared.running == 64
+    assert shared.ratio_p99 > 0
+    report = "\n".join(
+        [*lines_of(result), *agents.lines_of(waited), *members.lines_of(grown), *fairness.lines_of(shared)]
+    )
     for promised in (
         "ratio",
         "p50, p99",
@@ -63,6 +68,7 @@ def test_a_quick_run_measures_everything_and_reports_it() -> None:
         "Catalog: p50, p99 ms",
         "project's, a page far behind",
         "simulated agents",
+        "queues 80 programs",
         "for each idle agent",
         "intent to agent",
         "members added at once on simulated nodes",

@@ -20,7 +20,17 @@ from mooring_cli.exec_command import run_at
 from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
-from mooring_cli.relay_client import CLOSE, DATA, END, FAILURE, RelayConnection, VisitRefused, dial, failure_of
+from mooring_cli.relay_client import (
+    CLOSE,
+    DATA,
+    END,
+    FAILURE,
+    RelayConnection,
+    VisitRefused,
+    dial,
+    failure_of,
+    relay_trust,
+)
 from mooring_cli.scope import ScopeResolver
 from mooring_cli.watch import find as find_instance
 
@@ -112,7 +122,7 @@ class Listener:
                 self._ticket = await asyncio.to_thread(self._invocation.call, "connect_endpoint", self._path)
             ticket: dict[str, Any] = self._ticket or {}
             try:
-                return await dial(ticket["relay_url"], ticket["ticket"])
+                return await dial(ticket["relay_url"], ticket["ticket"], relay_trust(self._invocation))
             except VisitRefused as refused:
                 if refused.status != 401 or not again:
                     raise

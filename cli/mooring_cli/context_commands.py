@@ -70,7 +70,9 @@ def set_(name: str | None, tenant: str | None, project: str | None) -> None:
     before = invocation.contexts.by_name.get(chosen, Context(chosen))
     after = before
     if address is not None and address.rstrip("/") != before.url:
-        after = replace(after, url=address.rstrip("/"), token=None, token_id=None, token_expires_at=None)
+        after = replace(after, url=address.rstrip("/"), token=None, token_id=None, token_expires_at=None, ca_file=None)
+    if invocation.ca_file_option is not None:
+        after = replace(after, ca_file=invocation.given_ca_file if invocation.ca_file_option else None)
     if tenant is not None:
         after = replace(after, tenant=tenant or None)
     if project is not None:

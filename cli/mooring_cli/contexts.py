@@ -32,6 +32,7 @@ class Context:
     token: str | None = field(default=None, repr=False)
     token_id: str | None = None
     token_expires_at: str | None = None
+    ca_file: str | None = None
 
     def shown(self) -> dict[str, Any]:
         """The fields that may be printed."""

@@ -29,9 +29,11 @@ from mooring_cli.relay_client import (
     FAILURE,
     RESIZE,
     RelayConnection,
+    RelayTrust,
     VisitRefused,
     dial,
     failure_of,
+    relay_trust,
 )
 from mooring_cli.scope import ScopeResolver
 
@@ -57,7 +59,7 @@ def exec_(*, allocation: str, argv: tuple[str, ...], project: str | None, user: 
     size = shutil.get_terminal_size()
     body = {"argv": list(argv), "user": user, "label": label, "columns": size.columns, "rows": size.lines}
     ticket = invocation.call("exec_allocation", path, body=body)
-    return asyncio.run(attend(ticket, terminal=True))
+    return asyncio.run(attend(ticket, relay_trust(invocation), terminal=True))
 
 
 exec = exec_
@@ -75,12 +77,12 @@ def run_at(invocation: Invocation, path: dict[str, str], argv: Sequence[str], en
     if endpoint is not None:
         body["endpoint"] = endpoint
     ticket = invocation.call("exec_instance", path, body=body)
-    return asyncio.run(attend(ticket, terminal=terminal))
+    return asyncio.run(attend(ticket, relay_trust(invocation), terminal=terminal))
 
 
-async def attend(ticket: dict[str, Any], *, terminal: bool) -> int:
+async def attend(ticket: dict[str, Any], trust: RelayTrust | None = None, *, terminal: bool) -> int:
     """Present the ticket to the relay and stay attached to the command until it ends; returns its exit code."""
-    line = await dial(ticket["relay_url"], ticket["ticket"])
+    line = await dial(ticket["relay_url"], ticket["ticket"], trust or RelayTrust())
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[int] = loop.create_future()
     with _raw_terminal(wanted=terminal):

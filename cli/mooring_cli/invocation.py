@@ -23,6 +23,7 @@ SERVICE_ACCOUNT = "MOORING_SERVICE_ACCOUNT"
 KEY_ID = "MOORING_SERVICE_ACCOUNT_KEY_ID"
 KEY_FILE = "MOORING_SERVICE_ACCOUNT_KEY_FILE"
 PLAIN_HTTP = "MOORING_ALLOW_PLAIN_HTTP"
+CA_FILE = "MOORING_CA_FILE"
 
 
 class NotSignedIn(click.ClickException):
@@ -42,6 +43,8 @@ class Invocation:
     verbose: bool = False
     context_name: str | None = None
     url_option: str | None = None
+    ca_file_option: str | None = None
+    allow_plain_http: bool = False
     correlation_id: str | None = None
     timeout_seconds: float = 60.0
     retry_attempts: int = 5
@@ -80,6 +83,24 @@ class Invocation:
     def url(self) -> str:
         given = self.url_option or self.environment.get("MOORING_URL")
         return (given or self.context.url or DEFAULT_URL).rstrip("/")
+
+    @property
+    def ca_file(self) -> str | None:
+        """The CA certificates to trust instead of the system's; those of a context count only for its server."""
+        if self.given_ca_file is not None:
+            return self.given_ca_file
+        context = self.contexts.by_name.get(self.chosen_name or "")
+        return context.ca_file if context is not None and context.url.rstrip("/") == self.url else None
+
+    @property
+    def given_ca_file(self) -> str | None:
+        """The CA certificates that the option or the environment names."""
+        given = self.ca_file_option or self.environment.get(CA_FILE)
+        return os.path.abspath(os.path.expanduser(given)) if given else None
+
+    @property
+    def allows_plain_http(self) -> bool:
+        return self.allow_plain_http or self.environment.get(PLAIN_HTTP) == "1"
 
     @property
     def tenant(self) -> str | None:
@@ -141,7 +162,8 @@ class Invocation:
             retry=RetryPolicy(attempts=self.retry_attempts),
             correlation_id=self.correlation_id,
             user_agent="mooring-cli",
-            allow_plain_http=self.environment.get(PLAIN_HTTP) == "1",
+            ca_file=self.ca_file,
+            allow_plain_http=self.allows_plain_http,
             observe=self._print_exchange if self.verbose else None,
         )
         return Client(self.url, credentials=credentials, settings=settings)

@@ -74,7 +74,7 @@ def launch(*, app: str, project: str | None, plan: bool, waits: bool, **given: A
 
 
 def body_of(resolver: ScopeResolver, path: dict[str, str], app: str, given: dict[str, Any]) -> dict[str, Any]:
-    """The body of the request; what was not given is left to the server."""
+    """The body of the request; it leaves out what was not given, so that the server chooses."""
     placement = {
         "allocations": [resolver.reference("allocation_id", each, path) for each in given["allocations"]] or None,
         "sku": given["sku"],

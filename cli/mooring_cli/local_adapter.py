@@ -34,14 +34,15 @@ class LocalAdapter:
         self._state = state
         self._apps = apps
         self._url = ""
+        self._ca_file: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._over = threading.Event()
         self._turn = threading.Lock()
         self._thread = threading.Thread(target=self._supervise, daemon=True)
 
-    def begin(self, url: str) -> None:
-        """Start the adapter for the platform at this address."""
-        self._url = url
+    def begin(self, url: str, ca_file: str | None) -> None:
+        """Start the adapter for the platform at this address, whose certificate this file vouches for."""
+        self._url, self._ca_file = url, ca_file
         self._thread.start()
 
     def end(self) -> None:
@@ -100,6 +101,8 @@ class LocalAdapter:
     def _start(self, log: Path) -> "subprocess.Popen[bytes] | None":
         """Start it, unless the command is ending."""
         command = [sys.executable, "-m", ADAPTER, "--url", self._url, "--key-file", str(self._key)]
+        if self._ca_file is not None:
+            command += ["--ca-file", self._ca_file]
         with self._turn:
             if self._over.is_set():
                 return None
@@ -138,6 +141,5 @@ def file_source(apps: Path) -> dict[str, str]:
 
 
 def _last_line(text: str) -> str:
-    """The last line of output."""
     lines = text.strip().splitlines()
     return lines[-1].removeprefix("mooring-workload: ") if lines else "no output"

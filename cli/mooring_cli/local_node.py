@@ -31,14 +31,20 @@ class LocalNode:
     """This machine as a node of the platform that runs here."""
 
     def __init__(
-        self, offered: int, state: Path, host: str, simulated_gpus: int, on_address: Callable[[str], None] | None = None
+        self,
+        offered: int,
+        state: Path,
+        host: str,
+        simulated_gpus: int,
+        on_address: Callable[[str, str | None], None] | None = None,
     ) -> None:
-        """`on_address` is called with the platform's address once it is known."""
+        """`on_address` is called with the platform's address and its CA file, if it has one, once they are known."""
         self._offered = offered
         self._on_address = on_address
         self._state = state
         self._host = host
         self._gpus = simulated_gpus
+        self._ca_file: str | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._over = threading.Event()
         self._turn = threading.Lock()
@@ -67,9 +73,10 @@ class LocalNode:
                 offered = pipe.read().splitlines()
             if not offered:
                 return  # the server ended before it was ready, and printed why
-            url, token, platform = offered
+            url, token, platform, *trusted = offered
+            self._ca_file = trusted[0] if trusted else None
             if self._on_address is not None:
-                self._on_address(url)
+                self._on_address(url, self._ca_file)
             if self._joined(url, token, platform):
                 self._keep_running(url)
         except (OSError, ValueError) as error:
@@ -88,7 +95,7 @@ class LocalNode:
             )
             return False
         done = subprocess.run(
-            [*self._agent("enrol"), "--url", url, "--name", NAME],
+            [*self._agent("enrol"), "--url", url, "--name", NAME, *self._trust()],
             input=token,
             text=True,
             capture_output=True,
@@ -120,7 +127,8 @@ class LocalNode:
     def _start(self, url: str) -> tuple["subprocess.Popen[bytes] | None", Path]:
         """Start the agent, unless the command is ending."""
         log = self._state / "agent.log"
-        command = [*self._agent("run"), "--url", url, "--simulated-gpus", str(self._gpus), "--end-with-parent"]
+        command = [*self._agent("run"), "--url", url, *self._trust()]
+        command += ["--simulated-gpus", str(self._gpus), "--end-with-parent"]
         with self._turn:
             if self._over.is_set():
                 return None, log
@@ -134,6 +142,9 @@ class LocalNode:
 
     def _agent(self, verb: str) -> list[str]:
         return [sys.executable, "-m", AGENT, verb, "--state-dir", str(self._state), "--host", self._host]
+
+    def _trust(self) -> list[str]:
+        return [] if self._ca_file is None else ["--ca-file", self._ca_file]
 
     def _tell(self, text: str) -> None:
         if not self._over.is_set():
@@ -158,7 +169,7 @@ def default_host() -> str:
 
 
 def _kind(host: str) -> str:
-    """One line about the kind of this node."""
+    """Say in one line whether the sandboxes of this node are isolated."""
     if host == "process":
         why = "" if os.geteuid() == 0 else ", without root"
         return f"This machine is a node{why}: its sandboxes are plain processes, and NOTHING IS ISOLATED."
@@ -167,6 +178,5 @@ def _kind(host: str) -> str:
 
 
 def _last_line(text: str) -> str:
-    """The last line of output."""
     lines = text.strip().splitlines()
     return lines[-1].removeprefix("mooring-agent: ") if lines else "no output"

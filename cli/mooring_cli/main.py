@@ -1,8 +1,8 @@
 """The root command: its global options, and where each command is.
 
-Nothing is imported before it is needed, so that the command starts fast. The list below has the module and the help
-text of each hand-written command; the nouns of the API come from the generated table; plug-ins are entry points of
-the group `mooring.cli_plugins`, loaded when they are called.
+Imports are lazy, so that the command starts fast. The list below has the module and the help text of each hand-written
+command; the nouns of the API come from the generated table; plug-ins are entry points of the group
+`mooring.cli_plugins`, loaded on their first call.
 """
 
 import os
@@ -35,6 +35,7 @@ HAND_WRITTEN: dict[str, tuple[str, str]] = {
     "audit": ("mooring_cli.audit", "Show the audit trail."),
     "outbox": ("mooring_cli.outbox", "Show webhook deliveries, and send failed ones again."),
     "receipts": ("mooring_cli.receipts", "Show, export and verify receipts of teardowns."),
+    "root-key": ("mooring_cli.root_key", "Create the offline root key, and sign with it."),
     "manifest": ("mooring_cli.manifest", "Create, lint and explain the manifest of an app version."),
     "install": ("mooring_cli.install", "Install an app from a bundle into the catalog."),
     "adapter": ("mooring_cli.adapter", "Test an adapter against a simulated platform."),
@@ -72,6 +73,16 @@ def global_options(*, hidden: bool) -> list[click.Option]:
         ),
         (["--context"], "context_name", {"metavar": "NAME", "help": "The context to use."}),
         (["--url"], "url_option", {"metavar": "URL", "help": "The server's address."}),
+        (
+            ["--ca-file"],
+            "ca_file_option",
+            {"metavar": "FILE", "help": "CA certificates to trust instead of the system's; login stores it."},
+        ),
+        (
+            ["--allow-plain-http"],
+            "allow_plain_http",
+            {"is_flag": True, "help": "Allow plain http to another machine, on a network that nobody else uses."},
+        ),
         (["--correlation-id"], "correlation_id", {"metavar": "ID", "help": "A correlation id for all requests."}),
         (
             ["--timeout"],
@@ -123,7 +134,7 @@ class Root(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in HAND_WRITTEN:
-            command: click.Command = getattr(import_module(HAND_WRITTEN[name][0]), name)
+            command: click.Command = getattr(import_module(HAND_WRITTEN[name][0]), name.replace("-", "_"))
             return command
         if name in NOUNS:
             from mooring_cli.commands import group_of

@@ -107,6 +107,10 @@ NOUNS: dict[str, Noun] = {
         "disable": ("disable_entitlement",),
         "delete": ("delete_entitlement",),
     }),
+    "exec-recordings": Noun("exec-recordings", "exec recording", {
+        "list": ("list_exec_recordings",),
+        "read": ("read_exec_recording",),
+    }),
     "instances": Noun("instances", "instance", {
         "list": ("list_instances",),
         "get": ("get_instance",),
@@ -161,7 +165,10 @@ NOUNS: dict[str, Noun] = {
     "nodes": Noun("nodes", "node", {
         "list": ("list_nodes",),
         "get": ("get_node",),
+        "acknowledge": ("acknowledge_node",),
+        "approve": ("approve_node",),
         "drain": ("drain_node",),
+        "reject": ("reject_node",),
         "resume": ("resume_node",),
         "retire": ("retire_node",),
         "tasks": ("list_node_tasks",),
@@ -224,8 +231,14 @@ NOUNS: dict[str, Noun] = {
             "list": ("list_sku_prices",),
         }),
     )),
+    "source-networks": Noun("source-networks", "source network", {
+        "get": ("get_source_networks",),
+        "update": ("update_source_networks",),
+    }),
     "task-signing-keys": Noun("task-signing-keys", "task signing key", {
         "list": ("list_task_signing_keys",),
+        "install": ("install_task_signing_key",),
+        "prepare": ("prepare_task_signing_key",),
         "rotate": ("rotate_task_signing_key",),
     }),
     "tasks": Noun("tasks", "task", {
@@ -246,6 +259,11 @@ NOUNS: dict[str, Noun] = {
         "create": ("create_token",),
         "revoke": ("revoke_token",),
     }),
+    "user-tokens": Noun("user-tokens", "user token", {
+        "list": ("list_platform_user_tokens", "list_tenant_user_tokens"),
+        "get": ("get_platform_user_token", "get_tenant_user_token"),
+        "revoke": ("revoke_platform_user_token", "revoke_tenant_user_token"),
+    }),
     "users": Noun("users", "user", {
         "list": ("list_platform_users", "list_tenant_users"),
         "get": ("get_platform_user", "get_tenant_user"),
@@ -253,6 +271,7 @@ NOUNS: dict[str, Noun] = {
         "enable": ("enable_platform_user", "enable_tenant_user"),
         "disable": ("disable_platform_user", "disable_tenant_user"),
         "reset": ("reset_platform_user", "reset_tenant_user"),
+        "sign-out": ("sign_platform_user_out", "sign_tenant_user_out"),
     }),
     "webhooks": Noun("webhooks", "webhook", {
         "list": ("list_platform_webhooks", "list_project_webhooks", "list_tenant_webhooks"),

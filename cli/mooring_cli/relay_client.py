@@ -10,10 +10,13 @@ import json
 import ssl
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 import click
+
+if TYPE_CHECKING:
+    from mooring_cli.invocation import Invocation
 
 HEAD: Final = struct.Struct("!cII")
 FRAME_MAX: Final = 65_536
@@ -55,10 +58,35 @@ class RelayConnection:
         self.writer.close()
 
 
-async def dial(url: str, ticket: str) -> RelayConnection:
+@dataclass(frozen=True, slots=True)
+class RelayTrust:
+    """Which relays may see a ticket: those with a trusted certificate, this machine's, or any if that was allowed."""
+
+    ca_file: str | None = None
+    allow_plain_http: bool = False
+
+    def context_for(self, url: str) -> ssl.SSLContext | None:
+        """The TLS context for a relay, None for plain http; refuses plain http to another machine."""
+        from mooring_sdk import AddressRefusedHere
+        from mooring_sdk.drivers import tls_context
+        from mooring_sdk.session import checked_url
+
+        try:
+            checked_url(url, allow_plain_http=self.allow_plain_http)
+            return tls_context("https", self.ca_file) if urlsplit(url).scheme == "https" else None
+        except AddressRefusedHere as refused:
+            raise VisitRefused(f"the relay is refused: {refused}") from refused
+
+
+def relay_trust(invocation: "Invocation") -> RelayTrust:
+    """The trust of this run: the relay is trusted like the server that named it."""
+    return RelayTrust(invocation.ca_file, invocation.allows_plain_http)
+
+
+async def dial(url: str, ticket: str, trust: RelayTrust) -> RelayConnection:
     """Present a ticket to the relay, and upgrade the connection to frames."""
     parts = urlsplit(url)
-    secure = ssl.create_default_context() if parts.scheme == "https" else None
+    secure = trust.context_for(url)
     try:
         reader, writer = await asyncio.open_connection(
             parts.hostname, parts.port or (443 if secure else 80), ssl=secure, limit=HEAD_MAX

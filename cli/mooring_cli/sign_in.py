@@ -78,7 +78,15 @@ def known_or_asked(invocation: Invocation, known: Context, tenant: str | None, e
         if home is None:
             home = click.prompt("tenant (empty for the platform)", default="", show_default=False, err=True)
     same_place = home == known.tenant and address == known.url
-    return Context(known.name, address.rstrip("/"), home or None, known.project if same_place else None, person)
+    ca_file = invocation.given_ca_file or (known.ca_file if address.rstrip("/") == known.url.rstrip("/") else None)
+    return Context(
+        known.name,
+        address.rstrip("/"),
+        home or None,
+        known.project if same_place else None,
+        person,
+        ca_file=ca_file,
+    )
 
 
 def read_credentials(invocation: Invocation, *, once: bool, from_stdin: bool) -> dict[str, str]:
@@ -111,7 +119,7 @@ def exchange(invocation: Invocation, where: Context, body: dict[str, Any], *, na
     from mooring_sdk.calls import Call
     from mooring_sdk.credentials import SIGN_IN
 
-    invocation.url_option = where.url
+    invocation.url_option, invocation.ca_file_option = where.url, where.ca_file
     invocation.retry_attempts = 1  # a person is waiting, and can try again
     signed_in: Any = invocation.public_client.call(Call(SIGN_IN, body=body), Any)
     with invocation.client_with(TokenCredentials(signed_in["token"])) as session:
@@ -131,6 +139,7 @@ def logout() -> None:
     if context.token is None or context.token_id is None:
         raise NotSignedIn(context.url)
     invocation.url_option = context.url
+    invocation.ca_file_option = invocation.ca_file_option or context.ca_file
     forgotten = replace(context, token=None, token_id=None, token_expires_at=None)
     try:
         with invocation.client_with(TokenCredentials(context.token)) as client:

@@ -37,6 +37,11 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 @click.option("--data-dir", metavar="DIR", help="Directory of the embedded database.")
 @click.option("--host", metavar="ADDRESS", help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; 0 picks a free one.")
+@click.option(
+    "--tls", is_flag=True, help="Serve TLS with a certificate authority for this machine, made on the first start."
+)
+@click.option("--tls-cert", metavar="FILE", help="Certificate chain (PEM) of the API and the relay.")
+@click.option("--tls-key", metavar="FILE", help="Private key (PEM) of that certificate.")
 @click.option("--node/--no-node", default=True, help="Also use this machine as a node. [default: --node]")
 @click.option(
     "--node-host",
@@ -59,6 +64,9 @@ def up(
     data_dir: str | None,
     host: str | None,
     port: int | None,
+    tls: bool,
+    tls_cert: str | None,
+    tls_key: str | None,
     node: bool,
     node_host: str | None,
     simulated_gpus: int,
@@ -76,9 +84,12 @@ def up(
             "mooring login --url URL"
         )
     arguments = [sys.executable, "-m", SERVER, "up"]
-    for name, value in (("--data-dir", data_dir), ("--host", host), ("--port", port)):
+    given = {"--data-dir": data_dir, "--host": host, "--port": port, "--tls-cert": tls_cert, "--tls-key": tls_key}
+    for name, value in given.items():
         if value is not None:
             arguments += [name, str(value)]
+    if tls:
+        arguments.append("--tls")
     if not node or find_spec(AGENT) is None:
         return run(arguments)
     offered, offers = os.pipe()

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mooring_sdk import errors, models
+    from mooring_sdk.audit_chain import AuditChainVerifier, ChainBroken, VerifiedChain
     from mooring_sdk.calls import Call, ValueRefusedHere
     from mooring_sdk.client import AsyncClient, Client
     from mooring_sdk.credentials import KeyUnusable, ServiceAccountCredentials, SignInCredentials, TokenCredentials
@@ -30,9 +31,11 @@ if TYPE_CHECKING:
 __all__ = [
     "AddressRefusedHere",
     "AsyncClient",
+    "AuditChainVerifier",
     "BundleRefused",
     "Call",
     "CallOptions",
+    "ChainBroken",
     "Client",
     "ClientSettings",
     "ConnectionFailed",
@@ -51,6 +54,7 @@ __all__ = [
     "UnexpectedAnswer",
     "ValueRefusedHere",
     "VerifiedBundle",
+    "VerifiedChain",
     "VerifiedReceipt",
     "errors",
     "models",
@@ -58,6 +62,7 @@ __all__ = [
 ]
 
 _NAMES_OF_MODULES = {
+    "audit_chain": ("AuditChainVerifier", "ChainBroken", "VerifiedChain"),
     "calls": ("Call", "ValueRefusedHere"),
     "client": ("AsyncClient", "Client"),
     "credentials": ("KeyUnusable", "ServiceAccountCredentials", "SignInCredentials", "TokenCredentials"),

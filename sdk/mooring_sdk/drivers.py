@@ -6,6 +6,7 @@ size and time.
 """
 
 import asyncio
+import os
 import ssl
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
@@ -17,8 +18,9 @@ import httpx
 
 from mooring_sdk.flow import Authorize, Backoff, Close, Effect, Emit, Flow, Open, Read, Request, Response, Send
 from mooring_sdk.mooring_error import ConnectionFailed, DeadlineExceeded, MooringError, UnexpectedAnswer
-from mooring_sdk.session import Session, is_this_machine
+from mooring_sdk.session import AddressRefusedHere, Session, is_this_machine
 
+CA_FILE: Final = "MOORING_CA_FILE"
 CONNECT_SECONDS_MAX: Final = 10.0
 NOT_SENT: Final = (
     httpx.ConnectError,
@@ -50,7 +52,7 @@ def client_arguments(session: Session) -> dict[str, Any]:
     parts = urlsplit(session.url)
     return {
         "base_url": session.url,
-        "verify": tls_context(parts.scheme, session.settings.ca_file),
+        "verify": tls_context(parts.scheme, session.settings.ca_file or os.environ.get(CA_FILE) or None),
         "follow_redirects": False,
         "trust_env": not is_this_machine(parts.hostname or ""),
     }
@@ -58,9 +60,14 @@ def client_arguments(session: Session) -> dict[str, Any]:
 
 def tls_context(scheme: str, ca_file: str | None) -> ssl.SSLContext:
     """Certificates are always verified; for plain http none are loaded, which saves time at every start."""
-    if ca_file is not None:
+    if scheme != "https":
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    if ca_file is None:
+        return httpx.create_ssl_context()
+    try:
         return ssl.create_default_context(cafile=ca_file)
-    return httpx.create_ssl_context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    except OSError as error:
+        raise AddressRefusedHere(f"cannot read CA certificates from {ca_file}: {error}") from error
 
 
 def request_arguments(request: Request) -> dict[str, Any]:

@@ -54,9 +54,21 @@ class AssertionRefused(MooringError):
 
 
 class BodyTooLarge(MooringError):
-    """The request's body, or one of its headers, is larger than the limit."""
+    """The request's body, or one of its headers, is larger than the limit, or has too many lists and objects."""
 
     code = "body_too_large"
+
+
+class CallerAddressDenied(MooringError):
+    """The tenant allows requests only from some networks, and the caller's address is in none of them."""
+
+    code = "caller_address_denied"
+
+
+class CertificateRequired(MooringError):
+    """A node's request came over a connection without the valid client certificate of that node."""
+
+    code = "certificate_required"
 
 
 class CheckCancelled(MooringError):
@@ -317,6 +329,12 @@ class RollbackUnavailable(MooringError):
     code = "rollback_unavailable"
 
 
+class RootKeyMissing(MooringError):
+    """This platform knows no root key, so no key can be put into use with its signature."""
+
+    code = "root_key_missing"
+
+
 class SignInRefused(MooringError):
     """Tenant, e-mail address and password (or one-time code) do not match, or the user is disabled."""
 
@@ -413,6 +431,12 @@ class TemporarilyUnavailable(MooringError):
     code = "temporarily_unavailable"
 
 
+class TooManyOpenTasks(MooringError):
+    """The project has as many tasks that have not ended as the platform allows."""
+
+    code = "too_many_open_tasks"
+
+
 class Unauthenticated(MooringError):
     """There is no token, or it is unknown, expired or revoked."""
 
@@ -449,6 +473,12 @@ class VersionNotOffered(MooringError):
     code = "version_not_offered"
 
 
+class WouldLockOut(MooringError):
+    """The change would lock the caller out."""
+
+    code = "would_lock_out"
+
+
 MooringError.known_codes.update(
     {
         each.code: each
@@ -462,6 +492,8 @@ MooringError.known_codes.update(
             ArtifactUnverified,
             AssertionRefused,
             BodyTooLarge,
+            CallerAddressDenied,
+            CertificateRequired,
             CheckCancelled,
             CheckRunning,
             CircuitOpen,
@@ -505,6 +537,7 @@ MooringError.known_codes.update(
             RegistryAuthRefused,
             RevisionConflict,
             RollbackUnavailable,
+            RootKeyMissing,
             SignInRefused,
             SignatureInvalid,
             SignatureKeyUnknown,
@@ -521,12 +554,14 @@ MooringError.known_codes.update(
             SourceUnreachable,
             TagMoved,
             TemporarilyUnavailable,
+            TooManyOpenTasks,
             Unauthenticated,
             ValidationFailed,
             VersionAheadOfArtifact,
             VersionDeprecated,
             VersionImmutable,
             VersionNotOffered,
+            WouldLockOut,
         )
     }
 )
@@ -542,6 +577,8 @@ __all__ = [
     "ArtifactUnverified",
     "AssertionRefused",
     "BodyTooLarge",
+    "CallerAddressDenied",
+    "CertificateRequired",
     "CheckCancelled",
     "CheckRunning",
     "CircuitOpen",
@@ -586,6 +623,7 @@ __all__ = [
     "RegistryAuthRefused",
     "RevisionConflict",
     "RollbackUnavailable",
+    "RootKeyMissing",
     "SignInRefused",
     "SignatureInvalid",
     "SignatureKeyUnknown",
@@ -602,10 +640,12 @@ __all__ = [
     "SourceUnreachable",
     "TagMoved",
     "TemporarilyUnavailable",
+    "TooManyOpenTasks",
     "Unauthenticated",
     "ValidationFailed",
     "VersionAheadOfArtifact",
     "VersionDeprecated",
     "VersionImmutable",
     "VersionNotOffered",
+    "WouldLockOut",
 ]

@@ -156,7 +156,6 @@ def sends_null(parameter: Parameter) -> bool:
 
 
 def method_names(operation: str, flags: list[str]) -> Iterator[str]:
-    """The names of an operation's methods."""
     rest = operation.partition("_")[2]
     if "is_stream" in flags:
         yield f"follow_{rest}"

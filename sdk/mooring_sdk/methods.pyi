@@ -17,6 +17,11 @@ from mooring_sdk.settings import CallOptions
 class SyncMethods:
     """The methods of the client that blocks."""
 
+    def acknowledge_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
+        """Accept what a node reports now as what it has; findings about GPUs in use stay.
+
+        Needs the action `node.approve`."""
+
     def add_members(self, project_id: str, instance_id: str, *, component: str, count: int | None = None, placement: models.Placement | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
         """Add members to a component; each gets an allocation before the adapter sees it.
 
@@ -31,6 +36,11 @@ class SyncMethods:
         """Trust a public key. To rotate a key: add the new one, sign with it, and remove the old one.
 
         Needs the action `signer_key.update`."""
+
+    def approve_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
+        """Accept a machine that waits for approval, as it reports itself; it takes work from now on.
+
+        Needs the action `node.approve`."""
 
     def cancel_operation(self, project_id: str, instance_id: str, operation_id: str, *, reason: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
         """Ask an operation to end early; past the point of no return it may still succeed or fail.
@@ -118,7 +128,7 @@ class SyncMethods:
 
         Needs the action `attachment.create`."""
 
-    def create_enrolment_token(self, *, region: str | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenCreated:
+    def create_enrolment_token(self, *, region: str | None = None, labels: dict[str, str] | None = None, approval: str | None = None, expects: models.ExpectedNode | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenCreated:
         """Create a token with which one machine may enrol within fifteen minutes; it is shown only once.
 
         Needs the action `node.enrol`.
@@ -398,12 +408,13 @@ class SyncMethods:
 
         Needs the action `user.update`."""
 
-    def enrol_node(self, *, token: str, name: str, host: str, signing_key: str, sealing_key: str, proof: str, labels: dict[str, str] | None = None, previous_node_id: str | None = None, options: CallOptions = UNCHANGED) -> models.Enrolled:
+    def enrol_node(self, *, token: str, name: str, host: str, signing_key: str, sealing_key: str, proof: str, labels: dict[str, str] | None = None, previous_node_id: str | None = None, certificate_request: str | None = None, certificate_proof: str | None = None, options: CallOptions = UNCHANGED) -> models.Enrolled:
         """Join as a node, with a one-time token and the proof of a key.
 
         `proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,
         `signing_key` and `sealing_key` as they are sent, each on a line of its own. The request may be repeated with the
-        same keys, so that an agent that crashed before it got the answer can continue.
+        same keys, so that an agent that crashed before it got the answer can continue. With `certificate_request` and
+        `certificate_proof` the answer has a client certificate, if the platform uses them.
 
         Needs no token."""
 
@@ -603,6 +614,11 @@ class SyncMethods:
 
         Needs the action `artifact.read`."""
 
+    def get_platform_audit_chain(self, *, options: CallOptions = UNCHANGED) -> models.AuditChain:
+        """Read the state of the audit trail's hash chain, with the keys that sign it.
+
+        Needs the action `audit.read`."""
+
     def get_platform_delivery(self, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
         """Read a delivery.
 
@@ -622,6 +638,11 @@ class SyncMethods:
         """Read a user.
 
         Needs the action `user.read`."""
+
+    def get_platform_user_token(self, user_token_id: str, *, options: CallOptions = UNCHANGED) -> models.UserToken:
+        """Read a session or a personal token of a user, never its secret.
+
+        Needs the action `user_token.read`."""
 
     def get_platform_version(self, app_id: str, version_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Version:
         """Read a version with its manifest.
@@ -735,6 +756,11 @@ class SyncMethods:
 
         Needs the action `self.read`."""
 
+    def get_source_networks(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.SourceNetworks:
+        """Read the networks from which the tenant's users and service accounts may call, and the caller's own address.
+
+        Needs the action `source_network.read`."""
+
     def get_task(self, project_id: str, task_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Task:
         """Read a task; `?until=succeeded,failed,cancelled,expired` waits for its end.
 
@@ -785,6 +811,11 @@ class SyncMethods:
 
         Needs the action `artifact.read`."""
 
+    def get_tenant_audit_chain(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.AuditChain:
+        """Read the state of the audit trail's hash chain, with the keys that sign it.
+
+        Needs the action `audit.read`."""
+
     def get_tenant_delivery(self, tenant_id: str, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
         """Read a delivery.
 
@@ -804,6 +835,11 @@ class SyncMethods:
         """Read a user.
 
         Needs the action `user.read`."""
+
+    def get_tenant_user_token(self, tenant_id: str, user_token_id: str, *, options: CallOptions = UNCHANGED) -> models.UserToken:
+        """Read a session or a personal token of a user, never its secret.
+
+        Needs the action `user_token.read`."""
 
     def get_tenant_version(self, tenant_id: str, app_id: str, version_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Version:
         """Read a version with its manifest.
@@ -829,6 +865,23 @@ class SyncMethods:
         """Read who the caller is, and what they may do in which place.
 
         Needs the action `self.read`."""
+
+    def install_task_signing_key(self, *, key_id: str, root_signature: str, options: CallOptions = UNCHANGED) -> models.PlatformKey:
+        """Put the prepared key into use with the root key's signature.
+
+        Nodes that pinned the root key trust this key and no other at once, whatever the keys before it signed.
+
+        Needs the action `platform_key.rotate`."""
+
+    def issue_agent_certificate(self, *, certificate_request: str, proof: str, options: CallOptions = UNCHANGED) -> models.NodeCertificateIssued:
+        """Get a client certificate for the calling node, the first one or the next.
+
+        `proof` is the Ed25519 signature of the node's signing key over `mooring-certificate-v1`, the SHA-256 of
+        `certificate_request` in hexadecimal and the node's public signing key, each on a line of its own. The request needs
+        no certificate, so that a node whose last one has expired can come back. A platform that does not use client
+        certificates answers `conflict`.
+
+        Needs the action `agent.claim`."""
 
     def keep_instance_secret(self, instance_id: str, *, fence: int, name: str, purpose: str, value: str | None = None, generate_bytes: int | None = None, options: CallOptions = UNCHANGED) -> models.KeptSecret:
         """Store a secret for the instance, with a given value or a generated one; the value is never returned here.
@@ -932,6 +985,14 @@ class SyncMethods:
     def iter_entitlements(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Entitlement, None, None]:
         """List the entitlements of a project; its catalog shows what it may actually launch; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_exec_recordings(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ExecRecordingPage:
+        """List the recorded exec sessions of the tenant, newest first.
+
+        Needs the action `exec_recording.read`."""
+
+    def iter_exec_recordings(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.ExecRecording, None, None]:
+        """List the recorded exec sessions of the tenant, newest first; iterates over all pages, and stops after `most` items if that is given."""
+
     def list_instance_attachments(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.InstanceAttachmentPage:
         """List the projects that are attached to an instance of this project, each with its account name and state.
 
@@ -1033,6 +1094,11 @@ class SyncMethods:
     def iter_platform_audit(self, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_platform_audit_links(self, *, after: int | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AuditLinkPage:
+        """Read the audit trail in the order of its hash chain, oldest first, with the hash of each row.
+
+        Needs the action `audit.read`."""
+
     def list_platform_break_glass(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.BreakGlassPage:
         """List who entered which tenant, when and why.
 
@@ -1072,6 +1138,14 @@ class SyncMethods:
 
     def iter_platform_signer_keys(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.SignerKey, None, None]:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_platform_user_tokens(self, *, cursor: str | None = None, limit: int | None = None, user_id: str | None = None, options: CallOptions = UNCHANGED) -> models.UserTokenPage:
+        """List the sessions and personal tokens of users that are valid now, never their secrets.
+
+        Needs the action `user_token.read`."""
+
+    def iter_platform_user_tokens(self, *, limit: int | None = None, user_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.UserToken, None, None]:
+        """List the sessions and personal tokens of users that are valid now, never their secrets; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_users(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UserPage:
         """List users.
@@ -1275,6 +1349,11 @@ class SyncMethods:
     def iter_tenant_audit(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_tenant_audit_links(self, tenant_id: str, *, after: int | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AuditLinkPage:
+        """Read the audit trail in the order of its hash chain, oldest first, with the hash of each row.
+
+        Needs the action `audit.read`."""
+
     def list_tenant_break_glass(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.BreakGlassPage:
         """List who entered which tenant, when and why.
 
@@ -1314,6 +1393,14 @@ class SyncMethods:
 
     def iter_tenant_signer_keys(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.SignerKey, None, None]:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_tenant_user_tokens(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, user_id: str | None = None, options: CallOptions = UNCHANGED) -> models.UserTokenPage:
+        """List the sessions and personal tokens of users that are valid now, never their secrets.
+
+        Needs the action `user_token.read`."""
+
+    def iter_tenant_user_tokens(self, tenant_id: str, *, limit: int | None = None, user_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.UserToken, None, None]:
+        """List the sessions and personal tokens of users that are valid now, never their secrets; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_users(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UserPage:
         """List users.
@@ -1414,6 +1501,13 @@ class SyncMethods:
 
         Needs the action `instance.create`."""
 
+    def prepare_task_signing_key(self, *, options: CallOptions = UNCHANGED) -> models.PreparedKey:
+        """Create a key for the offline root key to sign; it replaces one that was prepared before.
+
+        Sign `document` with `mooring root-key sign`, and put the key into use with the signature.
+
+        Needs the action `platform_key.rotate`."""
+
     def promote_platform_artifact(self, artifact_id: str, *, move: str, reason: str, wait: float | None = None, superseded_by: str | None = None, no_successor_because: str | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
@@ -1484,6 +1578,11 @@ class SyncMethods:
 
         The answer contains a secret that is shown only once."""
 
+    def read_exec_recording(self, tenant_id: str, recording_id: str, *, after: int | None = None, options: CallOptions = UNCHANGED) -> models.ExecRecordingPart:
+        """Read what a recorded session showed, in asciicast v2; the audit trail records each read.
+
+        Needs the action `exec_recording.read`."""
+
     def reconcile_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
         """Let the adapter compare actual with desired state and correct the difference.
 
@@ -1515,6 +1614,11 @@ class SyncMethods:
         Registering it again after a failed check starts another one.
 
         Needs the action `artifact.create`."""
+
+    def reject_node(self, node_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Node:
+        """Refuse a machine that waits for approval, for good, and revoke its key.
+
+        Needs the action `node.approve`."""
 
     def release_allocation(self, project_id: str, allocation_id: str, *, options: CallOptions = UNCHANGED) -> models.Allocation:
         """Release an allocation: charging stops now, and it ends when its node has checked that nothing is left.
@@ -1677,6 +1781,11 @@ class SyncMethods:
 
         Needs the action `artifact.revoke`."""
 
+    def revoke_platform_user_token(self, user_token_id: str, *, options: CallOptions = UNCHANGED) -> models.UserToken:
+        """End a session of a user, or revoke one of their personal tokens, and close its open streams.
+
+        Needs the action `user_token.revoke`."""
+
     def revoke_project_artifact(self, project_id: str, artifact_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Withdraw an artifact permanently: every later use is refused.
 
@@ -1691,6 +1800,11 @@ class SyncMethods:
         """Withdraw an artifact permanently: every later use is refused.
 
         Needs the action `artifact.revoke`."""
+
+    def revoke_tenant_user_token(self, tenant_id: str, user_token_id: str, *, options: CallOptions = UNCHANGED) -> models.UserToken:
+        """End a session of a user, or revoke one of their personal tokens, and close its open streams.
+
+        Needs the action `user_token.revoke`."""
 
     def revoke_token(self, token_id: str, *, options: CallOptions = UNCHANGED) -> models.Token:
         """Revoke one of the caller's own tokens and close its open streams.
@@ -1723,6 +1837,8 @@ class SyncMethods:
     def rotate_task_signing_key(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKey:
         """Sign tasks with a new key from now on; nodes trust it because the last key signed it.
 
+        The last key is retired: its private half is deleted, and nodes refuse what it signs after five minutes.
+
         Needs the action `platform_key.rotate`."""
 
     def rotate_tenant_webhook_key(self, tenant_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
@@ -1754,9 +1870,21 @@ class SyncMethods:
         """Sign a person in with a password or a one-time code; the answer is a short-lived session token.
 
         A user of a tenant gives the tenant's slug; a user of the platform does not. With a one-time code, `new_password`
-        becomes the password, and the code cannot be used again.
+        becomes the password, and the code cannot be used again. A code is valid for a day, unless the platform is set up
+        otherwise. A new password has 12 to 200 characters, does not contain the local part of the e-mail address, and is
+        not easy to guess, as a common password with a number would be.
 
         Needs no token."""
+
+    def sign_platform_user_out(self, user_id: str, *, options: CallOptions = UNCHANGED) -> models.User:
+        """End every session of a user and revoke all their personal tokens; their password stays.
+
+        Needs the action `user_token.revoke`."""
+
+    def sign_tenant_user_out(self, tenant_id: str, user_id: str, *, options: CallOptions = UNCHANGED) -> models.User:
+        """End every session of a user and revoke all their personal tokens; their password stays.
+
+        Needs the action `user_token.revoke`."""
 
     def start_attachment_action(self, project_id: str, attachment_id: str, action_name: str, *, wait: float | None = None, input: dict[str, Any] | None = None, options: CallOptions = UNCHANGED) -> models.AttachedOperation:
         """Ask the instance that the project is attached to for an action of its app.
@@ -1880,6 +2008,14 @@ class SyncMethods:
 
         Needs the action `sku.update`."""
 
+    def update_source_networks(self, tenant_id: str, *, networks: list[str], force: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.SourceNetworks:
+        """Replace the networks from which the tenant's users and service accounts may call; an empty list allows all.
+
+        Requests from elsewhere are refused with `caller_address_denied`. Nodes are not affected. The caller's own address
+        must be in the list; only a platform admin can force another one.
+
+        Needs the action `source_network.update`."""
+
     def update_tenant(self, tenant_id: str, *, display_name: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Tenant:
         """Change a tenant's display name.
 
@@ -1915,24 +2051,24 @@ class SyncMethods:
     def verify_platform_artifact(self, artifact_id: str, *, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
-        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
+        The request starts a check, or joins one that has not finished, and waits briefly for it. The check stores all that
+        it finds, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`."""
 
     def verify_project_artifact(self, project_id: str, artifact_id: str, *, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
-        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
+        The request starts a check, or joins one that has not finished, and waits briefly for it. The check stores all that
+        it finds, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`."""
 
     def verify_tenant_artifact(self, tenant_id: str, artifact_id: str, *, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
-        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
+        The request starts a check, or joins one that has not finished, and waits briefly for it. The check stores all that
+        it finds, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`."""
 
@@ -1948,6 +2084,11 @@ class SyncMethods:
 class AsyncMethods:
     """The methods of the client for asyncio."""
 
+    async def acknowledge_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
+        """Accept what a node reports now as what it has; findings about GPUs in use stay.
+
+        Needs the action `node.approve`."""
+
     async def add_members(self, project_id: str, instance_id: str, *, component: str, count: int | None = None, placement: models.Placement | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
         """Add members to a component; each gets an allocation before the adapter sees it.
 
@@ -1962,6 +2103,11 @@ class AsyncMethods:
         """Trust a public key. To rotate a key: add the new one, sign with it, and remove the old one.
 
         Needs the action `signer_key.update`."""
+
+    async def approve_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
+        """Accept a machine that waits for approval, as it reports itself; it takes work from now on.
+
+        Needs the action `node.approve`."""
 
     async def cancel_operation(self, project_id: str, instance_id: str, operation_id: str, *, reason: str | None = None, options: CallOptions = UNCHANGED) -> models.Operation:
         """Ask an operation to end early; past the point of no return it may still succeed or fail.
@@ -2049,7 +2195,7 @@ class AsyncMethods:
 
         Needs the action `attachment.create`."""
 
-    async def create_enrolment_token(self, *, region: str | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenCreated:
+    async def create_enrolment_token(self, *, region: str | None = None, labels: dict[str, str] | None = None, approval: str | None = None, expects: models.ExpectedNode | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenCreated:
         """Create a token with which one machine may enrol within fifteen minutes; it is shown only once.
 
         Needs the action `node.enrol`.
@@ -2329,12 +2475,13 @@ class AsyncMethods:
 
         Needs the action `user.update`."""
 
-    async def enrol_node(self, *, token: str, name: str, host: str, signing_key: str, sealing_key: str, proof: str, labels: dict[str, str] | None = None, previous_node_id: str | None = None, options: CallOptions = UNCHANGED) -> models.Enrolled:
+    async def enrol_node(self, *, token: str, name: str, host: str, signing_key: str, sealing_key: str, proof: str, labels: dict[str, str] | None = None, previous_node_id: str | None = None, certificate_request: str | None = None, certificate_proof: str | None = None, options: CallOptions = UNCHANGED) -> models.Enrolled:
         """Join as a node, with a one-time token and the proof of a key.
 
         `proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,
         `signing_key` and `sealing_key` as they are sent, each on a line of its own. The request may be repeated with the
-        same keys, so that an agent that crashed before it got the answer can continue.
+        same keys, so that an agent that crashed before it got the answer can continue. With `certificate_request` and
+        `certificate_proof` the answer has a client certificate, if the platform uses them.
 
         Needs no token."""
 
@@ -2534,6 +2681,11 @@ class AsyncMethods:
 
         Needs the action `artifact.read`."""
 
+    async def get_platform_audit_chain(self, *, options: CallOptions = UNCHANGED) -> models.AuditChain:
+        """Read the state of the audit trail's hash chain, with the keys that sign it.
+
+        Needs the action `audit.read`."""
+
     async def get_platform_delivery(self, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
         """Read a delivery.
 
@@ -2553,6 +2705,11 @@ class AsyncMethods:
         """Read a user.
 
         Needs the action `user.read`."""
+
+    async def get_platform_user_token(self, user_token_id: str, *, options: CallOptions = UNCHANGED) -> models.UserToken:
+        """Read a session or a personal token of a user, never its secret.
+
+        Needs the action `user_token.read`."""
 
     async def get_platform_version(self, app_id: str, version_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Version:
         """Read a version with its manifest.
@@ -2666,6 +2823,11 @@ class AsyncMethods:
 
         Needs the action `self.read`."""
 
+    async def get_source_networks(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.SourceNetworks:
+        """Read the networks from which the tenant's users and service accounts may call, and the caller's own address.
+
+        Needs the action `source_network.read`."""
+
     async def get_task(self, project_id: str, task_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Task:
         """Read a task; `?until=succeeded,failed,cancelled,expired` waits for its end.
 
@@ -2716,6 +2878,11 @@ class AsyncMethods:
 
         Needs the action `artifact.read`."""
 
+    async def get_tenant_audit_chain(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.AuditChain:
+        """Read the state of the audit trail's hash chain, with the keys that sign it.
+
+        Needs the action `audit.read`."""
+
     async def get_tenant_delivery(self, tenant_id: str, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
         """Read a delivery.
 
@@ -2735,6 +2902,11 @@ class AsyncMethods:
         """Read a user.
 
         Needs the action `user.read`."""
+
+    async def get_tenant_user_token(self, tenant_id: str, user_token_id: str, *, options: CallOptions = UNCHANGED) -> models.UserToken:
+        """Read a session or a personal token of a user, never its secret.
+
+        Needs the action `user_token.read`."""
 
     async def get_tenant_version(self, tenant_id: str, app_id: str, version_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Version:
         """Read a version with its manifest.
@@ -2760,6 +2932,23 @@ class AsyncMethods:
         """Read who the caller is, and what they may do in which place.
 
         Needs the action `self.read`."""
+
+    async def install_task_signing_key(self, *, key_id: str, root_signature: str, options: CallOptions = UNCHANGED) -> models.PlatformKey:
+        """Put the prepared key into use with the root key's signature.
+
+        Nodes that pinned the root key trust this key and no other at once, whatever the keys before it signed.
+
+        Needs the action `platform_key.rotate`."""
+
+    async def issue_agent_certificate(self, *, certificate_request: str, proof: str, options: CallOptions = UNCHANGED) -> models.NodeCertificateIssued:
+        """Get a client certificate for the calling node, the first one or the next.
+
+        `proof` is the Ed25519 signature of the node's signing key over `mooring-certificate-v1`, the SHA-256 of
+        `certificate_request` in hexadecimal and the node's public signing key, each on a line of its own. The request needs
+        no certificate, so that a node whose last one has expired can come back. A platform that does not use client
+        certificates answers `conflict`.
+
+        Needs the action `agent.claim`."""
 
     async def keep_instance_secret(self, instance_id: str, *, fence: int, name: str, purpose: str, value: str | None = None, generate_bytes: int | None = None, options: CallOptions = UNCHANGED) -> models.KeptSecret:
         """Store a secret for the instance, with a given value or a generated one; the value is never returned here.
@@ -2863,6 +3052,14 @@ class AsyncMethods:
     def iter_entitlements(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Entitlement, None]:
         """List the entitlements of a project; its catalog shows what it may actually launch; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_exec_recordings(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ExecRecordingPage:
+        """List the recorded exec sessions of the tenant, newest first.
+
+        Needs the action `exec_recording.read`."""
+
+    def iter_exec_recordings(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.ExecRecording, None]:
+        """List the recorded exec sessions of the tenant, newest first; iterates over all pages, and stops after `most` items if that is given."""
+
     async def list_instance_attachments(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.InstanceAttachmentPage:
         """List the projects that are attached to an instance of this project, each with its account name and state.
 
@@ -2964,6 +3161,11 @@ class AsyncMethods:
     def iter_platform_audit(self, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_platform_audit_links(self, *, after: int | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AuditLinkPage:
+        """Read the audit trail in the order of its hash chain, oldest first, with the hash of each row.
+
+        Needs the action `audit.read`."""
+
     async def list_platform_break_glass(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.BreakGlassPage:
         """List who entered which tenant, when and why.
 
@@ -3003,6 +3205,14 @@ class AsyncMethods:
 
     def iter_platform_signer_keys(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.SignerKey, None]:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_platform_user_tokens(self, *, cursor: str | None = None, limit: int | None = None, user_id: str | None = None, options: CallOptions = UNCHANGED) -> models.UserTokenPage:
+        """List the sessions and personal tokens of users that are valid now, never their secrets.
+
+        Needs the action `user_token.read`."""
+
+    def iter_platform_user_tokens(self, *, limit: int | None = None, user_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.UserToken, None]:
+        """List the sessions and personal tokens of users that are valid now, never their secrets; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_users(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UserPage:
         """List users.
@@ -3206,6 +3416,11 @@ class AsyncMethods:
     def iter_tenant_audit(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_tenant_audit_links(self, tenant_id: str, *, after: int | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AuditLinkPage:
+        """Read the audit trail in the order of its hash chain, oldest first, with the hash of each row.
+
+        Needs the action `audit.read`."""
+
     async def list_tenant_break_glass(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.BreakGlassPage:
         """List who entered which tenant, when and why.
 
@@ -3245,6 +3460,14 @@ class AsyncMethods:
 
     def iter_tenant_signer_keys(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.SignerKey, None]:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_tenant_user_tokens(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, user_id: str | None = None, options: CallOptions = UNCHANGED) -> models.UserTokenPage:
+        """List the sessions and personal tokens of users that are valid now, never their secrets.
+
+        Needs the action `user_token.read`."""
+
+    def iter_tenant_user_tokens(self, tenant_id: str, *, limit: int | None = None, user_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.UserToken, None]:
+        """List the sessions and personal tokens of users that are valid now, never their secrets; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_users(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.UserPage:
         """List users.
@@ -3345,6 +3568,13 @@ class AsyncMethods:
 
         Needs the action `instance.create`."""
 
+    async def prepare_task_signing_key(self, *, options: CallOptions = UNCHANGED) -> models.PreparedKey:
+        """Create a key for the offline root key to sign; it replaces one that was prepared before.
+
+        Sign `document` with `mooring root-key sign`, and put the key into use with the signature.
+
+        Needs the action `platform_key.rotate`."""
+
     async def promote_platform_artifact(self, artifact_id: str, *, move: str, reason: str, wait: float | None = None, superseded_by: str | None = None, no_successor_because: str | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Promote an artifact one step: stage, canary, activate, rollback, deprecate, retire or withdraw.
 
@@ -3415,6 +3645,11 @@ class AsyncMethods:
 
         The answer contains a secret that is shown only once."""
 
+    async def read_exec_recording(self, tenant_id: str, recording_id: str, *, after: int | None = None, options: CallOptions = UNCHANGED) -> models.ExecRecordingPart:
+        """Read what a recorded session showed, in asciicast v2; the audit trail records each read.
+
+        Needs the action `exec_recording.read`."""
+
     async def reconcile_instance(self, project_id: str, instance_id: str, *, options: CallOptions = UNCHANGED) -> models.Operation:
         """Let the adapter compare actual with desired state and correct the difference.
 
@@ -3446,6 +3681,11 @@ class AsyncMethods:
         Registering it again after a failed check starts another one.
 
         Needs the action `artifact.create`."""
+
+    async def reject_node(self, node_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Node:
+        """Refuse a machine that waits for approval, for good, and revoke its key.
+
+        Needs the action `node.approve`."""
 
     async def release_allocation(self, project_id: str, allocation_id: str, *, options: CallOptions = UNCHANGED) -> models.Allocation:
         """Release an allocation: charging stops now, and it ends when its node has checked that nothing is left.
@@ -3608,6 +3848,11 @@ class AsyncMethods:
 
         Needs the action `artifact.revoke`."""
 
+    async def revoke_platform_user_token(self, user_token_id: str, *, options: CallOptions = UNCHANGED) -> models.UserToken:
+        """End a session of a user, or revoke one of their personal tokens, and close its open streams.
+
+        Needs the action `user_token.revoke`."""
+
     async def revoke_project_artifact(self, project_id: str, artifact_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Withdraw an artifact permanently: every later use is refused.
 
@@ -3622,6 +3867,11 @@ class AsyncMethods:
         """Withdraw an artifact permanently: every later use is refused.
 
         Needs the action `artifact.revoke`."""
+
+    async def revoke_tenant_user_token(self, tenant_id: str, user_token_id: str, *, options: CallOptions = UNCHANGED) -> models.UserToken:
+        """End a session of a user, or revoke one of their personal tokens, and close its open streams.
+
+        Needs the action `user_token.revoke`."""
 
     async def revoke_token(self, token_id: str, *, options: CallOptions = UNCHANGED) -> models.Token:
         """Revoke one of the caller's own tokens and close its open streams.
@@ -3654,6 +3904,8 @@ class AsyncMethods:
     async def rotate_task_signing_key(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKey:
         """Sign tasks with a new key from now on; nodes trust it because the last key signed it.
 
+        The last key is retired: its private half is deleted, and nodes refuse what it signs after five minutes.
+
         Needs the action `platform_key.rotate`."""
 
     async def rotate_tenant_webhook_key(self, tenant_id: str, webhook_id: str, *, options: CallOptions = UNCHANGED) -> models.WebhookKeyed:
@@ -3685,9 +3937,21 @@ class AsyncMethods:
         """Sign a person in with a password or a one-time code; the answer is a short-lived session token.
 
         A user of a tenant gives the tenant's slug; a user of the platform does not. With a one-time code, `new_password`
-        becomes the password, and the code cannot be used again.
+        becomes the password, and the code cannot be used again. A code is valid for a day, unless the platform is set up
+        otherwise. A new password has 12 to 200 characters, does not contain the local part of the e-mail address, and is
+        not easy to guess, as a common password with a number would be.
 
         Needs no token."""
+
+    async def sign_platform_user_out(self, user_id: str, *, options: CallOptions = UNCHANGED) -> models.User:
+        """End every session of a user and revoke all their personal tokens; their password stays.
+
+        Needs the action `user_token.revoke`."""
+
+    async def sign_tenant_user_out(self, tenant_id: str, user_id: str, *, options: CallOptions = UNCHANGED) -> models.User:
+        """End every session of a user and revoke all their personal tokens; their password stays.
+
+        Needs the action `user_token.revoke`."""
 
     async def start_attachment_action(self, project_id: str, attachment_id: str, action_name: str, *, wait: float | None = None, input: dict[str, Any] | None = None, options: CallOptions = UNCHANGED) -> models.AttachedOperation:
         """Ask the instance that the project is attached to for an action of its app.
@@ -3811,6 +4075,14 @@ class AsyncMethods:
 
         Needs the action `sku.update`."""
 
+    async def update_source_networks(self, tenant_id: str, *, networks: list[str], force: bool | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.SourceNetworks:
+        """Replace the networks from which the tenant's users and service accounts may call; an empty list allows all.
+
+        Requests from elsewhere are refused with `caller_address_denied`. Nodes are not affected. The caller's own address
+        must be in the list; only a platform admin can force another one.
+
+        Needs the action `source_network.update`."""
+
     async def update_tenant(self, tenant_id: str, *, display_name: str, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Tenant:
         """Change a tenant's display name.
 
@@ -3846,24 +4118,24 @@ class AsyncMethods:
     async def verify_platform_artifact(self, artifact_id: str, *, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
-        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
+        The request starts a check, or joins one that has not finished, and waits briefly for it. The check stores all that
+        it finds, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`."""
 
     async def verify_project_artifact(self, project_id: str, artifact_id: str, *, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
-        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
+        The request starts a check, or joins one that has not finished, and waits briefly for it. The check stores all that
+        it finds, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`."""
 
     async def verify_tenant_artifact(self, tenant_id: str, artifact_id: str, *, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Inspect the source again, collect the signatures, and derive the trust.
 
-        A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
-        stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
+        The request starts a check, or joins one that has not finished, and waits briefly for it. The check stores all that
+        it finds, good or bad; `trust` and `doubts` of the answer show the conclusion.
 
         Needs the action `artifact.verify`."""
 

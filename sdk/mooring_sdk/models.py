@@ -107,22 +107,20 @@ class AllocationGroup(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class AllocationGroupPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[AllocationGroup]
     next_cursor: str | None = None
 
 
 class AllocationPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Allocation]
     next_cursor: str | None = None
 
 
 class AllocationState(StrEnum):
-    """The values of AllocationState."""
-
     ACTIVE = "active"
     FAILED = "failed"
     PROVISIONING = "provisioning"
@@ -139,6 +137,16 @@ class AnnouncedKey(msgspec.Struct, kw_only=True, omit_defaults=True):
     public_key: str
     signed_by: str | None
     signature: str | None
+    epoch: int | None
+    root_signature: str | None
+
+
+class AnnouncedRootKey(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The public half of the operator's root key, signed by the key that signs tasks."""
+
+    public_key: str
+    signed_by: str
+    signature: str
 
 
 class App(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -159,10 +167,17 @@ class App(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class AppPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[App]
     next_cursor: str | None = None
+
+
+class Approval(StrEnum):
+    """Whether somebody must accept a machine before it gets work."""
+
+    AUTOMATIC = "automatic"
+    REQUIRED = "required"
 
 
 class Artifact(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -222,7 +237,7 @@ class ArtifactCheck(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ArtifactCheckPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[ArtifactCheck]
     next_cursor: str | None = None
@@ -245,7 +260,7 @@ class ArtifactKind(StrEnum):
 
 
 class ArtifactPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Artifact]
     next_cursor: str | None = None
@@ -266,7 +281,7 @@ class ArtifactSource(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ArtifactSourcePage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[ArtifactSource]
     next_cursor: str | None = None
@@ -301,7 +316,7 @@ class AttachedOperation(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class AttachedOperationPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[AttachedOperation]
     next_cursor: str | None = None
@@ -341,15 +356,13 @@ class Attachment(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class AttachmentPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Attachment]
     next_cursor: str | None = None
 
 
 class AttachmentState(StrEnum):
-    """The values of AttachmentState."""
-
     ACTIVE = "active"
     DETACHED = "detached"
     DETACHING = "detaching"
@@ -379,10 +392,57 @@ class Audit(msgspec.Struct, kw_only=True, omit_defaults=True):
     reason: str | None
     route: str | None
     remote_address: str | None
+    app_instance_id: str | None
+    count: int
+
+
+class AuditChain(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The state of a chain: where it begins and ends, and how many rows it covers."""
+
+    chain: str
+    stored_rows: int
+    waiting_rows: int
+    head: AuditHead | None
+    checkpoint: AuditHead | None
+    checkpoint_made_at: datetime | None
+    keys: list[AuditKey]
+
+
+class AuditHead(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A link of the chain."""
+
+    position: int
+    link: str
+    key_id: str | None
+    signature: str | None
+
+
+class AuditKey(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A key that signs the chain."""
+
+    id: str
+    public_key: str
+
+
+class AuditLink(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A link, and the audit row that it hashes; null: the row is gone, although no checkpoint vouches for it."""
+
+    position: int
+    link: str
+    key_id: str | None
+    signature: str | None
+    row: dict[str, Any] | None
+
+
+class AuditLinkPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Links in order; `next_after` is null when there are no more."""
+
+    items: list[AuditLink]
+    next_after: int | None
 
 
 class AuditPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Audit]
     next_cursor: str | None = None
@@ -429,7 +489,7 @@ class BreakGlassOpened(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class BreakGlassPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[BreakGlass]
     next_cursor: str | None = None
@@ -466,7 +526,7 @@ class CatalogApp(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class CatalogAppPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[CatalogApp]
     next_cursor: str | None = None
@@ -490,7 +550,7 @@ class CatalogEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class CatalogEntryPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[CatalogEntry]
     next_cursor: str | None = None
@@ -571,8 +631,6 @@ class CheckName(StrEnum):
 
 
 class CheckState(StrEnum):
-    """The values of CheckState."""
-
     ACCEPTED = "accepted"
     CANCELLED = "cancelled"
     FAILED = "failed"
@@ -605,13 +663,12 @@ class ClaimedTasks(msgspec.Struct, kw_only=True, omit_defaults=True):
     cancel: list[HeldTask]
     lost: list[HeldTask]
     keys: list[AnnouncedKey]
+    root_key: AnnouncedRootKey | None
     heartbeat_seconds: float
     lease_seconds: float
 
 
 class ClosingKind(StrEnum):
-    """The values of ClosingKind."""
-
     NOTHING_STARTED = "nothing_started"
     RECEIPT = "receipt"
     WRITE_OFF = "write_off"
@@ -635,7 +692,7 @@ class ClosingRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ClosingRecordPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[ClosingRecord]
     next_cursor: str | None = None
@@ -653,6 +710,8 @@ class Code(StrEnum):
     ARTIFACT_UNVERIFIED = "artifact_unverified"
     ASSERTION_REFUSED = "assertion_refused"
     BODY_TOO_LARGE = "body_too_large"
+    CALLER_ADDRESS_DENIED = "caller_address_denied"
+    CERTIFICATE_REQUIRED = "certificate_required"
     CHECK_CANCELLED = "check_cancelled"
     CHECK_RUNNING = "check_running"
     CIRCUIT_OPEN = "circuit_open"
@@ -696,6 +755,7 @@ class Code(StrEnum):
     REGISTRY_AUTH_REFUSED = "registry_auth_refused"
     REVISION_CONFLICT = "revision_conflict"
     ROLLBACK_UNAVAILABLE = "rollback_unavailable"
+    ROOT_KEY_MISSING = "root_key_missing"
     SIGN_IN_REFUSED = "sign_in_refused"
     SIGNATURE_INVALID = "signature_invalid"
     SIGNATURE_KEY_UNKNOWN = "signature_key_unknown"
@@ -712,12 +772,14 @@ class Code(StrEnum):
     SOURCE_UNREACHABLE = "source_unreachable"
     TAG_MOVED = "tag_moved"
     TEMPORARILY_UNAVAILABLE = "temporarily_unavailable"
+    TOO_MANY_OPEN_TASKS = "too_many_open_tasks"
     UNAUTHENTICATED = "unauthenticated"
     VALIDATION_FAILED = "validation_failed"
     VERSION_AHEAD_OF_ARTIFACT = "version_ahead_of_artifact"
     VERSION_DEPRECATED = "version_deprecated"
     VERSION_IMMUTABLE = "version_immutable"
     VERSION_NOT_OFFERED = "version_not_offered"
+    WOULD_LOCK_OUT = "would_lock_out"
 
 
 class ControlPlaneScope(StrEnum):
@@ -751,15 +813,13 @@ class Delivery(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class DeliveryPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Delivery]
     next_cursor: str | None = None
 
 
 class DeliveryStatus(StrEnum):
-    """The values of DeliveryStatus."""
-
     CLAIMED = "claimed"
     DEAD = "dead"
     DELIVERED = "delivered"
@@ -799,7 +859,7 @@ class Endpoint(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class EndpointPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Endpoint]
     next_cursor: str | None = None
@@ -813,7 +873,9 @@ class Enrolled(msgspec.Struct, kw_only=True, omit_defaults=True):
     region: str
     audience: str
     platform_keys: list[PlatformKey]
+    root_key: str | None
     sweep_due: bool
+    certificate: str | None = None
 
 
 class EnrolmentToken(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -828,6 +890,8 @@ class EnrolmentToken(msgspec.Struct, kw_only=True, omit_defaults=True):
     used_at: datetime | None
     revoked_at: datetime | None
     node_id: str | None
+    approval: str
+    expects: dict[str, Any] | None
     revision: int
     etag: str
     allowed_actions: list[str]
@@ -845,6 +909,8 @@ class EnrolmentTokenCreated(msgspec.Struct, kw_only=True, omit_defaults=True):
     used_at: datetime | None
     revoked_at: datetime | None
     node_id: str | None
+    approval: str
+    expects: dict[str, Any] | None
     revision: int
     etag: str
     allowed_actions: list[str]
@@ -852,7 +918,7 @@ class EnrolmentTokenCreated(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class EnrolmentTokenPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[EnrolmentToken]
     next_cursor: str | None = None
@@ -881,7 +947,7 @@ class Entitlement(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class EntitlementPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Entitlement]
     next_cursor: str | None = None
@@ -942,6 +1008,36 @@ class Evidence(msgspec.Struct, kw_only=True, omit_defaults=True):
     relied_on: bool
 
 
+class ExecRecording(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A recorded session, without its content."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    allocation_id: str
+    visit_id: str
+    principal_id: str
+    correlation_id: str
+    started_at: datetime
+    ended_at: datetime | None
+    bytes: int
+
+
+class ExecRecordingPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[ExecRecording]
+    next_cursor: str | None = None
+
+
+class ExecRecordingPart(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A part of what the session showed; the parts one after another are an asciicast v2 file."""
+
+    recording: ExecRecording
+    asciicast: str
+    next_after: int | None
+
+
 class Expected(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The expected time until ready; without measurements there is no estimate."""
 
@@ -949,6 +1045,14 @@ class Expected(msgspec.Struct, kw_only=True, omit_defaults=True):
     samples: int
     seconds: float | None
     stages: list[Stage]
+
+
+class ExpectedNode(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What the machine that will join must report; what is left out is not compared."""
+
+    gpu_model: str | None = None
+    gpu_count: int | None = None
+    name_pattern: str | None = None
 
 
 class Explained(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -1179,7 +1283,7 @@ class InstanceAttachment(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class InstanceAttachmentPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[InstanceAttachment]
     next_cursor: str | None = None
@@ -1201,15 +1305,13 @@ class InstanceEndpoint(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class InstancePage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Instance]
     next_cursor: str | None = None
 
 
 class InstanceState(StrEnum):
-    """The values of InstanceState."""
-
     CREATED = "created"
     FAILED = "failed"
     RUNNING = "running"
@@ -1248,7 +1350,7 @@ class Key(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class KeyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Key]
     next_cursor: str | None = None
@@ -1382,15 +1484,13 @@ class MemberLog(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class MemberPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Member]
     next_cursor: str | None = None
 
 
 class MemberState(StrEnum):
-    """The values of MemberState."""
-
     DEGRADED = "degraded"
     DRAINED = "drained"
     DRAINING = "draining"
@@ -1426,7 +1526,7 @@ class Membership(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class MembershipPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Membership]
     next_cursor: str | None = None
@@ -1460,6 +1560,7 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     last_seen_at: datetime | None
     unreachable_since: datetime | None
     takes_work: bool
+    needs_attention: bool
     why: list[Why]
     sweep_due: bool
     previous_node_id: str | None
@@ -1484,6 +1585,13 @@ class NodeAllocations(msgspec.Struct, kw_only=True, omit_defaults=True):
     allocations: list[str]
 
 
+class NodeCertificateIssued(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A client certificate, PEM, with which the node connects from now on."""
+
+    certificate: str
+    not_after: datetime
+
+
 class NodeDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A node with everything that is known about it."""
 
@@ -1497,6 +1605,7 @@ class NodeDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
     last_seen_at: datetime | None
     unreachable_since: datetime | None
     takes_work: bool
+    needs_attention: bool
     why: list[Why]
     sweep_due: bool
     previous_node_id: str | None
@@ -1521,6 +1630,8 @@ class NodeDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
     facts: dict[str, Any]
     findings: list[NodeFinding]
     health: dict[str, Any] | None
+    approval: str
+    expects: dict[str, Any] | None
 
 
 class NodeFinding(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -1535,14 +1646,16 @@ class NodeFinding(msgspec.Struct, kw_only=True, omit_defaults=True):
 class NodeMove(StrEnum):
     """What an admin may do with a node."""
 
+    APPROVE = "approve"
     DRAIN = "drain"
+    REJECT = "reject"
     RESUME = "resume"
     RETIRE = "retire"
     WRITE_OFF = "write_off"
 
 
 class NodePage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Node]
     next_cursor: str | None = None
@@ -1562,11 +1675,10 @@ class NodeSlot(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class NodeState(StrEnum):
-    """The values of NodeState."""
-
     DRAINED = "drained"
     DRAINING = "draining"
     ENROLLED = "enrolled"
+    PENDING = "pending"
     READY = "ready"
     RETIRED = "retired"
 
@@ -1591,7 +1703,7 @@ class NodeTask(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class NodeTaskPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[NodeTask]
     next_cursor: str | None = None
@@ -1627,7 +1739,7 @@ class Occupancy(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class OccupancyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Occupancy]
     next_cursor: str | None = None
@@ -1733,15 +1845,13 @@ class OperationKind(StrEnum):
 
 
 class OperationPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Operation]
     next_cursor: str | None = None
 
 
 class OperationState(StrEnum):
-    """The values of OperationState."""
-
     ACCEPTED = "accepted"
     BLOCKED = "blocked"
     CANCELLED = "cancelled"
@@ -1842,10 +1952,12 @@ class PlatformKey(msgspec.Struct, kw_only=True, omit_defaults=True):
     signature: str | None
     created_at: datetime
     retired_at: datetime | None
+    epoch: int | None
+    root_signature: str | None
 
 
 class PlatformKeyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[PlatformKey]
     next_cursor: str | None = None
@@ -1882,6 +1994,17 @@ class PolicyAnswer(msgspec.Struct, kw_only=True, omit_defaults=True):
     reason: str
 
 
+class PreparedKey(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A key that waits for the root key's signature over `document`, as it is, without a line end."""
+
+    key_id: str
+    public_key: str
+    epoch: int
+    audience: str
+    document: str
+    created_at: datetime
+
+
 class Price(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The capacity's price in one currency: the total, and what this launch adds to it."""
 
@@ -1900,7 +2023,7 @@ class Progress(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class Project(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A project."""
+    """The part of a tenant to which instances, service accounts and usage belong."""
 
     id: str
     tenant_id: str
@@ -1913,15 +2036,13 @@ class Project(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ProjectPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Project]
     next_cursor: str | None = None
 
 
 class PromotionState(StrEnum):
-    """The values of PromotionState."""
-
     ACTIVE = "active"
     CANARY = "canary"
     DEPRECATED = "deprecated"
@@ -1931,8 +2052,6 @@ class PromotionState(StrEnum):
 
 
 class PromotionTrigger(StrEnum):
-    """The values of PromotionTrigger."""
-
     ACTIVATE = "activate"
     CANARY = "canary"
     DEPRECATE = "deprecate"
@@ -1991,7 +2110,7 @@ class ReceiptBundle(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ReceiptPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Receipt]
     next_cursor: str | None = None
@@ -2200,6 +2319,7 @@ class RulesBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     apps: NamesRule | None = None
     signatures: str | None = None
     gpus_max: int | None = None
+    record_exec: bool | None = None
 
 
 class RuntimeAllocation(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -2334,7 +2454,7 @@ class RuntimeWhole(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ServiceAccount(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A service account."""
+    """A principal for automation or an adapter, in one project, with a list of action keys."""
 
     id: str
     tenant_id: str
@@ -2353,15 +2473,13 @@ class ServiceAccount(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class ServiceAccountPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[ServiceAccount]
     next_cursor: str | None = None
 
 
 class ServiceAccountState(StrEnum):
-    """The values of ServiceAccountState."""
-
     ACTIVE = "active"
     DELETED = "deleted"
     DISABLED = "disabled"
@@ -2425,7 +2543,7 @@ class SignerKey(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class SignerKeyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[SignerKey]
     next_cursor: str | None = None
@@ -2452,7 +2570,7 @@ class Sku(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class SkuPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Sku]
     next_cursor: str | None = None
@@ -2471,7 +2589,7 @@ class SkuPrice(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class SkuPricePage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[SkuPrice]
     next_cursor: str | None = None
@@ -2495,12 +2613,19 @@ class Slot(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class SlotStatus(StrEnum):
-    """The values of SlotStatus."""
-
     CLAIMED = "claimed"
     CLEANUP_BLOCKED = "cleanup_blocked"
     FREE = "free"
     QUARANTINED = "quarantined"
+
+
+class SourceNetworks(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The networks from which the tenant's users and service accounts may call; none means from everywhere."""
+
+    networks: list[str]
+    your_address: str | None
+    revision: int
+    etag: str
 
 
 class SourceType(StrEnum):
@@ -2536,8 +2661,6 @@ class Step(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class StepState(StrEnum):
-    """The values of StepState."""
-
     DONE = "done"
     FAILED = "failed"
     PENDING = "pending"
@@ -2601,7 +2724,7 @@ class Task(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class TaskPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Task]
     next_cursor: str | None = None
@@ -2617,8 +2740,6 @@ class TaskRefusal(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class TaskState(StrEnum):
-    """The values of TaskState."""
-
     CANCELLED = "cancelled"
     CANCELLING = "cancelling"
     CLAIMED = "claimed"
@@ -2637,7 +2758,7 @@ class TeardownProof(StrEnum):
 
 
 class Tenant(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A tenant."""
+    """A customer: projects, memberships and bills belong to it."""
 
     id: str
     slug: str
@@ -2663,7 +2784,7 @@ class TenantCreated(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class TenantPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Tenant]
     next_cursor: str | None = None
@@ -2742,15 +2863,13 @@ class TokenKind(StrEnum):
 
 
 class TokenPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Token]
     next_cursor: str | None = None
 
 
 class TrustState(StrEnum):
-    """The values of TrustState."""
-
     REJECTED = "rejected"
     REVOKED = "revoked"
     UNVERIFIED = "unverified"
@@ -2776,14 +2895,14 @@ class UsageRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class UsageRecordPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[UsageRecord]
     next_cursor: str | None = None
 
 
 class User(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """A user."""
+    """A person who signs in, of one tenant or of the platform."""
 
     id: str
     tenant_id: str | None
@@ -2814,9 +2933,30 @@ class UserCreated(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class UserPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[User]
+    next_cursor: str | None = None
+
+
+class UserToken(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A session or personal token of a user, without its secret."""
+
+    id: str
+    kind: str
+    name: str
+    actions: list[str] | None
+    created_at: datetime
+    expires_at: datetime
+    revoked_at: datetime | None
+    last_used_at: datetime | None
+    user_id: str
+
+
+class UserTokenPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[UserToken]
     next_cursor: str | None = None
 
 
@@ -2862,7 +3002,7 @@ class VersionHistory(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class VersionPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Version]
     next_cursor: str | None = None
@@ -2924,7 +3064,7 @@ class WebhookKeyed(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class WebhookPage(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Webhook]
     next_cursor: str | None = None

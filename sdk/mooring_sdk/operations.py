@@ -25,7 +25,7 @@ OBJECTS = {
     ),
     "ChangePassword": (
         ("current_password", "str", "required is_secret"),
-        ("new_password", "str", "required is_secret", "At least 12 characters."),
+        ("new_password", "str", "required is_secret", "At least 12 characters, and not easy to guess."),
     ),
     "ClaimInstances": (
         ("holder", "str", "required", "A name of this process, new at each start."),
@@ -82,6 +82,8 @@ OBJECTS = {
     "CreateEnrolmentToken": (
         ("region", "str", "", "A name for URLs and the command line."),
         ("labels", "dict[str, str]", "", "Names and values for people and for reports."),
+        ("approval", "str", "", "`required`: the machine gets no work until somebody approves it.", ("automatic", "required")),
+        ("expects", "models.ExpectedNode", "", "A machine that reports something else waits for approval."),
     ),
     "CreateEntitlement": (
         ("app_id", "str", "required"),
@@ -171,6 +173,13 @@ OBJECTS = {
         ("proof", "str", "required", "64 bytes in base64url."),
         ("labels", "dict[str, str]", "", "Names and values for people and for reports."),
         ("previous_node_id", "str | None", "", "The node that the agent's earlier state belongs to, if any."),
+        ("certificate_request", "str | None", "", "As for `POST /agent/certificates`."),
+        ("certificate_proof", "str | None", "", "64 bytes in base64url."),
+    ),
+    "ExpectedNode": (
+        ("gpu_model", "str | None", ""),
+        ("gpu_count", "int | None", ""),
+        ("name_pattern", "str | None", "", "The name; `*` stands for any characters."),
     ),
     "ExplainAllocation": (
         ("shape", "str", "required", "", ("baremetal", "gpu_slice")),
@@ -199,6 +208,14 @@ OBJECTS = {
     "FirstAdminBody": (
         ("email", "str", "required", "An e-mail address."),
         ("display_name", "str", "required", "A name that people read."),
+    ),
+    "InstallKey": (
+        ("key_id", "str", "required"),
+        ("root_signature", "str", "required", "64 bytes in base64url."),
+    ),
+    "IssueNodeCertificate": (
+        ("certificate_request", "str", "required", "A PKCS #10 request of a P-256 key, PEM."),
+        ("proof", "str", "required", "64 bytes in base64url."),
     ),
     "LintManifest": (
         ("manifest", "Any", "required"),
@@ -294,11 +311,22 @@ OBJECTS = {
         ("reason", "str", "required", "The reason; it is stored in the audit trail."),
         ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
+    "PutSourceNetworks": (
+        ("networks", "list[str]", "required", "Networks in CIDR form, such as 192.0.2.0/24 or 2001:db8::/32."),
+        ("force", "bool", "", "Accept a list without the caller's own address; for platform admins only."),
+        ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
+    ),
+    "ReadExecRecording": (
+        ("after", "int", "", "`next_after` of the previous part; 0 begins."),
+    ),
     "RegisterArtifact": (
         ("kind", "str", "required", "", ("blob", "oci")),
         ("location", "str", "required", "Where the bytes are: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`."),
         ("digest", "str", "required", "`sha256:` and 64 hexadecimal digits; never a tag."),
         ("labels", "dict[str, str]", ""),
+    ),
+    "RejectNode": (
+        ("reason", "str", "required", "Why, in a sentence."),
     ),
     "ReleaseInstances": (
         ("holder", "str", "required", "A name of this process, new at each start."),
@@ -364,6 +392,7 @@ OBJECTS = {
         ("apps", "models.NamesRule | None", ""),
         ("signatures", "str | None", "", "What must be signed by a trusted key: `none`, `images` or `everything`."),
         ("gpus_max", "int | None", "", "How many GPUs a project may have at once."),
+        ("record_exec", "bool", "", "Whether what exec sessions show is recorded; one layer that says so is enough."),
     ),
     "RunAtTerminal": (
         ("argv", "list[str]", "", "The command; without one it is a login shell."),
@@ -389,7 +418,7 @@ OBJECTS = {
         ("tenant", "str | None", "", "A name for URLs and the command line."),
         ("password", "str | None", "is_secret"),
         ("one_time_code", "str | None", "is_secret"),
-        ("new_password", "str | None", "is_secret", "At least 12 characters."),
+        ("new_password", "str | None", "is_secret", "At least 12 characters, and not easy to guess."),
     ),
     "StartAction": (
         ("input", "dict[str, Any]", "", "At most 65536 bytes."),
@@ -452,6 +481,11 @@ OBJECTS = {
 }
 # Operations: method, path, scope, flags, type of the answer, type of an item, body, query, summary, description.
 ROWS = {
+    "acknowledge_node": (
+        "POST", "/api/v1/platform/nodes/{node_id}/acknowledge", "platform", "takes_key", "models.Node", None, None,
+        (),
+        "Accept what a node reports now as what it has; findings about GPUs in use stay", "Needs the action `node.approve`.",
+    ),
     "add_members": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/members", "project", "takes_key", "models.Operation", None, "AddMembers",
         (),
@@ -466,6 +500,11 @@ ROWS = {
         "POST", "/api/v1/tenants/{tenant_id}/signer-keys", "tenant", "takes_key", "models.SignerKey", None, "AddSignerKey",
         (),
         "Trust a public key. To rotate a key: add the new one, sign with it, and remove the old one", "Needs the action `signer_key.update`.",
+    ),
+    "approve_node": (
+        "POST", "/api/v1/platform/nodes/{node_id}/approve", "platform", "takes_key", "models.Node", None, None,
+        (),
+        "Accept a machine that waits for approval, as it reports itself; it takes work from now on", "Needs the action `node.approve`.",
     ),
     "cancel_operation": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/operations/{operation_id}/cancel", "project", "takes_key", "models.Operation", None, "CancelOperation",
@@ -770,7 +809,7 @@ ROWS = {
     "enrol_node": (
         "POST", "/api/v1/agent/enrolments", "public", "", "models.Enrolled", None, "EnrolNode",
         (),
-        "Join as a node, with a one-time token and the proof of a key", "`proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,\n`signing_key` and `sealing_key` as they are sent, each on a line of its own. The request may be repeated with the\nsame keys, so that an agent that crashed before it got the answer can continue.\n\nNeeds no token.",
+        "Join as a node, with a one-time token and the proof of a key", "`proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,\n`signing_key` and `sealing_key` as they are sent, each on a line of its own. The request may be repeated with the\nsame keys, so that an agent that crashed before it got the answer can continue. With `certificate_request` and\n`certificate_proof` the answer has a client certificate, if the platform uses them.\n\nNeeds no token.",
     ),
     "exchange_assertion": (
         "POST", "/api/v1/oauth/token", "public", "takes_form", "models.AccessToken", None, "TokenGrant",
@@ -965,7 +1004,7 @@ ROWS = {
     "get_metrics": (
         "GET", "/metrics", "public", "is_raw", "str", None, None,
         (),
-        "Metrics of this process, for Prometheus", "Needs no token.",
+        "Metrics of this process, for Prometheus, if they are served here", "Usually they have a socket of their own; `MOORING_METRICS_LISTEN` says where.\n\nNeeds no token.",
     ),
     "get_node": (
         "GET", "/api/v1/platform/nodes/{node_id}", "platform", "", "models.NodeDetail", None, None,
@@ -1032,6 +1071,11 @@ ROWS = {
         (),
         "Read what a revocation would affect: the versions, instances and members that this place sees on its digest", "Needs the action `artifact.read`.",
     ),
+    "get_platform_audit_chain": (
+        "GET", "/api/v1/platform/audit/chain", "platform", "", "models.AuditChain", None, None,
+        (),
+        "Read the state of the audit trail's hash chain, with the keys that sign it", "Needs the action `audit.read`.",
+    ),
     "get_platform_delivery": (
         "GET", "/api/v1/platform/deliveries/{delivery_id}", "platform", "", "models.Delivery", None, None,
         (),
@@ -1055,6 +1099,11 @@ ROWS = {
             ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a user", "Needs the action `user.read`.",
+    ),
+    "get_platform_user_token": (
+        "GET", "/api/v1/platform/user-tokens/{user_token_id}", "platform", "", "models.UserToken", None, None,
+        (),
+        "Read a session or a personal token of a user, never its secret", "Needs the action `user_token.read`.",
     ),
     "get_platform_version": (
         "GET", "/api/v1/platform/apps/{app_id}/versions/{version_id}", "platform", "", "models.Version", None, None,
@@ -1197,6 +1246,11 @@ ROWS = {
         (),
         "Read a SKU, offered or withdrawn", "Needs the action `self.read`.",
     ),
+    "get_source_networks": (
+        "GET", "/api/v1/tenants/{tenant_id}/source-networks", "tenant", "", "models.SourceNetworks", None, None,
+        (),
+        "Read the networks from which the tenant's users and service accounts may call, and the caller's own address", "Needs the action `source_network.read`.",
+    ),
     "get_task": (
         "GET", "/api/v1/projects/{project_id}/tasks/{task_id}", "project", "", "models.Task", None, None,
         (
@@ -1271,6 +1325,11 @@ ROWS = {
         (),
         "Read what a revocation would affect: the versions, instances and members that this place sees on its digest", "Needs the action `artifact.read`.",
     ),
+    "get_tenant_audit_chain": (
+        "GET", "/api/v1/tenants/{tenant_id}/audit/chain", "tenant", "", "models.AuditChain", None, None,
+        (),
+        "Read the state of the audit trail's hash chain, with the keys that sign it", "Needs the action `audit.read`.",
+    ),
     "get_tenant_delivery": (
         "GET", "/api/v1/tenants/{tenant_id}/deliveries/{delivery_id}", "tenant", "", "models.Delivery", None, None,
         (),
@@ -1294,6 +1353,11 @@ ROWS = {
             ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
         ),
         "Read a user", "Needs the action `user.read`.",
+    ),
+    "get_tenant_user_token": (
+        "GET", "/api/v1/tenants/{tenant_id}/user-tokens/{user_token_id}", "tenant", "", "models.UserToken", None, None,
+        (),
+        "Read a session or a personal token of a user, never its secret", "Needs the action `user_token.read`.",
     ),
     "get_tenant_version": (
         "GET", "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions/{version_id}", "tenant", "", "models.Version", None, None,
@@ -1327,6 +1391,16 @@ ROWS = {
         "GET", "/api/v1/whoami", "self", "", "models.WhoAmI", None, None,
         (),
         "Read who the caller is, and what they may do in which place", "Needs the action `self.read`.",
+    ),
+    "install_task_signing_key": (
+        "POST", "/api/v1/platform/task-signing-keys/install", "platform", "takes_key", "models.PlatformKey", None, "InstallKey",
+        (),
+        "Put the prepared key into use with the root key's signature", "Nodes that pinned the root key trust this key and no other at once, whatever the keys before it signed.\n\nNeeds the action `platform_key.rotate`.",
+    ),
+    "issue_agent_certificate": (
+        "POST", "/api/v1/agent/certificates", "node", "", "models.NodeCertificateIssued", None, "IssueNodeCertificate",
+        (),
+        "Get a client certificate for the calling node, the first one or the next", "`proof` is the Ed25519 signature of the node's signing key over `mooring-certificate-v1`, the SHA-256 of\n`certificate_request` in hexadecimal and the node's public signing key, each on a line of its own. The request needs\nno certificate, so that a node whose last one has expired can come back. A platform that does not use client\ncertificates answers `conflict`.\n\nNeeds the action `agent.claim`.",
     ),
     "keep_instance_secret": (
         "POST", "/api/v1/runtime/instances/{instance_id}/secrets", "runtime", "", "models.KeptSecret", None, "MakeSecret",
@@ -1434,6 +1508,14 @@ ROWS = {
         ),
         "List the entitlements of a project; its catalog shows what it may actually launch", "Needs the action `entitlement.read`.",
     ),
+    "list_exec_recordings": (
+        "GET", "/api/v1/tenants/{tenant_id}/exec-recordings", "tenant", "has_pages is_list", "models.ExecRecordingPage", "models.ExecRecording", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "List the recorded exec sessions of the tenant, newest first", "Needs the action `exec_recording.read`.",
+    ),
     "list_instance_attachments": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/attachments", "project", "has_pages is_list", "models.InstanceAttachmentPage", "models.InstanceAttachment", None,
         (
@@ -1488,7 +1570,7 @@ ROWS = {
         (
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
-            ("status", "str", "", "", ("drained", "draining", "enrolled", "ready", "retired")),
+            ("status", "str", "", "", ("drained", "draining", "enrolled", "pending", "ready", "retired")),
             ("region", "str", "", "A name for URLs and the command line."),
             ("reachable", "bool", ""),
         ),
@@ -1561,6 +1643,14 @@ ROWS = {
         ),
         "Read the audit trail, newest first", "Needs the action `audit.read`.",
     ),
+    "list_platform_audit_links": (
+        "GET", "/api/v1/platform/audit/links", "platform", "is_list", "models.AuditLinkPage", None, None,
+        (
+            ("after", "int", "", "The last position that the caller has."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "Read the audit trail in the order of its hash chain, oldest first, with the hash of each row", "Needs the action `audit.read`.",
+    ),
     "list_platform_break_glass": (
         "GET", "/api/v1/platform/break-glass", "platform", "has_pages is_list", "models.BreakGlassPage", "models.BreakGlass", None,
         (
@@ -1605,6 +1695,15 @@ ROWS = {
             ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the keys that are or were trusted in this place: the platform's and the tenant's own", "Needs the action `signer_key.read`.",
+    ),
+    "list_platform_user_tokens": (
+        "GET", "/api/v1/platform/user-tokens", "platform", "has_pages is_list", "models.UserTokenPage", "models.UserToken", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("user_id", "str", "", "Only the tokens of this user."),
+        ),
+        "List the sessions and personal tokens of users that are valid now, never their secrets", "Needs the action `user_token.read`.",
     ),
     "list_platform_users": (
         "GET", "/api/v1/platform/users", "platform", "has_pages is_list", "models.UserPage", "models.User", None,
@@ -1836,6 +1935,14 @@ ROWS = {
         ),
         "Read the audit trail, newest first", "Needs the action `audit.read`.",
     ),
+    "list_tenant_audit_links": (
+        "GET", "/api/v1/tenants/{tenant_id}/audit/links", "tenant", "is_list", "models.AuditLinkPage", None, None,
+        (
+            ("after", "int", "", "The last position that the caller has."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "Read the audit trail in the order of its hash chain, oldest first, with the hash of each row", "Needs the action `audit.read`.",
+    ),
     "list_tenant_break_glass": (
         "GET", "/api/v1/tenants/{tenant_id}/break-glass", "tenant", "has_pages is_list", "models.BreakGlassPage", "models.BreakGlass", None,
         (
@@ -1880,6 +1987,15 @@ ROWS = {
             ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List the keys that are or were trusted in this place: the platform's and the tenant's own", "Needs the action `signer_key.read`.",
+    ),
+    "list_tenant_user_tokens": (
+        "GET", "/api/v1/tenants/{tenant_id}/user-tokens", "tenant", "has_pages is_list", "models.UserTokenPage", "models.UserToken", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("user_id", "str", "", "Only the tokens of this user."),
+        ),
+        "List the sessions and personal tokens of users that are valid now, never their secrets", "Needs the action `user_token.read`.",
     ),
     "list_tenant_users": (
         "GET", "/api/v1/tenants/{tenant_id}/users", "tenant", "has_pages is_list", "models.UserPage", "models.User", None,
@@ -1966,6 +2082,11 @@ ROWS = {
         (),
         "Evaluate a launch without launching", "The plan says which version would run, which shapes fit or the smallest change that would help, the price, the\npolicy layer that decides, how long earlier launches took, and every refusal; a create would raise the first of\nthem.\n\nNeeds the action `instance.create`.",
     ),
+    "prepare_task_signing_key": (
+        "POST", "/api/v1/platform/task-signing-keys/prepare", "platform", "takes_key", "models.PreparedKey", None, None,
+        (),
+        "Create a key for the offline root key to sign; it replaces one that was prepared before", "Sign `document` with `mooring root-key sign`, and put the key into use with the signature.\n\nNeeds the action `platform_key.rotate`.",
+    ),
     "promote_platform_artifact": (
         "POST", "/api/v1/platform/artifacts/{artifact_id}/promote", "platform", "takes_key", "models.Artifact", None, "PromoteArtifact",
         (
@@ -2012,6 +2133,11 @@ ROWS = {
         (),
         "Get a token to push to one repository of this place in the platform's own registry", "Push with it, then register the digest. The token is shown only once and is valid for some minutes.\n\nNeeds the action `artifact.create`.",
     ),
+    "read_exec_recording": (
+        "POST", "/api/v1/tenants/{tenant_id}/exec-recordings/{recording_id}/read", "tenant", "", "models.ExecRecordingPart", None, "ReadExecRecording",
+        (),
+        "Read what a recorded session showed, in asciicast v2; the audit trail records each read", "Needs the action `exec_recording.read`.",
+    ),
     "reconcile_instance": (
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/reconcile", "project", "takes_key", "models.Operation", None, None,
         (),
@@ -2037,6 +2163,11 @@ ROWS = {
             ("wait", "float", "", "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`."),
         ),
         "Register a digest, which the source must have", "The platform reads and hashes the manifests of an image; for a blob, a check reads and hashes every byte. The\nrequest waits briefly for the check; if it takes longer, `check` shows its progress. The artifact starts as a draft.\nRegistering it again after a failed check starts another one.\n\nNeeds the action `artifact.create`.",
+    ),
+    "reject_node": (
+        "POST", "/api/v1/platform/nodes/{node_id}/reject", "platform", "takes_key", "models.Node", None, "RejectNode",
+        (),
+        "Refuse a machine that waits for approval, for good, and revoke its key", "Needs the action `node.approve`.",
     ),
     "release_allocation": (
         "POST", "/api/v1/projects/{project_id}/allocations/{allocation_id}/release", "project", "takes_key", "models.Allocation", None, None,
@@ -2188,6 +2319,11 @@ ROWS = {
         (),
         "Withdraw an artifact permanently: every later use is refused", "Needs the action `artifact.revoke`.",
     ),
+    "revoke_platform_user_token": (
+        "DELETE", "/api/v1/platform/user-tokens/{user_token_id}", "platform", "takes_key", "models.UserToken", None, None,
+        (),
+        "End a session of a user, or revoke one of their personal tokens, and close its open streams", "Needs the action `user_token.revoke`.",
+    ),
     "revoke_project_artifact": (
         "POST", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/revoke", "project", "takes_key", "models.Artifact", None, "RevokeArtifact",
         (),
@@ -2202,6 +2338,11 @@ ROWS = {
         "POST", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/revoke", "tenant", "takes_key", "models.Artifact", None, "RevokeArtifact",
         (),
         "Withdraw an artifact permanently: every later use is refused", "Needs the action `artifact.revoke`.",
+    ),
+    "revoke_tenant_user_token": (
+        "DELETE", "/api/v1/tenants/{tenant_id}/user-tokens/{user_token_id}", "tenant", "takes_key", "models.UserToken", None, None,
+        (),
+        "End a session of a user, or revoke one of their personal tokens, and close its open streams", "Needs the action `user_token.revoke`.",
     ),
     "revoke_token": (
         "DELETE", "/api/v1/tokens/{token_id}", "self", "takes_key", "models.Token", None, None,
@@ -2226,7 +2367,7 @@ ROWS = {
     "rotate_task_signing_key": (
         "POST", "/api/v1/platform/task-signing-keys/rotate", "platform", "takes_key", "models.PlatformKey", None, None,
         (),
-        "Sign tasks with a new key from now on; nodes trust it because the last key signed it", "Needs the action `platform_key.rotate`.",
+        "Sign tasks with a new key from now on; nodes trust it because the last key signed it", "The last key is retired: its private half is deleted, and nodes refuse what it signs after five minutes.\n\nNeeds the action `platform_key.rotate`.",
     ),
     "rotate_tenant_webhook_key": (
         "POST", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}/rotate-key", "tenant", "takes_key shows_secret_once", "models.WebhookKeyed", None, None,
@@ -2246,7 +2387,17 @@ ROWS = {
     "sign_in": (
         "POST", "/api/v1/sign-in", "public", "", "models.SignedIn", None, "SignIn",
         (),
-        "Sign a person in with a password or a one-time code; the answer is a short-lived session token", "A user of a tenant gives the tenant's slug; a user of the platform does not. With a one-time code, `new_password`\nbecomes the password, and the code cannot be used again.\n\nNeeds no token.",
+        "Sign a person in with a password or a one-time code; the answer is a short-lived session token", "A user of a tenant gives the tenant's slug; a user of the platform does not. With a one-time code, `new_password`\nbecomes the password, and the code cannot be used again. A code is valid for a day, unless the platform is set up\notherwise. A new password has 12 to 200 characters, does not contain the local part of the e-mail address, and is\nnot easy to guess, as a common password with a number would be.\n\nNeeds no token.",
+    ),
+    "sign_platform_user_out": (
+        "POST", "/api/v1/platform/users/{user_id}/sign-out", "platform", "takes_key", "models.User", None, None,
+        (),
+        "End every session of a user and revoke all their personal tokens; their password stays", "Needs the action `user_token.revoke`.",
+    ),
+    "sign_tenant_user_out": (
+        "POST", "/api/v1/tenants/{tenant_id}/users/{user_id}/sign-out", "tenant", "takes_key", "models.User", None, None,
+        (),
+        "End every session of a user and revoke all their personal tokens; their password stays", "Needs the action `user_token.revoke`.",
     ),
     "start_attachment_action": (
         "POST", "/api/v1/projects/{project_id}/attachments/{attachment_id}/actions/{action_name}", "project", "takes_key", "models.AttachedOperation", None, "StartAttachedAction",
@@ -2364,6 +2515,11 @@ ROWS = {
         (),
         "Change a SKU, withdraw it, or offer it again; a new price adds a line to its history", "Existing allocations keep their price.\n\nNeeds the action `sku.update`.",
     ),
+    "update_source_networks": (
+        "PUT", "/api/v1/tenants/{tenant_id}/source-networks", "tenant", "takes_key", "models.SourceNetworks", None, "PutSourceNetworks",
+        (),
+        "Replace the networks from which the tenant's users and service accounts may call; an empty list allows all", "Requests from elsewhere are refused with `caller_address_denied`. Nodes are not affected. The caller's own address\nmust be in the list; only a platform admin can force another one.\n\nNeeds the action `source_network.update`.",
+    ),
     "update_tenant": (
         "PATCH", "/api/v1/tenants/{tenant_id}", "tenant", "takes_key", "models.Tenant", None, "Rename",
         (),
@@ -2394,21 +2550,21 @@ ROWS = {
         (
             ("wait", "float", "", "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`."),
         ),
-        "Inspect the source again, collect the signatures, and derive the trust", "A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is\nstored, good or bad; `trust` and `doubts` of the answer show the conclusion.\n\nNeeds the action `artifact.verify`.",
+        "Inspect the source again, collect the signatures, and derive the trust", "The request starts a check, or joins one that has not finished, and waits briefly for it. The check stores all that\nit finds, good or bad; `trust` and `doubts` of the answer show the conclusion.\n\nNeeds the action `artifact.verify`.",
     ),
     "verify_project_artifact": (
         "POST", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/verify", "project", "takes_key", "models.Artifact", None, None,
         (
             ("wait", "float", "", "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`."),
         ),
-        "Inspect the source again, collect the signatures, and derive the trust", "A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is\nstored, good or bad; `trust` and `doubts` of the answer show the conclusion.\n\nNeeds the action `artifact.verify`.",
+        "Inspect the source again, collect the signatures, and derive the trust", "The request starts a check, or joins one that has not finished, and waits briefly for it. The check stores all that\nit finds, good or bad; `trust` and `doubts` of the answer show the conclusion.\n\nNeeds the action `artifact.verify`.",
     ),
     "verify_tenant_artifact": (
         "POST", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/verify", "tenant", "takes_key", "models.Artifact", None, None,
         (
             ("wait", "float", "", "Seconds to wait for the check; the default is `MOORING_CHECK_WAIT_SECONDS`."),
         ),
-        "Inspect the source again, collect the signatures, and derive the trust", "A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is\nstored, good or bad; `trust` and `doubts` of the answer show the conclusion.\n\nNeeds the action `artifact.verify`.",
+        "Inspect the source again, collect the signatures, and derive the trust", "The request starts a check, or joins one that has not finished, and waits briefly for it. The check stores all that\nit finds, good or bad; `trust` and `doubts` of the answer show the conclusion.\n\nNeeds the action `artifact.verify`.",
     ),
     "write_off_node": (
         "POST", "/api/v1/platform/nodes/{node_id}/write-off", "platform", "takes_key", "models.Node", None, "WriteOffNode",

@@ -76,6 +76,9 @@ class VerifiedBundle:
             f"It had found {len(said['found'])}, removed {len(said['removed'])}, and "
             + ("nothing is left: it is clean." if seen.clean else f"{len(said['remaining'])} remain: it is NOT clean."),
         ]
+        reset = [each["name"] for each in said.get("devices", ()) if each["state"] == "reset"]
+        if reset:
+            lines.append(f"It reset {', '.join(reset)} when nothing used them any more.")
         if self.links_signed:
             lines.append(f"{self.links_signed} links of the chain are proven by both of their receipts.")
         return lines
@@ -93,6 +96,11 @@ class VerifiedBundle:
             lines.append("The host is `process`: there was no isolation from other processes on the machine.")
         if said.get("not_looked"):
             lines.append(f"The node could not check: {', '.join(said['not_looked'])}.")
+        for each in said.get("devices", ()):
+            if each["state"] == "unverified":
+                lines.append(f"{each['name']} was not reset: {each.get('detail', 'no reason is given')}.")
+            elif each["state"] == "simulated":
+                lines.append(f"{each['name']} is simulated: there was no memory to clear.")
         if said["truncated"]:
             lines.append("The lists are truncated at their limit: there were more entries.")
         if self.links_by_hash:

@@ -118,8 +118,9 @@ def checked_url(url: str, *, allow_plain_http: bool) -> str:
         raise AddressRefusedHere("the server's address must not have a query or a fragment")
     if parts.scheme == "http" and not allow_plain_http and not is_this_machine(parts.hostname):
         raise AddressRefusedHere(
-            f"http://{parts.hostname} is another machine, and plain http shows every token to the network; "
-            "use https, or allow plain http explicitly"
+            f"http://{parts.hostname} is another machine, and plain http shows every token to the network; use https. "
+            "On a network that nobody else uses, allow plain http explicitly: MOORING_ALLOW_PLAIN_HTTP=1 or "
+            "--allow-plain-http, in the SDK ClientSettings(allow_plain_http=True)"
         )
     return url.rstrip("/")
 

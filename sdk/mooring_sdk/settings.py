@@ -72,7 +72,10 @@ class ClientSettings:
     """A correlation id for every call; without it the server makes one for each call."""
     user_agent: str = "mooring-sdk"
     ca_file: str | None = None
-    """CA certificates to trust instead of the system's. Verification cannot be disabled."""
+    """CA certificates to trust instead of the system's; without it, the file that MOORING_CA_FILE names.
+
+    Verification cannot be disabled.
+    """
     allow_plain_http: bool = False
     """Allow plain http to other machines. To this machine it is always allowed."""
     observe: Callable[[Exchange], None] | None = None

@@ -6,36 +6,40 @@ run against a PostgreSQL of your own, named by MOORING_DATABASE_URL, in as many 
 
 import argparse
 import asyncio
+import logging
 import os
 import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import asyncpg
-import structlog
 import uvicorn
 import uvloop
 
 from mooring.api.connection import HttpConnection
+from mooring.api.metrics_listener import metrics_listener
 from mooring.api.openapi import document
 from mooring.api.request_context import encode_json
 from mooring.commands.fleet.local_node import offer_local_enrolment
 from mooring.commands.identity.bootstrap import FIRST_ADMIN_EMAIL, recover_user
-from mooring.commands.kernel.master_key import rotate_master_key
+from mooring.commands.kernel.master_key import rewrap_secrets, rotate_master_key
 from mooring.core.kernel.errors import Refusal
 from mooring.embedded import EmbeddedPostgres, EmbeddedPostgresError
 from mooring.gateways.gc_tuning import collecting
+from mooring.gateways.master_key_source import key_source
 from mooring.gateways.secrets import MasterKeyRefused
 from mooring.gateways.telemetry.instruments import Telemetry, configure_logging
+from mooring.gateways.tls.server_certificate import ServerCertificate
 from mooring.settings import PREFIX, SettingRefused, Settings, read_settings
 from mooring.storage.kernel.hub import EventHub
 from mooring.storage.kernel.migrate import MigrationRefused, migrate
-from mooring.wiring import Platform, cannot_listen, platform, relay, workers
+from mooring.wiring import Platform, cannot_listen, listening_url, platform, relay, server_certificate, workers
 
 CODE_FILE = "MOORING_FIRST_ADMIN_CODE_FILE"
 LOCAL_NODE_PIPE = "MOORING_LOCAL_NODE_PIPE"
@@ -120,6 +124,10 @@ def main(arguments: list[str] | None = None) -> int:
         command.add_argument("--data-dir", default=None, help="directory of the embedded database")
         command.add_argument("--host", default=None, help="address to listen on")
         command.add_argument("--port", type=int, default=None, help="port to listen on; 0 takes a free one")
+        command.add_argument("--tls-cert", default=None, help="certificate chain (PEM) of the API and the relay")
+        command.add_argument("--tls-key", default=None, help="private key (PEM) of that certificate")
+        if name == "up":
+            command.add_argument("--tls", action="store_true", help="make a certificate authority for this machine")
         if name == "recover-admin":
             command.add_argument("--tenant", default=None, help="slug of the admin's tenant; default: the platform")
             command.add_argument("--email", default=FIRST_ADMIN_EMAIL, help="the admin's e-mail address")
@@ -152,6 +160,12 @@ def _settings(options: Any) -> Settings:
         settings = replace(settings, listen_host=options.host)
     if options.port is not None:
         settings = replace(settings, listen_port=options.port)
+    if getattr(options, "tls", False):
+        settings = replace(settings, tls="local")
+    if options.tls_cert is not None:
+        settings = replace(settings, tls_cert_file=os.path.abspath(options.tls_cert))
+    if options.tls_key is not None:
+        settings = replace(settings, tls_key_file=os.path.abspath(options.tls_key))
     return settings
 
 
@@ -163,13 +177,20 @@ async def _run(command: str, settings: Settings, admin: AdminToRecover) -> int:
     telemetry = Telemetry(otlp_endpoint=settings.otlp_endpoint)
     async with AsyncExitStack() as stack:
         stack.callback(telemetry.close)
-        url = settings.database_url or await stack.enter_async_context(_embedded(settings, joins=command != "up"))
+        url = settings.database_url or await stack.enter_async_context(
+            _embedded(settings, telemetry, joins=command != "up")
+        )
         await migrate(url, settings.database_connect_timeout_seconds)
         if command == "migrate":
             return 0
         if command == "rotate-master-key":
-            count = await rotate_master_key(url, settings.master_key_path)
-            sys.stdout.write(f"sealed {count} secrets with a new master key\n")
+            if settings.master_key_command or settings.master_key_unwrap_command:
+                command, unwrap = settings.master_key_command, settings.master_key_unwrap_command
+                count = await rewrap_secrets(url, key_source(settings.master_key_path, command, unwrap))
+                sys.stdout.write(f"sealed {count} secrets with the first master key\n")
+            else:
+                count = await rotate_master_key(url, settings.master_key_path)
+                sys.stdout.write(f"sealed {count} secrets with a new master key\n")
             return 0
         if command == "recover-admin":
             async with platform(settings, url, telemetry) as opened:
@@ -179,18 +200,21 @@ async def _run(command: str, settings: Settings, admin: AdminToRecover) -> int:
         running = await stack.enter_async_context(platform(settings, url, telemetry))
         if command in ("up", "serve", "worker"):
             await stack.enter_async_context(workers(running, telemetry))
+        if command != "worker" or settings.metrics_listen:  # workers beside an API leave the usual port to it
+            await stack.enter_async_context(metrics_listener(settings, telemetry))
         if command == "worker":
             await _until_signalled()
             return 0
-        await stack.enter_async_context(relay(running))
+        certificate = await stack.enter_async_context(server_certificate(running))
+        await stack.enter_async_context(relay(running, certificate))
         await stack.enter_async_context(collecting())
-        return await _listen(settings, running)
+        return await _listen(settings, running, certificate)
 
 
 @asynccontextmanager
-async def _embedded(settings: Settings, *, joins: bool) -> AsyncIterator[str]:
+async def _embedded(settings: Settings, telemetry: Telemetry, *, joins: bool) -> AsyncIterator[str]:
     """The embedded database: a new server, or (for a short command) the one that `up` runs already."""
-    database = EmbeddedPostgres(settings.data_path, log=structlog.get_logger("mooring.embedded"))
+    database = EmbeddedPostgres(settings.data_path, log=telemetry.lines.log.bind(logger="mooring.embedded"))
     if joins and await _answers(database.dsn):
         yield database.dsn
         return
@@ -207,7 +231,7 @@ async def _answers(url: str) -> bool:
     return True
 
 
-async def _listen(settings: Settings, running: Platform) -> int:
+async def _listen(settings: Settings, running: Platform, certificate: ServerCertificate | None) -> int:
     try:
         listening = socket.create_server(
             (settings.listen_host, settings.listen_port),
@@ -222,7 +246,8 @@ async def _listen(settings: Settings, running: Platform) -> int:
     # With Nagle's algorithm each small piece would wait for the acknowledgement of the last one: some 40 ms.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     host, port = listening.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    scheme = "http" if certificate is None else "https"
+    address = listening_url(scheme, host, port)
     config = uvicorn.Config(
         running.application,
         loop="none",
@@ -236,20 +261,62 @@ async def _listen(settings: Settings, running: Platform) -> int:
         server_header=False,
         timeout_keep_alive=settings.keep_alive_seconds,
         timeout_graceful_shutdown=int(settings.shutdown_seconds),
+        ssl_context_factory=None if certificate is None else lambda *_: certificate.context,
     )
-    if not settings.public_url:
-        running.tools.addresses.extend((address, f"http://localhost:{port}"))
+    if certificate is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, certificate.reload)
+    ca_file = settings.local_tls_path / "ca.crt" if settings.tls else None
     local_node = os.environ.get(LOCAL_NODE_PIPE)
+    if not settings.public_url:
+        running.tools.addresses.extend((address, f"{scheme}://localhost:{port}"))
     if local_node:
-        await offer_local_enrolment(running.services, address, int(local_node))
-    server = Server(config, running.services.hub, lambda: _welcome(address, running.first_admin_code))
+        running.tools.addresses.append(address)  # this machine's own programs use it whatever the public URL is
+        await offer_local_enrolment(running.services, address, int(local_node), ca_file=ca_file)
+    welcome = Welcome(address, running.first_admin_code, ca_file)
+    warning = without_tls(settings.listen_host) if certificate is None else None
+    if warning is not None:
+        logging.getLogger("mooring").warning(warning)
+    server = Server(config, running.services.hub, lambda: _print_welcome(welcome, warning))
     await server.serve(sockets=[listening])
     return 0
 
 
-def _welcome(address: str, code: str | None) -> None:
+def without_tls(host: str) -> str | None:
+    """The warning for a listener that other machines reach in the clear; None on the loopback."""
+    with suppress(ValueError):
+        if ip_address(host).is_loopback:
+            return None
+    if host == "localhost":
+        return None
+    return (
+        f"the API and the relay listen on {host} WITHOUT TLS: anybody on the network path reads passwords, tokens and "
+        "traffic of apps, and can change them. Give --tls-cert and --tls-key (docs/tls.md), unless a proxy on this "
+        "machine or a private network ends TLS in front of them."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """What the start prints: the code on the first start only, the CA file with a local authority only."""
+
+    address: str
+    code: str | None
+    ca_file: Path | None
+
+
+def _print_welcome(welcome: Welcome, warning: str | None) -> None:
     """Print the URL and, on the first start only, the one-time sign-in code; neither goes to the log."""
+    address, code, ca_file = welcome.address, welcome.code, welcome.ca_file
     lines = [f"Mooring listens on {address}", f"API reference: {address}/docs"]
+    trust = "" if ca_file is None else f" --ca-file {ca_file}"
+    if ca_file is not None:
+        lines += [
+            f"The certificate authority of this machine is {ca_file}; give it to clients with --ca-file.",
+            "Browsers trust it once it is imported there as an authority; on Debian and Ubuntu all programs do after: "
+            f"sudo cp {ca_file} /usr/local/share/ca-certificates/mooring.crt && sudo update-ca-certificates",
+        ]
+    if warning is not None:
+        lines.append(f"WARNING: {warning}")
     if code is not None:
         path = os.environ.get(CODE_FILE)
         if path:
@@ -261,7 +328,7 @@ def _welcome(address: str, code: str | None) -> None:
             lines += [
                 f"First admin: {FIRST_ADMIN_EMAIL}",
                 f"One-time sign-in code, shown only now: {code}",
-                f"Sign in: mooring login --url {address} --email {FIRST_ADMIN_EMAIL} --one-time-code",
+                f"Sign in: mooring login --url {address}{trust} --email {FIRST_ADMIN_EMAIL} --one-time-code",
             ]
     sys.stdout.write("\n".join(lines) + "\n")
     sys.stdout.flush()

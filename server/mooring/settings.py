@@ -4,16 +4,21 @@ Every setting has a default for a laptop and one line of explanation, from which
 invalid value stops the start with an error that names the setting, its value and what it accepts.
 """
 
+import base64
 import math
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
+from datetime import timedelta
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Final
 
 PREFIX: Final = "MOORING_"
+METRICS_ON_API: Final = "api"
+METRICS_NONE: Final = "none"
 
 
 class SettingRefused(Exception):
@@ -45,14 +50,48 @@ class Settings:
         "",
         "File of the master key. Empty: `master.key` in the directory `<data_dir>-keys`, made on first start.",
     )
+    root_key: str = _setting(
+        "",
+        "Public half of the offline root key (`mooring root-key create`), which revokes keys of tasks. Empty: none.",
+    )
+    master_key_command: str = _setting(
+        "", "A command, without a shell, that prints the master keys as the file has them, instead of the file."
+    )
+    master_key_unwrap_command: str = _setting(
+        "",
+        "A command that gets a wrapped key of the master key file on stdin and prints the plain one in base64: a hook "
+        "for a key service.",
+    )
     listen_host: str = _setting("127.0.0.1", "Address that the API listens on.")
     listen_port: int = _setting(7420, "Port that the API listens on; 0 takes a free one.")
+    tls: str = _setting(
+        "",
+        "`local`: make a certificate authority for this machine in `<data_dir>-tls` and serve a certificate of it, as "
+        "`mooring up --tls` does. Empty: TLS if a certificate is given.",
+    )
+    tls_cert_file: str = _setting(
+        "", "Certificate chain (PEM) of the API and the relay, read again when the file changes. Empty: no TLS."
+    )
+    tls_key_file: str = _setting("", "Private key (PEM, not encrypted) of that certificate.")
+    node_certificates: str = _setting(
+        "required",
+        "`required`: with TLS of its own, the platform takes a node's requests only with its client certificate. "
+        "`off`: not, for platforms whose TLS a proxy ends.",
+    )
+    node_certificate_hours: float = _setting(
+        24.0, "How long a node's client certificate is valid; agents renew it after two thirds. At most 720."
+    )
     public_url: str = _setting(
         "",
         "URL under which callers reach the API: the audience of assertions. Empty: the listening address.",
     )
     trusted_proxies: str = _setting(
         "", "Addresses of proxies (comma-separated) whose X-Forwarded-For names the caller's address. Empty: none."
+    )
+    metrics_listen: str = _setting(
+        "",
+        "Where the metrics are served: `host:port`, the path of a Unix socket, `api` (on the API's socket, for "
+        "everybody who reaches it) or `none`. Empty: 127.0.0.1:7429; a free port if the API's is.",
     )
     relay_listen_port: int = _setting(
         0, "Port of the relay, through which apps are reached. 0: the one after the API's; a free one if the API's is."
@@ -63,7 +102,24 @@ class Settings:
     relay_endpoints_url: str = _setting(
         "",
         "URL of endpoints for browsers, with a star for the endpoint's own name, such as https://*.apps.example.org. "
-        "Empty: http://*.localhost with the relay's port.",
+        "Empty: http://*.localhost with the relay's port, or https://*.apps.localhost with TLS.",
+    )
+    relay_connections_per_address: int = _setting(
+        128,
+        "Connections to one process's relay that one address may have before they have shown what they are for "
+        "(a ticket, a session, a node's token). 0: no bound.",
+    )
+    relay_connections_per_visit: int = _setting(
+        64, "Connections that one session or ticket may have at one process's relay. 0: no bound."
+    )
+    relay_connections_per_tenant: int = _setting(
+        1000, "Connections that the viewers of one tenant may have at one process's relay. 0: no bound."
+    )
+    exec_sessions_per_project: int = _setting(
+        64, "Interactive commands (terminals and pipes) that one project may have open at once. 0: no bound."
+    )
+    exec_sessions_per_allocation: int = _setting(
+        32, "Interactive commands that one allocation, which is one sandbox, may have open at once. 0: no bound."
     )
     database_connections: int = _setting(8, "Connections in each of the two pools of one process.")
     database_connect_timeout_seconds: float = _setting(
@@ -84,7 +140,14 @@ class Settings:
     wait_seconds_max: float = _setting(60.0, "Longest time that a read waits for a change.")
     rate_limit_per_second: float = _setting(100.0, "Sustained requests per second of one caller.")
     rate_limit_burst: int = _setting(400, "Requests that one caller may send at once.")
-    sign_in_limit_per_minute: float = _setting(10.0, "Failed sign-ins and unknown tokens per minute from one address.")
+    sign_in_limit_per_minute: float = _setting(
+        10.0,
+        "Wrong passwords per minute from one address at one account; ten times as many at all accounts together. "
+        "Unknown tokens, assertions and enrolments are counted apart, each with the same limits.",
+    )
+    one_time_code_hours: float = _setting(
+        24.0, "How long a one-time sign-in code is valid; more than 0 and at most 720."
+    )
     streams_per_principal: int = _setting(32, "Event streams that one caller may hold open in one process.")
     idempotency_retention_hours: float = _setting(
         48.0, "How long an answer is stored under its Idempotency-Key; at least 24."
@@ -95,6 +158,7 @@ class Settings:
     task_retention_days: float = _setting(
         90.0, "How long ended tasks are kept; those that created, destroyed or verified a sandbox stay, with receipts."
     )
+    exec_recording_retention_days: float = _setting(90.0, "How long recordings of exec sessions are kept.")
     task_log_retention_days: float = _setting(30.0, "How long the output of an ended task is kept.")
     check_retention_days: float = _setting(
         90.0, "How long ended checks of artifacts are kept; the last of each kind, and the last that passed, stay."
@@ -103,7 +167,9 @@ class Settings:
     webhook_attempts_max: int = _setting(12, "How many attempts a delivery gets before it is a dead letter.")
     webhook_timeout_seconds: float = _setting(10.0, "How long a webhook's receiver may take to answer.")
     webhook_allow_networks: str = _setting(
-        "", "Private networks (CIDR, comma-separated) that the URLs of tenants may reach anyway."
+        "",
+        "Private networks (CIDR, comma-separated) that the URLs of tenants may reach anyway, except for the platform's "
+        "own addresses, loopback, link-local addresses and the database.",
     )
     registry_url: str = _setting(
         "", "The platform's own registry (https://host:port), which accepts the tokens of this platform. Empty: none."
@@ -140,6 +206,9 @@ class Settings:
     task_lease_seconds: float = _setting(
         90.0, "How long an agent holds a task after its last poll or report; then it is offered again."
     )
+    open_tasks_per_project_max: int = _setting(
+        1_000, "Most open tasks of one project, without those that begin and end its allocations; at least 1."
+    )
     task_log_limit_bytes: int = _setting(8_388_608, "How much of a task's output is stored.")
     allocation_place_seconds: int = _setting(
         3_600, "How long an allocation waits for a place before it fails, unless the request says otherwise."
@@ -147,6 +216,12 @@ class Settings:
     node_unreachable_seconds: float = _setting(
         90.0, "How long a node may send no heartbeat before it is marked as unreachable; at least 5."
     )
+    node_attestation_command: str = _setting(
+        "",
+        "Command, without a shell, that judges nodes waiting for approval: facts on stdin, exit code 0 accepts, "
+        "1 refuses, anything else leaves it to an operator. Empty: none.",
+    )
+    node_attestation_seconds: float = _setting(10.0, "How long that command may take; 1 to 60.")
     deploy_seconds: int = _setting(1_800, "How long a launch may take once its capacity is ready.")
     operation_seconds: int = _setting(3_600, "How long any other operation may take; a teardown has no limit.")
     step_seconds: int = _setting(1_800, "How long one step of an operation may take.")
@@ -165,8 +240,26 @@ class Settings:
     )
 
     @property
+    def one_time_code_lifetime(self) -> timedelta:
+        return timedelta(hours=self.one_time_code_hours)
+
+    @property
     def data_path(self) -> Path:
         return Path(self.data_dir) if self.data_dir else default_data_dir()
+
+    @property
+    def root_key_bytes(self) -> bytes | None:
+        """The public half of the root key, if there is one."""
+        return base64.urlsafe_b64decode(self.root_key + "=") if self.root_key else None
+
+    @property
+    def uses_node_certificates(self) -> bool:
+        return bool(self.tls or self.tls_cert_file) and self.node_certificates == "required"
+
+    @property
+    def local_tls_path(self) -> Path:
+        """The directory of this machine's certificate authority: outside of the database's, whose account reads all."""
+        return self.data_path.with_name(self.data_path.name + "-tls")
 
     @property
     def master_key_path(self) -> Path:
@@ -176,6 +269,7 @@ class Settings:
         return self.data_path.with_name(self.data_path.name + "-keys") / "master.key"
 
 
+_ROOT_KEY = re.compile(r"[A-Za-z0-9_-]{43}")
 _ENDPOINTS = re.compile(r"https?://\*\.[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]{1,5})?")
 
 
@@ -218,6 +312,14 @@ def _check(settings: Settings) -> None:
         raise SettingRefused(f"{PREFIX}RELAY_LISTEN_PORT must be at most 65535; it is {settings.relay_listen_port}")
     if settings.relay_endpoints_url and not _ENDPOINTS.fullmatch(settings.relay_endpoints_url):
         raise SettingRefused(f"{PREFIX}RELAY_ENDPOINTS_URL must be a URL such as https://*.apps.example.org")
+    if settings.root_key and not _ROOT_KEY.fullmatch(settings.root_key):
+        raise SettingRefused(
+            f"{PREFIX}ROOT_KEY must be 32 bytes in base64url, as `mooring root-key create` prints them"
+        )
+    if settings.metrics_listen not in ("", METRICS_ON_API, METRICS_NONE):
+        read_metrics_listen(settings.metrics_listen)
+    if not 0 < settings.one_time_code_hours <= 720:
+        raise SettingRefused(f"{PREFIX}ONE_TIME_CODE_HOURS must be more than 0 and at most 720")
     if settings.keep_alive_seconds < 1:
         raise SettingRefused(f"{PREFIX}KEEP_ALIVE_SECONDS must be at least 1")
     if settings.database_connections < 1:
@@ -234,21 +336,63 @@ def _check(settings: Settings) -> None:
         raise SettingRefused(f"{PREFIX}REGISTRY_TOKEN_SECONDS must be between 1 and 3600")
     if settings.node_unreachable_seconds < 5:
         raise SettingRefused(f"{PREFIX}NODE_UNREACHABLE_SECONDS must be at least 5")
+    if not 1 <= settings.node_attestation_seconds <= 60:
+        raise SettingRefused(f"{PREFIX}NODE_ATTESTATION_SECONDS must be between 1 and 60")
+    try:
+        shlex.split(settings.node_attestation_command)
+    except ValueError as error:
+        raise SettingRefused(f"{PREFIX}NODE_ATTESTATION_COMMAND must be words as in a shell: {error}") from error
+    if settings.open_tasks_per_project_max < 1:
+        raise SettingRefused(f"{PREFIX}OPEN_TASKS_PER_PROJECT_MAX must be at least 1")
     if settings.adapter_lease_seconds < 3:
         raise SettingRefused(f"{PREFIX}ADAPTER_LEASE_SECONDS must be at least 3")
     if settings.check_lease_seconds < 3:
         raise SettingRefused(f"{PREFIX}CHECK_LEASE_SECONDS must be at least 3")
     if settings.checks_at_once < 1:
         raise SettingRefused(f"{PREFIX}CHECKS_AT_ONCE must be at least 1")
+    if settings.tls not in ("", "local"):
+        raise SettingRefused(f"{PREFIX}TLS must be local or empty; it is {settings.tls!r}")
+    if settings.node_certificates not in ("required", "off"):
+        raise SettingRefused(f"{PREFIX}NODE_CERTIFICATES must be required or off; it is {settings.node_certificates!r}")
+    if not 0 < settings.node_certificate_hours <= 720:
+        raise SettingRefused(f"{PREFIX}NODE_CERTIFICATE_HOURS must be more than 0 and at most 720")
     if settings.log_level not in ("debug", "info", "warning", "error"):
         raise SettingRefused(f"{PREFIX}LOG_LEVEL must be debug, info, warning or error; it is {settings.log_level!r}")
     if settings.log_format not in ("json", "console"):
         raise SettingRefused(f"{PREFIX}LOG_FORMAT must be json or console; it is {settings.log_format!r}")
-    if not settings.database_url and _below(settings.master_key_path, settings.data_path):
+    if settings.master_key_command and (settings.master_key_file or settings.master_key_unwrap_command):
+        raise SettingRefused(
+            f"{PREFIX}MASTER_KEY_COMMAND prints the keys itself: unset {PREFIX}MASTER_KEY_FILE and "
+            f"{PREFIX}MASTER_KEY_UNWRAP_COMMAND"
+        )
+    reads_file = not settings.master_key_command
+    if reads_file and not settings.database_url and _below(settings.master_key_path, settings.data_path):
         raise SettingRefused(
             f"{PREFIX}MASTER_KEY_FILE must be outside of the database's directory {settings.data_path}, "
             "so that a copy of one is not a copy of both"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsPlace:
+    """Where the metrics are served: a path, or a host and a port."""
+
+    path: str = ""
+    host: str = ""
+    port: int = 0
+
+
+def read_metrics_listen(text: str) -> MetricsPlace:
+    """The place that MOORING_METRICS_LISTEN names; raises SettingRefused."""
+    if text.startswith("/"):
+        return MetricsPlace(path=text)
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise SettingRefused(
+            f"{PREFIX}METRICS_LISTEN must be host:port, an absolute path, `api` or `none`; it is {text!r}"
+        )
+    return MetricsPlace(host=host, port=int(port))
 
 
 def _below(path: Path, directory: Path) -> bool:

@@ -4,23 +4,34 @@ A platform is opened from settings and the URL of a database, and closed in this
 database. Whatever it starts, it stops.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
 
 import asyncpg
 
 from mooring.api.app import Application
 from mooring.api.auth import Authenticator
-from mooring.api.limits import RateLimit
+from mooring.api.guess_limits import GuessLimits
 from mooring.api.project_tenant_cache import ProjectTenantCache
 from mooring.api.request_context import AppState
 from mooring.commands.catalog.artifact_check import hand_back
-from mooring.commands.identity.bootstrap import make_first_admin, make_signing_key, registry_pair
+from mooring.commands.identity.bootstrap import (
+    load_document_key,
+    make_first_admin,
+    make_signing_key,
+    node_authority_pair,
+    registry_pair,
+)
 from mooring.commands.live.claim_broker import ClaimBroker
 from mooring.commands.live.task_dispatcher import TaskDispatcher
 from mooring.commands.services import Services
@@ -28,26 +39,48 @@ from mooring.core.kernel.errors import Refusal
 from mooring.core.kernel.event import Event
 from mooring.gateways.clock import SystemClock
 from mooring.gateways.egress import outbound_for, outbound_inside, outbound_public
+from mooring.gateways.lazy_import import lazy_module
+from mooring.gateways.master_key_source import key_source
 from mooring.gateways.passwords import Passwords
 from mooring.gateways.registry.artifact_reader import ArtifactReader, OwnRegistry
 from mooring.gateways.registry.registry_token import RegistryTokenIssuer
-from mooring.gateways.secrets import SecretBox, ready_key_file
+from mooring.gateways.secrets import SecretBox
 from mooring.gateways.telemetry.instruments import Telemetry
-from mooring.relay.http import HEAD_MAX
-from mooring.relay.listener import Relay
-from mooring.relay.proxy import Proxy
-from mooring.relay.tunnel_registry import TunnelRegistry
+from mooring.gateways.tls.local_authority import LocalAuthority
+from mooring.gateways.tls.node_authority import NodeAuthority
+from mooring.gateways.tls.server_certificate import (
+    HANDSHAKE_SECONDS,
+    SHUTDOWN_SECONDS,
+    CertificateFiles,
+    CertificateRefused,
+    ServerCertificate,
+)
 from mooring.settings import PREFIX, SettingRefused, Settings
 from mooring.storage.kernel import secret as stored
 from mooring.storage.kernel.database import BROKEN, PLATFORM, Database, PoolSettings
 from mooring.storage.kernel.hub import EventHub
 from mooring.storage.kernel.migrate import missing
 from mooring.storage.records import delivery as deliveries
-from mooring.workers.loop import WorkerLoop
-from mooring.workers.registry import all_workers
+
+if TYPE_CHECKING:
+    from mooring.relay import connection_limits, listener, proxy, tunnel_registry
+    from mooring.relay import http as relay_http
+    from mooring.workers import loop as worker_loop
+    from mooring.workers import registry as worker_registry
+else:
+    relay_http = lazy_module("mooring.relay.http")
+    connection_limits = lazy_module("mooring.relay.connection_limits")
+    listener = lazy_module("mooring.relay.listener")
+    proxy = lazy_module("mooring.relay.proxy")
+    tunnel_registry = lazy_module("mooring.relay.tunnel_registry")
+    worker_loop = lazy_module("mooring.workers.loop")
+    worker_registry = lazy_module("mooring.workers.registry")
 
 BOOKKEEPING_SECONDS = 30.0
 HEARTBEAT_FLUSH_SECONDS = 5.0
+TLS_ENDPOINTS_DOMAIN = "apps.localhost"
+"""Browsers do not accept a certificate for `*.localhost`: a wildcard needs two labels after it."""
+DENIAL_FLUSH_SECONDS = 5.0
 
 log = logging.getLogger("mooring")
 
@@ -81,14 +114,14 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
     try:
         await database.open()
         await hub.open()
-        if ready_key_file(settings.master_key_path, await stored.master_keys(database)):
-            log.warning(
-                "created a master key in %s; store a copy of it apart from the database", settings.master_key_path
-            )
+        keys = key_source(settings.master_key_path, settings.master_key_command, settings.master_key_unwrap_command)
+        if keys.ready(await stored.master_keys(database)):
+            log.warning("created a master key in %s; store a copy of it apart from the database", keys.name)
         clock = SystemClock()
-        secrets = SecretBox(settings.master_key_path)
+        secrets = SecretBox(keys)
         reader = ArtifactReader(settings, public, inside)
         services = Services(settings, database, clock, secrets, passwords, hub, outbound, reader)
+        await load_document_key(services)
         code = await make_first_admin(services)
         await make_signing_key(services)
         reader.own = await _own_registry(services)
@@ -104,16 +137,24 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
         tools = AppState(
             services=services,
             authenticator=authenticator,
-            failures=RateLimit(settings.sign_in_limit_per_minute / 60, max(5.0, settings.sign_in_limit_per_minute)),
+            guesses=GuessLimits(settings.sign_in_limit_per_minute),
             telemetry=telemetry,
             projects=project_tenants,
             dispatcher=dispatcher,
             claims=ClaimBroker(services),
             addresses=[settings.public_url.rstrip("/")] if settings.public_url else [],
             readiness=lambda: _readiness(database, hub),
+            node_authority=await _node_authority(services),
         )
-        async with _bookkeeping(tools), _heartbeats(services), _artifact_checks(services), dispatcher:
+        async with (
+            _bookkeeping(tools),
+            _heartbeats(services),
+            _denials(services),
+            _artifact_checks(services),
+            dispatcher,
+        ):
             yield Platform(services, tools, Application(tools), code)
+        services.threads.close()
     finally:
         await hub.close()
         await database.close()
@@ -133,10 +174,10 @@ async def _artifact_checks(services: Services) -> AsyncIterator[None]:
         try:
             count = await hand_back(services, held)
         except (Refusal, asyncpg.PostgresError, TimeoutError) as error:
-            log.warning("cannot hand back running checks; other processes take them when the leases expire: %s", error)
+            log.warning("cannot release running checks; other processes take them when the leases expire: %s", error)
         else:
             if count:
-                log.info("handed back %d running checks", count)
+                log.info("released %d running checks; other processes can take them now", count)
 
 
 async def _own_registry(services: Services) -> OwnRegistry | None:
@@ -151,6 +192,14 @@ async def _own_registry(services: Services) -> OwnRegistry | None:
         lifetime_seconds=settings.registry_token_seconds,
     )
     return OwnRegistry(settings.registry_url, issuer)
+
+
+async def _node_authority(services: Services) -> NodeAuthority | None:
+    """The authority for the client certificates of nodes, if this platform speaks TLS itself and asks for them."""
+    if not services.settings.uses_node_certificates:
+        return None
+    lifetime = timedelta(hours=services.settings.node_certificate_hours)
+    return NodeAuthority(await node_authority_pair(services), lifetime)
 
 
 async def _readiness(database: Database, hub: EventHub) -> list[str]:
@@ -195,16 +244,40 @@ async def _bookkeeping(tools: AppState) -> AsyncIterator[None]:
 async def _heartbeats(services: Services) -> AsyncIterator[None]:
     """Persist the heartbeats of nodes every few seconds, and once more at the end."""
 
-    async def flush() -> None:
+    async def flush(*, last: bool) -> None:
+        await services.presence.flush(services.database, services.clock.now())
+
+    async with _flushing(flush, HEARTBEAT_FLUSH_SECONDS, "node heartbeats"):
+        yield
+
+
+@asynccontextmanager
+async def _denials(services: Services) -> AsyncIterator[None]:
+    """Persist the counts of repeated refusals, and at the end also those of the running minute."""
+
+    async def flush(*, last: bool) -> None:
+        await services.denials.flush(services.database, everything=last)
+
+    async with _flushing(flush, DENIAL_FLUSH_SECONDS, "the counts of refused requests"):
+        yield
+
+
+class _Flush(Protocol):
+    def __call__(self, *, last: bool) -> Awaitable[None]: ...
+
+
+@asynccontextmanager
+async def _flushing(flush: _Flush, seconds: float, what: str) -> AsyncIterator[None]:
+    async def once(*, last: bool = False) -> None:
         try:
-            await services.presence.flush(services.database, services.clock.now())
+            await flush(last=last)
         except (Refusal, asyncpg.PostgresError, TimeoutError) as error:
-            log.warning("cannot persist node heartbeats; retrying: %s", error)
+            log.warning("cannot persist %s; retrying: %s", what, error)
 
     async def run() -> None:
         while True:
-            await asyncio.sleep(HEARTBEAT_FLUSH_SECONDS)
-            await flush()
+            await asyncio.sleep(seconds)
+            await once()
 
     task = asyncio.create_task(run())
     try:
@@ -212,7 +285,14 @@ async def _heartbeats(services: Services) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
-        await flush()
+        await once(last=True)
+
+
+def listening_url(scheme: str, host: str, port: int) -> str:
+    """The URL of a listening socket; of one that listens on every address, the URL on this machine."""
+    if host in ("0.0.0.0", "::"):
+        host = "127.0.0.1" if host == "0.0.0.0" else "::1"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def cannot_listen(who: str, host: str, port: int, error: OSError, *, setting: str) -> SettingRefused:
@@ -222,7 +302,35 @@ def cannot_listen(who: str, host: str, port: int, error: OSError, *, setting: st
 
 
 @asynccontextmanager
-async def relay(running: Platform) -> AsyncIterator[Relay]:
+async def server_certificate(running: Platform) -> AsyncIterator[ServerCertificate | None]:
+    """The certificate that both listeners serve, reloaded when its files change; None without TLS."""
+    settings, authority = running.services.settings, running.tools.node_authority
+    of_nodes = None if authority is None else authority.certificate_pem
+    if bool(settings.tls_cert_file) != bool(settings.tls_key_file):
+        raise SettingRefused(f"{PREFIX}TLS_CERT_FILE and {PREFIX}TLS_KEY_FILE must be set together")
+    if settings.tls and settings.tls_cert_file:
+        raise SettingRefused(
+            f"{PREFIX}TLS makes a certificate, and {PREFIX}TLS_CERT_FILE names one: set only one of them"
+        )
+    if not settings.tls and not settings.tls_cert_file:
+        yield None
+        return
+    try:
+        if settings.tls:
+            local = LocalAuthority(settings.local_tls_path, settings.listen_host)
+            local.renew()
+            certificate = ServerCertificate(local.files, client_authority=of_nodes, renew=local.renew)
+        else:
+            files = CertificateFiles(Path(settings.tls_cert_file), Path(settings.tls_key_file))
+            certificate = ServerCertificate(files, client_authority=of_nodes)
+    except CertificateRefused as refused:
+        raise SettingRefused(f"TLS: {refused}") from refused
+    async with certificate.watched():
+        yield certificate
+
+
+@asynccontextmanager
+async def relay(running: Platform, certificate: ServerCertificate | None = None) -> AsyncIterator[listener.Relay]:
     """Listen for nodes, viewers and browsers, and tell the API the URLs of the relay."""
     settings, tools = running.services.settings, running.tools
     port_wanted = settings.relay_listen_port or (settings.listen_port + 1 if settings.listen_port else 0)
@@ -237,14 +345,32 @@ async def relay(running: Platform) -> AsyncIterator[Relay]:
             "the relay", settings.listen_host, port_wanted, error, setting="RELAY_LISTEN_PORT"
         ) from error
     host, port = listening.getsockname()[:2]
-    address = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-    tools.relay.url = settings.relay_url.rstrip("/") or address
-    tools.relay.endpoints_url = settings.relay_endpoints_url or f"http://*.localhost:{port}"
-    tunnels = TunnelRegistry(running.services, tools.relay.url)
+    scheme, domain = ("http", "localhost") if certificate is None else ("https", TLS_ENDPOINTS_DOMAIN)
+    tools.relay.url = settings.relay_url.rstrip("/") or listening_url(scheme, host, port)
+    tools.relay.endpoints_url = settings.relay_endpoints_url or f"{scheme}://*.{domain}:{port}"
+    tunnels = tunnel_registry.TunnelRegistry(running.services, tools.relay.url)
     domain = tools.relay.endpoints_url.partition("*.")[2].partition(":")[0]
-    proxy = Proxy(running.services, tunnels, domain, secure=tools.relay.endpoints_url.startswith("https:"))
-    serving = Relay(running.services, tools.authenticator.caller, tunnels, proxy)
-    server = await asyncio.start_server(serving.accept, sock=listening, limit=2 * HEAD_MAX)
+    endpoints = proxy.Proxy(running.services, tunnels, domain, secure=tools.relay.endpoints_url.startswith("https:"))
+    bounds = connection_limits.ConnectionBounds(
+        settings.relay_connections_per_address,
+        settings.relay_connections_per_visit,
+        settings.relay_connections_per_tenant,
+    )
+    serving = listener.Relay(
+        running.services,
+        tools.authenticator.caller,
+        tunnels,
+        endpoints,
+        connection_limits.ConnectionLimits(bounds),
+        needs_certificates=tools.node_authority is not None,
+    )
+    handshake = {"ssl_handshake_timeout": HANDSHAKE_SECONDS, "ssl_shutdown_timeout": SHUTDOWN_SECONDS}
+    server = await asyncio.start_server(
+        serving.accept,
+        sock=listening,
+        limit=2 * relay_http.HEAD_MAX,
+        **({} if certificate is None else {"ssl": certificate.context, **handshake}),  # type: ignore[arg-type]
+    )
     try:
         yield serving
     finally:
@@ -255,7 +381,10 @@ async def relay(running: Platform) -> AsyncIterator[Relay]:
 @asynccontextmanager
 async def workers(running: Platform, telemetry: Telemetry) -> AsyncIterator[None]:
     """Run every worker; at the end each finishes its tick and hands back its leases."""
-    loops = [WorkerLoop(worker, telemetry.worker_tick) for worker in all_workers(running.services)]
+    loops = [
+        worker_loop.WorkerLoop(worker, telemetry.worker_tick)
+        for worker in worker_registry.all_workers(running.services)
+    ]
 
     def wake(event: Event) -> None:
         for loop in loops:

@@ -1,4 +1,9 @@
-"""Fixtures of the server's tests: a migrated database for each test, and a running platform on top of it.
+"""Fixtures of the server's tests: a migrated database, and a running platform on top of it.
+
+There are two platforms. `shared_platform` serves all tests of a module that names it; each test makes tenants of its
+own there, and row-level security keeps them apart. `private_platform` has a database for one test. All other fixtures
+(`running`, `world`, `settings`, `database_url`, `database`, `connection`) belong to the shared platform if the test or
+its module uses it, and to a private one otherwise.
 
 A database is a copy of a template that is migrated once in each worker, which takes milliseconds. The platform runs
 in the test's own event loop and listens on a free port of loopback, so that tests speak HTTP to it as anybody would.
@@ -6,13 +11,14 @@ in the test's own event loop and listens on a free port of loopback, so that tes
 
 import asyncio
 import hashlib
+import itertools
 import os
 import socket
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -29,7 +35,9 @@ from mooring.settings import Settings
 from mooring.storage.kernel.database import Database, PoolSettings
 from mooring.storage.kernel.migrate import migrate, migrations
 from mooring.wiring import Platform, platform, workers
+from server.tests.support.loopback_egress import loopback_egress
 from server.tests.support.postgres import make_or_drop, test_cluster_dsn
+from server.tests.support.root_key import ROOT_KEY
 from tests.support.waiting import until
 
 PASSWORD = "correct horse battery staple"
@@ -72,13 +80,6 @@ def copied_database(template: str) -> Iterator[str]:
     asyncio.run(make_or_drop(dsn, f'DROP DATABASE "{name}" WITH (FORCE)'))
 
 
-@pytest.fixture
-def database_url(template: str) -> Iterator[str]:
-    """The address of a database of the test's own."""
-    with copied_database(template) as url:
-        yield url
-
-
 @pytest.fixture(scope="module")
 def shared_database_url(template: str) -> Iterator[str]:
     """The address of a database that the tests of one module share, each with rows of its own."""
@@ -87,20 +88,48 @@ def shared_database_url(template: str) -> Iterator[str]:
 
 
 @pytest.fixture
-def settings(database_url: str, tmp_path: Path) -> Settings:
+def private_database_url(template: str) -> Iterator[str]:
+    """The address of a database for one test."""
+    with copied_database(template) as url:
+        yield url
+
+
+def _is_shared(request: pytest.FixtureRequest) -> bool:
+    """Whether the test runs on its module's platform; one that asks for a private platform does not."""
+    return "shared_platform" in request.fixturenames and "private_platform" not in request.fixturenames
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest) -> str:
+    """The address of the test's database."""
+    return str(request.getfixturevalue("shared_database_url" if _is_shared(request) else "private_database_url"))
+
+
+def _settings(database_url: str, directory: Path) -> Settings:
     return Settings(
         database_url=database_url,
-        master_key_file=str(tmp_path / "keys" / "master.key"),
+        master_key_file=str(directory / "keys" / "master.key"),
+        listen_port=0,  # the relay takes a free port, as the API does
         rate_limit_per_second=100_000,
         rate_limit_burst=100_000,
         sign_in_limit_per_minute=100_000,
         database_connections=4,
+        root_key=ROOT_KEY,
     )
 
 
 @pytest.fixture
+def settings(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Settings:
+    """The settings of the test's platform; a module may override them for its private platforms."""
+    if _is_shared(request):
+        shared: Running = request.getfixturevalue("shared_platform")
+        return shared.settings
+    return _settings(database_url, tmp_path)
+
+
+@pytest.fixture
 async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection of the test's own."""
+    """A connection to the test's database."""
     opened = await asyncpg.connect(database_url)
     yield opened
     await opened.close()
@@ -108,7 +137,7 @@ async def connection(database_url: str) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture
 async def database(database_url: str) -> AsyncIterator[Database]:
-    """Both pools on a database of the test's own."""
+    """Both pools of connections to the test's database."""
     opened = Database(PoolSettings(database_url, 4, acquire_timeout_seconds=60.0))
     await opened.open()
     yield opened
@@ -123,10 +152,23 @@ class Running:
     url: str
     code: str
     settings: Settings
+    _admin_tokens: list[str] = field(default_factory=list)
 
-    def client(self, token: str | None = None) -> httpx.AsyncClient:
+    async def admin_token(self) -> str:
+        """The token of the platform's first admin, who signs in once."""
+        if not self._admin_tokens:
+            body = {"email": "admin@mooring.local", "one_time_code": self.code, "new_password": PASSWORD}
+            async with self.client() as client:
+                answer = await client.post("/api/v1/sign-in", json=body)
+            assert answer.status_code == 200, answer.text
+            self._admin_tokens.append(str(answer.json()["token"]))
+        return self._admin_tokens[0]
+
+    def client(self, token: str | None = None, *, address: str | None = None) -> httpx.AsyncClient:
+        """A caller, with an address of its own if it is named; all of 127.0.0.0/8 is this machine."""
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=50, verify=NO_AUTHORITIES)
+        over = None if address is None else httpx.AsyncHTTPTransport(local_address=address, verify=NO_AUTHORITIES)
+        return httpx.AsyncClient(base_url=self.url, headers=headers, timeout=50, verify=NO_AUTHORITIES, transport=over)
 
 
 class _Prompt(uvicorn.Server):
@@ -152,14 +194,22 @@ class _Prompt(uvicorn.Server):
 
 
 @asynccontextmanager
-async def running_platform(settings: Settings, *, with_workers: bool = False) -> AsyncIterator[Running]:
-    """A platform that listens on a free port of loopback, and has patience with a database that others keep busy."""
+async def running_platform(
+    settings: Settings, *, with_workers: bool = False, dials_loopback: bool = True
+) -> AsyncIterator[Running]:
+    """A platform that listens on a free port of loopback, and has patience with a database that others keep busy.
+
+    The receivers of webhooks in tests are on loopback, which no setting allows, so the dialer is one that may.
+    """
     settings, telemetry = replace(settings, database_connect_timeout_seconds=60.0), Telemetry()
     async with platform(settings, settings.database_url, telemetry) as opened:
         database = opened.services.database
         database._settings = replace(database._settings, acquire_timeout_seconds=60.0)
         fast = Passwords(hasher=PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
         object.__setattr__(opened.services, "passwords", fast)
+        loopback_dialer = loopback_egress(settings)
+        if dials_loopback:
+            object.__setattr__(opened.services, "outbound", loopback_dialer)
         listening = socket.create_server(("127.0.0.1", 0))
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # as the program does
         config = uvicorn.Config(
@@ -169,6 +219,8 @@ async def running_platform(settings: Settings, *, with_workers: bool = False) ->
             lifespan="off",
             log_config=None,
             access_log=False,
+            proxy_headers=bool(settings.trusted_proxies),
+            forwarded_allow_ips=settings.trusted_proxies or None,
             timeout_graceful_shutdown=2,
             timeout_keep_alive=600,  # a client may well be held up for a minute
         )
@@ -188,12 +240,32 @@ async def running_platform(settings: Settings, *, with_workers: bool = False) ->
             await opened.services.hub.close()
             server.leaving.set()
             await task
+            await loopback_dialer.close()
+
+
+@pytest.fixture(scope="module")
+async def shared_platform(
+    anyio_backend: object,  # named here too, so that a test without async can be the first of its module
+    shared_database_url: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> AsyncIterator[Running]:
+    """One platform for the tests of a module: those that look only at tenants, nodes and apps that they made."""
+    async with running_platform(_settings(shared_database_url, tmp_path_factory.mktemp("shared"))) as served:
+        yield served
 
 
 @pytest.fixture
-async def running(settings: Settings) -> AsyncIterator[Running]:
+async def private_platform(settings: Settings) -> AsyncIterator[Running]:
+    """A platform on a database of the test's own: for tests that look at, or change, what concerns all tenants."""
     async with running_platform(settings) as served:
         yield served
+
+
+@pytest.fixture
+def running(request: pytest.FixtureRequest) -> Running:
+    """The test's platform."""
+    running: Running = request.getfixturevalue("shared_platform" if _is_shared(request) else "private_platform")
+    return running
 
 
 @dataclass(frozen=True)
@@ -207,15 +279,19 @@ class TenantWithAdmin:
 
 
 class World:
-    """Makes people and places through the public API."""
+    """Makes people and places through the public API.
 
-    def __init__(self, running: Running, admin: httpx.AsyncClient) -> None:
+    On a shared platform `suffix` makes the slugs of this test's tenants unique; `TenantWithAdmin.slug` has the result.
+    """
+
+    def __init__(self, running: Running, admin: httpx.AsyncClient, suffix: str = "") -> None:
         self.running = running
         self.admin = admin
+        self.suffix = suffix
         self._clients: list[httpx.AsyncClient] = [admin]
 
-    def client(self, token: str | None = None) -> httpx.AsyncClient:
-        client = self.running.client(token)
+    def client(self, token: str | None = None, *, address: str | None = None) -> httpx.AsyncClient:
+        client = self.running.client(token, address=address)
         self._clients.append(client)
         return client
 
@@ -231,7 +307,8 @@ class World:
         assert answer.status_code == 200, answer.text
         return str(answer.json()["token"])
 
-    async def tenant(self, slug: str) -> TenantWithAdmin:
+    async def tenant(self, name: str) -> TenantWithAdmin:
+        slug = name + self.suffix
         body = {
             "slug": slug,
             "display_name": slug.title(),
@@ -262,14 +339,17 @@ class World:
         return await self.sign_in(email, user.json()["one_time_code"], tenant.slug)
 
 
+_WORLDS = itertools.count(1)
+
+
 @pytest.fixture
-async def world(running: Running) -> AsyncIterator[World]:
-    """A running platform with its admin signed in."""
-    admin = running.client()
-    body = {"email": "admin@mooring.local", "one_time_code": running.code, "new_password": PASSWORD}
-    answer = await admin.post("/api/v1/sign-in", json=body)
-    assert answer.status_code == 200, answer.text
-    admin.headers["Authorization"] = f"Bearer {answer.json()['token']}"
-    made = World(running, admin)
+async def world(request: pytest.FixtureRequest, running: Running) -> AsyncIterator[World]:
+    """The test's platform with its admin signed in."""
+    services = running.platform.services
+    before = {each.name: getattr(services, each.name) for each in fields(services)}
+    suffix = f"-{next(_WORLDS)}" if _is_shared(request) else ""
+    made = World(running, running.client(await running.admin_token()), suffix)
     yield made
     await made.close()
+    for name, part in before.items():  # such as the clock, which a test may have replaced
+        object.__setattr__(services, name, part)

@@ -25,7 +25,7 @@ def test_a_noun_has_the_same_wing_in_every_layer() -> None:
     assert {noun: dict(found) for noun, found in wings.items() if len(found) > 1} == {}
 
 
-def test_every_file_of_a_layer_stands_in_a_wing() -> None:
+def test_every_file_of_a_layer_is_in_a_wing() -> None:
     beside = {
         f"{layer}/{path.name}" for layer in LAYERS for path in (ROOT / layer).glob("*.py") if path.stem != "__init__"
     }

@@ -180,9 +180,9 @@ class AgentPlatform:
 
 
 @contextmanager
-def running_agent_platform() -> Iterator[AgentPlatform]:
-    """Start a platform without machines; remove it at the end."""
-    with running_mooring() as mooring, Client(mooring.url, settings=PATIENT) as door:
+def running_agent_platform(**settings: str) -> Iterator[AgentPlatform]:
+    """Start a platform with these settings and without machines; remove it at the end."""
+    with running_mooring(**settings) as mooring, Client(mooring.url, settings=PATIENT) as door:
         first = door.sign_in(email=FIRST_ADMIN, one_time_code=mooring.code, new_password=PASSWORD)
         with Client(mooring.url, token=first.token, settings=PATIENT) as admin:
             tenant = admin.create_tenant(

@@ -34,7 +34,7 @@ from tests.e2e.mooring_process import FIRST_ADMIN, PASSWORD, MooringProcess, run
 from tools.ports import free_port
 
 WHY = "the walk through the catalog asks for it"
-LOOPBACK = Reach(allowed=read_networks("127.0.0.0/8"))
+LOOPBACK = Reach(allowed=read_networks("127.0.0.0/8"), own_allowed=True)
 COMMAND_SECONDS_MAX = 240
 LONG_REACHABLE = {"MOORING_NODE_UNREACHABLE_SECONDS": "86400"}
 """A fake machine reports once, and has to stay reachable for as long as a test takes."""

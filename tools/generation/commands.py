@@ -20,7 +20,20 @@ from mooring_cli.nouns import Noun
 '''
 AGENTS = {"enrolment", "runtime"}
 """Nouns for agents and adapters: they have no commands, and neither has the scope of nodes."""
-HAND_WRITTEN = {"event", "audit", "delivery", "whoami", "session", "reference", "health", "manifest", "timeline", "why"}
+HAND_WRITTEN = {
+    "event",
+    "audit",
+    "audit_chain",
+    "audit_link",
+    "delivery",
+    "whoami",
+    "session",
+    "reference",
+    "health",
+    "manifest",
+    "timeline",
+    "why",
+}
 PREFIX = ["api", "v1"]
 SCOPES = (["platform"], ["tenants", "{tenant_id}"], ["projects", "{project_id}"])
 GROUP_NAMES = {"app-instances": "instances"}

@@ -126,7 +126,7 @@ def models_module(document: OpenApiDocument) -> str:
 
 
 def _enumeration(name: str, schema: Schema) -> str:
-    lines = [f"class {name}(StrEnum):", f'    """{_sentence(schema, name)}"""', ""]
+    lines = [f"class {name}(StrEnum):", *_docstring(schema)]
     lines += [f"    {str(value).upper().replace('.', '_').replace('-', '_')} = {value!r}" for value in schema["enum"]]
     return "\n".join(lines) + "\n"
 
@@ -135,8 +135,7 @@ def _struct(document: OpenApiDocument, types: Types, name: str) -> str:
     schema = document.schemas[name]
     lines = [
         f"class {types.class_of(name)}(msgspec.Struct, kw_only=True, omit_defaults=True):",
-        f'    """{_sentence(schema, name)}"""',
-        "",
+        *_docstring(schema),
     ]
     for field in document.fields(schema):
         kind = types.of_value(field.name, field.schema)
@@ -151,6 +150,8 @@ def _struct(document: OpenApiDocument, types: Types, name: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _sentence(schema: Schema, name: str) -> str:
-    text = str(schema.get("description") or f"The values of {name}.").strip()
-    return text.replace("\\", "\\\\").replace('"""', "'''")
+def _docstring(schema: Schema) -> list[str]:
+    """The lines of a docstring; none where the contract describes nothing that the name does not say."""
+    text = str(schema.get("description") or "").strip()
+    escaped = text.replace("\\", "\\\\").replace('"""', "'''")
+    return [f'    """{escaped}"""', ""] if text else []

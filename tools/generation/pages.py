@@ -48,7 +48,7 @@ def cli_page(page: Path, nouns: Iterable[Noun], table: OperationTable) -> str:
     """`docs/cli.md` with its list of commands."""
     parts: list[str] = []
     for name, (module, _) in HAND_WRITTEN.items():
-        parts += _described(getattr(import_module(module), name), f"mooring {name}")
+        parts += _described(getattr(import_module(module), name.replace("-", "_")), f"mooring {name}")
     parts.append("### Global options\n\n" + _global_options())
     for noun in nouns:
         parts += _noun(noun, "mooring", table)
@@ -70,7 +70,12 @@ def _noun(noun: Noun, before: str, table: OperationTable) -> list[str]:
 
 def _described(command: click.Command, words: str) -> list[str]:
     if isinstance(command, click.Group):
-        return [part for name, each in command.commands.items() for part in _described(each, f"{words} {name}")]
+        below = [part for name, each in command.commands.items() for part in _described(each, f"{words} {name}")]
+        return [*_alone(command, words), *below] if command.invoke_without_command else below
+    return _alone(command, words)
+
+
+def _alone(command: click.Command, words: str) -> list[str]:
     arguments = [_argument(each) for each in command.params if isinstance(each, click.Argument)]
     lines = [f"### {' '.join([words, *arguments])}", "", _first_line(command), ""]
     options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]

@@ -35,6 +35,13 @@ def test_every_table_that_the_core_writes_and_every_reconciler_is_on_the_map() -
         assert f"`workers/{worker}.py:" in page
 
 
+def test_an_answer_that_names_missing_code_makes_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    for place in ("core/fleet/gone.py:reconcile", "core/fleet/allocation_reconcile.py:gone"):
+        monkeypatch.setattr(generate_map, "QUESTIONS", (("Where?", f"here: `{place}`"),))
+        with pytest.raises(ValueError, match=re.escape(place)):
+            generate_map.page()
+
+
 def test_a_page_that_differs_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "map.md"
     assert generate_map.main([], path) == 0

@@ -27,6 +27,11 @@ LONG_FUNCTION = "def long() -> None:\n" + "    pass\n" * FUNCTION_LINES_MAX
     ("path", "code", "complaint"),
     [
         (COMMAND, "x = 1\n" * FILE_LINES_MAX, "the file has 501 lines"),
+        ("agent/mooring_agent/tasks/x.py", "import os\nos.chmod('x', 0o600)\n", "follow a tenant's link"),
+        ("agent/mooring_agent/containers/x.py", "def f(p):\n    p.chmod(0o600)\n", "follow a tenant's link"),
+        ("agent/mooring_agent/supervisor/x.py", "open('x')\n", "a link or a FIFO"),
+        ("agent/mooring_agent/supervisor/x.py", "import os\nos.open('x', os.O_RDONLY)\n", "a link or a FIFO"),
+        ("agent/mooring_agent/hosts/log_parts.py", "def f(p):\n    return p.read_bytes()\n", "a link or a FIFO"),
         (COMMAND, LONG_FUNCTION, "long() has 71 lines"),
         (COMMAND, "def f(a, b, c, d, e, g): ...\n", "f() takes 6 positional parameters"),
         (
@@ -89,6 +94,9 @@ def test_a_module_without_a_docstring_is_reported() -> None:
         ("server/mooring/storage/kernel/unit_of_work.py", "connection.transaction()\n"),
         ("server/mooring/storage/kernel/database.py", "class DatabaseUrl: ...\n"),
         ("server/tests/core/fleet/test_node.py", "def test_it(a, b, c, d, e, g) -> None: ...\n"),
+        ("agent/mooring_agent/tasks/x.py", "import os\nos.fchmod(3, 0o600)\n"),
+        ("agent/mooring_agent/supervisor/x.py", "import os\nos.open('x', os.O_RDONLY | os.O_NOFOLLOW)\n"),
+        ("agent/mooring_agent/hosts/select.py", "import os\nos.open('x', os.O_RDONLY)\n"),
         ("cli/mooring_cli/main.py", "def f() -> None:\n    import rich\n"),
         (COMMAND, "x = 'a new threshold'\n"),
         (COMMAND, "def f(a: tuple[str, ...], b: tuple[int, int]) -> tuple[str, int]: ...\n"),

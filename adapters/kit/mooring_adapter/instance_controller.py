@@ -77,7 +77,7 @@ class InstanceController:
                     wait_seconds = await self._round()
                     self._backoff.reset()
                 except ClaimLost:
-                    log.info("the claim is lost; stopping", extra={"fence": self.claim.fence})
+                    log.info("lost the claim; stopping the controller", extra={"fence": self.claim.fence})
                     return
                 except MooringError as error:
                     wait_seconds = self._backoff.next_pause()
@@ -196,7 +196,7 @@ class InstanceController:
                 raise
             if len(usage) == 1:
                 extra = {"record_id": usage[0].record_id}
-                log.error("a usage record is stored with other content; skipping it: %s", error, extra=extra)
+                log.error("the platform has this usage record with other content; skipping it: %s", error, extra=extra)
                 return
             for each in usage:
                 await self._report_usage((each,))
@@ -250,7 +250,9 @@ class InstanceController:
         try:
             await self._finish(operation, Finish(outcome="failed", failure=failures.of_refusal(error)))
         except MooringError as again:
-            log.warning("the platform refused the failure too; retrying: %s", again, extra={"code": again.code})
+            log.warning(
+                "the platform refused the report of the failure too; retrying: %s", again, extra={"code": again.code}
+            )
             await asyncio.sleep(self._backoff.next_pause())
 
     async def _watch(self, view: InstanceView, watch: Callable[[InstanceView], Observation]) -> datetime | None:

@@ -133,8 +133,6 @@ def next_actions(plan: Plan, view: InstanceView, operation: Operation) -> NextAc
 
 
 class _PlanWalk:
-    """One walk through a plan."""
-
     def __init__(self, plan: Plan, view: InstanceView, operation: Operation) -> None:
         self.plan, self.view, self.operation = plan, view, operation
         self.tasks = view.tasks_of(operation)

@@ -215,7 +215,7 @@ async def _until_stopped(work: AdapterProgram) -> None:
     try:
         await running
     except asyncio.CancelledError:
-        log.info("stopped by a signal")
+        log.info("received a signal; stopped")
 
 
 def main(adapter: Adapter, arguments: Sequence[str] | None = None) -> None:

@@ -1,6 +1,7 @@
 """The program around an adapter, as a process on the simulated platform."""
 
 import asyncio
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from mooring_adapter import Adapter, Finish, Plan, ReportMember
 from mooring_adapter.claim_loop import ClaimLoop
@@ -149,3 +152,17 @@ async def test_once_ends_with_the_error_that_ended_its_claim_loop() -> None:
     falling = Falling(Adapter(app_slug="plain", plan=lambda view, operation: Plan(())), cast(Any, None))
     with pytest.raises(OSError, match="no room"):
         await _once(falling, lambda seconds: turns())
+
+
+def test_plain_http_to_another_machine_is_refused_before_anything_is_sent(
+    platform: SimulatedPlatform, tmp_path: Path
+) -> None:
+    key = tmp_path / "adapter.key"
+    private = Ed25519PrivateKey.generate()
+    key.write_bytes(private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    words = [sys.executable, str(tmp_path / "plain.py"), "--url", "http://10.0.0.1:1", "--key-file", str(key)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0
+    assert "plain http" in done.stderr
+    assert "--allow-plain-http" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -255,5 +255,4 @@ def behind_stale(steps: Sequence[Step], member: Member) -> tuple[str, ...]:
 
 
 def is_controller(member: Member) -> bool:
-    """Whether the member is the controller."""
     return member.component_key == CONTROLLER

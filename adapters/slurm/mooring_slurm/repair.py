@@ -190,8 +190,6 @@ def down_services(view: InstanceView, operation: Operation, member: Member, name
 
 
 class WorkerRepair:
-    """The repair of the workers."""
-
     def __init__(self, cluster: ClusterMembers, operation: Operation, drained: set[str]) -> None:
         self.cluster, self.operation, self.drained = cluster, operation, drained
         self.failed: list[tuple[Member, Failure]] = []

@@ -34,8 +34,6 @@ class SimulatedFailure(Exception):
 
 @dataclass(slots=True)
 class SimulatedSlurmNode:
-    """A node in Slurm."""
-
     name: str
     drained: bool = False
     down: bool = False
@@ -45,8 +43,6 @@ class SimulatedSlurmNode:
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """A job in Slurm."""
-
     id: str
     key: str
     name: str
@@ -75,7 +71,6 @@ class SimulatedCluster:
     number: int = 0
 
     def start(self, member: str, component: str, service: str) -> None:
-        """Start a daemon."""
         self.services.add((member, service))
         if service == "slurmctld":
             self.controllers.add(member)
@@ -88,7 +83,6 @@ class SimulatedCluster:
         self.registering -= {member}
 
     def forget(self, member: str) -> None:
-        """Forget a member."""
         self.stop(member, "", whole=True)
 
     def answer(self, verb: str, options: Mapping[str, str], given: Mapping[str, Any], user: str) -> dict[str, Any]:

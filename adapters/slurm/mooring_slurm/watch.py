@@ -176,7 +176,7 @@ def health_of(view: InstanceView, found: list[Difference]) -> tuple[str, str]:
 
 
 def worker_observation(member: Member, seen: Mapping[str, Any], found: list[Difference]) -> MemberObservation:
-    """The observation of one worker."""
+    """What to report about a worker: degraded if Slurm does not know it or it differs from the target."""
     node = nodes_of(seen).get(member.name)
     wrong = next((each for each in found if each.node == member.name), None)
     state = None if node is None else {name: node[name] for name in NODE_FIELDS if node.get(name) is not None}

@@ -119,7 +119,6 @@ class WorkloadProfile:
 
 
 def read_profile(manifest: Plain) -> WorkloadProfile:
-    """Read the profile of a manifest."""
     plain = manifest.get("runtime_profile") or {}
     lifecycle = manifest.get("lifecycle") or {}
     return WorkloadProfile(
@@ -147,7 +146,6 @@ def _environment(variables: Iterable[Plain], schema: Plain) -> tuple[Variable, .
 
 
 def _defaults(schema: Plain) -> dict[str, Any]:
-    """The defaults of the configuration."""
     return {name: each["default"] for name, each in schema.get("properties", {}).items() if "default" in each}
 
 

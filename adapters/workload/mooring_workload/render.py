@@ -151,7 +151,6 @@ def _port(port: ProfilePort, place: MemberPlacement) -> int:
 
 
 def purpose_of(secret: str) -> str:
-    """The purpose of a secret, by its name."""
     return "app_access" if secret.startswith(ACCESS) else "member_secret"
 
 

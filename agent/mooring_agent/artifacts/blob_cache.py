@@ -2,7 +2,8 @@
 
 A download goes to a partial file and is moved into place when its digest matches, so what is in place is always
 complete. An interrupted download continues where it stopped; the bytes that exist are hashed again first. The size is
-bounded: when space is needed, the least recently used entries are evicted, never those in use.
+bounded, also by what the disk has without its reserve: when space is needed, the least recently used entries are
+evicted, never those in use.
 """
 
 import asyncio
@@ -12,8 +13,9 @@ import re
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final, Protocol
+from typing import BinaryIO, Final, Protocol
 
+from mooring_agent.artifacts.disk_room import DiskRoom
 from mooring_agent.atomic_files import sync_directory
 from mooring_agent.hosts.contract import HostFailure
 
@@ -30,10 +32,11 @@ class BlobSource(Protocol):
 
 
 class BlobCache:
-    def __init__(self, directory: Path, limit_bytes: int = 1 << 40) -> None:
+    def __init__(self, directory: Path, limit_bytes: int = 1 << 40, room: DiskRoom | None = None) -> None:
         self._blobs = directory / "blobs" / "sha256"
         self._partial = directory / "partial"
         self._limit = limit_bytes
+        self._room = room or DiskRoom(directory)
         self._used: dict[str, int] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         for place in (self._blobs, self._partial):
@@ -86,9 +89,10 @@ class BlobCache:
         """Evict the least recently used entries until this much fits; returns how many bytes were freed."""
         entries = sorted((path.stat().st_mtime, path.stat().st_size, path) for path in self._blobs.iterdir())
         used_bytes = sum(size for _, size, _ in entries)
+        limit = min(self._limit, used_bytes + self._room.bytes_left())
         freed = 0
         for _, size, path in entries:
-            if used_bytes + wanted_bytes <= self._limit:
+            if used_bytes + wanted_bytes <= limit:
                 break
             if path.name in self._used:
                 continue
@@ -101,9 +105,13 @@ class BlobCache:
         if wanted > self._limit:
             raise HostFailure("too_large", f"{wanted} bytes do not fit into a cache of {self._limit}")
         self.evict(wanted)
-        free = os.statvfs(self._blobs).f_bavail * os.statvfs(self._blobs).f_frsize
+        free = self._room.bytes_left()
         if wanted > free:
-            raise HostFailure("too_large", f"{wanted} bytes are needed and {free} are free on this machine's disk")
+            raise HostFailure(
+                "too_large",
+                f"{wanted} bytes are needed and {max(free, 0)} may be used on this machine's disk, "
+                f"which keeps {self._room.reserve_bytes} in reserve",
+            )
 
     async def _download(
         self,
@@ -143,6 +151,7 @@ class BlobCache:
                 if offset - reported >= PROGRESS_BYTES:
                     reported = offset
                     report_progress("fetch", offset, size, "bytes")
+                    self._require_room(file)
             file.flush()
             os.fsync(file.fileno())
         report_progress("fetch", offset, size, "bytes")
@@ -153,6 +162,12 @@ class BlobCache:
             raise HostFailure(
                 "digest_mismatch", f"the source delivered sha256:{digest_so_far.hexdigest()}, not {digest}"
             )
+
+    def _require_room(self, file: BinaryIO) -> None:
+        """Stop a download that uses up the reserve: its size may be unknown, and others fill the same disk."""
+        if self._room.bytes_left() < 0:
+            file.truncate(0)
+            raise HostFailure("too_large", "this machine's disk has no room for the rest of the download")
 
     @asynccontextmanager
     async def _exclusively(self, digest: str) -> AsyncIterator[None]:

@@ -10,7 +10,7 @@ import socket
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
-from typing import Any, Final
+from typing import Annotated, Any, Final
 from urllib.parse import urljoin, urlsplit
 
 import httpx
@@ -107,7 +107,7 @@ class BlobDescriptor(msgspec.Struct, frozen=True, rename="camel"):
 
     media_type: str
     digest: str
-    size: int
+    size: Annotated[int, msgspec.Meta(ge=0, le=1 << 50)]
     platform: dict[str, Any] | None = None
 
 

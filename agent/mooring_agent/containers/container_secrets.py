@@ -48,7 +48,6 @@ class ContainerSecrets:
         return options
 
     async def remove_for_container(self, owner: Owner, name: str) -> list[Resource]:
-        """Remove the secrets of one container."""
         return await self._remove(f"{_owner_prefix(owner)}.{_digest(name)}.")
 
     async def remove(self, owner: Owner) -> list[Resource]:

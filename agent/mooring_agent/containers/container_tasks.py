@@ -10,7 +10,8 @@ import json
 import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -18,9 +19,11 @@ import httpx
 import msgspec
 
 from mooring_agent.artifacts.blob_cache import BlobCache
+from mooring_agent.artifacts.disk_room import RESERVE_BYTES, DiskRoom
+from mooring_agent.artifacts.fetch_history import FetchHistory
 from mooring_agent.artifacts.http_sources import HttpSource, RegistryRepository
 from mooring_agent.containers.container_secrets import ContainerSecrets
-from mooring_agent.containers.images import ImageStore
+from mooring_agent.containers.images import ImageStore, StoredImage
 from mooring_agent.containers.podman import Podman
 from mooring_agent.hosts import safe_paths
 from mooring_agent.hosts.contract import (
@@ -36,6 +39,7 @@ from mooring_agent.hosts.contract import (
 )
 from mooring_agent.hosts.log_parts import read_container_log
 from mooring_agent.hosts.namespace import root_filesystem
+from mooring_agent.kernel import hostile_files
 from mooring_agent.tasks import arguments as task_arguments
 from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler
 from mooring_agent.tasks.log_read import LogReader, LogReadHandler
@@ -78,6 +82,7 @@ class ContainerTasks:
     sandboxes: ContainerSandboxes
     volumes: Path
     http: httpx.AsyncClient
+    history: FetchHistory = field(default_factory=FetchHistory)
 
     @property
     def secrets(self) -> ContainerSecrets:
@@ -87,10 +92,10 @@ class ContainerTasks:
         """The handlers with containers added; teardown removes an owner's containers before the host inspects."""
         return {
             **base,
-            "container.launch": TaskHandler(self.launch, is_repeatable=False),
-            "container.control": TaskHandler(self.control),
+            "container.launch": TaskHandler(self.launch, is_repeatable=False, room="transfer"),
+            "container.control": TaskHandler(self.control, room="program"),
             "container.remove": TaskHandler(self.remove),
-            "artifact.fetch": TaskHandler(self.fetch),
+            "artifact.fetch": TaskHandler(self.fetch, room="transfer"),
             **LogReadHandler(self.find_log).handlers(),
             "teardown.verify": replace(
                 base["teardown.verify"], perform=self._with_container_teardown(base["teardown.verify"])
@@ -116,7 +121,7 @@ class ContainerTasks:
         registry = RegistryRepository(
             self.http, arguments.image.registry, arguments.image.repository, token, arguments.image.private
         )
-        image = await self.images.ensure(registry, arguments.image.digest, context.report_progress)
+        image = await self._image(context, registry, arguments.image.digest)
         context.report_progress("start", 0, None, "")
         options = [*self._create_options(context, arguments), *await self.secrets.options(context, arguments)]
         await self.podman.call("create", *options, image.image_id, *arguments.argv)
@@ -149,9 +154,7 @@ class ContainerTasks:
         if arguments.kind == "oci":
             address, repository = _registry_of(arguments.source)
             registry = RegistryRepository(self.http, address, repository, token, arguments.private)
-            image = await self.images.ensure(
-                registry, arguments.digest, context.report_progress, arguments.no_progress_seconds
-            )
+            image = await self._image(context, registry, arguments.digest, arguments.no_progress_seconds)
             return {"image_id": image.image_id, "bytes": image.fetched_bytes, "from_cache": image.fetched_bytes == 0}
         if not arguments.source.startswith(("https://", "http://")):
             raise HostFailure("refused", "the source of a blob must be an https:// or http:// URL")
@@ -159,11 +162,29 @@ class ContainerTasks:
         was_here = await self.cache.fetch(
             arguments.digest, arguments.size, source, context.report_progress, arguments.no_progress_seconds
         )
+        allocation_id = context.owner.allocation_id
+        from_cache = was_here and self.history.has(allocation_id, arguments.digest)
+        self.history.add(allocation_id, arguments.digest)
         if arguments.destination is not None:
             await self._copy_to_sandbox(host, context, arguments.digest, arguments.destination)
         if arguments.volume is not None:
             await asyncio.to_thread(self._link_into_volume, context.owner, arguments)
-        return {"bytes": self.cache.path(arguments.digest).stat().st_size, "from_cache": was_here}
+        return {"bytes": self.cache.path(arguments.digest).stat().st_size, "from_cache": from_cache}
+
+    async def _image(
+        self, context: TaskContext, registry: RegistryRepository, digest: str, no_progress_seconds: float = 60.0
+    ) -> StoredImage:
+        """Fetch an image; what another allocation fetched before counts as fetched by this one."""
+        allocation_id = context.owner.allocation_id
+        image = await self.images.ensure(
+            registry,
+            digest,
+            context.report_progress,
+            no_progress_seconds,
+            is_known=partial(self.history.has, allocation_id),
+        )
+        self.history.add(allocation_id, *image.blobs)
+        return image
 
     async def _copy_to_sandbox(self, host: Host, context: TaskContext, digest: str, destination: str) -> None:
         with self.cache.using(digest) as path:
@@ -178,12 +199,14 @@ class ContainerTasks:
         """Hard-link the cached bytes into a volume, readable by any user of the container; nothing is copied."""
         directory = self._volumes_of(owner) / str(arguments.volume)
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        new = directory / f".{arguments.file or arguments.volume}.new"
-        new.unlink(missing_ok=True)
-        with self.cache.using(arguments.digest) as path:
-            os.link(path, new)
-            new.chmod(0o444)
-        new.rename(directory / str(arguments.file or arguments.volume))
+        place = hostile_files.open_directory(directory)
+        try:
+            with self.cache.using(arguments.digest) as path:
+                hostile_files.link_read_only(path, place, str(arguments.file or arguments.volume))
+        except OSError as problem:
+            raise HostFailure("path_refused", f"cannot write into the volume: {problem.strerror}") from problem
+        finally:
+            os.close(place)
 
     async def find_log(self, context: TaskContext, arguments: task_arguments.LogRead, request: LogRequest) -> LogReader:
         """Find the file in which a container's monitor keeps its log."""
@@ -206,6 +229,7 @@ class ContainerTasks:
             elif labels.get(ALLOCATION) not in secret_name or labels[NODE] != self.node_id:
                 await self._force_remove(each["Id"])
                 strays.append(Stray(resource, "reaped", labels.get(ALLOCATION)))
+        self.history.keep_only(set(secret_name))
         unknown = sorted({*self._volume_holders(), *await self.secrets.allocations()} - set(secret_name))
         for allocation_id in unknown:
             resources = [*await self.secrets.remove(Owner(allocation_id)), *self._clear_volumes(Owner(allocation_id))]
@@ -309,7 +333,11 @@ class ContainerTasks:
         directory = self._volumes_of(owner) / mount.volume
         directory.mkdir(mode=0o750, parents=True, exist_ok=True)
         uid, _, gid = user.partition(":")
-        os.chown(directory, base + int(uid), base + int(gid))
+        place = hostile_files.open_directory(directory)
+        try:
+            os.fchown(place, base + int(uid), base + int(gid))
+        finally:
+            os.close(place)
         mode = ",readonly" if mount.read_only else ""
         return f"type=bind,source={directory},target={mount.target}{mode}"
 
@@ -368,10 +396,13 @@ def _with_containers(
     )
 
 
-async def create_container_tasks(node_id: str, directory: Path, sandboxes: ContainerSandboxes) -> ContainerTasks:
+async def create_container_tasks(
+    node_id: str, directory: Path, sandboxes: ContainerSandboxes, disk_reserve_bytes: int = RESERVE_BYTES
+) -> ContainerTasks:
     podman = Podman(directory / "containers")
     await asyncio.to_thread(podman.prepare)
-    cache = BlobCache(directory / "cache")
-    images = ImageStore(cache, podman)
+    room = DiskRoom(directory, disk_reserve_bytes)
+    cache = BlobCache(directory / "cache", room=room)
+    images = ImageStore(cache, podman, room)
     http = httpx.AsyncClient(timeout=httpx.Timeout(60.0), follow_redirects=False)
     return ContainerTasks(node_id, podman, images, cache, sandboxes, directory / "volumes", http)

@@ -58,6 +58,7 @@ class Podman:
         self.run = RUN / hashlib.sha256(str(directory).encode()).hexdigest()[:12]
         self.layouts = directory / "layouts"
         self.secrets = self.run / "secrets"
+        self.temporary = directory / "temporary"
         self._config = directory / "containers.conf"
 
     @staticmethod
@@ -67,7 +68,7 @@ class Podman:
 
     def prepare(self) -> None:
         """Create the directories and configuration files that podman is pointed at."""
-        for place in (self.directory / "storage", self.layouts, self.run, self.secrets):
+        for place in (self.directory / "storage", self.layouts, self.run, self.secrets, self.temporary):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
         config = CONFIG.format(backend=network_backend(), networks=self.directory / "networks")
         write_private(self._config, config.encode())
@@ -82,7 +83,7 @@ class Podman:
 
     async def try_call(self, *words: str, stdin: bytes | None = None) -> tuple[int, str, str]:
         """Run podman; returns its exit code, output and errors."""
-        if not self._config.exists() or not self.secrets.exists():
+        if not (self._config.exists() and self.secrets.exists() and self.temporary.exists()):
             self.prepare()
         process = await asyncio.create_subprocess_exec(
             "podman",
@@ -99,6 +100,7 @@ class Podman:
                 "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
                 "HOME": str(self.directory),
                 "CONTAINERS_CONF": str(self._config),
+                "TMPDIR": str(self.temporary),  # on the watched disk, and cleared when podman was killed
             },
         )
         try:

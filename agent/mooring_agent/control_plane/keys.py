@@ -1,16 +1,13 @@
-"""The agent's own keys, and the platform keys that it trusts.
+"""The agent's own keys.
 
 Two private keys are created on this machine and never leave it: one signs assertions and receipts, the other opens
-sealed secrets. The platform's keys are pinned at enrolment; a new one is trusted only if a pinned one signed it.
+sealed secrets. Which keys of the platform this agent trusts is in `trust.py`.
 """
 
-import os
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from cryptography.exceptions import InvalidSignature, InvalidTag
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -20,9 +17,9 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from mooring_agent.atomic_files import write_private
-from mooring_agent.control_plane.messages import PlatformKey, SealedSecret, decode, encode
+from mooring_agent.control_plane.messages import SealedSecret, decode, encode
+from mooring_agent.kernel import hostile_files
 
-KEY_CONTEXT: Final = b"mooring-key-v1\n"
 SEAL_CONTEXT: Final = "mooring-seal-v1"
 
 
@@ -67,7 +64,7 @@ def make_keys() -> NodeKeys:
 def load_or_create_keys(directory: Path) -> NodeKeys:
     """The keys of this directory, created if there are none; only their owner may read them."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.chmod(directory, 0o700)
+    hostile_files.make_private(directory)
     path = directory / "node.keys"
     if not path.exists():
         keys = make_keys()
@@ -85,48 +82,3 @@ def is_valid_signature(public_key: bytes, signature: bytes, signed: bytes) -> bo
     except (InvalidSignature, ValueError):
         return False
     return True
-
-
-class Identity(msgspec.Struct, frozen=True):
-    """What enrolment established about this agent; stored in `identity.json`."""
-
-    url: str
-    node_id: str
-    audience: str
-    platform_keys: tuple[PlatformKey, ...]
-
-    @property
-    def pinned(self) -> Mapping[str, bytes]:
-        return {key.key_id: decode(key.public_key) for key in self.platform_keys}
-
-
-def with_announced_keys(identity: Identity, announced: Sequence[PlatformKey]) -> Identity:
-    """The identity with every announced key that a pinned key signed; other keys are ignored."""
-    pinned = dict(identity.pinned)
-    accepted = list(identity.platform_keys)
-    for key in announced:
-        if key.key_id in pinned or key.signed_by not in pinned or key.signature is None:
-            continue
-        try:
-            public, signature = decode(key.public_key), decode(key.signature)
-        except ValueError:
-            continue  # the same as unsigned
-        if is_valid_signature(
-            pinned[key.signed_by], signature, KEY_CONTEXT + f"{key.key_id}\n{key.public_key}".encode()
-        ):
-            pinned[key.key_id] = public
-            accepted.append(PlatformKey(key.key_id, key.public_key))
-    if len(accepted) == len(identity.platform_keys):
-        return identity
-    return msgspec.structs.replace(identity, platform_keys=tuple(accepted))
-
-
-def read_identity(directory: Path) -> Identity | None:
-    """The identity stored here, if this machine is enrolled."""
-    path = directory / "identity.json"
-    return msgspec.json.decode(path.read_bytes(), type=Identity) if path.exists() else None
-
-
-def store_identity(directory: Path, identity: Identity) -> None:
-    """Save the identity atomically."""
-    write_private(directory / "identity.json", msgspec.json.encode(identity))

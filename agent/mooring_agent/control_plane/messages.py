@@ -10,8 +10,10 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-ID = Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2,4}_[0-7][0-9a-hjkmnp-tv-z]{25}$")]
-OwnerName = Annotated[str, msgspec.Meta(pattern=r"^alc_[0-7][0-9a-hjkmnp-tv-z]{25}(/[a-z0-9][a-z0-9._-]{0,62})?$")]
+# `\Z` is the very end; `$` would also match before a final line break.
+ID = Annotated[str, msgspec.Meta(pattern=r"^[a-z]{2,4}_[0-7][0-9a-hjkmnp-tv-z]{25}\Z")]
+OwnerName = Annotated[str, msgspec.Meta(pattern=r"^alc_[0-7][0-9a-hjkmnp-tv-z]{25}(/[a-z0-9][a-z0-9._-]{0,62})?\Z")]
+FENCE_MAX = 2**62
 ENVELOPE_MAX = 2_000_000
 """The longest task payload that is accepted, in characters."""
 
@@ -42,7 +44,7 @@ class Task(msgspec.Struct, frozen=True):
     type: str
     node_id: ID
     audience: str
-    fence: Annotated[int, msgspec.Meta(ge=1)]
+    fence: Annotated[int, msgspec.Meta(ge=1, le=FENCE_MAX)]
     tenant_id: str
     project_id: str
     allocation_id: ID
@@ -70,12 +72,22 @@ class TaskLease(msgspec.Struct, frozen=True):
 
 
 class PlatformKey(msgspec.Struct, frozen=True):
-    """A key that signs tasks; an announced one is signed by a pinned one."""
+    """A key that signs tasks; an announced one is signed by the current one, or by the root key with an epoch."""
 
     key_id: str
     public_key: str
     signed_by: str | None = None
     signature: str | None = None
+    epoch: int | None = None
+    root_signature: str | None = None
+
+
+class RootKey(msgspec.Struct, frozen=True):
+    """The public half of the operator's offline root key, signed by the key that signs tasks."""
+
+    public_key: str
+    signed_by: str
+    signature: str
 
 
 class ClaimResponse(msgspec.Struct, frozen=True):
@@ -83,6 +95,7 @@ class ClaimResponse(msgspec.Struct, frozen=True):
     cancel: tuple[TaskLease, ...] = ()
     lost: tuple[TaskLease, ...] = ()
     keys: tuple[PlatformKey, ...] = ()
+    root_key: RootKey | None = None
     heartbeat_seconds: float = 30.0
     lease_seconds: float = 90.0
 
@@ -128,6 +141,14 @@ class EnrolmentResponse(msgspec.Struct, frozen=True):
     node_id: str
     audience: str
     platform_keys: tuple[PlatformKey, ...]
+    root_key: str | None = None
+    certificate: str | None = None
+
+
+class PlatformKeys(msgspec.Struct, frozen=True):
+    """The whole chain of keys that sign tasks, the newest one last."""
+
+    platform_keys: tuple[PlatformKey, ...]
 
 
 def prepare_decoders(*kinds: Any) -> None:
@@ -139,7 +160,7 @@ def prepare_decoders(*kinds: Any) -> None:
         msgspec.json.Decoder(each)
 
 
-prepare_decoders(ClaimResponse, ReportResponse, EnrolmentResponse)
+prepare_decoders(ClaimResponse, ReportResponse, EnrolmentResponse, PlatformKeys)
 
 
 def encode(data: bytes) -> str:

@@ -162,6 +162,16 @@ class Resource:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceReturn:
+    """How a GPU of a destroyed sandbox was left."""
+
+    name: str
+    state: Literal["reset", "simulated", "unverified"]
+    detail: str = ""  # why it could not be reset
+    holders: tuple[int, ...] = ()  # processes that still use it
+
+
+@dataclass(frozen=True, slots=True)
 class TeardownReport:
     """What a teardown found, what it removed, and what remained when it inspected again."""
 
@@ -171,6 +181,7 @@ class TeardownReport:
     looked: Mapping[str, int]  # per kind, how many resources were examined
     not_looked: tuple[str, ...] = ()
     truncated: bool = False  # more was found than is listed; `looked` and `remaining` are still complete
+    devices: tuple[DeviceReturn, ...] = ()  # of a whole sandbox
 
     @property
     def clean(self) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from mooring_agent.hosts.contract import LogPart, LogRequest
+from mooring_agent.kernel import hostile_files
 from mooring_agent.supervisor.segmented_log import read_span
 
 ENTRY_MAX: Final = 65_536
@@ -42,9 +43,15 @@ def read_service_log(path: str, request: LogRequest) -> LogPart | None:
 def read_container_log(path: str, request: LogRequest) -> LogPart | None:
     """A part of a container's log; none if there is no such log."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        directory = hostile_files.open_directory(os.path.dirname(path))
     except FileNotFoundError:
         return None
+    try:
+        file = hostile_files.open_regular(directory, os.path.basename(path))
+    except FileNotFoundError:
+        return None
+    finally:
+        os.close(directory)
     try:
         size, log = os.fstat(file).st_size, _identity(file)
         if request.offset is None:

@@ -15,6 +15,7 @@ import unicodedata
 from typing import Final
 
 from mooring_agent.hosts.contract import HostFailure
+from mooring_agent.kernel import hostile_files
 
 PATH_MAX_BYTES: Final = 1024
 PART_MAX_BYTES: Final = 255
@@ -190,8 +191,8 @@ def _open_for_removal(parent: int, name: str) -> int:
     """Open a directory whose mode may deny us access."""
     handle = os.open(name, _PLACE, dir_fd=parent)
     try:
-        os.chmod(f"/proc/self/fd/{handle}", 0o700)
-        return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        hostile_files.set_mode(handle, 0o700)
+        return os.open(".", _DIRECTORY, dir_fd=handle)
     finally:
         os.close(handle)
 

@@ -10,8 +10,10 @@ from typing import Final
 from mooring_agent.control_plane.addresses import LOOPBACK
 from mooring_agent.hosts.contract import Host
 from mooring_agent.hosts.namespace import NamespaceHost
+from mooring_agent.hosts.namespace.machine_network import MachineNetwork
 from mooring_agent.hosts.namespace.sandbox_disk import DISK_BYTES
 from mooring_agent.hosts.process import ProcessHost
+from mooring_agent.sandbox_init.spawner import INIT_PROGRAM
 
 REQUIRED_PROGRAMS: Final[Mapping[str, Mapping[str, str]]] = {
     "namespace": {"ip": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
@@ -31,6 +33,11 @@ def check_host_requirements(kind: str) -> None:
             f"the {kind} host needs {', '.join(missing)}: apt-get install {' '.join(sorted(set(missing.values())))}"
         )
     if kind == "namespace":
+        if not INIT_PROGRAM.exists():
+            raise ValueError(
+                f"the namespace host needs {INIT_PROGRAM.name}, which this installation lacks: in a clone run "
+                "`apt-get install gcc libc6-dev` and `make set-up`; otherwise install a wheel built for this machine"
+            )
         _try_namespaces()
 
 
@@ -52,14 +59,23 @@ def _try_namespaces() -> None:
 
 
 def create_host(
-    kind: str, directory: Path, node_id: str, *, disk_bytes: int = DISK_BYTES, address: str = LOOPBACK
+    kind: str,
+    directory: Path,
+    node_id: str,
+    *,
+    disk_bytes: int = DISK_BYTES,
+    address: str = LOOPBACK,
+    machine_network: MachineNetwork | None = None,
 ) -> Host:
     """Create the host of this kind below the agent's state directory.
 
-    `disk_bytes` limits what each sandbox writes; `address` is where other machines reach this one.
+    `disk_bytes` limits what each sandbox writes; `address` is where other machines reach this one; `machine_network` is
+    how a sandbox that has the whole machine reaches them.
     """
     if kind == "namespace":
-        return NamespaceHost(directory / "host", node_id, disk_bytes=disk_bytes, address=address)
+        return NamespaceHost(
+            directory / "host", node_id, disk_bytes=disk_bytes, address=address, machine_network=machine_network
+        )
     if kind == "process":
         return ProcessHost(directory / "host", node_id)
     raise ValueError(f"unknown host {kind!r}")

@@ -22,6 +22,11 @@ _ABSENT: Final = {errno.ENOENT, errno.ESRCH, errno.EACCES, errno.EPERM, errno.EI
 _KERNEL_THREAD: Final = 0x0020_0000  # a flag in /proc/<pid>/stat
 _LISTENING: Final = "0A"
 _LINGERING: Final = {"06", "03", "0C"}  # owned by no process: the kernel finishes the last packets of a connection
+# One line of the table of unix sockets, exactly as the kernel prints it. A program chooses the name of its socket, even
+# one with line breaks: what follows a break is not a line of the kernel's.
+_UNIX_LINE: Final = re.compile(
+    r"[0-9a-f]{16}: [0-9A-F]{8} [0-9A-F]{8} [0-9A-F]{8} [0-9A-F]{4} [0-9A-F]{2} +([0-9]{1,20})(?: (.*))?"
+)
 _INTERNET_TABLES: Final = ("tcp", "tcp6", "udp", "udp6", "raw", "raw6", "udplite", "udplite6")
 
 
@@ -294,14 +299,14 @@ def sockets(directory: str = "/proc/thread-self/net") -> Iterator[Socket]:
             is_bound = fields[3] == _LISTENING if table.startswith("tcp") else port != 0
             yield Socket(table, int(fields[9]), port if is_bound else None, local=fields[1])
     for line in _table(f"{directory}/unix"):
-        fields = line.split(maxsplit=7)
-        yield Socket("unix", int(fields[6]), path=fields[7] if len(fields) > 7 else "")
+        if (found := _UNIX_LINE.fullmatch(line)) is not None:
+            yield Socket("unix", int(found[1]), path=found[2] or "")
 
 
 def _table(path: str) -> list[str]:
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read().splitlines()[1:]
+        with open(path, encoding="utf-8", errors="replace", newline="\n") as file:
+            return file.read().split("\n")[1:-1]
     except FileNotFoundError:
         return []
 

@@ -40,7 +40,7 @@ def is_in_session(pid: int, leader: int) -> bool:
         return False
 
 
-def send_signal(pids: Collection[int], number: signal.Signals) -> None:
+def send_signal(pids: Collection[int], number: int) -> None:
     """Signal each of them, passing over those that have ended or that this process may not signal."""
     for pid in pids:
         try:

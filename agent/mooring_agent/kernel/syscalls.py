@@ -41,6 +41,8 @@ PR_SET_NO_NEW_PRIVS: Final = 38
 PR_CAP_AMBIENT: Final = 47
 PR_CAP_AMBIENT_CLEAR_ALL: Final = 4
 PR_SET_SECCOMP: Final = 22
+PR_SET_SECUREBITS: Final = 28
+SECBIT_NO_SETUID_FIXUP: Final = 4
 SECCOMP_MODE_FILTER: Final = 2
 KEYCTL_JOIN_SESSION_KEYRING: Final = 1
 
@@ -50,11 +52,12 @@ RESOLVE_IN_ROOT: Final = 0x10
 
 # Calls without a wrapper in the C library, by architecture.
 _NUMBERS: Final = {
-    "x86_64": {"pivot_root": 155, "capset": 126, "keyctl": 250, "openat2": 437},
-    "aarch64": {"pivot_root": 41, "capset": 91, "keyctl": 219, "openat2": 437},
+    "x86_64": {"pivot_root": 155, "capset": 126, "keyctl": 250},
+    "aarch64": {"pivot_root": 41, "capset": 91, "keyctl": 219},
 }
 
-_CLOSE_RANGE: Final = 436  # the same number on every architecture
+_CLOSE_RANGE: Final = 436  # the same number on every architecture, like the next
+_OPENAT2: Final = 437
 _CLOSE_RANGE_CLOEXEC: Final = 4
 
 _libc: Final = ctypes.CDLL(None, use_errno=True)
@@ -159,8 +162,9 @@ def open_below(directory: int, path: str, flags: int, mode: int = 0, follow: boo
     """Open a path below a directory and never outside it; symbolic links are refused unless `follow` is set."""
     resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS | (0 if follow else RESOLVE_NO_SYMLINKS)
     how = ctypes.create_string_buffer(struct.pack("=QQQ", flags | os.O_CLOEXEC, mode, resolve))
-    call = ctypes.c_long(_number("openat2"))
-    result = _libc.syscall(call, ctypes.c_int(directory), os.fsencode(path), how, ctypes.c_size_t(24))
+    result = _libc.syscall(
+        ctypes.c_long(_OPENAT2), ctypes.c_int(directory), os.fsencode(path), how, ctypes.c_size_t(24)
+    )
     return _check(result, "openat2", path)
 
 
@@ -223,5 +227,5 @@ def take_title(title: str) -> None:
         raw = title.encode()[: room - 1]
         ctypes.memset(arguments, 0, room)
         ctypes.memmove(arguments, raw, len(raw))
-    name = ctypes.create_string_buffer(b"mooring-init")
+    name = ctypes.create_string_buffer(title.partition(" ")[0].encode()[:15])
     _check(_libc.prctl(ctypes.c_int(PR_SET_NAME), name, 0, 0, 0), "prctl name")

@@ -1,4 +1,4 @@
-"""The privileges of root in a sandbox: few capabilities, no new privileges, and a list of refused system calls.
+"""The privileges of root in a sandbox: few capabilities, no new privileges, and a list of allowed system calls.
 
 The same applies with and without a user namespace. A sandbox's init confines itself before it starts anything, so no
 process in a sandbox, not even its pid 1, ever has a capability over the machine, mounts or namespaces. It keeps what
@@ -11,9 +11,11 @@ users).
 import errno
 import os
 import struct
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from mooring_agent.kernel import syscalls
+from mooring_agent.sandbox_init import system_calls
 
 KEPT: Final = {
     "CHOWN": 0,
@@ -30,53 +32,6 @@ KEPT: Final = {
     "SETFCAP": 31,
 }
 
-# Refused for everybody: (x86_64, aarch64); None if the architecture has no such call.
-REFUSED_CALLS: Final[dict[str, tuple[int | None, int | None]]] = {
-    "acct": (163, 89),
-    "add_key": (248, 217),
-    "adjtimex": (159, 171),
-    "bpf": (321, 280),
-    "clock_adjtime": (305, 266),
-    "clock_settime": (227, 112),
-    "delete_module": (176, 106),
-    "finit_module": (313, 273),
-    "fsconfig": (431, 431),
-    "fsmount": (432, 432),
-    "fsopen": (430, 430),
-    "fspick": (433, 433),
-    "init_module": (175, 105),
-    "io_uring_enter": (426, 426),
-    "io_uring_register": (427, 427),
-    "io_uring_setup": (425, 425),
-    "ioperm": (173, None),
-    "iopl": (172, None),
-    "kexec_file_load": (320, 294),
-    "kexec_load": (246, 104),
-    "keyctl": (250, 219),
-    "lookup_dcookie": (212, 18),
-    "mount": (165, 40),
-    "mount_setattr": (442, 442),
-    "move_mount": (429, 429),
-    "name_to_handle_at": (303, 264),
-    "open_by_handle_at": (304, 265),
-    "open_tree": (428, 428),
-    "perf_event_open": (298, 241),
-    "pivot_root": (155, 41),
-    "quotactl": (179, 60),
-    "reboot": (169, 142),
-    "request_key": (249, 218),
-    "setdomainname": (171, 162),
-    "sethostname": (170, 161),
-    "setns": (308, 268),
-    "settimeofday": (164, 170),
-    "swapoff": (168, 225),
-    "swapon": (167, 224),
-    "syslog": (103, 116),
-    "umount2": (166, 39),
-    "userfaultfd": (323, 282),
-    "vhangup": (153, 58),
-}
-
 _MACHINES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _CLONE: Final = (56, 220)
 _SOCKET: Final = (41, 198)
@@ -84,6 +39,13 @@ _SOCKET: Final = (41, 198)
 # ignore namespaces and would bypass the sandbox's network.
 SOCKET_FAMILIES: Final = (1, 2, 10, 16, 17)
 _UNSHARE: Final = (272, 97)
+_PERSONALITY: Final = (135, 92)
+PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)
+"""Plain Linux, with what `setarch` and debuggers ask for; the others switch on old system calls."""
+# By a lease, the owner of a file makes others wait for 45 seconds when they open or execute it. The root of a bounded
+# sandbox owns what it sees of the machine, such as /usr/bin.
+_FCNTL: Final = (72, 25)
+_F_SETLEASE: Final = 1024
 _CLONE3: Final = 435
 _X32: Final = 0x40000000
 _NEW_NAMESPACES: Final = (
@@ -96,9 +58,9 @@ _NEW_NAMESPACES: Final = (
     | syscalls.CLONE_NEWNET
 )
 
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _EQUAL, _ABOVE, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x25, 0x35, 0x45, 0x06
 _ALLOW, _REFUSE = 0x7FFF0000, 0x00050000
-_CALL_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT = 0, 4, 16
+_CALL_NUMBER, _ARCHITECTURE, _FIRST_ARGUMENT, _SECOND_ARGUMENT = 0, 4, 16, 24
 
 
 def filter_program(machine: str) -> bytes | None:
@@ -123,10 +85,6 @@ def filter_program(machine: str) -> bytes | None:
         instruction(_EQUAL, _CLONE3, 0, 1),
         instruction(_RETURN, absent),
     ]
-    for numbers in REFUSED_CALLS.values():
-        number = numbers[column]
-        if number is not None:
-            parts += [instruction(_EQUAL, number, 0, 1), instruction(_RETURN, refuse)]
     for number in (_CLONE[column], _UNSHARE[column]):
         parts += [
             instruction(_EQUAL, number, 0, 4),
@@ -135,23 +93,55 @@ def filter_program(machine: str) -> bytes | None:
             instruction(_RETURN, refuse),
             instruction(_RETURN, _ALLOW),
         ]
-    families = [
-        instruction(_EQUAL, family, len(SOCKET_FAMILIES) - index) for index, family in enumerate(SOCKET_FAMILIES)
-    ]
     parts += [
-        instruction(_EQUAL, _SOCKET[column], 0, len(families) + 3),
-        instruction(_LOAD, _FIRST_ARGUMENT),
-        *families,
-        instruction(_RETURN, _REFUSE | errno.EAFNOSUPPORT),
+        instruction(_EQUAL, _FCNTL[column], 0, 4),
+        instruction(_LOAD, _SECOND_ARGUMENT),
+        instruction(_EQUAL, _F_SETLEASE, 0, 1),
+        instruction(_RETURN, refuse),
         instruction(_RETURN, _ALLOW),
     ]
-    parts.append(instruction(_RETURN, _ALLOW))
+    for call, allowed, otherwise in (
+        (_SOCKET[column], SOCKET_FAMILIES, _REFUSE | errno.EAFNOSUPPORT),
+        (_PERSONALITY[column], PERSONALITIES, refuse),
+    ):
+        values = [instruction(_EQUAL, value, len(allowed) - index) for index, value in enumerate(allowed)]
+        parts += [
+            instruction(_EQUAL, call, 0, len(values) + 3),
+            instruction(_LOAD, _FIRST_ARGUMENT),
+            *values,
+            instruction(_RETURN, otherwise),
+            instruction(_RETURN, _ALLOW),
+        ]
+    # The kernel works out once which numbers always lead to "allow", so these comparisons cost nothing per call.
+    for first, last in _ranges([each[column] for each in system_calls.ALLOWED.values()]):
+        parts += [
+            instruction(_AT_LEAST, first, 0, 2),
+            instruction(_ABOVE, last, 1, 0),
+            instruction(_RETURN, _ALLOW),
+        ]
+    refused = (numbers[column] for numbers in system_calls.REFUSED.values())
+    for number in (each for each in refused if each is not None):
+        parts += [instruction(_EQUAL, number, 0, 1), instruction(_RETURN, refuse)]
+    parts.append(instruction(_RETURN, absent))
     return b"".join(parts)
 
 
-def confine() -> None:
-    """Drop, for this process and all that it starts, every privilege that a sandbox does not need."""
-    mask = sum(1 << number for number in KEPT.values())
+def _ranges(numbers: list[int | None]) -> Iterator[tuple[int, int]]:
+    """The runs of consecutive numbers, as (first, last)."""
+    ordered = sorted(number for number in numbers if number is not None)
+    ends = [number for number in ordered if number + 1 not in ordered]
+    begins = [number for number in ordered if number - 1 not in ordered]
+    yield from zip(begins, ends, strict=True)
+
+
+def kept_mask(names: Collection[str] = tuple(KEPT)) -> int:
+    """These capabilities as the kernel counts them."""
+    return sum(1 << KEPT[name] for name in names)
+
+
+def confine(kept: Collection[str] = tuple(KEPT)) -> None:
+    """Drop, for this process and all that it starts, every capability but these, and filter its system calls."""
+    mask = kept_mask(kept)
     for number in range(syscalls.last_capability() + 1):
         if not mask & 1 << number:
             syscalls.prctl(syscalls.PR_CAPBSET_DROP, number)

@@ -1,74 +1,153 @@
-"""Spawning an owner's init in an existing sandbox: its own pids and view of /proc, with a supervisor as its init."""
+"""Spawning an owner's init in an existing sandbox: its own pids and view of /proc, with a supervisor outside.
+
+Programs of the tenant's may be running in the sandbox already, so nothing of this Python program ever enters it:
+`mooring-init`, which loads nothing, joins the namespaces and becomes the init. The supervisor is a fork of this program
+that stays outside, gives up every capability, and talks to the init over a socket.
+"""
 
 import contextlib
+import fcntl
 import os
+import platform
+import resource
 import socket
 from typing import Any, Final, NoReturn
 
 from mooring_agent.kernel import syscalls
-from mooring_agent.sandbox_init.spawner import QUIET, InitSpawner, run
-from mooring_agent.supervisor.options import SupervisorOptions
-from mooring_agent.supervisor.serve import serve
+from mooring_agent.sandbox_init import confinement
+from mooring_agent.sandbox_init.spawner import HIDDEN, READ_ONLY, InitSpawner, run
+from mooring_agent.supervisor.namespace_supervisor import NamespaceSupervisorOptions, serve
 
-_UNMAPPED: Final = 65534  # how a user namespace shows users that it does not map, such as the machine's root
 _BACKLOG: Final = 128
+_FIRST_PASSED: Final = 3
+_ABOVE_PASSED: Final = 64
+_OPEN_FILES: Final = 65_536  # of the supervisor and the init: four times what a program may have
+_JOINED: Final = ("cgroup", "ipc", "net", "uts", "pid", "mnt")  # in the order that init.c expects
 
 
 class OwnerSpawner(InitSpawner):
-    def __init__(self, plan: dict[str, Any]) -> None:
-        super().__init__(plan)
-        self.data = os.open(plan["data"], os.O_RDONLY | os.O_DIRECTORY)
-        self.users = os.open(f"{plan['sandbox_pid']}/ns/user", os.O_RDONLY, dir_fd=self.proc)
+    def spawn(self) -> dict[str, Any]:
+        """Fork the supervisor and the init, let both go on when their record is on disk."""
+        listener = self._listen()
+        self.leave_agent()
+        _allow_open_files()
+        channel, init_channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        supervisor_end, init_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        go_reader, go_writer = os.pipe()
+        supervisor = os.fork()
+        if supervisor == 0:
+            for each in (channel, init_channel, init_end):
+                each.close()
+            os.close(go_writer)
+            self._supervise(listener, supervisor_end, go_reader)
+        os.close(go_reader)
+        supervisor_end.close()
+        entering = os.fork()
+        if entering == 0:
+            channel.close()
+            os.close(go_writer)
+            self._execute_init(init_channel, init_end)
+        init_channel.close()
+        init_end.close()
+        record = self.record(_pid_of_init(channel))
+        record |= {"supervisor_pid": supervisor, "supervisor_start": self.start_of(supervisor)}
+        self.save(record)
+        channel.send(b"go")
+        os.write(go_writer, b"go")
+        os.waitpid(entering, 0)
+        return record
 
-    def prepare(self) -> None:
-        """Open the control socket, then join the sandbox's namespaces except the user namespace."""
+    def _listen(self) -> socket.socket:
+        """The control socket, bound by its relative name, because a path may be longer than a socket address."""
         os.fchdir(self.directory)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.plan["socket"])
-        self.control = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # By its relative name, because a path may be longer than a socket address.
-        self.control.bind(self.plan["socket"])
-        os.chmod(self.plan["socket"], 0o600)
-        self.control.listen(_BACKLOG)
-        for kind in ("cgroup", "ipc", "net", "uts", "pid", "mnt"):
-            self.setns(self.plan["sandbox_pid"], kind)
-        # A mount namespace of our own, so that a new /proc can be mounted over the sandbox's.
-        syscalls.unshare(syscalls.CLONE_NEWNS)
-        syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
+        previous = os.umask(0o077)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        listener.bind(self.plan["socket"])
+        listener.listen(_BACKLOG)
+        os.umask(previous)
+        os.chdir("/")
+        return listener
 
-    def enter_user_namespace(self) -> bool:
-        """Join the sandbox's user namespace."""
-        if self.first_uid is not None:
-            syscalls.setns(self.users, syscalls.CLONE_NEWUSER)
-        return False
+    def _execute_init(self, channel: socket.socket, supervisor: socket.socket) -> NoReturn:
+        """Become `mooring-init owner`, with its descriptors at the numbers that it expects. The lock goes along."""
+        try:
+            program = confinement.filter_program(platform.machine()) or b""
+            passed = [
+                channel.fileno(),
+                supervisor.fileno(),
+                self.proc,
+                os.open("/dev/null", os.O_RDWR),
+                _memory_file(self._settings()),
+                _memory_file(program),
+                *(self._namespace(kind) for kind in _JOINED),
+                self._namespace("user"),
+                self.lock,
+            ]
+            # All are moved above the target numbers first, so that none is overwritten before it is used.
+            above = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, _ABOVE_PASSED) for each in passed]
+            program_file = fcntl.fcntl(self.init_program, fcntl.F_DUPFD_CLOEXEC, _ABOVE_PASSED)
+            for number, source in enumerate(above, _FIRST_PASSED):
+                os.dup2(source, number)
+            os.execve(program_file, ["mooring-init", "owner"], {})
+        except OSError as problem:
+            channel.send(f"problem {problem}".encode())
+        finally:
+            os._exit(1)
 
-    @property
-    def new_namespaces(self) -> int:
-        """Only a pid namespace."""
-        return syscalls.CLONE_NEWPID
+    def _namespace(self, kind: str) -> int:
+        return os.open(f"{self.plan['sandbox_pid']}/ns/{kind}", os.O_RDONLY, dir_fd=self.proc)
 
-    def mount_views(self) -> None:
-        syscalls.mount("proc", "/proc", "proc", QUIET)
+    def _settings(self) -> bytes:
+        lines = [
+            f"user {int(self.first_uid is not None)}",
+            f"keep {confinement.kept_mask()}",
+            f"last {syscalls.last_capability()}",
+            *(f"limit {getattr(resource, name)} {value}" for name, value in self.plan["rlimits"].items()),
+            *(f"hide {path}" for path in HIDDEN if path.startswith("/proc/")),
+            *(f"readonly {path}" for path in READ_ONLY if path.startswith("/proc/")),
+        ]
+        return "".join(f"{line}\n" for line in lines).encode()
 
-    def configure(self) -> None:
-        """Nothing to configure: everything else is the sandbox's."""
+    def _supervise(self, listener: socket.socket, init: socket.socket, go: int) -> NoReturn:
+        """In the fork: supervise from outside the sandbox, with access only to the owner's files."""
+        try:
+            state = os.open(self.plan["data"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            if os.read(go, 2) == b"go":
+                os.setsid()
+                for descriptor in (go, self.lock, self.proc, self.directory, self.init_program):
+                    os.close(descriptor)
+                confinement.confine(frozenset())
+                serve(NamespaceSupervisorOptions(listener.detach(), state, init.detach(), self.plan["label"]))
+        finally:
+            os._exit(0)
 
-    def descriptors(self) -> list[int]:
-        """The control socket, and the directory of logs and results."""
-        return [self.control.detach(), self.data]
 
-    def run_init(self) -> None:
-        serve(
-            SupervisorOptions(
-                listener=3,
-                state=4,
-                agent_uid=0 if self.first_uid is None else _UNMAPPED,
-                title="mooring-init",
-                peer_outside=True,
-                addresses=tuple(self.plan["addresses"]),
-                no_new_privileges=True,
-            )
-        )
+def _allow_open_files() -> None:
+    """Allow the supervisor and the init more open files than any program of a tenant's has.
+
+    The kernel counts descriptors on their way between processes per user, and compares them with this limit.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(hard, _OPEN_FILES), max(hard, _OPEN_FILES)))
+    except (OSError, ValueError):  # an agent without the right to raise it has what it was given
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _memory_file(content: bytes) -> int:
+    memory = os.memfd_create("settings", os.MFD_CLOEXEC)
+    with os.fdopen(os.dup(memory), "wb") as file:
+        file.write(content)
+    return memory
+
+
+def _pid_of_init(channel: socket.socket) -> int:
+    word, _, rest = channel.recv(4096).decode(errors="replace").partition(" ")
+    if word == "born":
+        return int(rest)
+    raise OSError(1, rest or "the init ended before it was ready")
 
 
 def main() -> NoReturn:

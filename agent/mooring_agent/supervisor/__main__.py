@@ -1,7 +1,7 @@
 """The supervisor as a program: `python -I -S …/supervisor/__main__.py`, for the host without namespaces.
 
 It inherits its descriptors, gets a few settings, none of them secret, detaches by a second fork and a session of its
-own, and serves. The host with namespaces calls `serve` itself, after it has changed the root.
+own, and serves.
 """
 
 import json

@@ -9,8 +9,11 @@ import time
 import traceback
 from collections.abc import Callable
 from types import FrameType
+from typing import Final
 
 Callback = Callable[[], None]
+
+_TRACEBACKS_MAX: Final = 1000
 
 
 class Timer:
@@ -99,8 +102,20 @@ def _ignore_signal(number: int, frame: FrameType | None) -> None:
     """Python needs a handler for the signal to reach the wake-up descriptor, which does the work."""
 
 
+class _Errors:
+    """Writes tracebacks to standard error, which is a file on the machine's disk: only so many of them."""
+
+    left = _TRACEBACKS_MAX
+
+    @classmethod
+    def write(cls) -> None:
+        if cls.left > 0:
+            cls.left -= 1
+            traceback.print_exc(file=sys.stderr)
+
+
 def _call(callback: Callback) -> None:
     try:
         callback()
     except Exception:  # noqa: BLE001 - an init that ends takes the sandbox with it; what went wrong is written down
-        traceback.print_exc(file=sys.stderr)
+        _Errors.write()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from mooring_agent.kernel import syscalls
+from mooring_agent.kernel import hostile_files, syscalls
 from mooring_agent.supervisor.options import SupervisorOptions
 from mooring_agent.supervisor.supervisor_client import SupervisorClient, SupervisorGone, SupervisorStatus, bind_listener
 
@@ -22,7 +22,7 @@ async def ensure_supervisor(state: Path, start: Path, title: str, markers: Mappi
     except SupervisorGone:
         pass
     listener = bind_listener(state)
-    directories = [os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC) for path in (state, start)]
+    directories = [hostile_files.open_directory(path) for path in (state, start)]
     try:
         capabilities = range(syscalls.last_capability() + 1) if os.geteuid() == 0 else ()
         options = SupervisorOptions(
@@ -30,7 +30,6 @@ async def ensure_supervisor(state: Path, start: Path, title: str, markers: Mappi
             state=directories[0],
             agent_uid=os.geteuid(),
             title=title,
-            switch_users=False,
             start=directories[1],
             markers=dict(markers),
             drop_capabilities=tuple(capabilities),
@@ -46,13 +45,12 @@ async def ensure_supervisor(state: Path, start: Path, title: str, markers: Mappi
 
 async def spawn_supervisor(options: SupervisorOptions, descriptors: tuple[int, ...]) -> None:
     """Start the supervisor, which detaches by a second fork, so the wait here is short."""
-    settings = {name: value for name, value in options._asdict().items() if not name.startswith("prepare_")}
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-I",
         "-S",
         str(PROGRAM),
-        json.dumps(settings),
+        json.dumps(options._asdict()),
         pass_fds=descriptors,
         stdin=asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.DEVNULL,

@@ -9,6 +9,8 @@ import contextlib
 import os
 from typing import Final
 
+from mooring_agent.kernel import hostile_files
+
 OUTPUT_MAX_BYTES: Final = 65_536
 _WHOLE: Final = "stdout"
 _CUT: Final = "stdout.cut"
@@ -20,8 +22,7 @@ class OutputCapture:
     def __init__(self, directory: int, limit_bytes: int) -> None:
         self._directory = directory
         self._room = limit_bytes
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        self._file = os.open(_WHOLE, flags, 0o600, dir_fd=directory)
+        self._file = hostile_files.open_regular(directory, _WHOLE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
 
     def write(self, data: bytes) -> None:
         """Append as much as fits; the program is never blocked by it."""
@@ -47,11 +48,18 @@ class OutputCapture:
 
 def read_capture(path: str) -> tuple[bytes, bool] | None:
     """The capture in a run's directory, and whether it was truncated; none if no capture was requested."""
-    for name, cut in ((_WHOLE, False), (_CUT, True)):
-        try:
-            file = os.open(f"{path}/{name}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            continue
-        with os.fdopen(file, "rb") as stream:
-            return stream.read(OUTPUT_MAX_BYTES), cut
+    try:
+        directory = hostile_files.open_directory(path)
+    except FileNotFoundError:
+        return None
+    try:
+        for name, cut in ((_WHOLE, False), (_CUT, True)):
+            try:
+                file = hostile_files.open_regular(directory, name)
+            except FileNotFoundError:
+                continue
+            with os.fdopen(file, "rb") as stream:
+                return stream.read(OUTPUT_MAX_BYTES), cut
+    finally:
+        os.close(directory)
     return None

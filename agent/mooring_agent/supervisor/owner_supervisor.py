@@ -1,64 +1,35 @@
-"""The supervisor of one owner: a fork of the sandbox's, with the owner's programs below it.
+"""The supervisor of one owner: what it is asked to do with the owner's programs.
 
-It receives requests over a channel from the sandbox supervisor, each with the connection to reply on. When the channel
-closes, the sandbox's supervisor is gone: it kills everything below it and exits too.
+It does not care where the programs are: below this process, or in a pid namespace behind an init.
 """
 
-import os
 import signal
 import socket
 import time
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from mooring_agent.kernel import process_tree, syscalls
-from mooring_agent.supervisor import packets, program_records
+from mooring_agent.supervisor import packets
 from mooring_agent.supervisor.event_loop import EventLoop
-from mooring_agent.supervisor.interactive_commands import InteractiveCommands, TerminalSize
-from mooring_agent.supervisor.options import SupervisorOptions
-from mooring_agent.supervisor.program_runner import KEY_VARIABLE, ProgramRunner, ServiceRestartPolicy, SupervisedProgram
+from mooring_agent.supervisor.interactive_commands import InteractiveCommands
+from mooring_agent.supervisor.process_control import KEY_VARIABLE, RequestRefused, TerminalSize, read_spec
+from mooring_agent.supervisor.program_runner import ProgramRunner, ServiceRestartPolicy, SupervisedProgram
 from mooring_agent.supervisor.replies import Reply
-from mooring_agent.supervisor.spawn import RequestRefused, read_spec
 
-OWNER_VARIABLE: Final = "MOORING_OWNER"
 SECONDS_MAX: Final = 30 * 86_400.0
 _POLICIES: Final = ("never", "on_failure", "always")
 _POLL_SECONDS: Final = 0.02
 _POLLS_MAX: Final = 500
-_LOCK_SECONDS: Final = 30.0
-
-
-def serve_owner(label: str, channel: socket.socket, options: SupervisorOptions) -> NoReturn:
-    """In the fork: serve until the channel closes."""
-    if options.owner_namespaces:
-        (options.prepare_owner or private_proc)()
-    else:
-        syscalls.adopt_orphans()
-    directory = program_records.open_directory(options.state, program_records.directory_of(label))
-    os.close(options.state)
-    # If the sandbox's supervisor was killed, this owner's previous supervisor may still be killing its programs.
-    program_records.lock(directory, _LOCK_SECONDS)
-    marked = options._replace(state=directory, markers={**options.markers, OWNER_VARIABLE: label})
-    OwnerSupervisor(channel, marked).run()
-    os._exit(0)
-
-
-def private_proc() -> None:
-    """Mount a /proc of the owner's own pid namespace, in its own mount namespace."""
-    syscalls.unshare(syscalls.CLONE_NEWNS)
-    syscalls.mount("none", "/", flags=syscalls.MS_SLAVE | syscalls.MS_REC)
-    syscalls.mount("proc", "/proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
 
 
 class OwnerSupervisor:
     """Handles the requests for one owner."""
 
-    def __init__(self, channel: socket.socket, options: SupervisorOptions) -> None:
-        self._channel = channel
-        self._options = options
-        self._loop = EventLoop(self._child_ended)
-        self._programs = ProgramRunner(self._loop, options, options.state)
-        self._commands = InteractiveCommands(self._programs)
+    def __init__(self, loop: EventLoop, programs: ProgramRunner) -> None:
+        self._loop = loop
+        self._programs = programs
+        self._control = programs.control
+        self._commands = InteractiveCommands(programs)
         self._operations: dict[str, Callable[[dict[str, Any], Reply], None]] = {
             "start_run": self._start_run,
             "find_run": self._find_run,
@@ -73,23 +44,8 @@ class OwnerSupervisor:
             "kill": self._kill,
         }
 
-    def run(self) -> None:
-        """Run until the channel closes and nothing is left."""
-        self._loop.watch(self._channel.fileno(), self._on_readable)
-        self._loop.run()
-
-    def _child_ended(self) -> None:
-        self._programs.reap()
-
-    def _on_readable(self) -> None:
-        packet, descriptors = packets.receive_packet(self._channel)
-        if not packet or not descriptors:
-            packets.close_all(descriptors)
-            self._loop.unwatch(self._channel.fileno())
-            self._programs.abandon()
-            self._kill_all(lambda left: self._loop.stop(), _POLLS_MAX)
-            return
-        connection = socket.socket(fileno=descriptors.pop(0))
+    def handle(self, packet: bytes, descriptors: list[int], connection: socket.socket) -> None:
+        """Handle one request; the reply goes over its connection."""
         reply = Reply(self._loop, connection)
         try:
             message = packets.unpack(packet, descriptors)
@@ -100,8 +56,11 @@ class OwnerSupervisor:
             reply.refuse(RequestRefused("refused", f"malformed request: {type(error).__name__}"))
         except OSError as error:
             reply.refuse(RequestRefused("host_error", error.strerror or str(error)))
-        finally:
-            packets.close_all(descriptors)
+
+    def abandon(self, then: Callable[[], None]) -> None:
+        """Nobody will ask any more: kill everything, then call."""
+        self._programs.abandon()
+        self._kill_all(lambda left: then(), _POLLS_MAX)
 
     def _start_run(self, message: dict[str, Any], reply: Reply) -> None:
         timeout = _check_seconds(message["timeout_seconds"])
@@ -155,7 +114,7 @@ class OwnerSupervisor:
         reply.send_and_close(programs={name: dict(program.entry) for name, program in self._programs.programs.items()})
 
     def _processes(self, message: dict[str, Any], reply: Reply) -> None:
-        reply.send_and_close(pids=process_tree.descendants(os.getpid()))
+        reply.send_and_close(pids=self._control.living())
 
     def _open_command(self, message: dict[str, Any], reply: Reply) -> None:
         size = TerminalSize(message["columns"], message["rows"]) if message.get("terminal", True) else None
@@ -172,7 +131,7 @@ class OwnerSupervisor:
                 program.entry["reason"] = "cancelled"
             elif program.entry["state"] == "backing_off":
                 self._programs.stop_main(program, 0)
-        process_tree.send_signal(process_tree.descendants(os.getpid()), signal.SIGTERM)
+        self._control.signal_all(signal.SIGTERM)
         until = time.monotonic() + grace
 
         def poll() -> None:
@@ -188,21 +147,15 @@ class OwnerSupervisor:
         if self._has_no_children():
             then([])
             return
-        left = process_tree.descendants(os.getpid())
-        process_tree.send_signal(left, signal.SIGKILL)
+        self._control.signal_all(signal.SIGKILL)
         if polls_left == 0:
-            then(left)
+            then(self._control.living())
         else:
             self._loop.call_later(_POLL_SECONDS, lambda: self._kill_all(then, polls_left - 1))
 
     def _has_no_children(self) -> bool:
-        """Whether nothing is left below: orphans become children of this process."""
         self._programs.reap()
-        try:
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return True
-        return False
+        return self._control.is_empty()
 
     def _run(self, key: str) -> SupervisedProgram:
         program = self._programs.programs.get(key)

@@ -6,8 +6,8 @@ import socket
 from typing import Any, Final
 
 from mooring_agent.supervisor.event_loop import EventLoop, Timer
+from mooring_agent.supervisor.process_control import RequestRefused
 from mooring_agent.supervisor.replies import Reply
-from mooring_agent.supervisor.spawn import RequestRefused
 
 CONNECT_SECONDS: Final = 10.0
 

@@ -12,6 +12,8 @@ import os
 import time
 from typing import Any, Final
 
+from mooring_agent.kernel import hostile_files
+
 PROGRAMS_MAX: Final = 2000
 _FILE: Final = "programs.json"
 _POLL_SECONDS: Final = 0.02
@@ -23,7 +25,7 @@ Entry = dict[str, Any]
 def load(directory: int) -> dict[str, Entry]:
     """The programs of an owner whose processes are all gone; what was running counts as lost."""
     try:
-        file = os.open(_FILE, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+        file = hostile_files.open_regular(directory, _FILE)
     except FileNotFoundError:
         return {}
     with os.fdopen(file, encoding="utf-8") as stream:
@@ -35,7 +37,7 @@ def load(directory: int) -> dict[str, Entry]:
 
 
 def save(directory: int, entries: dict[str, Entry]) -> None:
-    file = os.open(_NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=directory)
+    file = hostile_files.open_regular(directory, _NEW, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(file, "w", encoding="utf-8") as stream:
         json.dump(entries, stream, separators=(",", ":"))
     os.rename(_NEW, _FILE, src_dir_fd=directory, dst_dir_fd=directory)

@@ -4,26 +4,33 @@ A run is started at most once under its key. A service has a main process; what 
 running, keeps writing to the service's log, and still belongs to the owner.
 """
 
+import fcntl
 import os
 import signal
+import struct
+import termios
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from mooring_agent.backoff import Backoff
-from mooring_agent.kernel import proc, process_tree
-from mooring_agent.supervisor import program_records, spawn
+from mooring_agent.supervisor import program_records
 from mooring_agent.supervisor.event_loop import EventLoop, Timer
-from mooring_agent.supervisor.options import SupervisorOptions
 from mooring_agent.supervisor.output_capture import OutputCapture
+from mooring_agent.supervisor.process_control import (
+    KEY_VARIABLE,
+    ProcessControl,
+    RequestRefused,
+    SpawnSpec,
+    StandardStreams,
+)
 from mooring_agent.supervisor.replies import Reply
-from mooring_agent.supervisor.segmented_log import LogWriter
-from mooring_agent.supervisor.spawn import RequestRefused, SpawnSpec, StandardStreams
+from mooring_agent.supervisor.segmented_log import HEAD_BYTES, SEGMENT_BYTES, LogWriter
 
 RUNNING_MAX: Final = 256
 NAME_MAX: Final = 128
-KEY_VARIABLE: Final = "MOORING_KEY"
+OUTPUTS_MAX: Final = 2048
 _BACKOFF_MAX_SECONDS: Final = 60.0
 _STEADY_SECONDS: Final = 60.0
 _READ_BYTES: Final = 65_536
@@ -79,16 +86,27 @@ class SupervisedProgram:
 class ProgramRunner:
     """Starts programs, logs their output and records how they end."""
 
-    def __init__(self, loop: EventLoop, options: SupervisorOptions, directory: int) -> None:
+    def __init__(
+        self,
+        loop: EventLoop,
+        control: ProcessControl,
+        directory: int,
+        *,
+        log_segment_bytes: int = SEGMENT_BYTES,
+        log_head_bytes: int = HEAD_BYTES,
+    ) -> None:
         self.loop = loop
-        self.options = options
+        self.control = control
         self.closing = False
         self._directory = directory
+        self._log_segment_bytes = log_segment_bytes
+        self._log_head_bytes = log_head_bytes
         self._logs = program_records.open_directory(directory, "logs")
         self.programs = {
             name: SupervisedProgram(name, entry) for name, entry in program_records.load(directory).items()
         }
         self.children: dict[int, Callable[[int], None]] = {}
+        self._saving: Timer | None = None  # the next try to save, after one failed
 
     def start_run(self, key: str, spec: SpawnSpec, timeout_seconds: float) -> SupervisedProgram:
         """Start a run once; for a known key, return it as it is."""
@@ -129,8 +147,8 @@ class ProgramRunner:
             if program.entry["state"] == "backing_off":
                 self._finish(program, "exited")
             return False
-        os.kill(pid, signal.SIGTERM)
-        program.timer = self.loop.call_later(grace_seconds, lambda: process_tree.send_signal([pid], signal.SIGKILL))
+        self.control.signal([pid], signal.SIGTERM)
+        program.timer = self.loop.call_later(grace_seconds, lambda: self.control.signal([pid], signal.SIGKILL))
         return True
 
     def abandon(self) -> None:
@@ -141,20 +159,13 @@ class ProgramRunner:
                 program.entry["reason"] = "lost"
 
     def reap(self) -> None:
-        """Reap every child that has ended, including adopted ones."""
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            ended = self.children.pop(pid, None)
-            if ended is not None:
-                ended(os.waitstatus_to_exitcode(status))
+        """Record how the processes that have ended did so."""
+        for ended in self.control.ended():
+            on_exit = self.children.pop(ended.pid, None)
+            if on_exit is not None:
+                on_exit(ended.exit_code)
 
     def log_directory(self, name: str) -> int:
-        """The directory of one program's log."""
         return program_records.open_directory(self._logs, name)
 
     def _register(self, name: str, kind: str) -> SupervisedProgram:
@@ -170,10 +181,19 @@ class ProgramRunner:
         entry = {"kind": kind, "state": "starting", "pid": None, "started_at": time.time(), "restarts": 0}
         entry |= {"exit_code": None, "reason": None, "ended_at": None}
         # A service that is started again keeps its log, which its leftover processes may still be writing to.
-        program = self.programs.pop(name, None) or SupervisedProgram(name, entry)
-        program.entry, program.stopping, program.failures = entry, False, 0
+        known = self.programs.pop(name, None)
+        program = known or SupervisedProgram(name, entry)
+        program.stopping, program.failures = False, 0
         self.programs[name] = program
-        program_records.save(self._directory, self._entries())
+        before, program.entry = program.entry, entry
+        try:
+            program_records.save(self._directory, self._entries())
+        except OSError:
+            # A full disk: nothing was started, so nothing may look as if it were about to.
+            program.entry = before
+            if known is None:
+                del self.programs[name]
+            raise
         return program
 
     def _make_room(self) -> None:
@@ -193,21 +213,25 @@ class ProgramRunner:
         program.spec = spec
         try:
             self._launch(program, spec)
-        except RequestRefused as refusal:
-            program.entry["reason"] = refusal.code
+        except (RequestRefused, OSError) as problem:
+            program.entry["reason"] = problem.code if isinstance(problem, RequestRefused) else "host_error"
             self._finish(program, "ended" if program.entry["kind"] == "run" else "failed")
             raise
 
     def _launch(self, program: SupervisedProgram, spec: SpawnSpec) -> None:
+        if sum(len(each.outputs) for each in self.programs.values()) >= OUTPUTS_MAX:
+            raise RequestRefused("capacity", "too many processes of ended programs still hold their output open")
         if program.log is None:
             directory = self.log_directory(program.name)
-            program.log = LogWriter(directory, self.options.log_segment_bytes, self.options.log_head_bytes)
+            program.log = LogWriter(directory, self._log_segment_bytes, self._log_head_bytes)
         spawn_spec = spec._replace(environment={**spec.environment, KEY_VARIABLE: program.name})
         # Standard output and error share a pipe, so that the log keeps their order, unless output is captured.
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2 if spec.output_bytes else 1)]
+        for _, write in pipes:
+            os.fchmod(write, 0o222)  # so that the program can open it again as /dev/stdout, whatever its user
         outputs = [read for read, _ in pipes]
         try:
-            pid = spawn.start(spawn_spec, self.options, StandardStreams(pipes[0][1], pipes[-1][1]))
+            pid = self.control.start(spawn_spec, StandardStreams(pipes[0][1], pipes[-1][1]))
         except (RequestRefused, OSError):
             for output in outputs:
                 os.close(output)
@@ -258,13 +282,15 @@ class ProgramRunner:
     def _on_exit(self, program: SupervisedProgram, outputs: list[int], code: int) -> None:
         """The main process ended: log what it wrote before. What its leftovers write is not captured."""
         for output in outputs:
-            while output in program.outputs and self._drain(program, output):
-                pass
+            # Only what is in the pipe now: a leftover process may write faster than this reads.
+            for _ in range(_waiting_bytes(output) // _READ_BYTES + 1 if output in program.outputs else 0):
+                if not self._drain(program, output):
+                    break
         if program.capture is not None:
             program.capture[1].close()
             program.capture = None
         entry = program.entry
-        entry |= {"pid": None, "exit_code": code if code >= 0 else 128 - code, "ended_at": time.time()}
+        entry |= {"pid": None, "exit_code": code, "ended_at": time.time()}
         if entry["kind"] == "run":
             entry["reason"] = entry["reason"] or "exited"
             program.cancel_timer()
@@ -321,20 +347,14 @@ class ProgramRunner:
 
         A dying process loses its environment a while before it is gone, so killed processes are awaited by pid.
         """
-        living = frozenset(process_tree.descendants(os.getpid()))
-        related = frozenset(pid for pid in living if self._is_related(pid, program))
-        remaining = related | (living & killed)
+        found = self.control.related(program.pid, program.name)
+        remaining = found.related | (found.living & killed)
         if not remaining or polls_left == 0:
             if reply is not None:
                 reply.send_and_close(left=sorted(remaining))
             return
-        process_tree.send_signal(related, signal.SIGKILL)
+        self.control.signal(found.related, signal.SIGKILL)
         self.loop.call_later(_POLL_SECONDS, lambda: self._kill_related(program, reply, polls_left - 1, remaining))
-
-    def _is_related(self, pid: int, program: SupervisedProgram) -> bool:
-        if program.pid is not None and (pid == program.pid or process_tree.is_in_session(pid, program.pid)):
-            return True
-        return proc.has_variable(pid, f"{KEY_VARIABLE}={program.name}")
 
     def _close_log(self, program: SupervisedProgram) -> None:
         if program.log is not None and not program.outputs:
@@ -346,10 +366,19 @@ class ProgramRunner:
 
     def _save(self) -> None:
         """Save the records; a full disk delays that, and stops nothing."""
+        if self._saving is not None:
+            self._saving.cancel()
+            self._saving = None
         try:
             program_records.save(self._directory, self._entries())
         except OSError:
-            self.loop.call_later(_SAVE_AGAIN_SECONDS, self._save)
+            self._saving = self.loop.call_later(_SAVE_AGAIN_SECONDS, self._save)
+
+
+def _waiting_bytes(pipe: int) -> int:
+    """How much can be read from a pipe now."""
+    found: int = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0]
+    return found
 
 
 def is_name(name: Any) -> bool:

@@ -1,12 +1,13 @@
 """The connection of one request, until the reply is sent or the requester is gone."""
 
+import contextlib
 import socket
 from collections.abc import Callable
 from typing import Any
 
 from mooring_agent.supervisor import packets
 from mooring_agent.supervisor.event_loop import EventLoop
-from mooring_agent.supervisor.spawn import RequestRefused
+from mooring_agent.supervisor.process_control import RequestRefused
 
 
 class Reply:
@@ -50,7 +51,8 @@ class Reply:
                 message, descriptors = None, []
             packets.close_all(descriptors)
             if message is not None and on_message is not None:
-                on_message(message)
+                with contextlib.suppress(RequestRefused, OSError):  # nobody waits for an answer to these
+                    on_message(message)
                 return
             self.close()
             on_gone()

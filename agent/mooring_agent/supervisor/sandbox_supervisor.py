@@ -7,26 +7,24 @@ is killed too.
 import os
 import signal
 import socket
-import struct
 import time
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
-from mooring_agent.kernel import process_tree, syscalls
+from mooring_agent.kernel import process_tree
 from mooring_agent.supervisor import packets
 from mooring_agent.supervisor.event_loop import EventLoop
 from mooring_agent.supervisor.options import SupervisorOptions
-from mooring_agent.supervisor.owner_supervisor import serve_owner
+from mooring_agent.supervisor.owner_process import serve_owner
 from mooring_agent.supervisor.port_dialer import PortDialer
+from mooring_agent.supervisor.process_control import RequestRefused
 from mooring_agent.supervisor.program_runner import is_name
 from mooring_agent.supervisor.replies import Reply
-from mooring_agent.supervisor.spawn import RequestRefused
+from mooring_agent.supervisor.request_listener import RequestListener
 
 VERSION: Final = 1
 OWNERS_MAX: Final = 64
-CONNECTIONS_MAX: Final = 128
-BACKLOG: Final = 128
 _POLL_SECONDS: Final = 0.02
 _POLLS_MAX: Final = 1500
 
@@ -48,14 +46,8 @@ class SandboxSupervisor:
         self._options = options
         self._started_at = time.time()
         self._loop = EventLoop(self._children_ended)
-        self._listener = socket.socket(fileno=options.listener)
-        self._listener.setblocking(False)
-        self._listener.listen(BACKLOG)  # repeated here, so that the socket names this process as its peer
-        self._new_connections: dict[int, socket.socket] = {}
+        self._listener = RequestListener(self._loop, options.listener, options.agent_uid, self._route)
         self._owners: dict[str, OwnerProcess] = {}
-        self._own_pid_namespace = (
-            os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC) if options.owner_namespaces else -1
-        )
         self._is_shutting_down = False
         self._shutdown_waiters: list[Reply] = []
         self._operations: dict[str, Callable[[dict[str, Any], Reply], None]] = {
@@ -70,44 +62,14 @@ class SandboxSupervisor:
         signal.signal(signal.SIGTERM, self._on_sigterm)
         for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
             signal.signal(ignored, signal.SIG_IGN)
-        self._loop.watch(self._listener.fileno(), self._accept)
+        self._listener.start()
         self._loop.run()
 
     def _on_sigterm(self, number: int, frame: FrameType | None) -> None:
-        """End when the machine shuts down. As pid 1 of a namespace, tenants can send this signal too: ignore it."""
-        if os.getpid() != 1:
-            self._loop.call_later(0, self._begin_shutdown)
+        """End when the machine shuts down."""
+        self._loop.call_later(0, self._begin_shutdown)
 
-    def _accept(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError):
-            return
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        pid, uid, _ = struct.unpack("3i", credentials)
-        stranger = uid != self._options.agent_uid or (self._options.peer_outside and pid != 0)
-        if stranger or len(self._new_connections) >= CONNECTIONS_MAX:
-            connection.close()
-            return
-        self._new_connections[connection.fileno()] = connection
-        self._loop.watch(connection.fileno(), lambda: self._on_readable(connection))
-
-    def _on_readable(self, connection: socket.socket) -> None:
-        self._loop.unwatch(connection.fileno())
-        del self._new_connections[connection.fileno()]
-        try:
-            packet, descriptors = packets.receive_packet(connection)
-        except (packets.WireError, OSError):
-            packet, descriptors = b"", []
-        if not packet:
-            connection.close()
-            return
-        try:
-            self._route(connection, packet, descriptors)
-        finally:
-            packets.close_all(descriptors)
-
-    def _route(self, connection: socket.socket, packet: bytes, descriptors: list[int]) -> None:
+    def _route(self, packet: bytes, descriptors: list[int], connection: socket.socket) -> None:
         """Pass a request for an owner to its supervisor, with the connection; handle the others here."""
         reply = Reply(self._loop, connection)
         try:
@@ -142,15 +104,9 @@ class SandboxSupervisor:
 
     def _fork(self, label: str) -> OwnerProcess:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if self._options.owner_namespaces:
-            syscalls.unshare(syscalls.CLONE_NEWPID)
-        try:
-            pid = os.fork()
-            if pid == 0:
-                self._become_owner(label, ours, theirs)
-        finally:
-            if self._options.owner_namespaces and self._own_pid_namespace >= 0:
-                syscalls.setns(self._own_pid_namespace, syscalls.CLONE_NEWPID)
+        pid = os.fork()
+        if pid == 0:
+            self._become_owner(label, ours, theirs)
         theirs.close()
         ours.setblocking(False)
         return OwnerProcess(pid, ours)
@@ -161,11 +117,8 @@ class SandboxSupervisor:
             self._loop.close()
             ours.close()
             self._listener.close()
-            for connection in (*self._new_connections.values(), *(owner.channel for owner in self._owners.values())):
-                connection.close()
-            if self._own_pid_namespace >= 0:
-                os.close(self._own_pid_namespace)
-                self._own_pid_namespace = -1
+            for owner in self._owners.values():
+                owner.channel.close()
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
             serve_owner(label, theirs, self._options._replace(listener=-1))
         finally:
@@ -192,12 +145,9 @@ class SandboxSupervisor:
     def _kill_owner(self, owner: OwnerProcess, polls_left: int) -> None:
         if owner not in self._owners.values():
             return
-        if self._options.owner_namespaces:
-            remaining = []
-        else:
-            # While stopped it starts nothing more, and orphans still become its children and not ours.
-            process_tree.send_signal([owner.pid], signal.SIGSTOP)
-            remaining = process_tree.kill_below(owner.pid)
+        # While stopped it starts nothing more, and orphans still become its children and not ours.
+        process_tree.send_signal([owner.pid], signal.SIGSTOP)
+        remaining = process_tree.kill_below(owner.pid)
         if not remaining:
             process_tree.send_signal([owner.pid], signal.SIGKILL)
         if polls_left == 0:
@@ -244,8 +194,6 @@ class SandboxSupervisor:
 
     def _kill_orphans(self) -> None:
         """Kill what an owner supervisor left behind that was not ended by us."""
-        if self._options.owner_namespaces:
-            return
         if process_tree.kill_below(os.getpid(), {owner.pid for owner in self._owners.values()}):
             self._loop.call_later(_POLL_SECONDS, self._kill_orphans)
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from mooring_agent.kernel import hostile_files
+
 SEGMENT_BYTES: Final = 1_048_576
 HEAD_BYTES: Final = 8 * SEGMENT_BYTES
 TAIL_SEGMENTS: Final = 4
@@ -31,9 +33,9 @@ class LogWriter:
         self.dropped = 0
         if self._segments:
             last = self._segments[-1]
-            self._filled = os.stat(_name(last), dir_fd=directory).st_size
+            self._file = hostile_files.open_regular(directory, _name(last), os.O_WRONLY | os.O_APPEND)
+            self._filled = os.fstat(self._file).st_size
             self.offset = last + self._filled
-            self._file = os.open(_name(last), os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC, dir_fd=directory)
 
     def write(self, data: bytes) -> None:
         """Append to the log. On a full disk output is lost, but neither the program nor its supervisor fails."""
@@ -56,8 +58,8 @@ class LogWriter:
         os.close(self._directory)
 
     def _next(self) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
-        file = os.open(_name(self.offset), flags, 0o600, dir_fd=self._directory)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
+        file = hostile_files.open_regular(self._directory, _name(self.offset), flags, 0o600)
         if self._file >= 0:
             os.close(self._file)
         self._file, self._filled = file, 0
@@ -71,7 +73,7 @@ class LogWriter:
 def read_log(path: str, offset: int) -> Iterator[bytes]:
     """The bytes from this offset to the current end; nothing if there is no such log."""
     try:
-        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = hostile_files.open_directory(path)
     except FileNotFoundError:
         return
     try:
@@ -105,7 +107,7 @@ def read_span(path: str, offset: int | None, limit_bytes: int) -> LogSpan | None
     If bytes were dropped, the part begins after the requested offset.
     """
     try:
-        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = hostile_files.open_directory(path)
     except FileNotFoundError:
         return None
     try:
@@ -132,7 +134,7 @@ def read_span(path: str, offset: int | None, limit_bytes: int) -> LogSpan | None
 def last_lines(path: str, count: int, limit_bytes: int = PIECE_BYTES) -> tuple[str, ...]:
     """The newest lines, from a bounded number of bytes."""
     try:
-        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        directory = hostile_files.open_directory(path)
     except FileNotFoundError:
         return ()
     try:
@@ -146,16 +148,16 @@ def last_lines(path: str, count: int, limit_bytes: int = PIECE_BYTES) -> tuple[s
 def _end(directory: int) -> int:
     """The current end of the log."""
     starts = sorted(_segments(directory))
-    return sum(starts[-1:] + [os.stat(_name(start), dir_fd=directory).st_size for start in starts[-1:]])
+    return sum(starts[-1:] + [os.lstat(_name(start), dir_fd=directory).st_size for start in starts[-1:]])
 
 
 def _open_at(directory: int, offset: int) -> tuple[int, int] | None:
     """The segment that contains this offset or, if it was dropped, the next one, as (start, open file)."""
     for start in sorted(_segments(directory)):
         try:
-            file = os.open(_name(start), os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
-        except FileNotFoundError:
-            continue  # just dropped
+            file = hostile_files.open_regular(directory, _name(start))
+        except OSError:
+            continue  # just dropped, or not a file that the supervisor made
         if offset < start + os.fstat(file).st_size:
             return start, file
         os.close(file)

@@ -1,11 +1,11 @@
-"""Running a supervisor in a process that is already in its final namespaces, root and session."""
+"""Running the supervisor of a sandbox without namespaces, in a process that has its final session."""
 
 import gc
 import os
 import sys
 from typing import Final
 
-from mooring_agent.kernel import syscalls
+from mooring_agent.kernel import hostile_files, syscalls
 from mooring_agent.supervisor import program_records
 from mooring_agent.supervisor.options import SupervisorOptions
 from mooring_agent.supervisor.sandbox_supervisor import SandboxSupervisor
@@ -19,11 +19,10 @@ def serve(options: SupervisorOptions) -> None:
         program_records.lock(options.state, _LOCK_SECONDS)
     except BlockingIOError:
         return
-    _attach_standard_files(options.state)
+    attach_standard_files(options.state)
     syscalls.take_title(options.title)
     syscalls.hide_from_tracing()
-    if os.getpid() != 1:
-        syscalls.adopt_orphans()
+    syscalls.adopt_orphans()
     os.environ.clear()
     # What is loaded by now is shared with every owner's supervisor as long as nobody writes to it.
     gc.collect()
@@ -31,10 +30,10 @@ def serve(options: SupervisorOptions) -> None:
     SandboxSupervisor(options).run()
 
 
-def _attach_standard_files(state: int) -> None:
+def attach_standard_files(state: int) -> None:
     """Close standard input; errors of the supervisor itself go to a file beside its records."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    errors = os.open("supervisor.log", flags, 0o600, dir_fd=state)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    errors = hostile_files.open_regular(state, "supervisor.log", flags, 0o600)
     nothing = os.open("/dev/null", os.O_RDWR | os.O_CLOEXEC)
     for target, source in ((0, nothing), (1, nothing), (2, errors)):
         os.dup2(source, target)

@@ -49,7 +49,6 @@ class ProgramSpec:
     output_bytes: int = 0
 
     def message(self) -> dict[str, Any]:
-        """The program as a message."""
         fields: dict[str, Any] = {"argv": list(self.argv), "environment": dict(self.environment), "user": self.user}
         fields |= {"directory": self.directory, "stdin": base64.b64encode(self.stdin).decode()}
         return fields | {"output_bytes": self.output_bytes}

@@ -9,8 +9,9 @@ intents without a result.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -22,10 +23,10 @@ from mooring_agent.tasks.arguments import StrictArguments, read_arguments
 from mooring_agent.tasks.handlers import HANDLERS, ResultFields, TaskContext, TaskHandler
 from mooring_agent.tasks.journal import Journal, JournalFull
 from mooring_agent.tasks.receipts import RECEIPT_CONTEXT, ChainedReceipt, receipt_body
+from mooring_agent.tasks.room import HELD_MAX, WORKERS, Room, RoomKey, RoomKind, make_rooms
+from mooring_agent.tasks.secret_masks import SecretMask, SecretMasks
 from mooring_agent.tasks.verifier import TaskRefused
 
-UNORDERED_MAX: Final = 256
-"""How many tunnels and log reads may be active at once."""
 LAST_LINES_MAX: Final = 50
 LAST_BYTES_MAX: Final = 65_536
 LINE_MAX: Final = 2_000
@@ -73,25 +74,26 @@ class Executor:
     keys: NodeKeys
     now: Callable[[], float]
     notify: Callable[[], None]  # called when there is something to report: a result, progress
-    concurrency: int = 16
+    concurrency: int = WORKERS  # of brief work; what may last long holds no worker, see tasks/room.py
     handlers: Mapping[str, TaskHandler] = field(default_factory=lambda: HANDLERS)
     tracked: dict[str, TrackedTask] = field(default_factory=dict)
     outputs: dict[str, TrackedTask] = field(default_factory=dict)  # tasks whose output the reporter should stream
     in_order: set[str] = field(default_factory=set)  # tasks that ended in their owner's order and are not reported yet
     touched: set[str] = field(default_factory=set)  # allocations of tasks accepted since the sweep last cleared this
+    masks: SecretMasks = field(init=False)
     _owner_locks: dict[str, asyncio.Lock] = field(default_factory=dict)
-    _slots: asyncio.Semaphore = field(init=False)
+    _rooms: dict[RoomKind, Room] = field(init=False)
     _receipt_lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self._slots = asyncio.Semaphore(self.concurrency)
+        self._rooms = make_rooms(self.concurrency)
+        self.masks = SecretMasks(self.journal, self.keys)
 
     @property
     def free(self) -> int:
-        """How many more tasks to claim now; a few wait here, so that an owner's next one is at hand."""
-        ordered = sum(1 for tracked_task in self.tracked.values() if not tracked_task.handler.unordered)
-        unordered = len(self.tracked) - ordered
-        return max(0, min(4 * self.concurrency - ordered, UNORDERED_MAX - unordered))
+        """How many more tasks to claim now. The platform also bounds what one allocation and one tenant have here."""
+        held = sum(1 for tracked_task in self.tracked.values() if not tracked_task.handler.closes_owner)
+        return max(0, HELD_MAX - held)
 
     def is_busy(self, owner: str) -> bool:
         """Whether a task of this owner is running or waiting for its turn."""
@@ -212,11 +214,14 @@ class Executor:
             if tracked_task.handler.unordered:
                 await self._perform(tracked_task)
                 return
-            async with self._owner_locks.setdefault(task.owner, asyncio.Lock()), self._slots:
+            room = self._rooms[tracked_task.handler.room]
+            async with self._owner_locks.setdefault(task.owner, asyncio.Lock()), room.entered(_room_key(task)):
                 await self._perform(tracked_task)
                 self.in_order.add(task.task_id)
         except JournalFull as full:
-            log.error("cannot persist the state of task %s: %s; will resume it", task.task_id, full)
+            log.error(
+                "cannot persist the state of task %s: %s; will retry when it is offered again", task.task_id, full
+            )
         except asyncio.CancelledError:
             if not tracked_task.cancelled:
                 raise
@@ -259,6 +264,8 @@ class Executor:
         )
         try:
             context.secrets = {s.name: self.keys.open(s, task.node_id, task.task_id) for s in task.secrets}
+            self.masks.remember(task, context.secrets, self.now())
+            context.mask = self.masks.of(task.allocation_id)
             fields = await self._perform_in_time(tracked_task, context)
             result = TaskResult("succeeded", fields)
         except SecretUnreadable as error:
@@ -274,14 +281,26 @@ class Executor:
         await self._finish(tracked_task, context, result)
 
     async def _perform_in_time(self, tracked_task: TrackedTask, context: TaskContext) -> ResultFields:
-        work: Any = tracked_task.handler.perform(self.host, context, tracked_task.arguments)
-        if tracked_task.handler.closes_owner:
-            return dict(await work)
-        async with asyncio.timeout(max(1.0, tracked_task.task.expires_at - self.now())):
-            return dict(await work)
+        handler, task = tracked_task.handler, tracked_task.task
+        if handler.closes_owner:
+            return dict(await handler.perform(self.host, context, tracked_task.arguments))
+        async with AsyncExitStack() as stack:
+            if handler.unordered:
+                room = self._rooms[handler.room]
+                if room.is_full(_room_key(task)):
+                    limits = room.limits
+                    raise HostFailure(
+                        "capacity",
+                        f"a node serves at most {limits.allocation} of {task.type} for one allocation and "
+                        f"{limits.tenant} for one tenant at once",
+                    )
+                await stack.enter_async_context(room.entered(_room_key(task)))
+            await stack.enter_async_context(asyncio.timeout(max(1.0, task.expires_at - self.now())))
+            return dict(await handler.perform(self.host, context, tracked_task.arguments))
 
     async def _finish(self, tracked_task: TrackedTask, context: TaskContext, result: TaskResult) -> None:
         task = tracked_task.task
+        result = self._without_secrets(task, context, result)
         code = "" if result.failure is None else f": {result.failure.code}"
         log.info("task %s (%s) of %s %s%s", task.task_id, task.type, task.owner, result.outcome, code)
         if tracked_task.handler.streams_output:
@@ -289,6 +308,8 @@ class Executor:
         if context.teardown is None:
             self.journal.record_result(task.task_id, result, self.now())
             return
+        if task.owner == task.allocation_id:
+            self.masks.forget(task.allocation_id)
         async with self._receipt_lock:
             link = self.journal.link()
             body = receipt_body(task, context.teardown, link, self.host.kind, int(self.now()))
@@ -296,14 +317,23 @@ class Executor:
             result = msgspec.structs.replace(result, receipt=SignedReceipt(encode(body), encode(signature)))
             self.journal.record_result(task.task_id, result, self.now(), ChainedReceipt(link, body, signature))
 
+    def _without_secrets(self, task: Task, context: TaskContext, result: TaskResult) -> TaskResult:
+        """The result with a failure that names no secret, neither of the allocation nor of the task alone."""
+        if result.failure is None:
+            return result
+        mask = SecretMask.of((*context.secrets.values(), *self.masks.of(task.allocation_id).patterns))
+        failure = msgspec.structs.replace(result.failure, detail=mask.hide_text(result.failure.detail))
+        return msgspec.structs.replace(result, failure=failure)
+
     async def _last_lines(self, task: Task) -> tuple[str, ...]:
+        mask = self.masks.of(task.allocation_id)
         tail = b""
         try:
             async for part in self.host.read_log(Owner(task.allocation_id, task.label), task.task_id, 0):
-                tail = (tail + part)[-LAST_BYTES_MAX:]
+                tail = (tail + part)[-LAST_BYTES_MAX - mask.margin :]
         except HostFailure as failure:
             log.warning("cannot read the output of %s: %s; reporting the result without it", task.task_id, failure)
-        lines = tail.decode(errors="replace").splitlines()[-LAST_LINES_MAX:]
+        lines = mask.hide(tail)[-LAST_BYTES_MAX:].decode(errors="replace").splitlines()[-LAST_LINES_MAX:]
         return tuple(line[:LINE_MAX] for line in lines)
 
     def _progress_callback(self, tracked_task: TrackedTask) -> Callable[[str, int, int | None, str], None]:
@@ -312,6 +342,10 @@ class Executor:
             self.notify()
 
         return report_progress
+
+
+def _room_key(task: Task) -> RoomKey:
+    return RoomKey(task.tenant_id, task.allocation_id)
 
 
 def _with_fence(task: Task, fence: int) -> Task:

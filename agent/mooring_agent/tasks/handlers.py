@@ -26,7 +26,9 @@ from mooring_agent.hosts.contract import (
     TeardownReport,
 )
 from mooring_agent.tasks import arguments as task_arguments
+from mooring_agent.tasks.room import RoomKind
 from mooring_agent.tasks.run_output import as_text
+from mooring_agent.tasks.secret_masks import SecretMask
 
 ResultFields = dict[str, Any]
 
@@ -39,6 +41,7 @@ class TaskContext:
     secrets: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     report_progress: Callable[[str, int, int | None, str], None] = lambda stage, done, total, unit: None
     teardown: TeardownReport | None = None
+    mask: SecretMask = field(default_factory=SecretMask)  # hides what was delivered to the allocation
     is_resumed: bool = False  # a crash interrupted it: look for what it started, and do not start it again
 
     @property
@@ -61,6 +64,7 @@ class TaskHandler:
     closes_owner: bool = False  # it closes its owner: the owner's other tasks are cancelled first
     unordered: bool = False  # it neither waits for its owner's other tasks nor delays them
     streams_output: bool = False  # its output is streamed to the platform while it runs
+    room: RoomKind = "work"  # what it takes room of while it runs: anything that may last long has a room of its own
 
 
 async def create_sandbox(host: Host, context: TaskContext, arguments: task_arguments.SandboxCreate) -> ResultFields:
@@ -140,7 +144,7 @@ async def inspect_service(host: Host, context: TaskContext, arguments: task_argu
         "started_at": state.started_at,
         "restarts": state.restarts,
         "exit_code": state.exit_code,
-        "last_lines": list(state.last_lines),
+        "last_lines": context.mask.hide_lines(state.last_lines),
     }
 
 
@@ -148,9 +152,9 @@ HANDLERS: Final[dict[str, TaskHandler]] = {
     "sandbox.create": TaskHandler(create_sandbox),
     "sandbox.destroy": TaskHandler(destroy_sandbox, closes_owner=True),
     "files.write": TaskHandler(write_files),
-    "process.run": TaskHandler(run_process, is_repeatable=False, streams_output=True),
+    "process.run": TaskHandler(run_process, is_repeatable=False, streams_output=True, room="program"),
     "service.start": TaskHandler(start_service, is_repeatable=False),
-    "service.stop": TaskHandler(stop_service),
+    "service.stop": TaskHandler(stop_service, room="program"),
     "service.inspect": TaskHandler(inspect_service),
     "teardown.verify": TaskHandler(verify_teardown, closes_owner=True),
 }
@@ -178,7 +182,7 @@ async def output_of(host: Host, context: TaskContext, key: str, limit_bytes: int
     captured = await host.read_output(context.owner, key) if limit_bytes else None
     if captured is None:
         return {}
-    text, truncated = as_text(*captured, limit_bytes, tuple(context.secrets.values()))
+    text, truncated = as_text(*captured, limit_bytes, (*context.secrets.values(), *context.mask.patterns))
     return {"output": text, "output_truncated": truncated}
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mooring_agent.control_plane.messages import Task, TaskResult
+from mooring_agent.control_plane.messages import SealedSecret, Task, TaskResult
 from mooring_agent.tasks.receipts import FIRST_PREVIOUS, ChainedReceipt, ChainLink, next_link
 
 BALLAST_BYTES: Final = 16 * 1_048_576
@@ -42,6 +42,15 @@ CREATE TABLE IF NOT EXISTS closed_owner (
   owner TEXT PRIMARY KEY,
   closed_at REAL NOT NULL
 ) STRICT;
+CREATE TABLE IF NOT EXISTS delivered_secret (
+  id INTEGER PRIMARY KEY,
+  allocation_id TEXT NOT NULL,
+  node_id TEXT NOT NULL,
+  task_id TEXT NOT NULL,
+  sealed BLOB NOT NULL,
+  delivered_at REAL NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS delivered_secret_by_allocation ON delivered_secret (allocation_id, id);
 CREATE TABLE IF NOT EXISTS receipt (
   sequence INTEGER PRIMARY KEY,
   task_id TEXT NOT NULL,
@@ -51,6 +60,7 @@ CREATE TABLE IF NOT EXISTS receipt (
 """
 _TASK: Final = msgspec.json.Decoder(Task)
 _RESULT: Final = msgspec.json.Decoder(TaskResult)
+_SEALED: Final = msgspec.json.Decoder(SealedSecret)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +73,16 @@ class JournalEntry:
     state: str
     task: Task | None
     result: TaskResult | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveredSecret:
+    """A secret that a task delivered to an allocation, sealed to this node as it came."""
+
+    allocation_id: str
+    node_id: str
+    task_id: str
+    sealed: SealedSecret
 
 
 class JournalFull(Exception):
@@ -79,8 +99,9 @@ class Journal:
     def __init__(self, path: Path | str) -> None:
         if isinstance(path, Path):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.touch(mode=0o600)
-            os.chmod(path, 0o600)
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            os.fchmod(file, 0o600)
+            os.close(file)
         self._ballast = path.with_name("ballast") if isinstance(path, Path) else None
         self._database = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
         try:
@@ -216,6 +237,30 @@ class Journal:
         ).fetchone()
         return row is not None
 
+    def record_secret(self, task: Task, sealed: SealedSecret, now: float, keep: int) -> None:
+        """Remember which secret an allocation has, to mask it in what the allocation writes; the newest are kept."""
+        self._execute(
+            "INSERT INTO delivered_secret VALUES (NULL, ?, ?, ?, ?, ?)",
+            (task.allocation_id, task.node_id, task.task_id, msgspec.json.encode(sealed), now),
+        )
+        self._execute(
+            """DELETE FROM delivered_secret WHERE allocation_id = ? AND id NOT IN
+                 (SELECT id FROM delivered_secret WHERE allocation_id = ? ORDER BY id DESC LIMIT ?)""",
+            (task.allocation_id, task.allocation_id, keep),
+        )
+
+    def delivered_secrets(self) -> Sequence[DeliveredSecret]:
+        rows = self._database.execute(
+            "SELECT allocation_id, node_id, task_id, sealed FROM delivered_secret ORDER BY id"
+        ).fetchall()
+        return [
+            DeliveredSecret(allocation_id, node_id, task_id, _SEALED.decode(sealed))
+            for allocation_id, node_id, task_id, sealed in rows
+        ]
+
+    def forget_secrets(self, allocation_id: str) -> None:
+        self._execute("DELETE FROM delivered_secret WHERE allocation_id = ?", (allocation_id,))
+
     def link(self) -> ChainLink:
         """The next link of the receipt chain."""
         row = self._database.execute("SELECT sequence, body FROM receipt ORDER BY sequence DESC LIMIT 1").fetchone()
@@ -227,6 +272,7 @@ class Journal:
             "DELETE FROM task WHERE state = 'delivered' AND expires_at < ? AND changed_at < ?",
             (now - KEEP_DELIVERED_SECONDS, now - KEEP_DELIVERED_SECONDS),
         )
+        self._database.execute("DELETE FROM delivered_secret WHERE allocation_id IN (SELECT owner FROM closed_owner)")
         self._database.execute("DELETE FROM closed_owner WHERE closed_at < ?", (now - KEEP_CLOSED_SECONDS,))
 
     def _entries(self, state: str) -> Sequence[JournalEntry]:

@@ -8,15 +8,18 @@ import asyncio
 import base64
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Final
 
 from mooring_agent.hosts.contract import Host, HostFailure, LogPart, LogRequest
 from mooring_agent.tasks import arguments as task_arguments
 from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler
+from mooring_agent.tasks.secret_masks import SecretMask
 
 POLL_SECONDS: Final = 0.2
-READS_MAX: Final = 128
-"""How many reads may be active at once; the next one fails with `capacity`."""
+PLACES_MAX: Final = 8
+RAW_RATIO: Final = 4
+"""How much longer a container's log is than its text, at most for usual lines."""
 
 LogReader = Callable[[], Awaitable[LogPart | None]]
 LogFinder = Callable[[TaskContext, task_arguments.LogRead, LogRequest], Awaitable[LogReader]]
@@ -26,24 +29,40 @@ LogFinder = Callable[[TaskContext, task_arguments.LogRead, LogRequest], Awaitabl
 class LogReadHandler:
     def __init__(self, find_container: LogFinder | None = None) -> None:
         self._find_container = find_container
-        self._active = 0
 
     def handlers(self) -> dict[str, TaskHandler]:
-        return {"log.read": TaskHandler(self.read, unordered=True)}
+        return {"log.read": TaskHandler(self.read, unordered=True, room="read")}
 
     async def read(self, host: Host, context: TaskContext, arguments: task_arguments.LogRead) -> ResultFields:
-        if self._active >= READS_MAX:
-            raise HostFailure("capacity", f"{READS_MAX} logs are already being read here")
-        self._active += 1
-        try:
-            part = await _wait_for_content(await self._reader(host, context, arguments), arguments)
-        finally:
-            self._active -= 1
+        part = await _wait_for_content(await self._masked_reader(host, context, arguments), arguments)
         return _log_fields(part)
 
-    async def _reader(self, host: Host, context: TaskContext, arguments: task_arguments.LogRead) -> LogReader:
+    async def _masked_reader(self, host: Host, context: TaskContext, arguments: task_arguments.LogRead) -> LogReader:
+        """A reader that hides the allocation's secrets, also one that reaches into the part from outside."""
         tail_lines = arguments.tail_lines or (task_arguments.TAIL_LINES if arguments.offset is None else 0)
         request = LogRequest(arguments.offset, tail_lines, arguments.max_bytes, arguments.log)
+        reader = await self._reader(host, context, arguments, request)
+        mask = context.mask
+        if not mask.patterns:
+            return reader
+
+        async def read_masked() -> LogPart | None:
+            part = await reader()
+            if part is None or not part.content:
+                return part
+            margin = mask.margin
+            before = margin * (RAW_RATIO if arguments.kind == "container" else 1)
+            begin = max(0, part.offset - before)
+            size = part.offset - begin + len(part.content) + margin
+            wide_request = LogRequest(begin, 0, size, part.log or arguments.log)
+            wide = await (await self._reader(host, context, arguments, wide_request))()
+            return masked_part(mask, part, wide)
+
+        return read_masked
+
+    async def _reader(
+        self, host: Host, context: TaskContext, arguments: task_arguments.LogRead, request: LogRequest
+    ) -> LogReader:
         if arguments.kind == "container":
             if self._find_container is None:
                 raise HostFailure("not_found", "this host has no containers")
@@ -53,6 +72,40 @@ class LogReadHandler:
             if kept is None:
                 raise HostFailure("not_found", f"{context.owner.name} has no service {arguments.name!r}")
         return lambda: host.read_log_part(context.owner, arguments.name, request)
+
+
+def masked_part(mask: SecretMask, part: LogPart, wide: LogPart | None) -> LogPart:
+    """The part with its secrets hidden; `wide` has the same bytes and those around them, where they still exist.
+
+    Offsets of a container's log count the headers of its entries too, so the place of the part within `wide` is not
+    their difference: the part is looked for, and what is a secret at any place where it fits is hidden.
+    """
+    hidden = bytearray(mask.hide(part.content))
+    if wide is not None and wide.log == part.log and wide.offset <= part.offset:
+        spans = mask.spans(wide.content)
+        for begin in _places(wide, part) if spans else ():
+            for span in spans:
+                first, end = max(0, span.begin - begin), min(len(hidden), span.end - begin)
+                if first < end:
+                    hidden[first:end] = span.mask[first + begin - span.begin : end + begin - span.begin]
+    # A secret that is not written to its end yet: the next part shows the rest of it, and hides that by this margin.
+    unfinished = mask.unfinished(bytes(hidden))
+    hidden[len(hidden) - unfinished :] = b"*" * unfinished
+    return replace(part, content=bytes(hidden))
+
+
+def _places(wide: LogPart, part: LogPart) -> list[int]:
+    """Where the part may begin within `wide`; of a log without headers there is one place."""
+    exact = part.offset - wide.offset
+    if wide.content.startswith(part.content, exact) and part.next_offset - part.offset == len(part.content):
+        return [exact]
+    places: list[int] = []
+    begin = wide.content.find(part.content)
+    while 0 <= begin <= exact and len(places) < PLACES_MAX:
+        places.append(begin)
+        begin = wide.content.find(part.content, begin + 1)
+    last = wide.content.rfind(part.content)
+    return [*places, last] if last >= 0 else places
 
 
 async def _wait_for_content(read_part: LogReader, arguments: task_arguments.LogRead) -> LogPart:

@@ -92,7 +92,7 @@ async def _probe(arguments: task_arguments.ProbeArguments, probe_once: Callable[
 
 
 PROBES: Final[dict[str, TaskHandler]] = {
-    "probe.tcp": TaskHandler(probe_tcp),
-    "probe.http": TaskHandler(probe_http),
-    "probe.exec": TaskHandler(probe_exec),
+    "probe.tcp": TaskHandler(probe_tcp, room="probe"),
+    "probe.http": TaskHandler(probe_http, room="probe"),
+    "probe.exec": TaskHandler(probe_exec, room="probe"),
 }

@@ -17,6 +17,7 @@ RECEIPT_CONTEXT: Final = b"mooring-receipt-v1\n"
 FIRST_PREVIOUS: Final = "0" * 64
 RESOURCES_MAX: Final = 500
 NAME_MAX: Final = 200
+DEVICES_MAX: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,11 @@ def receipt_body(task: Task, teardown: TeardownReport, link: ChainLink, host: st
         ),
         "clean": not teardown.remaining and not not_looked,
     }
+    if teardown.devices:
+        body["devices"] = [
+            {"name": each.name, "state": each.state} | ({"detail": each.detail[:NAME_MAX]} if each.detail else {})
+            for each in teardown.devices[:DEVICES_MAX]
+        ]
     return json.dumps(body, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode("ascii")
 
 

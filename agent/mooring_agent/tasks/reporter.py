@@ -2,12 +2,14 @@
 
 Results come from the journal and stay there until they are accepted, however long the platform is away. Output is sent
 from the offset that was accepted last, and only the latest progress is sent, so nothing accumulates. A result is sent
-after the output of its task.
+after the output of its task. Output is read in turns of the allocations, and a batch has room for some of it only: a
+program that writes without end delays nobody else's results.
 """
 
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -26,7 +28,11 @@ BATCH_BYTES: Final = 700_000
 """The platform accepts requests of up to 1 MiB."""
 CHUNK_BYTES: Final = 131_072
 LOG_MAX_BYTES: Final = 8 * 1_048_576
+CHUNKS_MAX: Final = 16
+"""How many parts of outputs one batch has, so that results never wait behind all of them."""
 STREAM_SECONDS: Final = 0.5
+READ_GAP_SECONDS: Final = 0.25
+"""The least time between two reads of a running program's output, however often something else is reported."""
 COALESCE_SECONDS: Final = 0.1
 """How long a success waits for its owner's next result, if that task is running: the caller waits for both anyway."""
 RETRY_SECONDS: Final = 2.0
@@ -56,6 +62,8 @@ class OutputStream:
     offset: int = 0
     ended: bool = False
     is_whole: bool = False  # the rest of it is in the current batch
+    is_read: bool = False  # the last read reached its end
+    read_at: float = float("-inf")
 
 
 @dataclass(slots=True)
@@ -74,6 +82,7 @@ class Reporter:
     _retry_after: dict[str, float] = field(default_factory=dict)  # results to send again, not before this time
     _hold_until: dict[str, float] = field(default_factory=dict)  # results that wait to be sent together with others
     _has_more_output: bool = False  # a finished task has more output, to be sent at once
+    _has_postponed: bool = False  # the batch had no room for some of the output
     _was_answered: bool = True  # the platform responded to the last request
 
     def report_refusal(self, reason: str, detail: str, task_id: str | None) -> None:
@@ -119,14 +128,16 @@ class Reporter:
 
     async def flush(self) -> bool:
         """Send one batch; returns whether there is more."""
-        pressing = [*self._refusal_reports(), *self._progress_reports(), *await self._log_reports()]
+        pressing = [*self._refusal_reports(), *self._progress_reports()]
+        logs = await self._log_reports()
         results = self._results()
-        if not pressing and all(self._can_wait(entry) for entry in results):
+        if not pressing and not logs and all(self._can_wait(entry) for entry in results):
             return False
         self._hold_until.clear()
-        batch = _fit_request(
-            [*pressing, *(PendingReport(_result_report(entry), self._on_result_verdict(entry)) for entry in results)]
-        )
+        # A result follows the rest of its output, which is among the logs; the other results need not wait for those.
+        after_logs = [entry for entry in results if self._is_after_output(entry)]
+        before = [entry for entry in results if not self._is_after_output(entry)]
+        batch = _fit_request([*pressing, *self._result_reports(before), *logs, *self._result_reports(after_logs)])
         self._has_more_output = self._was_answered = False
         response = await self.client.report([report.message for report in batch])
         if len(response.results) != len(batch):
@@ -135,7 +146,11 @@ class Reporter:
         for report, verdict in zip(batch, response.results, strict=True):
             report.on_verdict(verdict)
         return (
-            self._has_more_output or bool(self._refusal_reports()) or bool(self._results()) or len(batch) == BATCH_MAX
+            self._has_more_output
+            or self._has_postponed
+            or bool(self._refusal_reports())
+            or bool(self._results())
+            or len(batch) == BATCH_MAX
         )
 
     def _resume_outputs(self) -> None:
@@ -187,23 +202,46 @@ class Reporter:
         for task_id, tracked_task in self.executor.outputs.items():
             owner = Owner(tracked_task.task.allocation_id, tracked_task.task.label)
             self._outputs.setdefault(task_id, OutputStream(owner, tracked_task.fence)).fence = tracked_task.fence
+        self._has_postponed = False
         reports: list[PendingReport] = []
-        for task_id, output in list(self._outputs.items()):
+        size = 0
+        for task_id, output in self._outputs_in_turn():
             is_over = task_id not in self.executor.tracked  # read before the output, which is then complete
+            if not is_over and time.monotonic() - output.read_at < READ_GAP_SECONDS:
+                continue
+            if len(reports) >= CHUNKS_MAX or size >= BATCH_BYTES:
+                self._has_postponed = True
+                break
             text = await self._read_chunk(task_id, output)
-            output.is_whole = is_over and len(text) < CHUNK_BYTES
+            output.read_at = time.monotonic()
+            output.is_whole = is_over and output.is_read
             if text:
+                encoded = encode(text)
                 report = {
                     "task_id": task_id,
                     "fence": output.fence,
                     "kind": "log",
                     "offset": output.offset,
-                    "text": encode(text),
+                    "text": encoded,
                 }
+                size += len(encoded)
                 reports.append(PendingReport(report, self._on_log_verdict(output, len(text), is_over)))
             elif is_over:
                 output.ended = True
         return reports
+
+    def _outputs_in_turn(self) -> list[tuple[str, OutputStream]]:
+        """The outputs of finished tasks first; one of each allocation before the second one of any."""
+        turns: Counter[str] = Counter()
+        placed: list[tuple[tuple[bool, int], str, OutputStream]] = []
+        for task_id, output in sorted(self._outputs.items(), key=lambda item: item[1].read_at):
+            if output.ended:
+                continue
+            output.is_whole = False  # until it is read for this batch
+            turns[output.owner.allocation_id] += 1
+            placed.append(((task_id in self.executor.tracked, turns[output.owner.allocation_id]), task_id, output))
+        placed.sort(key=lambda each: each[0])
+        return [(task_id, output) for _, task_id, output in placed]
 
     def _on_log_verdict(self, output: OutputStream, length: int, is_over: bool) -> Callable[[ReportVerdict], None]:
         def on_verdict(verdict: ReportVerdict) -> None:
@@ -219,7 +257,9 @@ class Reporter:
     async def _read_chunk(self, task_id: str, output: OutputStream) -> bytes:
         if output.ended or output.offset >= LOG_MAX_BYTES:
             output.ended = output.ended or task_id not in self.executor.tracked
+            output.is_read = True
             return b""
+        is_over = task_id not in self.executor.tracked
         text = b""
         try:
             async for part in self.host.read_log(output.owner, task_id, output.offset):
@@ -229,19 +269,35 @@ class Reporter:
         except HostFailure as failure:
             log.warning("cannot read the output of %s: %s; skipping the rest of it", task_id, failure)
             output.ended = True
-        return text[:CHUNK_BYTES]
+        output.is_read = len(text) < CHUNK_BYTES
+        mask = self.executor.masks.of(output.owner.allocation_id)
+        text = mask.hide(text[:CHUNK_BYTES])
+        # A secret that ends in the next part is sent with that part, masked; if there is no next part, it is cut here.
+        unfinished = mask.unfinished(text)
+        if unfinished and unfinished < CHUNK_BYTES:
+            text = text[:-unfinished] + (b"*" * unfinished if is_over and output.is_read else b"")
+        return text
 
     def _results(self) -> list[JournalEntry]:
         """The results that can be sent: those whose output was sent or is in this batch."""
         found: list[JournalEntry] = []
-        for entry in self.journal.undelivered()[:BATCH_MAX]:
+        for entry in self.journal.undelivered():
             output = self._outputs.get(entry.task_id)
             if output is None and entry.task_id in self.executor.outputs:
                 continue  # it started and ended while the others were read: its output comes in the next round
             is_ready = output is None or output.ended or output.is_whole
             if is_ready and self._retry_after.get(entry.task_id, 0.0) <= self.now():
                 found.append(entry)
+                if len(found) == BATCH_MAX:
+                    break
         return found
+
+    def _is_after_output(self, entry: JournalEntry) -> bool:
+        output = self._outputs.get(entry.task_id)
+        return output is not None and not output.ended
+
+    def _result_reports(self, entries: list[JournalEntry]) -> list[PendingReport]:
+        return [PendingReport(_result_report(entry), self._on_result_verdict(entry)) for entry in entries]
 
     def _can_wait(self, entry: JournalEntry) -> bool:
         """Whether a result may be sent a moment later with its owner's next one; failures never wait."""

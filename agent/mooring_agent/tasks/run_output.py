@@ -1,16 +1,13 @@
 """The captured standard output of a run, as the result of its task contains it.
 
-Everybody who may read the task can read it, like the task's log. It is text of a bounded size in which the secrets that
-came with the task are masked.
+Everybody who may read the task can read it, like the task's log. It is text of a bounded size in which the secrets of
+the allocation are masked.
 """
 
 import codecs
 from collections.abc import Iterable
-from typing import Final
 
-MASK: Final = b"[secret]"
-SECRET_MIN_BYTES: Final = 4
-"""Shorter secrets occur in any text by chance; masking them would spoil the output and hide nothing."""
+from mooring_agent.tasks.secret_masks import MASK, SECRET_MIN_BYTES
 
 
 def as_text(data: bytes, truncated: bool, limit_bytes: int, secrets: Iterable[bytes] = ()) -> tuple[str, bool]:

@@ -41,7 +41,7 @@ class TaskVerifier:
         payload = self.payload(envelope)
         try:
             task = _TASK.decode(payload)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:  # not UTF-8, or nested without end
             raise TaskRefused("bad_arguments", f"the payload is not a task: {error}") from error
         if task.v != 1:
             raise TaskRefused("unknown_type", f"the task has version {task.v}; this agent supports 1", task.task_id)

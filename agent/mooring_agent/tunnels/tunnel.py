@@ -9,12 +9,14 @@ never to an address that the relay chooses.
 import asyncio
 import json
 import logging
-import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Final
 from urllib.parse import urlsplit
 
+import msgspec
+
+from mooring_agent.control_plane.tls import PlatformTls
 from mooring_agent.hosts.contract import ByteStream, CommandStream, Host, HostFailure, PipedCommandStream, ProcessSpec
 from mooring_agent.tasks import arguments as task_arguments
 from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler
@@ -40,9 +42,26 @@ from mooring_agent.tunnels.frames import (
 STREAMS_MAX: Final = 256
 DIAL_SECONDS: Final = 15.0
 UPGRADE: Final = "mooring-tunnel"
+FRAMES_QUEUED_MAX: Final = 4_096
+"""How many frames may wait for one stream: frames without bytes need memory too."""
+CREDIT_BYTES: Final = 4
+CREDIT_MAX: Final = 16 * WINDOW
 SIGNALS: Final = frozenset((1, 2, 3, 15))
 
 log = logging.getLogger("mooring.agent")
+
+
+class _OpenRequest(msgspec.Struct, frozen=True):
+    port: int
+
+
+class _WindowSize(msgspec.Struct, frozen=True):
+    columns: int
+    rows: int
+
+
+class _SignalRequest(msgspec.Struct, frozen=True):
+    signal: int
 
 
 @dataclass(slots=True)
@@ -98,6 +117,8 @@ class Tunnel:
         if stream is None:
             return  # it has just ended on this side
         if frame.kind == ROOM:
+            if len(frame.data) != CREDIT_BYTES or stream.room + int.from_bytes(frame.data) > CREDIT_MAX:
+                raise FrameRefused("the relay gives more credit than there can be")
             stream.room += int.from_bytes(frame.data)
             stream.has_room.set()
         elif frame.kind == CLOSE:
@@ -105,7 +126,7 @@ class Tunnel:
                 stream.work.cancel()
         elif frame.kind in (DATA, END, RESIZE, SIGNAL):
             stream.queued += len(frame.data)
-            if stream.queued > 2 * WINDOW:
+            if stream.queued > 2 * WINDOW or stream.inward.qsize() >= FRAMES_QUEUED_MAX:
                 raise FrameRefused("the relay sends more than its window allows")
             stream.inward.put_nowait(frame)
         else:
@@ -118,6 +139,8 @@ class Tunnel:
         stream = _Stream(asyncio.get_running_loop().create_future())
         self.streams[frame.stream] = stream
         stream.work = asyncio.create_task(self._serve(frame.stream, stream, frame.data))
+        # Not at the end of `_serve`: a stream that is closed at once is cancelled before that begins.
+        stream.work.add_done_callback(lambda _: self.streams.pop(frame.stream, None))
 
     async def _serve(self, number: int, stream: _Stream, request: bytes) -> None:
         target: ByteStream | None = None
@@ -137,7 +160,6 @@ class Tunnel:
             log.info("a tunnel stream failed; closing it: %s", error)
             await self._send(CLOSE, number)
         finally:
-            self.streams.pop(number, None)
             if target is not None:
                 await target.close()
 
@@ -168,8 +190,8 @@ class Tunnel:
                 return await self.host.open_piped(owner, spec)
             return await self.host.open_command(owner, spec, arguments.columns, arguments.rows)
         try:
-            port = int(json.loads(request)["port"])
-        except (ValueError, KeyError, TypeError) as error:
+            port = msgspec.json.decode(request, type=_OpenRequest).port
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise HostFailure("refused", "a stream must name its port") from error
         if port not in arguments.ports:
             raise HostFailure("refused", f"this tunnel is not for port {port}")
@@ -215,21 +237,26 @@ async def _control(target: ByteStream, frame: TunnelFrame) -> None:
     if not hasattr(command, "resize"):
         raise HostFailure("refused", "a connection has no window size and accepts no signals")
     try:
-        message = json.loads(frame.data)
         if frame.kind == RESIZE:
-            await command.resize(min(1_000, max(1, int(message["columns"]))), min(1_000, max(1, int(message["rows"]))))
-        elif int(message["signal"]) in SIGNALS:
-            await command.signal(int(message["signal"]))
-    except (ValueError, KeyError, TypeError) as error:
+            size = msgspec.json.decode(frame.data, type=_WindowSize)
+            await command.resize(min(1_000, max(1, size.columns)), min(1_000, max(1, size.rows)))
+        else:
+            number = msgspec.json.decode(frame.data, type=_SignalRequest).signal
+            if number in SIGNALS:
+                await command.signal(number)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise HostFailure("refused", "a control frame is malformed") from error
 
 
-async def dial(url: str, tunnel_id: str, authorization: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+async def dial(
+    url: str, tunnel_id: str, authorization: str, tls: PlatformTls
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to the platform's relay and switch to frames."""
     parts = urlsplit(url)
-    if parts.hostname is None:
-        raise HostFailure("refused", "the relay's URL has no host")
-    secure = ssl.create_default_context() if parts.scheme == "https" else None
+    try:
+        secure = tls.context_for(url)
+    except ValueError as error:
+        raise HostFailure("refused", f"the relay's URL is refused: {error}") from error
     port = parts.port or (443 if secure else 80)
     reader, writer = await asyncio.open_connection(parts.hostname, port, ssl=secure, limit=2 * FRAME_MAX)
     request = (
@@ -246,13 +273,16 @@ async def dial(url: str, tunnel_id: str, authorization: str) -> tuple[asyncio.St
     return reader, writer
 
 
-def tunnel_handlers(authorization: Callable[[], Awaitable[str]]) -> dict[str, TaskHandler]:
+def tunnel_handlers(
+    authorization: Callable[[], Awaitable[str]], tls: PlatformTls | None = None
+) -> dict[str, TaskHandler]:
     """The handler of `tunnel.open`; `authorization` returns this node's Authorization header."""
+    trust = tls or PlatformTls()
 
     async def open_tunnel(host: Host, context: TaskContext, arguments: task_arguments.TunnelOpen) -> ResultFields:
         try:
             async with asyncio.timeout(DIAL_SECONDS):
-                reader, writer = await dial(arguments.relay, context.task.task_id, await authorization())
+                reader, writer = await dial(arguments.relay, context.task.task_id, await authorization(), trust)
         except (OSError, TimeoutError, asyncio.IncompleteReadError) as error:
             raise HostFailure("host_error", f"the relay cannot be reached: {type(error).__name__}") from error
         tunnel = Tunnel(host, context, arguments, reader, writer)
@@ -267,4 +297,4 @@ def tunnel_handlers(authorization: Callable[[], Awaitable[str]]) -> dict[str, Ta
             "exit_code": tunnel.exit_code,
         }
 
-    return {"tunnel.open": TaskHandler(open_tunnel, is_repeatable=False, unordered=True)}
+    return {"tunnel.open": TaskHandler(open_tunnel, is_repeatable=False, unordered=True, room="tunnel")}

@@ -231,6 +231,11 @@ def press_a_magic_key(given: dict[str, str]) -> object:
 
 
 @attempt
+def have_the_pressure_of_the_machine_watched(given: dict[str, str]) -> object:
+    return write("/proc/pressure/memory", "some 150000 2000000\0")
+
+
+@attempt
 def write_to_the_devices_tree(given: dict[str, str]) -> object:
     return write("/sys/class/net/lo/mtu", "1400")
 

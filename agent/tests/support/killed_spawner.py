@@ -8,7 +8,7 @@ from typing import Any
 from mooring_agent.sandbox_init.sandbox_spawner import SandboxSpawner
 from mooring_agent.sandbox_init.spawner import run
 
-PLACES = ("prepare", "_map_users", "_mount_views", "_record")
+PLACES = ("prepare", "_map_users", "_mount_views", "save")
 
 
 class KilledSpawner(SandboxSpawner):

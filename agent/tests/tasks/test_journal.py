@@ -7,8 +7,8 @@ import pytest
 
 from agent.tests.support.fake_platform import ALLOCATION, FakePlatform
 from mooring_agent.__main__ import archive_journal, main
-from mooring_agent.control_plane.keys import Identity, store_identity
 from mooring_agent.control_plane.messages import TaskResult
+from mooring_agent.control_plane.trust import Identity, store_identity
 from mooring_agent.tasks.journal import Journal, JournalUnreadable
 from mooring_agent.tasks.receipts import ChainedReceipt, ChainLink
 

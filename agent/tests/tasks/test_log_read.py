@@ -15,11 +15,11 @@ from mooring_agent.control_plane.keys import make_keys
 from mooring_agent.control_plane.messages import TaskResult
 from mooring_agent.hosts.contract import HostFailure, LogRequest, Owner
 from mooring_agent.hosts.process import ProcessHost
-from mooring_agent.tasks import log_read
 from mooring_agent.tasks.executor import Executor
 from mooring_agent.tasks.handlers import HANDLERS
 from mooring_agent.tasks.journal import Journal
 from mooring_agent.tasks.log_read import LogReadHandler
+from mooring_agent.tasks.room import Room, RoomLimits
 from mooring_agent.tasks.verifier import TaskRefused
 from tests.support.rows import every_row
 
@@ -167,8 +167,8 @@ async def test_sizes_and_times_are_bounded(machine: LogMachine, bound: dict[str,
     assert refused.value.reason == "bad_arguments"
 
 
-async def test_too_many_concurrent_reads_are_refused(machine: LogMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_read, "READS_MAX", 2)
+async def test_too_many_concurrent_reads_are_refused(machine: LogMachine) -> None:
+    machine.executor._rooms["read"] = Room(RoomLimits(allocation=2, tenant=2))
     waiting = [machine.begin("log.read", read(offset=4, wait_seconds=25)) for _ in range(2)]
     await until(lambda: all(machine.executor.tracked[each].has_intent for each in waiting))
     third = await machine.do("log.read", read())

@@ -12,13 +12,21 @@ from typing import Any
 import httpx
 import pytest
 
-from agent.tests.support.fake_platform import ALLOCATION, AUDIENCE, CREATE, NODE, FakePlatform
+from agent.tests.support.fake_platform import (
+    ALLOCATION,
+    AUDIENCE,
+    CREATE,
+    NODE,
+    OTHER_ALLOCATION,
+    FakePlatform,
+)
 from agent.tests.support.supervisors import until
 from mooring_agent.agent import Agent, AgentParts, NodeRetired
-from mooring_agent.control_plane.keys import Identity, make_keys
+from mooring_agent.control_plane.keys import make_keys
 from mooring_agent.control_plane.messages import PlatformKey, decode, encode
 from mooring_agent.control_plane.platform_client import PlatformClient, Unreachable
 from mooring_agent.control_plane.reconnect import ReconnectBackoff
+from mooring_agent.control_plane.trust import Identity
 from mooring_agent.hosts.contract import FileSpec, HostFailure, Owner, ProcessSpec, RestartPolicy, ServiceState
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.tasks.executor import Executor
@@ -189,6 +197,38 @@ class InterleavedHost(SimulatedHost):
         if meanwhile is not None:
             await meanwhile()
         yield b"a line\n"[offset:]
+
+
+class NoisyHost(SimulatedHost):
+    """Every program of the first allocation has written more than a batch can carry."""
+
+    async def read_log(self, owner: Owner, key: str, offset: int) -> AsyncIterator[bytes]:
+        if owner.allocation_id == ALLOCATION:
+            yield b"x" * CHUNK_BYTES
+        elif not offset:
+            yield b"hello\n"
+
+
+async def test_a_neighbours_result_does_not_wait_behind_output_without_end(tmp_path: Path) -> None:
+    machine = ReporterMachine(tmp_path, host=NoisyHost())
+    async with machine.agent() as (executor, reporter):
+        place = {"allocation_id": OTHER_ALLOCATION, "owner": OTHER_ALLOCATION, "tenant_id": "ten_2"}
+        for other in ({}, place):
+            executor.accept(machine.fake_platform.task("sandbox.create", CREATE, **other))
+        await executor.wait_until_idle()
+        await flush(reporter)
+        for number in range(20):
+            owner = f"{ALLOCATION}/own{number}"
+            executor.accept(machine.fake_platform.task("process.run", {"argv": ["true"]}, owner=owner))
+        await executor.wait_until_idle()
+        quiet = machine.fake_platform.task("process.run", {"argv": ["true"]}, **place)
+        executor.accept(quiet)
+        await executor.wait_until_idle()
+        machine.platform.received.clear()
+        await reporter.flush()
+        await reporter.flush()
+        assert quiet.task_id in {each["task_id"] for each in machine.platform.reported("result")}
+        assert all(each["kind"] == "log" for each in machine.platform.received if each["task_id"] != quiet.task_id)
 
 
 async def test_output_of_a_program_that_ran_while_another_was_read_is_sent_before_its_result(

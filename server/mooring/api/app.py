@@ -18,27 +18,33 @@ from mooring.api.auth import bearer
 from mooring.api.auth_cache import AuthCache, AuthorizedRequest
 from mooring.api.body import read_body, too_large
 from mooring.api.category_access import require_category
+from mooring.api.guess_limits import GuessKind
+from mooring.api.header_rules import require_single
 from mooring.api.limits import RateLimit
 from mooring.api.parse import decode_body, decode_form, decode_query, require_ids
 from mooring.api.problem import MEDIA_TYPE, STATUS, problem
 from mooring.api.request_context import AppState, RequestContext, encode_json
-from mooring.api.request_cycle import ANSWER, BODY, GONE, wants_websocket
+from mooring.api.request_cycle import ANSWER, BODY, CERTIFICATE, GONE, wants_websocket
 from mooring.api.response import Response, StreamingResponse
 from mooring.api.route import Route, RouteTable
 from mooring.api.routes import ROUTES
 from mooring.api.socket import WebSocketResponse, accept
+from mooring.api.source_check import require_source
 from mooring.commands.kernel.work import Answered, IdempotencyRequest
+from mooring.core.fleet.node_certificate import require_certificate
 from mooring.core.identity.caller import ANONYMOUS, Caller
 from mooring.core.kernel.decision import AuditRecord, DecisionContext, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import AccessDecision, Authority, Place, Scope, access_by_family
 from mooring.gateways.telemetry.instruments import ObservedRequest
 from mooring.storage.kernel.database import Acting
-from mooring.storage.kernel.unit_of_work import Origin, record_refusal
+from mooring.storage.kernel.unit_of_work import Origin, record_read
 
 IDEMPOTENCY_KEY_MAX: Final = 200
 PATH_LENGTH_MAX: Final = 2_000
 JSON: Final = "application/json"
+HSTS: Final = "max-age=31536000"
+"""Other names of the same domain are not the platform's to decide about."""
 STRANGERS_PER_SECOND: Final = 5.0
 STRANGERS_BURST: Final = 100
 """How many WebSockets one address may open before it has sent a token."""
@@ -101,6 +107,8 @@ class Application:
     ) -> Response | StreamingResponse | WebSocketResponse:
         traced, observed = observation.traced, observation.observed
         self._bound(scope)
+        if len(headers) != len(scope["headers"]):
+            require_single(scope["headers"])
         if traced.refusal is not None:
             raise traced.refusal
         authorization = headers.get("authorization")
@@ -113,7 +121,11 @@ class Application:
         else:
             observed.route, observed.caller, observed.place = authorized.route.key, authorized.caller, authorized.place
             self._rate.take(authorized.caller.actor.id)
+            if authorized.caller.source_networks:
+                await self._require_source(authorized.route, authorized.caller, traced, _remote(scope))
         route, caller, place, acting, arguments = authorized
+        if route.scope is Scope.NODE and self._tools.node_authority is not None and not route.without_certificate:
+            await self._require_certificate(route, caller, scope, traced)
         body = b""
         if route.method != "GET":
             body = await self._body(route, headers, scope, receive)
@@ -136,6 +148,8 @@ class Application:
         )
         try:
             await require_category(request, arguments)
+            if caller.actor.break_glass_id is not None and not route.mutates:
+                await self._record_entry_read(request, arguments)
             return _to_response(route, await route.handler(request, **arguments))
         except Refusal as refusal:
             if refusal.code in DENIALS and (route.mutates or route.read_only or route.scope is Scope.RUNTIME):
@@ -161,14 +175,27 @@ class Application:
 
         return WebSocketResponse(accept(headers), admit=admit)
 
+    async def _record_entry_read(self, request: RequestContext, arguments: dict[str, Any]) -> None:
+        """Show the tenant what platform staff read inside a break-glass entry: no row, no answer."""
+        named = [arguments[name] for name in request.route.path_parameters if name in arguments]
+        audited = AuditRecord(
+            request.route.action,
+            request.route.noun,
+            str(named[-1]) if named else None,
+            request.caller.tenant_id,
+            request.place.project_id,
+        )
+        await record_read(self._tools.services.database, request.context, audited, request.origin)
+
     async def _record_denial(self, request: RequestContext, refusal: Refusal) -> None:
         """Record a denial by the core, such as a role above the caller's own, like any other denial."""
         caller, route = request.caller, request.route
         project_id = _known_project(caller, request.place)
         action = str(refusal.details.get("action", route.action))  # an app action has its own key
         audited = AuditRecord(action, route.noun, None, caller.tenant_id, project_id, reason=refusal.detail)
-        await record_refusal(
-            self._tools.services.database, request.context, audited, AccessDecision.DENIED.value, request.origin
+        services = self._tools.services
+        await services.denials.record(
+            services.database, request.context, audited, AccessDecision.DENIED.value, request.origin
         )
 
     async def _admit(
@@ -182,6 +209,8 @@ class Application:
         origin = Origin(route.key, remote)
         caller = await self._caller(route, _bearer(route, headers.get("authorization")), origin, traced)
         observed.caller = caller
+        if caller.source_networks:
+            await self._require_source(route, caller, traced, remote)
         self._rate.take(caller.actor.id if caller is not ANONYMOUS else f"address {remote}")
         parameters = dict(zip(route.path_parameters, values, strict=True))
         place = await self._place(route, parameters, caller)
@@ -192,6 +221,21 @@ class Application:
         require_ids(parameters)
         arguments = self._arguments(route, parameters, scope["query_string"])
         return AuthorizedRequest(route, caller, place, _acting(place, caller), arguments)
+
+    async def _require_certificate(
+        self, route: Route, caller: Caller, scope: Scope_, traced: trace.RequestTrace
+    ) -> None:
+        """A node's token counts only on a connection with that node's client certificate."""
+        clock = self._tools.services.clock
+        context = DecisionContext(caller.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint)
+        try:
+            require_certificate(scope.get(CERTIFICATE), caller.actor.id, context.now)
+        except Refusal as refusal:
+            audited = AuditRecord(route.action, route.noun, None, None, None, reason=refusal.detail)
+            origin, denied = Origin(route.key, _remote(scope)), AccessDecision.DENIED.value
+            services = self._tools.services
+            await services.denials.record(services.database, context, audited, denied, origin)
+            raise
 
     def _bound(self, scope: Scope_) -> None:
         limit = self._settings.header_limit_bytes
@@ -231,9 +275,7 @@ class Application:
             return await self._tools.authenticator.caller(token)
         except Refusal as refusal:
             if refusal.code is Code.UNAUTHENTICATED:
-                self._tools.failures.take(
-                    f"address {origin.remote_address}"
-                )  # too many failures: 429 without an audit row
+                self._tools.guesses.wrong(GuessKind.TOKEN, origin.remote_address)  # too many: no audit row
                 await self._record_unauthenticated(route, traced, origin)
             raise
 
@@ -251,7 +293,8 @@ class Application:
                 return
         # A denial goes into the audit trail of the caller's own tenant, never into that of another one.
         audited = AuditRecord(route.action, route.noun, None, caller.tenant_id, _known_project(caller, place))
-        await record_refusal(self._tools.services.database, context, audited, access.value, origin)
+        services = self._tools.services
+        await services.denials.record(services.database, context, audited, access.value, origin)
         if access is AccessDecision.HIDDEN:
             raise Refusal(Code.NOT_FOUND, f"there is no such {place.scope}, or you may not see it")
         why = f"this caller does not have {route.action} here"
@@ -259,11 +302,19 @@ class Application:
             why = "only the operator account of an instance, a service account of its project, can act as its adapter"
         raise Refusal(Code.PERMISSION_DENIED, why, {"action": route.action})
 
+    async def _require_source(
+        self, route: Route, caller: Caller, traced: trace.RequestTrace, remote: str | None
+    ) -> None:
+        tools, clock = self._tools, self._tools.services.clock
+        context = DecisionContext(caller.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint)
+        origin = Origin(route.key, remote)
+        await require_source(tools.services, tools.guesses, caller, context, action=route.action, origin=origin)
+
     async def _record_unauthenticated(self, route: Route, traced: trace.RequestTrace, origin: Origin) -> None:
-        clock = self._tools.services.clock
+        services, clock = self._tools.services, self._tools.services.clock
         context = DecisionContext(ANONYMOUS.actor, clock.now(), traced.correlation_id, traced.trace_id, clock.mint)
         audited = AuditRecord(route.action, route.noun, None, None, None)
-        await record_refusal(self._tools.services.database, context, audited, "refused", origin)
+        await services.denials.record(services.database, context, audited, "refused", origin)
 
     async def _body(self, route: Route, headers: dict[str, str], scope: Scope_, receive: Receive) -> bytes:
         limit = self._settings.body_limit_bytes
@@ -314,6 +365,8 @@ class Application:
             "cache-control": "no-store",
             "x-content-type-options": "nosniff",
         }
+        if scope.get("scheme") == "https":  # as this server or a trusted proxy says
+            common["strict-transport-security"] = HSTS
         if isinstance(response, (StreamingResponse, WebSocketResponse)):
             await response.send(common, send, receive)
             return

@@ -1,8 +1,8 @@
 """From a bearer token to a caller, with a cache of a few seconds.
 
 A token that was revoked on another replica may stay valid for the cache's lifetime at most; in this process, and as
-soon as the event arrives from another one, it is dropped at once. Unknown tokens are not cached: the limit on failures
-slows down guessing instead.
+soon as the event arrives from another one, it is dropped at once. Unknown tokens are not cached: the limits on
+guesses (`api/guess_limits.py`) count them instead.
 """
 
 from collections import OrderedDict
@@ -28,6 +28,7 @@ A node's token is never revoked on its own; the node's retirement is an event, w
 """
 CHANGES_AUTHORITY: Final = frozenset(
     {
+        EventType.TENANT_UPDATED,
         EventType.TOKEN_REVOKED,
         EventType.MEMBERSHIP_CREATED,
         EventType.MEMBERSHIP_DELETED,

@@ -23,10 +23,22 @@ import httptools
 import msgspec
 
 from mooring.api.problem import MEDIA_TYPE, STATUS, problem
-from mooring.api.request_cycle import ANSWER, BODY, GONE, SWITCH, Application, Message, RequestCycle, wants_websocket
+from mooring.api.request_cycle import (
+    ANSWER,
+    BODY,
+    CERTIFICATE,
+    GONE,
+    SWITCH,
+    Application,
+    Message,
+    RequestCycle,
+    wants_websocket,
+)
+from mooring.core.fleet.node_certificate import NodeCertificate
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.gateways.clock import SystemClock
+from mooring.gateways.tls.node_authority import shown_certificate
 
 HEAD_BYTES_MAX: Final = 256 * 1024
 """The most that is parsed; the application has a lower limit, and refuses with an error code."""
@@ -79,6 +91,7 @@ class HttpConnection(asyncio.Protocol):
         self._client: tuple[str, int] | None = None
         self._server: tuple[str, int] | None = None
         self._scheme = "http"
+        self._certificate: NodeCertificate | None = None
         self._common: tuple[object, str] = (None, "")  # the headers of every response, and what they were made from
         self._current: RequestCycle | None = None
         self._waiting: deque[RequestCycle] = deque()  # pipelined requests waiting for the current response
@@ -103,7 +116,9 @@ class HttpConnection(asyncio.Protocol):
         self._state.connections.add(self)
         self._client = _address(transport.get_extra_info("peername"))
         self._server = _address(transport.get_extra_info("sockname"))
-        self._scheme = "https" if transport.get_extra_info("sslcontext") else "http"
+        if transport.get_extra_info("sslcontext"):
+            self._scheme = "https"
+            self._certificate = shown_certificate(transport.get_extra_info("ssl_object"))
         self._silent_since = self._unread_since = self._loop.time()
         self._check_within(self._silent_since, self._silence_seconds_max)
 
@@ -204,6 +219,8 @@ class HttpConnection(asyncio.Protocol):
         cycle = RequestCycle(self, scope, keep_alive=keep_alive, expects_continue=self._expects_continue)
         scope[BODY] = cycle.whole_body
         scope[GONE] = cycle.gone
+        if self._certificate is not None:
+            scope[CERTIFICATE] = self._certificate
         self._receiving = cycle
         if self._current is None:
             self._begin(cycle)

@@ -176,6 +176,8 @@ def _header(name: str, text: str, form: str) -> dict[str, Any]:
 
 def _codes(route: Route) -> set[Code]:
     codes = {*ALWAYS, *route.errors}
+    if route.scope is Scope.NODE and not route.without_certificate:
+        codes.add(Code.CERTIFICATE_REQUIRED)
     if route.scope is not Scope.PUBLIC:
         codes |= {Code.UNAUTHENTICATED, Code.PERMISSION_DENIED}
         if route.path_parameters or route.scope is not Scope.SELF:

@@ -30,7 +30,7 @@ class PageQuery(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 
 class Page(msgspec.Struct, Generic[Item], kw_only=True):
-    """One page of a list."""
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Item]
     next_cursor: str | None = None

@@ -18,6 +18,7 @@ PARAMETER_PREFIX: Final = {
     "service_account_id": Prefix.SERVICE_ACCOUNT,
     "key_id": Prefix.KEY,
     "token_id": Prefix.TOKEN,
+    "user_token_id": Prefix.TOKEN,
     "webhook_id": Prefix.WEBHOOK,
     "app_id": Prefix.APP,
     "version_id": Prefix.APP_VERSION,
@@ -41,6 +42,9 @@ PARAMETER_PREFIX: Final = {
 """The id prefix of each path parameter that is an id; other parameters are plain text."""
 
 FORM_FIELDS_MAX: Final = 20
+SMALL_BODY_BYTES: Final = 65_536
+CONTAINERS_MAX: Final = 100_000
+"""How many lists and objects a body may have: each costs much more than its two characters."""
 SHOWN_MAX: Final = 500  # how much of an error message is shown
 SCOPE: Final = "scope"
 
@@ -56,6 +60,9 @@ def require_ids(parameters: dict[str, str]) -> None:
 
 
 def decode_body(body: bytes, kind: type[msgspec.Struct], decoder: msgspec.json.Decoder[Any] | None) -> Any:
+    if len(body) > SMALL_BODY_BYTES and body.count(b"[") + body.count(b"{") > CONTAINERS_MAX:
+        reason = f"the body has more than {CONTAINERS_MAX} lists and objects"
+        raise Refusal(Code.BODY_TOO_LARGE, reason, {"limit_lists_and_objects": CONTAINERS_MAX})
     try:
         return decoder.decode(body) if decoder is not None else msgspec.json.decode(body, type=kind)
     except msgspec.ValidationError as error:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mooring.api.auth import Authenticator
+from mooring.api.guess_limits import GuessLimits
 from mooring.api.limits import RateLimit
 from mooring.api.project_tenant_cache import ProjectTenantCache
 from mooring.api.route import Route
@@ -20,6 +21,7 @@ from mooring.core.kernel.decision import DecisionContext
 from mooring.core.kernel.permissions import Place
 from mooring.core.runtime.visit import RelayAddress
 from mooring.gateways.telemetry.instruments import Telemetry
+from mooring.gateways.tls.node_authority import NodeAuthority
 from mooring.storage.kernel.database import Acting
 from mooring.storage.kernel.unit_of_work import Origin
 
@@ -33,7 +35,7 @@ class AppState:
 
     services: Services
     authenticator: Authenticator
-    failures: RateLimit
+    guesses: GuessLimits
     telemetry: Telemetry
     readiness: Callable[[], Awaitable[list[str]]]
     projects: ProjectTenantCache
@@ -43,12 +45,16 @@ class AppState:
     log_reads: RateLimit = field(
         default_factory=lambda: RateLimit(2.0, 20.0)
     )  # per member, since each read goes to a node
+    chain_reads: RateLimit = field(
+        default_factory=lambda: RateLimit(1.0, 30.0)
+    )  # per chain, since each read counts its rows
     addresses: list[str] = field(
         default_factory=list
     )  # the URLs of this platform, which are the audiences of assertions
     streams: dict[str, int] = field(default_factory=dict)  # open streams by principal
     sessions: dict[str, str] = field(default_factory=dict)  # node → the agent process that polled last
     relay: RelayAddress = field(default_factory=RelayAddress)
+    node_authority: NodeAuthority | None = None  # None: client certificates of nodes are not used
 
 
 class RequestContext(msgspec.Struct, frozen=True, kw_only=True):

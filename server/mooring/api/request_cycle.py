@@ -15,6 +15,7 @@ BODY_BYTES_WAITING_MAX: Final = 64 * 1024
 ANSWER: Final = "mooring.answer"
 BODY: Final = "mooring.body"
 BYTES: Final = "mooring.bytes"
+CERTIFICATE: Final = "mooring.certificate"
 GONE: Final = "mooring.gone"
 SWITCH: Final = "mooring.switch"
 WITHOUT_BODY: Final = (204, 304)

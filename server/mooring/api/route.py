@@ -57,6 +57,7 @@ class Route:
     read_only: bool = False  # a POST that changes nothing; its input is too long for a URL
     family: bool = False  # the key of a category (`<category>.<action>`) is enough; see `api/category_access.py`
     websocket: bool = False  # it upgrades to a WebSocket, whose first message may contain the token
+    without_certificate: bool = False  # a node's route that needs no client certificate: it issues them
     path_parameters: tuple[str, ...] = ()
     key: str = field(init=False)
     """The route's name in records: method and path template."""
@@ -94,6 +95,7 @@ class RouteSpec:
     read_only: bool = False  # a POST that changes nothing
     family: bool = False  # the key of a category is enough
     websocket: bool = False  # always hidden: OpenAPI cannot describe it; the docs of the timeline do
+    without_certificate: bool = False  # a node's route that needs no client certificate
 
 
 ROUTES: Final[list[Route]] = []
@@ -178,6 +180,7 @@ def _route(method: str, path: str, scope: Scope, spec: RouteSpec, *, handler: Ha
         read_only=spec.read_only,
         family=spec.family,
         websocket=spec.websocket,
+        without_certificate=spec.without_certificate,
         path_parameters=in_path,
     )
 

@@ -48,7 +48,7 @@ class StreamChunk:
 
 
 class StreamSource(Protocol):
-    """Where a stream reads its items."""
+    """Items in the order of their positions, which a stream sends and can resume after."""
 
     async def read(self, place: StreamPosition) -> tuple[list[StreamItem], StreamPosition]:
         """At most one batch of items after a position, and the position up to which this is everything."""

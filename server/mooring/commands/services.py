@@ -6,12 +6,14 @@ It has parts of every wing, so it is outside of all wings.
 from dataclasses import dataclass, field
 
 from mooring.commands.live.check_runner import CheckRunner
+from mooring.commands.live.denial_log import DenialLog
 from mooring.commands.live.refusal_limit import RefusalLimit
 from mooring.gateways.clock import Clock
 from mooring.gateways.egress import EgressClient
 from mooring.gateways.passwords import Passwords
 from mooring.gateways.registry.artifact_reader import ArtifactReader
 from mooring.gateways.secrets import SecretBox
+from mooring.gateways.work_threads import WorkThreads
 from mooring.settings import Settings
 from mooring.storage.fleet.capacity_offers import FleetCapacity
 from mooring.storage.fleet.node_presence import NodePresence
@@ -33,3 +35,5 @@ class Services:
     checks: CheckRunner = field(default_factory=CheckRunner)
     fleet: FleetCapacity = field(default_factory=FleetCapacity)
     refusals: RefusalLimit = field(default_factory=RefusalLimit)
+    threads: WorkThreads = field(default_factory=WorkThreads)
+    denials: DenialLog = field(default_factory=DenialLog)

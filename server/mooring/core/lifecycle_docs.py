@@ -145,7 +145,7 @@ Who can fire a trigger:"""
 _CLOSING = """\
 The end of an instance or of a member is proven, not assumed. Each member has one closing record, which is
 kept forever; the core and the database refuse the end without it. While a record is missing, the instance
-stays `stopping` and the member `removing`, with a named blocker; the tenant is no longer charged, and nothing
-else is delayed. A member that was removed earlier still counts, with the record that it has. A node that
-comes back after a write-off is swept before it takes work, and its late receipt is added to the record, which
-stays a write-off."""
+stays `stopping` and the member `removing`, with a named blocker; capacity that was released is no longer
+charged, and nothing else is delayed. A member that was removed earlier still counts, with the record that it
+has. A node that comes back after a write-off is swept before it takes work, and its late receipt is added to
+the record, which stays a write-off."""

@@ -43,11 +43,11 @@ STEADY_AFTER_SECONDS = 30.0
 class Log(Protocol):
     """Where the supervisor logs: a structlog logger, or anything with the same methods."""
 
-    def info(self, event: str, /, **fields: object) -> object: ...
+    def info(self, event: str, **fields: object) -> object: ...
 
-    def warning(self, event: str, /, **fields: object) -> object: ...
+    def warning(self, event: str, **fields: object) -> object: ...
 
-    def error(self, event: str, /, **fields: object) -> object: ...
+    def error(self, event: str, **fields: object) -> object: ...
 
 
 class EmbeddedPostgres:
@@ -133,7 +133,7 @@ class EmbeddedPostgres:
         except Exception as error:  # noqa: BLE001 - raised in `start`, or logged: a thread has no caller
             if self._started.done():
                 self._log.error(
-                    "the supervisor of embedded PostgreSQL failed; embedded PostgreSQL is shut down", error=repr(error)
+                    "the supervisor of embedded PostgreSQL failed; shutting embedded PostgreSQL down", error=repr(error)
                 )
             else:
                 self._started.set_exception(error)

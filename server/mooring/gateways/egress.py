@@ -282,7 +282,9 @@ class EgressClient:
 
 
 def outbound_for(settings: Settings, database_url: str) -> EgressClient:
-    """The client for URLs from tenants: the internet, and the networks that the admin allows."""
+    """The client for URLs from tenants: the internet, and the networks that the admin allows, but never the platform
+    itself.
+    """
     reach = Reach(allowed=read_networks(settings.webhook_allow_networks))
     return EgressClient(reach, own_hosts=_own_hosts(settings.listen_host, database_url))
 
@@ -294,7 +296,7 @@ def outbound_public(settings: Settings, database_url: str) -> EgressClient:
 
 def outbound_inside() -> EgressClient:
     """The client for URLs that the platform itself configures: its registry, and its sources in private networks."""
-    return EgressClient(Reach(allowed=read_networks("0.0.0.0/0, ::/0")))
+    return EgressClient(Reach(allowed=read_networks("0.0.0.0/0, ::/0"), own_allowed=True))
 
 
 def _own_hosts(listen_host: str, database_url: str) -> list[str]:

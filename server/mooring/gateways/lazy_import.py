@@ -21,4 +21,7 @@ def lazy_module(name: str) -> ModuleType:
     module = module_from_spec(spec)
     sys.modules[name] = module
     spec.loader.exec_module(module)
+    parent, _, child = name.rpartition(".")
+    if parent:  # as an import does; otherwise `import parent.child` would not find it
+        setattr(sys.modules[parent], child, module)
     return module

@@ -5,19 +5,26 @@ the queue of the pool is full, sign-ins are refused for a few seconds. Tokens an
 for a fast hash: SHA-256.
 """
 
+from __future__ import annotations
+
 import asyncio
 import hashlib
 import secrets
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
-
-from argon2 import PasswordHasher
-from argon2.exceptions import InvalidHashError, VerificationError
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
 
 from mooring.core.fleet.enrolment import TOKEN_PREFIX as ENROLMENT_PREFIX
 from mooring.core.identity.token import TOKEN_PREFIX, TokenKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.visit import TICKET_PREFIX
+from mooring.gateways.lazy_import import lazy_module
+
+if TYPE_CHECKING:
+    import argon2
+else:
+    argon2 = lazy_module("argon2")
+from mooring.gateways.password_strength import weakness_of
 
 WAITING_MAX: Final = 32
 
@@ -25,11 +32,16 @@ WAITING_MAX: Final = 32
 class Passwords:
     """Hashes and verifies passwords, a bounded number at once."""
 
-    def __init__(self, *, threads: int = 2, hasher: PasswordHasher | None = None) -> None:
+    def __init__(self, *, threads: int = 2, hasher: argon2.PasswordHasher | None = None) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="argon2")
-        self._hasher = hasher or PasswordHasher()
+        if hasher is not None:
+            self._hasher = hasher
         self._decoy = ""
         self._waiting = 0
+
+    @cached_property
+    def _hasher(self) -> argon2.PasswordHasher:
+        return argon2.PasswordHasher()
 
     async def hash(self, password: str) -> str:
         """The argon2id hash to store."""
@@ -41,13 +53,18 @@ class Passwords:
         self._decoy = self._decoy or str(await self._run(self._hasher.hash, secrets.token_hex(16)))
         return bool(await self._run(self._verify, stored or self._decoy, password)) and stored is not None
 
+    async def weakness(self, password: str, known: tuple[str, ...]) -> str | None:
+        """Why the password is too easy to guess for somebody who knows these words; None when it is not."""
+        found = await self._run(weakness_of, password, known)
+        return None if found is None else str(found)
+
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _verify(self, stored: str, password: str) -> bool:
         try:
             return self._hasher.verify(stored, password)
-        except (VerificationError, InvalidHashError):
+        except (argon2.exceptions.VerificationError, argon2.exceptions.InvalidHashError):
             return False
 
     async def _run(self, function: object, *arguments: object) -> object:

@@ -1,11 +1,11 @@
-"""Secrets at rest: envelope encryption with a master key from a file.
+"""Secrets at rest: envelope encryption with a master key from outside of the database.
 
 Each secret is encrypted with its own data key (AES-256-GCM), and the data key with the master key. Both are bound to
 the secret's id, tenant and purpose, so a ciphertext that is moved to another row cannot be decrypted. The master keys
-are in a file outside of the database, mode 0600, one key per line, the newest first: `<key id> <base64 of 32 bytes>`.
-A rotation adds a new key at the top, rewraps every data key, and drops all but the last two keys; after a crash in
-between, the file still has every key that is needed. A running process rereads the file when it changed, at the latest
-when it seals a secret or meets an unknown key id.
+come from a command, or are in a file outside of the database, mode 0600, one key per line, the newest first:
+`<key id> <base64 of 32 bytes>`. A rotation adds a new key at the top, rewraps every data key, and drops all but the
+last two keys; after a crash in between, the file still has every key that is needed. A running process rereads the
+file when it changed, at the latest when it seals a secret or meets an unknown key id.
 """
 
 import base64
@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -41,11 +41,45 @@ class MasterKey(NamedTuple):
     key: bytes
 
 
-class SecretBox:
-    """Seals and unseals with the keys of one master key file."""
+class KeySource(Protocol):
+    """Where the keys come from: the file, or what `gateways/master_key_source.py` has."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+
+    def version(self) -> tuple[int, int]:
+        """Changes when the keys have to be read again."""
+
+    def read(self) -> list[MasterKey]:
+        """The keys, the current one first."""
+
+    def ready(self, needed: Sequence[str]) -> bool:
+        """Check that the keys in `needed` are there; returns whether the first key was created."""
+
+
+class FileKeySource:
+    """The master key file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self.name = str(path)
+
+    def version(self) -> tuple[int, int]:
+        return file_version(self._path)
+
+    def read(self) -> list[MasterKey]:
+        return read_keys(self._path)
+
+    def ready(self, needed: Sequence[str]) -> bool:
+        return ready_key_file(self._path, needed)
+
+
+class SecretBox:
+    """Seals and unseals with the keys of one source."""
+
+    def __init__(self, source: KeySource | Path) -> None:
+        self._source: KeySource = FileKeySource(source) if isinstance(source, Path) else source
         self._keys: dict[str, AESGCM] = {}
         self._current = ""
         self._version = (0, 0)
@@ -58,7 +92,7 @@ class SecretBox:
 
     def seal(self, secret: bytes, *, id: str, tenant_id: str | None, purpose: str) -> Sealed:
         """Encrypt under a new data key."""
-        if _version(self._path) != self._version:
+        if self._source.version() != self._version:
             self._read()  # the key was rotated: new secrets must use the new key
         bound = _bound(id, tenant_id, purpose)
         data_key = secrets.token_bytes(KEY_BYTES)
@@ -92,8 +126,8 @@ class SecretBox:
         key = self._keys.get(sealed.master_key_id)
         if key is None:
             raise CannotUnseal(
-                f"secret {sealed.id} is sealed with master key {sealed.master_key_id}, which {self._path} does not "
-                "have; add that key to the file again, on its own line"
+                f"secret {sealed.id} is sealed with master key {sealed.master_key_id}, which {self._source.name} "
+                "does not have; add that key again, on its own line"
             )
         try:
             return key.decrypt(sealed.wrapped_key[:NONCE_BYTES], sealed.wrapped_key[NONCE_BYTES:], bound)
@@ -101,14 +135,14 @@ class SecretBox:
             raise CannotUnseal(f"secret {sealed.id} was moved or changed after it was sealed") from error
 
     def _read(self) -> None:
-        version = _version(self._path)
-        keys = read_keys(self._path)
+        version = self._source.version()
+        keys = self._source.read()
         self._version = version
         self._keys = {key_id: AESGCM(key) for key_id, key in keys}
         self._current = keys[0].id
 
 
-def _version(path: Path) -> tuple[int, int]:
+def file_version(path: Path) -> tuple[int, int]:
     """Identifies the state of the file; it is always replaced as a whole, by a new file."""
     try:
         found = path.stat()
@@ -120,12 +154,25 @@ def _version(path: Path) -> tuple[int, int]:
 def read_keys(path: Path) -> list[MasterKey]:
     """The keys of the file, the current one first."""
     try:
-        mode = path.stat().st_mode
         text = path.read_text(encoding="ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise MasterKeyRefused(f"cannot read the master key file {path}: {error}") from error
+    check_mode(path)
+    return parse_keys(text, str(path))
+
+
+def check_mode(path: Path) -> None:
+    """Refuse a file that others may read."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise MasterKeyRefused(f"cannot read the master key file {path}: {error}") from error
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise MasterKeyRefused(f"other users may read the master key file {path}; run: chmod 600 {path}")
+
+
+def parse_keys(text: str, name: str) -> list[MasterKey]:
+    """The keys in lines of `<key id> <base64>`; `name` is what errors call their source."""
     keys: list[MasterKey] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
@@ -133,15 +180,15 @@ def read_keys(path: Path) -> list[MasterKey]:
         key_id, _, encoded = line.strip().partition(" ")
         try:
             key = base64.b64decode(encoded.strip(), validate=True)
-        except ValueError as error:
-            raise MasterKeyRefused(f"line {number} of {path} is not `<key id> <base64>`") from error
+        except ValueError:
+            raise MasterKeyRefused(f"line {number} of {name} is not `<key id> <base64>`") from None
         if len(key) != KEY_BYTES:
-            raise MasterKeyRefused(f"line {number} of {path} holds {len(key)} bytes, not {KEY_BYTES}")
+            raise MasterKeyRefused(f"line {number} of {name} holds {len(key)} bytes, not {KEY_BYTES}")
         if key_id in (known for known, _ in keys):
-            raise MasterKeyRefused(f"line {number} of {path} names the key {key_id} a second time")
+            raise MasterKeyRefused(f"line {number} of {name} names the key {key_id} a second time")
         keys.append(MasterKey(key_id, key))
     if not keys:
-        raise MasterKeyRefused(f"the master key file {path} holds no key; restore it from a backup")
+        raise MasterKeyRefused(f"{name} holds no key; restore it from a backup")
     return keys
 
 

@@ -30,6 +30,8 @@ HOP: Final = frozenset(
         b"upgrade",
     )
 )
+ESSENTIAL: Final = frozenset((b"host", b"content-length", b"transfer-encoding"))
+"""Headers that say who is asked and where the body ends: left out, the app would read another request."""
 RELAY_ONLY: Final = frozenset((b"expect", b"forwarded", b"x-real-ip"))
 """Headers that the relay itself answers or sets: whether the body may be sent, and who the client is."""
 NOT_FORWARDED: Final = frozenset((b"strict-transport-security", b"alt-svc", b"public-key-pins", b"clear-site-data"))
@@ -44,6 +46,8 @@ def check(request: h11.Request) -> None:
     names = [name for name, _ in request.headers]
     if b"transfer-encoding" in names and b"content-length" in names:
         raise Refusal(Code.HEADER_INVALID, "a body has a length or is chunked, not both")
+    if ESSENTIAL & {word.encode("latin-1") for word in list_items(request.headers, b"connection")}:
+        raise Refusal(Code.HEADER_INVALID, "Connection must not name the host or the length of the body")
 
 
 def request_headers(headers: Iterable[tuple[bytes, bytes]]) -> Headers:

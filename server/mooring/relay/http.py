@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import h11
@@ -12,6 +12,8 @@ from mooring.core.kernel.errors import Refusal
 HEAD_MAX: Final = 65_536
 READ_BYTES: Final = 65_536
 IDLE_SECONDS: Final = 75.0
+HEAD_SECONDS: Final = 15.0
+"""How long the head of a request may take from its first byte; of a connection's first request, from the connection."""
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -39,6 +41,7 @@ class ServedConnection:
         self.reader = reader
         self.writer = writer
         self.state = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_MAX)
+        self._has_served = False
 
     @property
     def remote_address(self) -> str | None:
@@ -46,12 +49,22 @@ class ServedConnection:
         return str(peer[0]) if peer else None
 
     async def request(self) -> h11.Request | None:
-        """The head of the next request; None when there is none. It must be complete within the idle time."""
+        """The head of the next request; None when there is none. It must be complete soon after its first byte."""
+        loop = asyncio.get_running_loop()
+        has_begun = not self._has_served
         try:
-            async with asyncio.timeout(IDLE_SECONDS):
-                event = await self.event()
+            async with asyncio.timeout(HEAD_SECONDS if has_begun else IDLE_SECONDS) as bound:
+
+                def hurry() -> None:
+                    nonlocal has_begun
+                    if not has_begun:
+                        has_begun = True
+                        bound.reschedule(loop.time() + HEAD_SECONDS)
+
+                event = await self.event(on_data=hurry)
         except TimeoutError as error:
-            raise PeerGone("the head took too long") from error
+            raise PeerGone("the head took too long", 408 if has_begun else 0) from error
+        self._has_served = True
         return event if isinstance(event, h11.Request) else None
 
     @property
@@ -59,7 +72,7 @@ class ServedConnection:
         """Whether no part of an answer was sent yet."""
         return self.state.our_state in (h11.IDLE, h11.SEND_RESPONSE)
 
-    async def event(self, seconds: float = IDLE_SECONDS) -> Any:
+    async def event(self, seconds: float = IDLE_SECONDS, on_data: Callable[[], None] | None = None) -> Any:
         while True:
             try:
                 event = self.state.next_event()
@@ -72,8 +85,10 @@ class ServedConnection:
             try:
                 async with asyncio.timeout(seconds):
                     data = await self.reader.read(READ_BYTES)
-            except (TimeoutError, ConnectionError) as error:
+            except OSError as error:  # a time-out, a broken connection, or TLS that failed
                 raise PeerGone("the peer sent nothing in time") from error
+            if on_data is not None and data:
+                on_data()
             self.state.receive_data(data)
 
     async def send(self, event: Any) -> None:
@@ -92,7 +107,20 @@ class ServedConnection:
         """Answer with a problem document."""
         problem = {"code": refusal.code.value, "detail": refusal.detail, "status": status, "title": refusal.code.value}
         kinds = [(b"content-type", b"application/problem+json"), (b"cache-control", b"no-store")]
+        if "retry_after_seconds" in refusal.details:
+            kinds.append((b"retry-after", str(refusal.details["retry_after_seconds"]).encode()))
         await self.answer(status, kinds, json.dumps(problem).encode())
+
+    async def refuse_unread(self, refusal: Refusal, status: int) -> None:
+        """Answer a connection of which nothing is read."""
+        problem = {"code": refusal.code.value, "detail": refusal.detail, "status": status, "title": refusal.code.value}
+        body = json.dumps(problem).encode()
+        head = (
+            f"HTTP/1.1 {status} \r\ncontent-type: application/problem+json\r\ncache-control: no-store\r\n"
+            f"retry-after: {refusal.details.get('retry_after_seconds', 1)}\r\ncontent-length: {len(body)}\r\n"
+            "connection: close\r\n\r\n"
+        )
+        await write(self.writer, head.encode("ascii") + body)
 
     async def switch(self, protocol: bytes) -> bytes:
         """Switch protocols with a 101 answer; returns bytes of the new protocol that were received already."""

@@ -23,6 +23,7 @@ from mooring.core.kernel.ids import BODY_LENGTH, Prefix, is_id
 from mooring.core.runtime.visit import Visit, VisitKind
 from mooring.gateways.passwords import new_visit_ticket
 from mooring.relay.access_watch import CHECK_SECONDS, while_admitted
+from mooring.relay.connection_limits import ConnectionPlace
 from mooring.relay.header_policy import COOKIE, SECURE_COOKIE, check, cookies, request_headers, response_headers
 from mooring.relay.http import HEAD_MAX, READ_BYTES, Headers, PeerGone, ServedConnection, value_of, wants_switch, write
 from mooring.relay.tunnel_connection import TunnelStream
@@ -70,7 +71,7 @@ class Proxy:
         endpoint_id = None if found is None else f"{Prefix.TASK}_{found[1]}"
         return endpoint_id if endpoint_id is not None and is_id(endpoint_id, Prefix.TASK) else None
 
-    async def serve(self, served: ServedConnection, request: h11.Request, host: str) -> bool:
+    async def serve(self, served: ServedConnection, request: h11.Request, host: str, place: ConnectionPlace) -> bool:
         """Serve one request of a browser; returns whether another may follow on its connection."""
         endpoint_id = str(self._endpoint(host))
         check(request)
@@ -86,6 +87,7 @@ class Proxy:
             await served.answer(401, [(b"content-type", b"text/html; charset=utf-8"), *SAFE], PAGE)
             return False
         self._check_origin(request, host)
+        place.identify(visit)
         stream = await self._tunnels.stream_to(visit)
         try:
             proxied = ProxiedRequest(served, stream, self._forwarded(served, host))

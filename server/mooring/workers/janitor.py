@@ -11,9 +11,9 @@ from datetime import timedelta
 from typing import Final
 
 from mooring.commands.catalog.entitlement import end_idle_operators
+from mooring.commands.records.seal_stored import seal_stored
 from mooring.commands.services import Services
 from mooring.core.kernel.event import Event
-from mooring.core.kernel.ids import ENTROPY_BYTES, Prefix, encode
 from mooring.storage.records import retention
 from mooring.storage.records.retention import RetentionRule
 
@@ -37,6 +37,7 @@ class Janitor:
         self._batch = batch
         self._round_seconds = round_seconds
         self._next_round = 0.0
+        self._all_sealed = False  # documents from before the sealing are sealed once
 
     def wants(self, event: Event) -> bool:
         return False  # only time makes rows expire
@@ -47,6 +48,9 @@ class Janitor:
         if left > 0:
             return left
         finished = await self.sweep()
+        if not self._all_sealed:
+            self._all_sealed = await seal_stored(self._services)
+            finished = finished and self._all_sealed
         await end_idle_operators(self._services)
         wait = self.poll_interval_seconds if finished else CONTINUE_SECONDS
         self._next_round = time.monotonic() + wait
@@ -72,6 +76,7 @@ class Janitor:
             RetentionRule("node_assertion", now - ASSERTION_RETENTION),
             RetentionRule("enrolment_token", tokens),
             RetentionRule("visit", tokens),
+            RetentionRule("exec_recording", now - timedelta(days=settings.exec_recording_retention_days)),
             RetentionRule("task_log", now - timedelta(days=settings.task_log_retention_days)),
             RetentionRule("task", now - timedelta(days=settings.task_retention_days)),
             RetentionRule("log_read", now - READ_ONLY_RETENTION),
@@ -79,10 +84,7 @@ class Janitor:
             RetentionRule("artifact_check", now - timedelta(days=settings.check_retention_days)),
         ]
         if settings.audit_retention_days > 0:
-            before = now - timedelta(days=settings.audit_retention_days)
-            # Ids are sorted by time, so the primary key finds the oldest rows.
-            first_kept = encode(Prefix.AUDIT, max(0, int(before.timestamp() * 1000)), b"\0" * ENTROPY_BYTES)
-            rules.append(RetentionRule("audit", before, (first_kept,)))
+            rules.append(RetentionRule("audit", now - timedelta(days=settings.audit_retention_days), (now,)))
         return rules
 
     async def sweep(self) -> bool:

@@ -94,7 +94,7 @@ class OutboxRelay:
         if self._held:
             count = await deliveries.hand_back(self._services.database, list(self._held.values()))
             self._held.clear()
-            log.info("handed back the leases of %d deliveries", count)
+            log.info("released the leases of %d deliveries; other processes can send them now", count)
 
     async def drain(self) -> None:
         """Wait until every open lane has ended."""
@@ -212,4 +212,4 @@ class OutboxRelay:
             log.info("delivery %s failed; retrying in %.0f s: %s", delivery.id, pause, error)
             recorded = await deliveries.queue_again(services.database, delivery, due_at, outcome.status, error)
         if not recorded:
-            log.warning("delivery %s lost its lease during the attempt; its outcome is not recorded", delivery.id)
+            log.warning("delivery %s lost its lease during the attempt; not recording its outcome", delivery.id)

@@ -3,6 +3,8 @@
 from mooring.commands.services import Services
 from mooring.workers.allocation_reconciler import AllocationReconciler
 from mooring.workers.artifact_check import CheckWorker
+from mooring.workers.attestation import AttestationWorker
+from mooring.workers.audit_chain import AuditChainWorker
 from mooring.workers.instance_reconciler import InstanceReconciler
 from mooring.workers.janitor import Janitor
 from mooring.workers.loop import Worker
@@ -19,5 +21,7 @@ def all_workers(services: Services) -> tuple[Worker, ...]:
         AllocationReconciler(services),
         InstanceReconciler(services),
         NodeWatch(services),
+        AttestationWorker(services),
         TaskReaper(services),
+        AuditChainWorker(services),
     )

@@ -46,7 +46,7 @@ def test_the_table_of_member_operations_is_what_the_permissions_say(what: str, a
     assert row(what, action) in page.splitlines()
 
 
-def test_every_action_of_members_stands_in_the_table() -> None:
+def test_every_action_of_members_is_in_the_table() -> None:
     documented = {action for _, action in OPERATIONS}
     families = ("member.", "operation.", "runtime.")
     routed = {each.action for each in ROUTES if each.action.startswith(families)}

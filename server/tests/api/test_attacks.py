@@ -188,52 +188,6 @@ async def test_nothing_of_another_tenant_is_named_by_a_body_a_query_or_a_correla
     assert [each["id"] for each in listed] == [project]
 
 
-# Guessing ------------------------------------------------------------------------------------------------------------
-
-
-async def test_guesses_that_are_sent_at_once_count_one_by_one(settings: Settings) -> None:
-    async with (
-        running_platform(replace(settings, sign_in_limit_per_minute=0.05)) as running,
-        running.client() as client,
-    ):
-        passwords = running.platform.services.passwords
-        verify_for_real, looked_at = passwords.verify, 0
-        all_sent = asyncio.Event()
-
-        async def counted(stored: str | None, password: str) -> bool:
-            nonlocal looked_at
-            looked_at += 1
-            await all_sent.wait()
-            return await verify_for_real(stored, password)
-
-        object.__setattr__(passwords, "verify", counted)
-        body = {"email": "admin@mooring.local", "password": "a guess that is wrong"}
-        guesses = [asyncio.create_task(client.post("/api/v1/sign-in", json=body)) for _ in range(25)]
-        refused: set[Any] = set()
-        async with asyncio.timeout(60):
-            while len(refused) + looked_at < len(guesses):
-                refused, _ = await asyncio.wait(guesses, timeout=0.05)
-        all_sent.set()
-        answers = await asyncio.gather(*guesses)
-        assert looked_at <= 7
-        assert sorted(answer.status_code for answer in answers) == [401] * looked_at + [429] * (25 - looked_at)
-        assert len(refused) == 25 - looked_at
-
-
-async def test_the_current_password_is_not_guessed_without_a_limit_or_a_trace(settings: Settings) -> None:
-    async with running_platform(replace(settings, sign_in_limit_per_minute=0.05)) as running:
-        world = World(running, running.client())
-        token = await world.sign_in("admin@mooring.local", running.code)
-        client = world.client(token)
-        body = {"current_password": "a guess that is wrong", "new_password": NEW_PASSWORD}
-        statuses = [(await client.post("/api/v1/whoami/password", json=body)).status_code for _ in range(10)]
-        assert statuses.count(401) <= 7
-        assert statuses[-1] == 429
-        trail = (await client.get("/api/v1/platform/audit?action=self.update&outcome=denied")).json()["items"]
-        assert len(trail) == statuses.count(401)
-        await world.close()
-
-
 # Races ---------------------------------------------------------------------------------------------------------------
 
 

@@ -25,6 +25,8 @@ from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import PASSWORD, TenantWithAdmin, World, running_platform
 from server.tests.support import adapter_requests
 from server.tests.support.agents import MachineKeys, new_token
+from server.tests.support.denials import record_every_denial
+from server.tests.support.root_key import ROOT_KEY
 from server.tests.support.route_requests import Home, body_of, fresh_name
 from server.tests.support.service_accounts import AccountWithKey, assertion, make_account
 from tests.support.rows import every_row
@@ -209,12 +211,15 @@ async def cast(shared_database_url: str, tmp_path_factory: pytest.TempPathFactor
         rate_limit_per_second=100_000,
         rate_limit_burst=100_000,
         sign_in_limit_per_minute=100_000,
+        metrics_listen="api",
         database_connections=4,
+        root_key=ROOT_KEY,
         webhook_allow_networks="127.0.0.0/8",
         source_file_directory=str(tmp_path_factory.mktemp("files")),
         registry_url="http://127.0.0.1:9",
     )
     async with running_platform(settings) as running:
+        record_every_denial(running.platform.services)
         world = World(running, running.client())
         admin = await world.sign_in("admin@mooring.local", running.code)
         world.admin.headers["Authorization"] = f"Bearer {admin}"
@@ -378,14 +383,14 @@ async def test_nobody_gets_through_to_another_tenants_place(cast: Cast, each: Ro
 
 
 NOBODYS: Final = {"tenant_id", "project_id", "node_id", "enrolment_token_id", "sku_id"}
-"""The places themselves, and what is the platform's alone: of these there is no foreign one."""
+"""The places themselves, and what only the platform has: no other tenant can own one."""
 OWN: Final = (Scope.SELF, Scope.NODE, Scope.RUNTIME)
 LEAVES: Final = [each for each in GUARDED if set(each.path_parameters) - NOBODYS and each.scope not in OWN]
 
 
 @every_row("each", LEAVES, ids=lambda each: each.name, by=lambda each: each.noun)
 async def test_a_foreign_id_below_ones_own_place_is_not_found(cast: Cast, each: Route) -> None:
-    """The admin may do this here, and names a thing of another tenant's: there is no such thing here."""
+    """The admin may do this here, but names a thing of another tenant: the answer is that it does not exist."""
     own = await cast.home.ids(each, fresh=False)
     foreign = await cast.foreign.ids(replace(each, scope=_elsewhere(each)), fresh=False)
     mixed = {name: own[name] if name in ("tenant_id", "project_id") else foreign[name] for name in each.path_parameters}
@@ -467,7 +472,7 @@ def test_a_route_cannot_be_declared_without_a_known_action_and_a_text() -> None:
     assert before == ROUTES
 
 
-def test_every_route_stands_in_the_reviewed_page_of_authorization() -> None:
+def test_every_route_is_on_the_reviewed_page_of_authorization() -> None:
     page = AUTHORIZATION_PAGE.read_text(encoding="utf-8")
     missing = [each.key for each in ALL_ROUTES if not each.hidden and each.path not in page]
     assert missing == []

@@ -40,6 +40,7 @@ from mooring.core.kernel.permissions import Scope
 from mooring.settings import Settings
 from server.tests.conftest import World, running_platform
 from server.tests.support.postgres import SOAK
+from server.tests.support.root_key import ROOT_KEY
 from server.tests.support.route_requests import Home
 from tests.support.rows import every_row
 from tools.generate_openapi import FILE
@@ -121,6 +122,7 @@ def served(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -
         wait_seconds_max=0.01,  # a read that waits is no slower than one that does not
         webhook_allow_networks="127.0.0.0/8",
         database_connections=4,
+        root_key=ROOT_KEY,
     )
     ready, started = threading.Event(), list[Any]()
     thread = threading.Thread(target=_serve, args=(settings, ready, started), daemon=True)

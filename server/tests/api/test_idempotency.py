@@ -20,6 +20,7 @@ from server.tests.conftest import PASSWORD, World, running_platform
 from server.tests.support import made_things
 from server.tests.support.endpoint_rows import an_endpoint
 from server.tests.support.lifecycle_rows import ProjectRows
+from server.tests.support.root_key import ROOT_KEY
 from server.tests.support.route_requests import RECEIVER, Home, fresh_name, fresh_public_key
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -66,6 +67,7 @@ async def house(shared_database_url: str, tmp_path_factory: pytest.TempPathFacto
         webhook_allow_networks="127.0.0.0/8",
         registry_url="http://127.0.0.1:9",  # nothing is pushed there
         database_connections=8,
+        root_key=ROOT_KEY,
     )
     async with running_platform(settings) as running:
         world = World(running, running.client())

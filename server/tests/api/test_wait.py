@@ -13,7 +13,7 @@ from server.tests.api.records.test_events import shown
 from server.tests.conftest import TenantWithAdmin, World, running_platform
 from tests.support.waiting import turns
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 
 LONG = 60
 """Seconds to wait for what does happen: an answer that takes so long has slept through it."""

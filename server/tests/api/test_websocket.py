@@ -22,7 +22,7 @@ from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.socket_client import PATIENCE_SECONDS, OpenWebSocket, Refused, connect, masked
 from tests.support.waiting import turns
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 
 
 async def rename(client: httpx.AsyncClient, project_id: str, name: str) -> None:
@@ -179,6 +179,7 @@ async def test_one_caller_holds_a_bounded_number_of_streams(world: World) -> Non
 # How it ends ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("private_platform")
 async def test_a_server_that_stops_says_so(world: World) -> None:
     tenant, project_id, _ = await home(world)
     async with connect(world.running.url, events_of(project_id), tenant.token) as line:

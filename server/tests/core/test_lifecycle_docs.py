@@ -71,7 +71,7 @@ def test_the_seed_names_the_states_that_need_closing_records() -> None:
 
 
 def test_states_are_plain_text_in_the_order_of_their_declaration() -> None:
-    assert states(NODE) == ("enrolled", "ready", "draining", "drained", "retired")
+    assert states(NODE) == ("enrolled", "pending", "ready", "draining", "drained", "retired")
     assert all(type(word) is str for word in states(NODE))
 
 

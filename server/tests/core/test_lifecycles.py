@@ -131,6 +131,10 @@ TRANSCRIPT: dict[str, str] = {
     """,
     "node": """
         enrolled report_ready ready
+        enrolled await_approval pending
+        pending approve ready
+        pending reject retired
+        pending retire retired
         ready drain draining
         draining finish_drain drained
         drained resume ready

@@ -17,7 +17,7 @@ from mooring.embedded.binaries import Installation, find_installation
 class Stderr:
     """Logs to stderr."""
 
-    def info(self, event: str, /, **fields: object) -> None:
+    def info(self, event: str, **fields: object) -> None:
         print(event, fields, file=sys.stderr)
 
     warning = info

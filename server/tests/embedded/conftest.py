@@ -24,7 +24,7 @@ class Remembered:
     def __init__(self) -> None:
         self.entries: list[tuple[str, dict[str, object]]] = []
 
-    def info(self, event: str, /, **fields: object) -> None:
+    def info(self, event: str, **fields: object) -> None:
         self.entries.append((event, fields))
 
     warning = info

@@ -23,8 +23,8 @@ from server.tests.support.http_receiver import Received, answer, http, never, re
 
 pytestmark = pytest.mark.anyio
 
-ONLY_SECOND = Reach(allowed=read_networks("127.0.0.2/32"))
-LOOPBACK = Reach(allowed=read_networks("127.0.0.0/8"))
+ONLY_SECOND = Reach(allowed=read_networks("127.0.0.2/32"), own_allowed=True)
+LOOPBACK = Reach(allowed=read_networks("127.0.0.0/8"), own_allowed=True)
 
 
 class Names:

@@ -215,7 +215,7 @@ def test_a_rotation_wraps_again_and_leaves_the_secret_alone(path: Path, box: Sec
     write_keys(path, read_keys(path)[:1])
     only_new = SecretBox(path)
     assert only_new.unseal(wrapped) == PLAIN
-    with pytest.raises(CannotUnseal, match="add that key to the file again"):
+    with pytest.raises(CannotUnseal, match="add that key again"):
         only_new.unseal(sealed)
     assert mode(path) == 0o600
 

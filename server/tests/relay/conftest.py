@@ -1,20 +1,12 @@
 """Fixtures of the relay's tests: the real relay on a free port, and both of its sides played."""
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import pytest
 
-from mooring.settings import Settings
 from mooring.wiring import relay
 from server.tests.conftest import World
 from server.tests.support.relay_peers import PlatformWithRelay, platform_with_relay
-
-
-@pytest.fixture
-def settings(settings: Settings) -> Settings:
-    """The relay takes a free port, as the API does."""
-    return replace(settings, listen_port=0)
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from mooring.storage.kernel.database import PLATFORM
 from server.tests.support.agent_double import joined_agent
 from server.tests.support.relay_peers import PlatformWithRelay
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 
 
 async def test_bytes_pass_both_ways_and_each_direction_ends_by_itself(platform: PlatformWithRelay) -> None:
@@ -82,7 +82,8 @@ async def test_a_node_that_dials_too_late_finds_nobody_and_the_viewer_has_an_err
             answer = await line.answer()
         assert answer.status == 503
         assert f"did not connect within {seconds:.0f} s" in json.loads(answer.body)["detail"]
-        if await database.fetchval(PLATFORM, "SELECT count(*) FROM task WHERE type = 'tunnel.open'"):
+        asked = "SELECT count(*) FROM task WHERE type = 'tunnel.open' AND project_id = $1"
+        if await database.fetchval(PLATFORM, asked, platform.project_id):
             break
     task, *_ = await platform.agent.claim()
     assert (task["type"], task["arguments"]["relay"]) == ("tunnel.open", platform.relay._tunnels.url)
@@ -300,7 +301,7 @@ async def test_a_ticket_counts_for_its_kind_and_for_nobody_who_made_none(platfor
 
 async def test_a_ticket_whose_time_is_over_counts_no_more(platform: PlatformWithRelay) -> None:
     ticket = await platform.ticket()
-    await _execute(platform, "UPDATE visit SET expires_at = now() - interval '1 second'")
+    await _expire_visits(platform)
     assert (await platform.visit(ticket))[0] == 401
 
 
@@ -331,14 +332,14 @@ async def test_what_is_open_ends_when_the_right_to_it_is_taken(
     assert not tunnel.ended.is_set()
 
 
-async def test_beyond_the_limit_a_connection_is_not_taken(
-    platform: PlatformWithRelay, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Relay, "connections_max", 2)
+async def test_beyond_the_limit_a_connection_is_not_taken(platform: PlatformWithRelay) -> None:
+    platform.relay.limits.connections_max = 2
     kept = [await platform.line() for _ in range(2)]
     for line in kept:
         await line.send(b"GET ")
-    assert await (await platform.line()).is_over()
+    refused = await platform.line()
+    assert (await refused.answer()).status == 503
+    assert await refused.is_over()
     kept[0].writer.close()
     await kept[0].writer.wait_closed()
     assert (await _status_in_time(platform)) == 401
@@ -351,7 +352,9 @@ async def _status_in_time(platform: PlatformWithRelay) -> int:
             line = await platform.line()
             try:
                 await line.ask("relay", "/visits")
-                return (await line.answer()).status
+                status = (await line.answer()).status
+                if status != 503:
+                    return status
             except ConnectionError:
                 continue
 
@@ -391,10 +394,11 @@ async def test_no_ticket_is_in_any_log_line_and_a_visit_has_its_beginning_and_en
     assert session.partition("=")[2] not in caplog.text
 
 
-async def _execute(platform: PlatformWithRelay, statement: str) -> None:
+async def _expire_visits(platform: PlatformWithRelay) -> None:
     database = platform.world.running.platform.services.database
     async with database.connection(PLATFORM) as connection:
-        await connection.execute(statement)
+        expire = "UPDATE visit SET expires_at = now() - interval '1 second' WHERE project_id = $1"
+        await connection.execute(expire, platform.project_id)
 
 
 async def test_who_has_hung_up_is_one_error_on_every_event_loop() -> None:

@@ -14,7 +14,7 @@ from mooring.relay.proxy import Proxy
 from server.tests.support.endpoint_rows import an_endpoint
 from server.tests.support.relay_peers import PAGE, BrowserConnection, Inside, NodeTunnel, PlatformWithRelay, RelayAnswer
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 
 TOKEN = "mrgp_" + "a" * 43
 
@@ -268,7 +268,7 @@ async def test_other_codings_and_huge_heads_are_refused(browser: BrowserWithSess
         "{label}x.localhost:{port}", "127.0.0.1:{port}",
     ],
 )  # fmt: skip
-async def test_another_name_is_no_endpoint(browser: BrowserWithSession, spoiled: str) -> None:
+async def test_an_unknown_host_name_is_not_an_endpoint(browser: BrowserWithSession, spoiled: str) -> None:
     label, _, rest = browser.platform.host().partition(".")
     host = spoiled.format(label=label, port=rest.partition(":")[2])
     line = await browser.platform.line()
@@ -303,7 +303,7 @@ async def test_a_session_counts_at_its_own_endpoint_and_a_tossed_cookie_takes_no
     assert (await line.answer()).status == 401, "what is tried is bounded"
 
 
-async def test_no_session_a_link_and_a_ticket_are_no_session(browser: BrowserWithSession) -> None:
+async def test_a_link_or_a_ticket_does_not_count_as_a_session(browser: BrowserWithSession) -> None:
     platform, name = browser.platform, browser.cookie.partition("=")[0]
     for cookie in (
         "a=b",

@@ -38,6 +38,7 @@ from mooring.gateways.passwords import Passwords
 from mooring.storage.kernel import database
 from mooring.storage.kernel.pool import PooledConnection
 from server.tests.support.aftermath import SESSION_NAME
+from server.tests.support.loopback_egress import loopback_egress
 from server.tests.support.server_process import end_with_parent
 
 HEADER = b"x-doom"
@@ -156,7 +157,7 @@ def become_server(listening: socket.socket) -> int:
     """The child's life: the product's own program, on the socket that is there already."""
     end_with_parent()
     cheap = partial(Passwords, hasher=PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
-    vars(wiring).update(Application=DoomedApplication, Passwords=cheap)
+    vars(wiring).update(Application=DoomedApplication, Passwords=cheap, outbound_for=loopback_egress)
     # What was there before the fork is set aside already; to look through it would copy all of it in each life.
     vars(program).update(socket=HeldListener(listening), collecting=nullcontext)
     vars(database).update(session_settings=named_settings(database.session_settings))

@@ -6,6 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
+from server.tests.support.root_key import ROOT_KEY
 from server.tests.support.server_process import (
     END_SECONDS_MAX,
     FIRST_ADMIN,
@@ -40,6 +41,7 @@ class DoomedServer:
             "MOORING_WEBHOOK_ALLOW_NETWORKS": "127.0.0.0/8",
             "MOORING_SOURCE_FILE_DIRECTORY": str(directory / FILES),
             "MOORING_REGISTRY_URL": "http://127.0.0.1:9",  # nothing is pushed there
+            "MOORING_ROOT_KEY": ROOT_KEY,
             "MOORING_LOG_LEVEL": "warning",
         }
         (directory / FILES).mkdir()

@@ -23,38 +23,36 @@ class Reachable:
     node_id: str
 
 
-async def an_endpoint(ground: ProjectRows, protocol: str = "http", label: str = "web") -> Reachable:
-    """An endpoint of an active allocation; on the ground's node, or on one of its own."""
-    node_id = ground.node_id or await ground.birth("node")
-    standing = replace(ground, node_id=node_id)
+async def an_endpoint(rows: ProjectRows, protocol: str = "http", label: str = "web") -> Reachable:
+    """An endpoint of an active allocation; on the node of `rows`, or on a new one."""
+    node_id = rows.node_id or await rows.birth("node")
+    standing = replace(rows, node_id=node_id)
     allocation = await standing.subject("allocation", ALLOCATION, AllocationState.ACTIVE)
     own = replace(standing, allocation_id=allocation.id)
     return Reachable(await declared(own, protocol, label), allocation.id, node_id)
 
 
-async def declared(ground: ProjectRows, protocol: str = "http", label: str = "web") -> str:
-    """The task that declared an endpoint in the ground's allocation, when its service was started."""
+async def declared(rows: ProjectRows, protocol: str = "http", label: str = "web") -> str:
+    """The task that declared an endpoint in the allocation of `rows`, when its service was started."""
     arguments: dict[str, Any] = {
         "name": label,
         "argv": ["serve"],
         "endpoint": {"name": label, "port": PORT, "protocol": protocol},
     }
-    task_id = await ground.birth(
-        "task", type="service.start", arguments=arguments, owner=f"{ground.allocation_id}/{label}"
-    )
+    task_id = await rows.birth("task", type="service.start", arguments=arguments, owner=f"{rows.allocation_id}/{label}")
     subject = LifecycleSubject("task", TASK, task_id, TASK.initial)
     for edge in path(TASK, TaskState.SUCCEEDED):
-        subject = await ground.move(subject, edge)
+        subject = await rows.move(subject, edge)
     return task_id
 
 
-async def a_visit(ground: ProjectRows, endpoint: Reachable, token_id: str, principal_id: str) -> str:
+async def a_visit(rows: ProjectRows, endpoint: Reachable, token_id: str, principal_id: str) -> str:
     """A visit to the endpoint that nobody used yet."""
     visit_id, now = CLOCK.mint(Prefix.VISIT), CLOCK.now()
     row = {
         "id": visit_id,
-        "tenant_id": ground.tenant_id,
-        "project_id": ground.project_id,
+        "tenant_id": rows.tenant_id,
+        "project_id": rows.project_id,
         "allocation_id": endpoint.allocation_id,
         "node_id": endpoint.node_id,
         "owner": f"{endpoint.allocation_id}/web",
@@ -69,5 +67,5 @@ async def a_visit(ground: ProjectRows, endpoint: Reachable, token_id: str, princ
         "created_at": now,
         "expires_at": now + timedelta(hours=1),
     }
-    await ground.write(Insert("visit", row))
+    await rows.write(Insert("visit", row))
     return visit_id

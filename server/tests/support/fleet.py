@@ -16,7 +16,9 @@ from mooring.core.fleet.node import NODE, NodeState, NodeTrigger
 from mooring.core.fleet.task import TASK, TaskState, TaskTrigger
 from mooring.core.kernel.decision import AuditRecord, Decision, Insert, StateChange, Write
 from mooring.core.kernel.ids import Prefix
+from mooring.core.kernel.sealed_document import TASK_ARGUMENTS
 from mooring.storage.kernel.database import PLATFORM, Database
+from mooring.storage.kernel.sealed_document import open_document
 from mooring.storage.kernel.unit_of_work import apply
 from server.tests.support.lifecycle_rows import CLOCK, context, node_columns
 
@@ -97,9 +99,13 @@ class FleetWithAgents:
 
     async def tasks(self, allocation_id: str) -> list[Any]:
         """All tasks of an allocation, the oldest first."""
-        return await self.database.fetch(
+        rows = await self.database.fetch(
             PLATFORM, "SELECT * FROM task WHERE allocation_id = $1 ORDER BY id", allocation_id
         )
+        return [
+            {**row, "arguments": open_document(row["arguments"], TASK_ARGUMENTS, row["tenant_id"], row["id"])}
+            for row in rows
+        ]
 
     async def slots(self, node_id: str) -> list[str]:
         """How the slots of a node stand, in the order of their index."""

@@ -11,13 +11,31 @@ import socket
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 from urllib.parse import urlsplit
 
 BROKEN = (ConnectionError, asyncio.IncompleteReadError, TimeoutError)
 """What a request raises when the server went away under it."""
 ANSWER_SECONDS_MAX = 60.0
 READ_BYTES = 1 << 16
+
+
+class RawAnswer(NamedTuple):
+    """The head and the body of an answer, as they came."""
+
+    head: str
+    body: str
+
+
+async def exchange_raw(url: str, raw: bytes) -> RawAnswer:
+    """Send bytes to the server of this URL, and read the answer until the server closes."""
+    parts = urlsplit(url)
+    reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
+    writer.write(raw)
+    answer = (await asyncio.wait_for(reader.read(), ANSWER_SECONDS_MAX)).decode()
+    writer.close()
+    head, _, body = answer.partition("\r\n\r\n")
+    return RawAnswer(head, body)
 
 
 @dataclass(frozen=True)

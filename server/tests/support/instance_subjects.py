@@ -60,41 +60,41 @@ class InstanceSubjects:
         """What the address of the route names."""
         if "attachment_id" in route.path_parameters:
             return await self._attachment(project_id)
-        ground = await self._instance(project_id, route)
+        rows = await self._instance(project_id, route)
         if route.name == "exec_instance":
-            await at_terminal(ground)
-        named = {"instance_id": ground.instance_id}
+            await at_terminal(rows)
+        named = {"instance_id": rows.instance_id}
         if "member_id" in route.path_parameters:
-            named["member_id"] = await self._member(ground, route)
+            named["member_id"] = await self._member(rows, route)
         if "operation_id" in route.path_parameters:
-            named["operation_id"] = await ground.birth("operation")
+            named["operation_id"] = await rows.birth("operation")
         if "action_name" in route.path_parameters:
             named["action_name"] = "look"
         if "secret_name" in route.path_parameters:
-            named["secret_name"] = await self._secret(ground)
+            named["secret_name"] = await self._secret(rows)
         return named
 
     async def body(self, project_id: str, kind: str) -> dict[str, Any]:
         """A body of this type that is accepted."""
-        ground = await self._ground(project_id)
-        placement = {"allocations": [await ground.birth("allocation")]}
+        rows = await self._project_rows(project_id)
+        placement = {"allocations": [await rows.birth("allocation")]}
         bodies: dict[str, dict[str, Any]] = {
             "CreateInstance": {
                 "app": self._slug,
                 "name": f"made-{next(_NUMBERS)}",
                 "placement": placement,
                 "version": "1.0.0",
-                "service_account_id": ground.account_id,
+                "service_account_id": rows.account_id,
             },
             "UpgradeInstance": {"version": "1.1.0"},
             "AddMembers": {"component": "main", "placement": placement},
             "ReplaceMember": {"surge": False},
         }
         if kind == "CreateAttachment":
-            return {"instance_id": (await ground.shared_instance(app_slug=self._slug))["instance_id"]}
+            return {"instance_id": (await rows.shared_instance(app_slug=self._slug))["instance_id"]}
         return bodies.get(kind, {})
 
-    async def _ground(self, project_id: str) -> ProjectRows:
+    async def _project_rows(self, project_id: str) -> ProjectRows:
         """An app with two versions that the project may launch."""
         if project_id in self._known:
             return self._known[project_id]
@@ -103,9 +103,9 @@ class InstanceSubjects:
         app_id = await bare.app("launched", "scheduler")
         self._slug = str(await self._database.fetchval(PLATFORM, "SELECT slug FROM app WHERE id = $1", app_id))
         await an_artifact(bare)
-        ground = replace(bare, app_id=app_id, account_id=await bare.birth("service_account", actions=OPERATOR))
+        rows = replace(bare, app_id=app_id, account_id=await bare.birth("service_account", actions=OPERATOR))
         for number in ("1.0.0", "1.1.0"):
-            self._versions[number] = await self._version(ground, number)
+            self._versions[number] = await self._version(rows, number)
         row = {
             "id": CLOCK.mint(Prefix.ENTITLEMENT),
             "tenant_id": self._tenant_id,
@@ -118,11 +118,11 @@ class InstanceSubjects:
             "created_at": CLOCK.now(),
             "updated_at": CLOCK.now(),
         }
-        await ground.write(Insert("entitlement", row))
-        self._known[project_id] = replace(ground, version_id=self._versions["1.0.0"])
+        await rows.write(Insert("entitlement", row))
+        self._known[project_id] = replace(rows, version_id=self._versions["1.0.0"])
         return self._known[project_id]
 
-    async def _version(self, ground: ProjectRows, number: str) -> str:
+    async def _version(self, rows: ProjectRows, number: str) -> str:
         plain = manifest_of(self._slug) | {"version": number, "lifecycle": LIFECYCLE}
         columns = {
             "manifest": plain,
@@ -131,19 +131,19 @@ class InstanceSubjects:
             "version": number,
             "digests": [DIGEST],
         }
-        row = ground.row("app_version") | columns
-        await ground.write(Insert("app_version", row, machines_of("app_version")))
+        row = rows.row("app_version") | columns
+        await rows.write(Insert("app_version", row, machines_of("app_version")))
         subject = LifecycleSubject("app_version", PROMOTION, str(row["id"]), PROMOTION.initial)
         for edge in path(PROMOTION, PromotionState.ACTIVE):
-            subject = await ground.move(subject, edge, staged_digest=row["manifest_digest"])
+            subject = await rows.move(subject, edge, staged_digest=row["manifest_digest"])
         return subject.id
 
     async def _instance(self, project_id: str, route: Route) -> ProjectRows:
         """An instance that runs; one that is rolled back came from another version."""
-        ground = await self._ground(project_id)
+        rows = await self._project_rows(project_id)
         columns: dict[str, Any] = {"app_slug": self._slug, "topology": {"main": 1}}
         if route.verb == "rollback":
-            digest = await ground.database.fetchval(
+            digest = await rows.database.fetchval(
                 PLATFORM, "SELECT manifest_digest FROM app_version WHERE id = $1", self._versions["1.1.0"]
             )
             columns["previous_pin"] = {
@@ -152,34 +152,34 @@ class InstanceSubjects:
                 "manifest_digest": digest,
                 "artifacts": {"main": DIGEST},
             }
-        made = await ground.birth("instance", **columns)
+        made = await rows.birth("instance", **columns)
         subject = LifecycleSubject("instance", INSTANCE, made, INSTANCE.initial)
         for edge in path(INSTANCE, InstanceState.RUNNING):
-            subject = await ground.move(subject, edge)
-        return replace(ground, instance_id=made, allocation_id=await ground.birth("allocation"))
+            subject = await rows.move(subject, edge)
+        return replace(rows, instance_id=made, allocation_id=await rows.birth("allocation"))
 
     async def _attachment(self, project_id: str) -> dict[str, str]:
         """An attachment that is active, and an action of what it is to."""
-        ground = await self._ground(project_id)
-        made = await ground.birth("attachment", **await ground.shared_instance(app_slug=self._slug))
+        rows = await self._project_rows(project_id)
+        made = await rows.birth("attachment", **await rows.shared_instance(app_slug=self._slug))
         subject = LifecycleSubject("attachment", ATTACHMENT, made, ATTACHMENT.initial)
-        await ground.move(subject, path(ATTACHMENT, AttachmentState.ACTIVE)[0])
+        await rows.move(subject, path(ATTACHMENT, AttachmentState.ACTIVE)[0])
         return {"attachment_id": made, "action_name": "look"}
 
-    async def _member(self, ground: ProjectRows, route: Route) -> str:
-        made = await ground.birth("member", allocation_id=ground.allocation_id)
+    async def _member(self, rows: ProjectRows, route: Route) -> str:
+        made = await rows.birth("member", allocation_id=rows.allocation_id)
         subject = LifecycleSubject("member", MEMBER, made, MEMBER.initial)
         for edge in path(MEMBER, MEMBER_STATE.get(route.verb, MemberState.READY)):
-            subject = await ground.move(subject, edge)
+            subject = await rows.move(subject, edge)
         return made
 
-    async def _secret(self, ground: ProjectRows) -> str:
+    async def _secret(self, rows: ProjectRows) -> str:
         assert self._secrets is not None
         sealed = self._secrets.seal(
             VALUE, id=CLOCK.mint(Prefix.SECRET), tenant_id=self._tenant_id, purpose="runtime_secret"
         )
         wish = RuntimeSecretSpec(
-            self._tenant_id, ground.project_id, SECRET, "app_access", sealed, instance_id=ground.instance_id
+            self._tenant_id, rows.project_id, SECRET, "app_access", sealed, instance_id=rows.instance_id
         )
-        await apply(ground.database, ground.acting, context(), store_secret(context(), wish, 0))
+        await apply(rows.database, rows.acting, context(), store_secret(context(), wish, 0))
         return SECRET

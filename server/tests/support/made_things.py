@@ -1,5 +1,6 @@
 """Things that addresses name, written down: nodes, tasks, checks, and an app that can be launched with an instance."""
 
+import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +13,12 @@ from mooring.core.kernel.decision import Insert, StateChange
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Scope
 from mooring.core.runtime.attachment import ATTACHMENT, AttachmentState
+from mooring.core.runtime.exec_recording import ExecRecording
 from mooring.core.runtime.instance import INSTANCE, InstanceState
 from mooring.core.runtime.member import MEMBER, MemberState
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.unit_of_work import apply
+from mooring.storage.runtime import exec_recording as exec_recordings
 from server.tests.support.agents import joined
 from server.tests.support.endpoint_rows import an_endpoint
 from server.tests.support.lifecycle_rows import CLOCK, LifecycleSubject, ProjectRows, context, machines_of, path
@@ -90,19 +93,19 @@ async def launchable(home: "Home") -> dict[str, str]:
     key = (Scope.PROJECT, "launchable")
     if key in home.kept:
         return home.kept[key]
-    ground = home.ground()
-    app_id = await ground.app("launched", "scheduler")
-    slug = str(await ground.database.fetchval(PLATFORM, "SELECT slug FROM app WHERE id = $1", app_id))
-    await an_artifact(ground)
+    project_rows = home.ground()
+    app_id = await project_rows.app("launched", "scheduler")
+    slug = str(await project_rows.database.fetchval(PLATFORM, "SELECT slug FROM app WHERE id = $1", app_id))
+    await an_artifact(project_rows)
     plain = manifest_of(slug)
     columns = {"manifest": plain, "manifest_digest": manifest_digest(plain), "app_slug": slug, "version": "1.0.0"}
     columns["digests"] = [DIGEST]
-    row = replace(ground, app_id=app_id).row("app_version") | columns
-    await ground.write(Insert("app_version", row, machines_of("app_version")))
+    row = replace(project_rows, app_id=app_id).row("app_version") | columns
+    await project_rows.write(Insert("app_version", row, machines_of("app_version")))
     subject = LifecycleSubject("app_version", PROMOTION, str(row["id"]), PROMOTION.initial)
     for edge in path(PROMOTION, PromotionState.ACTIVE):
         staged = {"staged_digest": row["manifest_digest"]}
-        subject = await ground.move(subject, edge, **(staged if edge.target != "retired" else {}))
+        subject = await project_rows.move(subject, edge, **(staged if edge.target != "retired" else {}))
     body = {"app_id": app_id, "reason": "to launch it", "agreed_actions": OPERATOR}
     await home.post(Scope.PROJECT, "/entitlements", body)
     account = {"name": f"operates-{slug}", "actions": OPERATOR}
@@ -123,46 +126,48 @@ async def launchable(home: "Home") -> dict[str, str]:
     return home.kept[key]
 
 
-async def an_artifact(ground: ProjectRows) -> None:
+async def an_artifact(project_rows: ProjectRows) -> None:
     """The artifact of every launchable app, active and verified, and the source that it is from."""
     there = "SELECT count(*) FROM artifact WHERE digest = $1 AND tenant_id = $2"
-    if await ground.database.fetchval(PLATFORM, there, DIGEST, ground.tenant_id):
+    if await project_rows.database.fetchval(PLATFORM, there, DIGEST, project_rows.tenant_id):
         return
-    row = ground.row("artifact") | {"digest": DIGEST}
+    row = project_rows.row("artifact") | {"digest": DIGEST}
     source = {
         "id": CLOCK.mint(Prefix.ARTIFACT_SOURCE),
-        "tenant_id": ground.tenant_id,
+        "tenant_id": project_rows.tenant_id,
         "name": "any",
         "created_at": CLOCK.now(),
         "pattern": "oci://registry.example/team/*",
     }
-    await ground.write(Insert("artifact", row, machines_of("artifact")), Insert("artifact_source", source))
+    await project_rows.write(Insert("artifact", row, machines_of("artifact")), Insert("artifact_source", source))
     verify = next(edge for edge in TRUST.edges if edge.source == "unverified" and edge.target == "verified")
-    await ground.write(StateChange("artifact", str(row["id"]), TRUST, verify, 0, ground.tenant_id))
+    await project_rows.write(StateChange("artifact", str(row["id"]), TRUST, verify, 0, project_rows.tenant_id))
     for generation, edge in enumerate(path(PROMOTION, PromotionState.ACTIVE)):
-        await ground.write(StateChange("artifact", str(row["id"]), PROMOTION, edge, generation, ground.tenant_id))
+        await project_rows.write(
+            StateChange("artifact", str(row["id"]), PROMOTION, edge, generation, project_rows.tenant_id)
+        )
     seen = {
         "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE),
-        "tenant_id": ground.tenant_id,
+        "tenant_id": project_rows.tenant_id,
         "artifact_id": row["id"],
         "kind": "presence",
         "digest": DIGEST,
         "observed_at": CLOCK.now(),
         "size_bytes": row["size_bytes"],
     }
-    await ground.write(Insert("artifact_evidence", seen))
+    await project_rows.write(Insert("artifact_evidence", seen))
 
 
 async def instance_ground(home: "Home") -> ProjectRows:
     """An instance that runs, where rows of its own are written down."""
     known = await launchable(home)
-    ground = home.ground()
+    project_rows = home.ground()
     standing = replace(
-        ground,
+        project_rows,
         app_id=known["app_id"],
         version_id=known["version_id"],
         account_id=known["account_id"],
-        allocation_id=await ground.birth("allocation"),
+        allocation_id=await project_rows.birth("allocation"),
     )
     columns = {"placement": {"sku": known["sku"]}, "app_slug": known["slug"], "app_category": "scheduler"}
     made = await standing.birth("instance", **columns)
@@ -184,15 +189,15 @@ async def new_subject(home: "Home", scope: Scope) -> dict[str, str]:
 
 async def new_member(home: "Home", scope: Scope) -> dict[str, str]:
     """One more member, which waits for its adapter, of an instance of its own."""
-    ground = await instance_ground(home)
-    member_id = await ground.birth("member", allocation_id=ground.allocation_id)
-    return {"instance_id": ground.instance_id, "member_id": member_id}
+    project_rows = await instance_ground(home)
+    member_id = await project_rows.birth("member", allocation_id=project_rows.allocation_id)
+    return {"instance_id": project_rows.instance_id, "member_id": member_id}
 
 
 async def new_operation(home: "Home", scope: Scope) -> dict[str, str]:
     """One more operation, which waits for its adapter, of an instance of its own."""
-    ground = await instance_ground(home)
-    return {"instance_id": ground.instance_id, "operation_id": await ground.birth("operation")}
+    project_rows = await instance_ground(home)
+    return {"instance_id": project_rows.instance_id, "operation_id": await project_rows.birth("operation")}
 
 
 async def new_action(home: "Home", scope: Scope) -> dict[str, str]:
@@ -200,9 +205,9 @@ async def new_action(home: "Home", scope: Scope) -> dict[str, str]:
     return await new_instance(home, scope) | {"action_name": "look"}
 
 
-async def at_terminal(ground: ProjectRows) -> None:
+async def at_terminal(project_rows: ProjectRows) -> None:
     """Let the instance have a member that is up, in an allocation that stands: its terminal is there."""
-    placed = replace(ground, node_id=await ground.birth("node"))
+    placed = replace(project_rows, node_id=await project_rows.birth("node"))
     allocation = await placed.subject("allocation", ALLOCATION, AllocationState.ACTIVE)
     placed = replace(placed, allocation_id=allocation.id)
     made = await placed.birth("member", allocation_id=allocation.id)
@@ -213,22 +218,36 @@ async def at_terminal(ground: ProjectRows) -> None:
 
 async def new_terminal(home: "Home") -> str:
     """One more instance, at whose terminal commands run."""
-    ground = await instance_ground(home)
-    await at_terminal(ground)
-    return ground.instance_id
+    project_rows = await instance_ground(home)
+    await at_terminal(project_rows)
+    return project_rows.instance_id
 
 
 async def new_secret(home: "Home", scope: Scope) -> dict[str, str]:
     """The secret that opens one more instance."""
-    ground = await instance_ground(home)
+    project_rows = await instance_ground(home)
     services = home.world.running.platform.services
     sealed = services.secrets.seal(
-        VALUE, id=CLOCK.mint(Prefix.SECRET), tenant_id=ground.tenant_id, purpose="runtime_secret"
+        VALUE, id=CLOCK.mint(Prefix.SECRET), tenant_id=project_rows.tenant_id, purpose="runtime_secret"
     )
-    place = (ground.tenant_id, ground.project_id)
-    wish = RuntimeSecretSpec(*place, SECRET, "app_access", sealed, instance_id=ground.instance_id)
-    await apply(ground.database, ground.acting, context(), store_secret(context(), wish, 0))
-    return {"instance_id": ground.instance_id, "secret_name": SECRET}
+    place = (project_rows.tenant_id, project_rows.project_id)
+    wish = RuntimeSecretSpec(*place, SECRET, "app_access", sealed, instance_id=project_rows.instance_id)
+    await apply(project_rows.database, project_rows.acting, context(), store_secret(context(), wish, 0))
+    return {"instance_id": project_rows.instance_id, "secret_name": SECRET}
+
+
+_PARTS = itertools.count(1)
+
+
+async def new_recording(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more recorded session, with one part."""
+    ground, id = home.ground(), CLOCK.mint(Prefix.EXEC_RECORDING)
+    recording = ExecRecording(
+        id, ground.tenant_id, ground.project_id, "alc_1", "vis_1", "usr_1", CLOCK.mint(Prefix.CORRELATION), CLOCK.now()
+    )
+    await exec_recordings.begin(ground.database, recording)
+    await exec_recordings.add(ground.database, recording, next(_PARTS), "{}\n", 3)
+    return {"recording_id": id}
 
 
 async def shared_instance(home: "Home") -> dict[str, object]:
@@ -242,19 +261,19 @@ async def shared_instance(home: "Home") -> dict[str, object]:
 
 async def new_attachment(home: "Home", scope: Scope) -> dict[str, str]:
     """One more attachment of the project, which is active."""
-    ground, around = home.ground(), await shared_instance(home)
-    made = await ground.birth("attachment", **around)
+    project_rows, around = home.ground(), await shared_instance(home)
+    made = await project_rows.birth("attachment", **around)
     subject = LifecycleSubject("attachment", ATTACHMENT, made, ATTACHMENT.initial)
-    await ground.move(subject, path(ATTACHMENT, AttachmentState.ACTIVE)[0])
+    await project_rows.move(subject, path(ATTACHMENT, AttachmentState.ACTIVE)[0])
     return {"attachment_id": made}
 
 
 async def new_attached_operation(home: "Home", scope: Scope) -> dict[str, str]:
     """One more operation that is for an attachment of the project."""
-    ground, around = home.ground(), await shared_instance(home)
-    made = await ground.birth("attachment", **around)
-    owner = replace(ground, project_id=str(around["owning_project_id"]), instance_id=str(around["instance_id"]))
-    attachment = {"id": made, "project_id": ground.project_id, "account_name": "p-train"}
+    project_rows, around = home.ground(), await shared_instance(home)
+    made = await project_rows.birth("attachment", **around)
+    owner = replace(project_rows, project_id=str(around["owning_project_id"]), instance_id=str(around["instance_id"]))
+    attachment = {"id": made, "project_id": project_rows.project_id, "account_name": "p-train"}
     return {"attachment_id": made, "operation_id": await owner.birth("operation", request={"attachment": attachment})}
 
 

@@ -25,9 +25,11 @@ from server.tests.support.agents import joined
 from server.tests.support.http_wire import WireClient
 from server.tests.support.instance_subjects import BODIES, PARAMETERS, InstanceSubjects
 from server.tests.support.lifecycle_rows import CLOCK
+from server.tests.support.root_key import signed
 from server.tests.support.route_requests import a_manifest, fresh_public_pem
 from server.tests.support.server_process import PASSWORD, ProcessTenant, sign_in
 
+PREPARED_KEY = "/api/v1/platform/task-signing-keys/prepare"
 MUTATIONS = {route.name: route for route in ROUTES if route.mutates}
 PLACES = {Scope.PLATFORM: "/api/v1/platform", Scope.TENANT: "/api/v1/tenants/{}", Scope.PROJECT: "/api/v1/projects/{}"}
 RECEIVER = "https://127.0.0.1:9/hook"
@@ -135,6 +137,8 @@ class MutationSubjects:
         body = None if route.body is None else await self._body(route)
         if route.verb == "replay_dead":
             await self._dead_letter(route.scope)
+        if route.name == "prepare_task_signing_key":  # so that each of them replaces one
+            await self._post(PREPARED_KEY, token=self.admin_token)
         token = await self._token(route)
         return Prepared(route, route.path.format(**subject), body, token)
 
@@ -165,6 +169,14 @@ class MutationSubjects:
         home = Scope.PLATFORM if scope is Scope.PLATFORM else Scope.TENANT
         body = {"email": f"{self._new('user')}@acme.example", "display_name": "A user"}
         return await self._post(f"{self._place(home)}/users", body, token=self._token_of(home))
+
+    async def _session(self, scope: Scope) -> str:
+        """A session of one more user; returns the id of its token."""
+        made = await self._user(scope)
+        body = {"email": made["email"], "one_time_code": made["one_time_code"], "new_password": PASSWORD}
+        if scope is not Scope.PLATFORM:
+            body["tenant"] = self.tenant.slug
+        return str((await self._post("/api/v1/sign-in", body, status=200))["token_id"])
 
     async def _account(self) -> str:
         body = {"name": self._new("account"), "actions": ["project.read"]}
@@ -216,7 +228,8 @@ class MutationSubjects:
                 httpx.AsyncClient(base_url=self._url, timeout=30, verify=NO_AUTHORITIES) as client,
                 httpx.AsyncClient(base_url=self._url, timeout=30, headers=headers, verify=NO_AUTHORITIES) as admin,
             ):
-                machine = await joined(client, admin)
+                waits = route.verb in ("approve", "reject")
+                machine = await joined(client, admin, token={"approval": "required"} if waits else {})
                 await machine.report(client)
                 if route.verb == "resume":
                     await admin.post(f"/api/v1/platform/nodes/{machine.node_id}/drain")
@@ -326,6 +339,8 @@ class MutationSubjects:
             return await self._waiting_check(others["artifact_id"], route.scope)
         if name in ("artifact_id", "source_id", "signer_key_id"):
             return await self._catalog_subject(name, place, token)
+        if name == "user_token_id":
+            return await self._session(route.scope)
         if name == "token_id":
             return str((await self._post("/api/v1/tokens", {"name": "a token"}))["id"])
         if name == "allocation_id":
@@ -377,6 +392,7 @@ class MutationSubjects:
             "CreateEnrolmentToken": {"region": "local"},
             "CreateSku": self._sku(),
             "UpdateSku": {"price_minor_per_gpu_hour": 250, "reason": "the tests raise the price"},
+            "RejectNode": {"reason": "the tests refuse it"},
             "RetireNode": {"reason": "the tests retire it"},
             "WriteOffNode": {"reason": "the tests give it up", "may_be_left": "nothing"},
             "CreateUser": {"email": f"{self._new('made')}@acme.example", "display_name": "Made"},
@@ -384,6 +400,7 @@ class MutationSubjects:
             "CreateWebhook": {"url": RECEIVER, "event_types": [SELDOM]},
             "UpdateWebhook": {"description": self._new("described")},
             "Rename": {"display_name": self._new("renamed")},
+            "PutSourceNetworks": {"networks": ["127.0.0.0/8", f"192.0.2.{next(self._numbers) % 250}/32"]},
             "UpdateServiceAccount": {"description": self._new("described")},
         }
         if kind == "PutPolicy":
@@ -393,6 +410,8 @@ class MutationSubjects:
             return {"rules": {}, "reason": "the tests take it back"}
         if kind == "CreateAllocation":
             return await self._capacity()
+        if kind == "InstallKey":
+            return dict(signed(await self._post(PREPARED_KEY, token=self.admin_token)))
         if kind == "CreateAllocationGroup":
             return {"name": self._new("made"), **await self._capacity()}
         if kind == "CreateEntitlement":

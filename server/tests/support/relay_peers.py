@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -197,6 +198,7 @@ class PlatformWithRelay:
     app: Reachable
     carrying: list["asyncio.Task[None]"] = field(default_factory=list)
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
+    trusted: ssl.SSLContext | None = None  # for a relay that speaks TLS
 
     @property
     def path(self) -> str:
@@ -216,7 +218,7 @@ class PlatformWithRelay:
 
     async def line(self) -> BrowserConnection:
         """A connection to the relay."""
-        reader, writer = await asyncio.open_connection(*self.address)
+        reader, writer = await asyncio.open_connection(*self.address, ssl=self.trusted)
         self.writers.append(writer)
         return BrowserConnection(reader, writer)
 

@@ -27,6 +27,7 @@ from server.tests.conftest import PASSWORD, TenantWithAdmin, World
 from server.tests.support import adapter_requests, made_things
 from server.tests.support.agents import MachineKeys, joined
 from server.tests.support.lifecycle_rows import ProjectRows, machines_of
+from server.tests.support.root_key import signed
 
 RECEIVER: Final = "https://127.0.0.1:1/hook"
 """A webhook's address at which nobody answers, at once; the tests' platform allows loopback."""
@@ -64,6 +65,7 @@ class Home:
     slugs: dict[str, str] = field(default_factory=dict)  # of the apps that were made, the last one last
     node: MachineKeys | None = None
     node_secret: str = ""
+    prepared: dict[str, str] = field(default_factory=dict)  # the key that waits for the root key, as it is put into use
 
     async def node_token(self) -> str:
         """The token of a node that stays."""
@@ -140,6 +142,12 @@ class Home:
         await self.post(scope, "/memberships", {"user_id": made["id"], "role": role})
         slug = None if scope is Scope.PLATFORM else self.tenant.slug
         return await self.world.sign_in(email, made["one_time_code"], slug)
+
+    async def new_user_token(self, scope: Scope) -> dict[str, str]:
+        """A session of one more user."""
+        token = await self.new_person(scope, ROLE_OF[scope])
+        whoami = await self.world.client(token).get("/api/v1/whoami")
+        return {"user_token_id": str(whoami.json()["token_id"])}
 
     async def new_membership(self, scope: Scope) -> dict[str, str]:
         """One more role of somebody's, at exactly this place."""
@@ -301,6 +309,7 @@ MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "service_account_id": Home.new_account,
     "key_id": Home.new_key,
     "token_id": Home.new_token,
+    "user_token_id": Home.new_user_token,
     "webhook_id": Home.new_webhook,
     "artifact_id": _new_artifact,
     "check_id": _new_check,
@@ -323,6 +332,7 @@ MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "operation_id": made_things.new_operation,
     "action_name": made_things.new_action,
     "secret_name": made_things.new_secret,
+    "recording_id": made_things.new_recording,
     "attachment_id": made_things.new_attachment,
     "attachment_id/operation_id": made_things.new_attached_operation,
     "attachment_id/action_name": made_things.new_attached_action,
@@ -374,6 +384,16 @@ async def _a_location(home: Home, scope: Scope) -> object:
     return f"file:{name}"
 
 
+async def _a_prepared_key(home: Home, scope: Scope) -> object:
+    """A key that waits for the root key, which signs it."""
+    home.prepared = signed(await home.post(Scope.PLATFORM, "/task-signing-keys/prepare"))
+    return home.prepared["key_id"]
+
+
+async def _its_signature(home: Home, scope: Scope) -> object:
+    return home.prepared["root_signature"]
+
+
 FIELDS: Final[dict[str, Field]] = {
     "app": made_things.an_app,
     "component": made_things.a_component,
@@ -395,6 +415,7 @@ FIELDS: Final[dict[str, Field]] = {
     "sku": _a_sku,
     "app_id": _an_app,
     "argv": _always(lambda: ["id", "-u"]),
+    "certificate_request": _always(lambda: "a request"),
     "category": _always(lambda: "tool"),
     "current_password": _always(lambda: PASSWORD),
     "digest": _always(lambda: f"sha256:{hashlib.sha256(BLOB).hexdigest()}"),
@@ -403,16 +424,20 @@ FIELDS: Final[dict[str, Field]] = {
     "email": _always(lambda: f"{fresh_name('somebody')}@home.example"),
     "manifest": _a_manifest,
     "move": _always(lambda: "withdraw"),
+    "key_id": _a_prepared_key,
     "kind": _always(lambda: "blob"),
     "location": _a_location,
     "name": _always(lambda: fresh_name("name")),
+    "networks": _always(lambda: ["127.0.0.0/8", f"192.0.2.{next(_COUNT) % 256}/32"]),
     "new_password": _always(lambda: PASSWORD),
     "pattern": _always(lambda: f"oci://{fresh_name('registry')}.example/*"),
+    "proof": _always(lambda: "A" * 86),
     "public_key": _always(fresh_public_key),
     "public_key_pem": _always(fresh_public_pem),
     "reason": _always(lambda: "the tenant asked for help"),
     "reports": _always(list),
     "role": _the_role,
+    "root_signature": _its_signature,
     "slug": _always(lambda: fresh_name("slug")),
     "tenant_id": _the_tenant,
     "type": _always(lambda: "process.run"),

@@ -15,14 +15,14 @@ KINDS = (
 )  # fmt: skip
 
 
-async def a_task(ground: ProjectRows) -> str:
+async def a_task(rows: ProjectRows) -> str:
     """A task on a node and an allocation of its own, which waits."""
-    return await (await _own_ground(ground)).birth("task")
+    return await (await _own_ground(rows)).birth("task")
 
 
-async def a_receipt(ground: ProjectRows) -> str:
+async def a_receipt(rows: ProjectRows) -> str:
     """The receipt of a teardown, the first of its node's chain."""
-    own = await _own_ground(ground)
+    own = await _own_ground(rows)
     task_id = await own.birth("task", type="sandbox.destroy", arguments={})
     body = {
         "v": 1,
@@ -68,12 +68,12 @@ async def a_receipt(ground: ProjectRows) -> str:
     return str(row["id"])
 
 
-async def every_row(ground: ProjectRows) -> None:
+async def every_row(rows: ProjectRows) -> None:
     """A row of all that stands around tasks."""
-    own = await _own_ground(ground)
+    own = await _own_ground(rows)
     now = CLOCK.now()
     place: dict[str, object] = {"tenant_id": own.tenant_id, "project_id": own.project_id, "created_at": now}
-    task_id = await own.birth("task", instance_id=ground.instance_id, operation_id=await own.birth("operation"))
+    task_id = await own.birth("task", instance_id=rows.instance_id, operation_id=await own.birth("operation"))
     chunk = {
         "task_id": task_id,
         "offset": 0,
@@ -83,7 +83,7 @@ async def every_row(ground: ProjectRows) -> None:
         "received_at": now,
     }
     await own.write(Insert("task_log", chunk), acting=PLATFORM)
-    for home in ({"allocation_id": own.allocation_id}, {"instance_id": ground.instance_id}):
+    for home in ({"allocation_id": own.allocation_id}, {"instance_id": rows.instance_id}):
         secret_id, kept_id = CLOCK.mint(Prefix.SECRET), CLOCK.mint(Prefix.RUNTIME_SECRET)
         sealed = {
             "id": secret_id,
@@ -109,7 +109,7 @@ async def every_row(ground: ProjectRows) -> None:
             }
         )
         await own.write(Insert("secret_grant", grant))
-    await a_receipt(ground)
+    await a_receipt(rows)
     # The last ones are named by nobody, so that naming them breaks no rule but the one that is tried.
     await own.birth("operation")
     await own.birth("instance")
@@ -125,6 +125,6 @@ async def every_row(ground: ProjectRows) -> None:
     await own.write(Insert("secret", unused))
 
 
-async def _own_ground(ground: ProjectRows) -> ProjectRows:
+async def _own_ground(rows: ProjectRows) -> ProjectRows:
     """The same project with a node and an allocation that nothing else is on."""
-    return replace(ground, node_id=await ground.birth("node"), allocation_id=await ground.birth("allocation"))
+    return replace(rows, node_id=await rows.birth("node"), allocation_id=await rows.birth("allocation"))

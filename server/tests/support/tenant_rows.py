@@ -7,35 +7,37 @@ from mooring.storage.kernel.database import PLATFORM
 from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, prefix_of
 
 
-async def instance_rows(ground: ProjectRows) -> None:
+async def instance_rows(project_rows: ProjectRows) -> None:
     """That an adapter was there, what an app used, and one more account that nothing names."""
-    place: dict[str, object] = {"tenant_id": ground.tenant_id, "project_id": ground.project_id}
+    place: dict[str, object] = {"tenant_id": project_rows.tenant_id, "project_id": project_rows.project_id}
     now = CLOCK.now()
-    seen = place | {"service_account_id": ground.account_id, "holder": "any", "seen_at": now}
+    seen = place | {"service_account_id": project_rows.account_id, "holder": "any", "seen_at": now}
     used = place | {
         "id": CLOCK.mint(Prefix.USAGE_RECORD),
-        "instance_id": ground.instance_id,
+        "instance_id": project_rows.instance_id,
         "record_id": "first",
         "unit": "any",
         "started_at": now,
         "ended_at": now,
         "quantity": 1,
-        "attached_project_id": ground.project_id,
+        "attached_project_id": project_rows.project_id,
         "app_slug": "app",
         "correlation_id": "cor_test",
         "trace_id": "a" * 32,
         "created_at": now,
     }
-    await ground.write(Insert("adapter_presence", seen), Insert("usage_record", used), acting=PLATFORM)
-    await ground.birth("operation", member_ids=[await ground.birth("member")])
-    await ground.birth("service_account")
+    await project_rows.write(Insert("adapter_presence", seen), Insert("usage_record", used), acting=PLATFORM)
+    await project_rows.birth("operation", member_ids=[await project_rows.birth("member")])
+    await project_rows.birth("service_account")
 
 
-async def artifact_rows(ground: ProjectRows) -> None:
+async def artifact_rows(project_rows: ProjectRows) -> None:
     """A row of all that stands around an artifact, and one more artifact that nothing names."""
     digest, now = "sha256:" + "0" * 64, CLOCK.now()
-    artifact_id = await ground.birth("artifact", digest=digest, visibility="project", project_id=ground.project_id)
-    place: dict[str, object] = {"tenant_id": ground.tenant_id}
+    artifact_id = await project_rows.birth(
+        "artifact", digest=digest, visibility="project", project_id=project_rows.project_id
+    )
+    place: dict[str, object] = {"tenant_id": project_rows.tenant_id}
     of_artifact = place | {"artifact_id": artifact_id}
     rows: dict[str, dict[str, object]] = {
         "artifact_evidence": of_artifact | {"kind": "presence", "digest": digest, "observed_at": now},
@@ -44,39 +46,41 @@ async def artifact_rows(ground: ProjectRows) -> None:
         | {"name": "any", "algorithm": "ed25519", "public_key": "k", "fingerprint": "f", "created_at": now},
         "artifact_hold": place
         | {
-            "project_id": ground.project_id,
+            "project_id": project_rows.project_id,
             "digest": digest,
             "holder_noun": "instance",
-            "holder_id": ground.instance_id,
+            "holder_id": project_rows.instance_id,
             "created_at": now,
         },
     }
     for noun, row in rows.items():
-        await ground.write(Insert(noun, {"id": CLOCK.mint(prefix_of(noun)), **row}))
-    await ground.birth("artifact")
+        await project_rows.write(Insert(noun, {"id": CLOCK.mint(prefix_of(noun)), **row}))
+    await project_rows.birth("artifact")
 
 
-async def allocation_rows(ground: ProjectRows) -> None:
+async def allocation_rows(project_rows: ProjectRows) -> None:
     """A group with an allocation that waits for a task, a network on a node, and one more group that nothing names."""
     place: dict[str, object] = {
-        "tenant_id": ground.tenant_id,
-        "project_id": ground.project_id,
+        "tenant_id": project_rows.tenant_id,
+        "project_id": project_rows.project_id,
         "created_at": CLOCK.now(),
     }
     group = place | {"id": CLOCK.mint(Prefix.ALLOCATION_GROUP), "name": "group", "same_node": False}
-    await ground.write(Insert("allocation_group", group))
-    await ground.birth("allocation", group_id=group["id"], task_id=await ground.birth("task"))
-    network = {"id": CLOCK.mint(Prefix.PROJECT_NETWORK), "node_id": ground.node_id, "subnet": "10.64.0.0/24"}
-    await ground.write(Insert("project_network", place | network), acting=PLATFORM)
-    await ground.write(Insert("allocation_group", group | {"id": CLOCK.mint(Prefix.ALLOCATION_GROUP)}))
+    await project_rows.write(Insert("allocation_group", group))
+    await project_rows.birth("allocation", group_id=group["id"], task_id=await project_rows.birth("task"))
+    network = {"id": CLOCK.mint(Prefix.PROJECT_NETWORK), "node_id": project_rows.node_id, "subnet": "10.64.0.0/24"}
+    await project_rows.write(Insert("project_network", place | network), acting=PLATFORM)
+    await project_rows.write(Insert("allocation_group", group | {"id": CLOCK.mint(Prefix.ALLOCATION_GROUP)}))
 
 
-async def app_rows(ground: ProjectRows) -> None:
+async def app_rows(project_rows: ProjectRows) -> None:
     """A row of all that stands around an app, and one more app and version that nothing names."""
-    now, place = CLOCK.now(), {"tenant_id": ground.tenant_id}
-    successor = await ground.birth("app_version")
-    await ground.subject("app_version", PROMOTION, PromotionState.CANARY)  # so that the app is on the catalog's shelf
-    version_id = await ground.birth("app_version", digests=["sha256:" + "1" * 64], superseded_by=successor)
+    now, place = CLOCK.now(), {"tenant_id": project_rows.tenant_id}
+    successor = await project_rows.birth("app_version")
+    await project_rows.subject(
+        "app_version", PROMOTION, PromotionState.CANARY
+    )  # so that the app is on the catalog's shelf
+    version_id = await project_rows.birth("app_version", digests=["sha256:" + "1" * 64], superseded_by=successor)
     dated: dict[str, object] = {"created_at": now, "updated_at": now}
     rows: dict[str, dict[str, object]] = {
         "app_version_check": {
@@ -87,10 +91,10 @@ async def app_rows(ground: ProjectRows) -> None:
             "detail": "",
             "created_at": now,
         },
-        "policy": {"project_id": ground.project_id, "rules": {}, **dated},
+        "policy": {"project_id": project_rows.project_id, "rules": {}, **dated},
         "entitlement": {
-            "project_id": ground.project_id,
-            "app_id": ground.app_id,
+            "project_id": project_rows.project_id,
+            "app_id": project_rows.app_id,
             "app_slug": "app",
             "enabled": True,
             "rules": {},
@@ -99,6 +103,6 @@ async def app_rows(ground: ProjectRows) -> None:
         },
     }
     for noun, row in rows.items():
-        await ground.write(Insert(noun, {"id": CLOCK.mint(prefix_of(noun)), **place, **row}))
-    unused = await ground.app("spare", "unused", "Other words")  # not on the shelf: words are unique in an app
-    await ground.birth("app_version", app_id=unused)
+        await project_rows.write(Insert(noun, {"id": CLOCK.mint(prefix_of(noun)), **place, **row}))
+    unused = await project_rows.app("spare", "unused", "Other words")  # not on the shelf: words are unique in an app
+    await project_rows.birth("app_version", app_id=unused)

@@ -17,7 +17,7 @@ from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
 from mooring.workers.instance_reconciler import InstanceReconciler
 from server.tests.conftest import World
-from server.tests.support.instance_stage import InstanceStage, make_stage
+from server.tests.support.instance_setup import InstanceSetup, make_setup
 from server.tests.workers.test_allocation_reconciler_dies import DyingDatabase, ReconcilerDied
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -43,11 +43,11 @@ class DyingAtWrites(DyingDatabase):
             self.reading -= 1
 
 
-async def dies(stage: InstanceStage, settings: Settings, writes: int, *, after: bool) -> bool:
+async def dies(setup: InstanceSetup, settings: Settings, writes: int, *, after: bool) -> bool:
     """One look of a worker that dies at this write; whether it did."""
     database = DyingAtWrites(PoolSettings(settings.database_url, 4), writes, after=after)
     await database.open()
-    services = stage.services
+    services = setup.services
     own = type(services)(**{name: getattr(services, name) for name in services.__slots__} | {"database": database})
     try:
         await InstanceReconciler(own).tick()
@@ -58,9 +58,9 @@ async def dies(stage: InstanceStage, settings: Settings, writes: int, *, after: 
     return False
 
 
-async def story(stage: InstanceStage, instance_id: str) -> list[str]:
+async def story(setup: InstanceSetup, instance_id: str) -> list[str]:
     """What became of the instance and its members, in order."""
-    rows = await stage.services.database.fetch(
+    rows = await setup.services.database.fetch(
         PLATFORM,
         "SELECT t.machine || ' ' || t.trigger FROM transition t LEFT JOIN member m ON m.id = t.subject_id "
         "WHERE t.subject_id = $1 OR m.instance_id = $1 ORDER BY t.machine, m.ordinal, t.generation",
@@ -74,37 +74,37 @@ async def story(stage: InstanceStage, instance_id: str) -> list[str]:
 async def test_whenever_the_worker_dies_another_one_comes_to_the_same_end(
     world: World, settings: Settings, kind: OperationKind, after: bool
 ) -> None:
-    stage = await make_stage(world)
-    await stage.site.fleet.node(4)
-    stays = (await stage.site.active(stage.sku, gpu_count=1))["id"]
+    setup = await make_setup(world)
+    await setup.site.fleet.node(4)
+    stays = (await setup.site.active(setup.sku, gpu_count=1))["id"]
     deaths, stories = 0, set()
     for writes in range(1, WRITES_MAX):
-        goes = (await stage.site.active(stage.sku, gpu_count=1))["id"]
-        instance_id = await stage.running(owned=True, into=[goes] if kind == "decommission" else [goes, stays])
-        first = (await stage.members(instance_id))[0]
+        goes = (await setup.site.active(setup.sku, gpu_count=1))["id"]
+        instance_id = await setup.running(owned=True, into=[goes] if kind == "decommission" else [goes, stays])
+        first = (await setup.members(instance_id))[0]
         if kind == OperationKind.DECOMMISSION:
-            await stage.stop(instance_id)
-            await stage.held(instance_id, seconds=-1)
-            stage.site.later(timedelta(seconds=61))
+            await setup.stop(instance_id)
+            await setup.held(instance_id, seconds=-1)
+            setup.site.later(timedelta(seconds=61))
         else:
-            await stage.ask(instance_id, kind, [first.id], phase="platform")
-        died = [await dies(stage, settings, writes, after=after)]
-        await stage.look()
-        tasks = [each["step"] for each in await stage.site.fleet.tasks(goes) if each["type"] == "teardown.verify"]
+            await setup.ask(instance_id, kind, [first.id], phase="platform")
+        died = [await dies(setup, settings, writes, after=after)]
+        await setup.look()
+        tasks = [each["step"] for each in await setup.site.fleet.tasks(goes) if each["type"] == "teardown.verify"]
         assert tasks == [f"teardown.verify/{first.id}/1"]
-        await stage.site.fleet.do(goes)
-        died.append(await dies(stage, settings, writes, after=after))
-        await stage.look(2)
-        assert (await stage.members(instance_id))[0].status == "removed"
-        assert (await stage.operations(instance_id))[-1].status == "succeeded"
-        stories.add(tuple(await story(stage, instance_id)))
-        stage.site.later(timedelta(0))
-        await stage.site.fleet.do(goes)
-        await stage.look()
-        assert (await stage.site.get(goes))["status"] == "released"
+        await setup.site.fleet.do(goes)
+        died.append(await dies(setup, settings, writes, after=after))
+        await setup.look(2)
+        assert (await setup.members(instance_id))[0].status == "removed"
+        assert (await setup.operations(instance_id))[-1].status == "succeeded"
+        stories.add(tuple(await story(setup, instance_id)))
+        setup.site.later(timedelta(0))
+        await setup.site.fleet.do(goes)
+        await setup.look()
+        assert (await setup.site.get(goes))["status"] == "released"
         if kind == OperationKind.REMOVE:
-            await close(stage, instance_id, stays)
-            stays = (await stage.site.active(stage.sku, gpu_count=1))["id"]
+            await close(setup, instance_id, stays)
+            stays = (await setup.site.active(setup.sku, gpu_count=1))["id"]
         deaths += sum(died)
         if not any(died):
             break
@@ -114,63 +114,63 @@ async def test_whenever_the_worker_dies_another_one_comes_to_the_same_end(
     assert len(stories) == 1, stories
 
 
-async def close(stage: InstanceStage, instance_id: str, allocation_id: str) -> None:
+async def close(setup: InstanceSetup, instance_id: str, allocation_id: str) -> None:
     """What is left of an instance goes, so that the next one finds the allocation free."""
-    await stage.stop(instance_id)
-    stage.site.later(timedelta(seconds=61))
-    await stage.look()
-    await stage.site.fleet.do(allocation_id)
-    await stage.look(2)
-    assert (await stage.instance(instance_id)).status == "stopped"
-    await stage.site.fleet.do(allocation_id)
-    await stage.look()
-    stage.site.later(timedelta(0))
+    await setup.stop(instance_id)
+    setup.site.later(timedelta(seconds=61))
+    await setup.look()
+    await setup.site.fleet.do(allocation_id)
+    await setup.look(2)
+    assert (await setup.instance(instance_id)).status == "stopped"
+    await setup.site.fleet.do(allocation_id)
+    await setup.look()
+    setup.site.later(timedelta(0))
 
 
 async def test_workers_side_by_side_do_each_thing_once(world: World) -> None:
-    stage = await make_stage(world)
-    await stage.site.fleet.node(3)
-    instance_id = await stage.running(3, owned=True)
-    members = await stage.members(instance_id)
-    await stage.stop(instance_id)
-    stage.site.later(timedelta(seconds=61))
-    workers = [InstanceReconciler(stage.services) for _ in range(4)]
+    setup = await make_setup(world)
+    await setup.site.fleet.node(3)
+    instance_id = await setup.running(3, owned=True)
+    members = await setup.members(instance_id)
+    await setup.stop(instance_id)
+    setup.site.later(timedelta(seconds=61))
+    workers = [InstanceReconciler(setup.services) for _ in range(4)]
     await asyncio.gather(*(each.tick() for each in workers))
-    await stage.look()
+    await setup.look()
     for each in members:
-        tasks = [task["step"] for task in await stage.site.fleet.tasks(str(each.allocation_id))]
+        tasks = [task["step"] for task in await setup.site.fleet.tasks(str(each.allocation_id))]
         assert [step for step in tasks if step.startswith("teardown")] == [f"teardown.verify/{each.id}/1"]
-        await stage.site.fleet.do(str(each.allocation_id))
+        await setup.site.fleet.do(str(each.allocation_id))
     await asyncio.gather(*(each.tick() for each in workers))
-    await stage.look()
-    assert (await stage.instance(instance_id)).status == "stopped"
-    assert await stage.closings(instance_id) == ["receipt"] * 3
+    await setup.look()
+    assert (await setup.instance(instance_id)).status == "stopped"
+    assert await setup.closings(instance_id) == ["receipt"] * 3
 
 
 async def test_a_stop_that_races_the_worker_leaves_one_decommission_and_no_member(world: World) -> None:
-    stage = await make_stage(world)
-    await stage.site.fleet.node(1)
+    setup = await make_setup(world)
+    await setup.site.fleet.node(1)
     for _ in range(5):
-        allocation_id = (await stage.site.active(stage.sku, gpu_count=1))["id"]
-        instance_id = await stage.launch([allocation_id], owned=True)
-        stage.site.later(timedelta(seconds=301))  # the worker fails the launch at this moment
+        allocation_id = (await setup.site.active(setup.sku, gpu_count=1))["id"]
+        instance_id = await setup.launch([allocation_id], owned=True)
+        setup.site.later(timedelta(seconds=301))  # the worker fails the launch at this moment
         await asyncio.gather(
-            InstanceReconciler(stage.services).tick(),
-            stage.stop(instance_id),
-            InstanceReconciler(stage.services).tick(),
+            InstanceReconciler(setup.services).tick(),
+            setup.stop(instance_id),
+            InstanceReconciler(setup.services).tick(),
             return_exceptions=True,
         )
-        await stage.look()
-        if (await stage.instance(instance_id)).status == "failed":
-            await stage.stop(instance_id)
-        await stage.look(2)
-        assert (await stage.instance(instance_id)).status == "stopped"
-        assert {each.kind: each.is_over for each in await stage.operations(instance_id)}.items() >= {
+        await setup.look()
+        if (await setup.instance(instance_id)).status == "failed":
+            await setup.stop(instance_id)
+        await setup.look(2)
+        assert (await setup.instance(instance_id)).status == "stopped"
+        assert {each.kind: each.is_over for each in await setup.operations(instance_id)}.items() >= {
             ("deploy", True),
             ("decommission", True),
         }
-        assert await stage.closings(instance_id) == ["nothing_started"]
-        stage.site.later(timedelta(0))
-        await stage.site.fleet.do(allocation_id)
-        await stage.look()
-        assert (await stage.site.get(allocation_id))["status"] == "released"
+        assert await setup.closings(instance_id) == ["nothing_started"]
+        setup.site.later(timedelta(0))
+        await setup.site.fleet.do(allocation_id)
+        await setup.look()
+        assert (await setup.site.get(allocation_id))["status"] == "released"

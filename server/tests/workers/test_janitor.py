@@ -8,6 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from mooring.commands.records.audit_chain import chain_next
 from mooring.core.catalog.artifact_check import ARTIFACT_CHECK, CheckState
 from mooring.core.fleet.task import TASK, TaskState
 from mooring.core.runtime.member import MEMBER, MemberState
@@ -20,6 +21,7 @@ from server.tests.support.endpoint_rows import a_visit, an_endpoint
 from server.tests.support.http_receiver import made
 from server.tests.support.later_clock import ShiftedClock
 from server.tests.support.lifecycle_rows import LifecycleSubject, ProjectRows, make_ground, path
+from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -206,6 +208,7 @@ async def test_the_audit_trail_is_kept_for_ever_unless_a_time_is_set(house: Jani
     assert await house.count("audit") == rows
     await house.janitor(29 * DAY, audit_retention_days=30).sweep()
     assert await house.count("audit") == rows
+    assert await until(lambda: chain_next(house.services), 60) == rows, "a row goes only when it is chained"
     await house.janitor(31 * DAY, audit_retention_days=30).sweep()
     assert await house.count("audit") == 0
 

@@ -131,7 +131,7 @@ async def test_a_receiver_that_asks_for_a_pause_gets_it(outbox: Outbox) -> None:
     assert pause > timedelta(seconds=590)
 
 
-async def test_after_the_last_attempt_it_is_a_dead_letter_of_which_everybody_hears_who_should(outbox: Outbox) -> None:
+async def test_after_the_last_attempt_it_is_a_dead_letter_and_subscribers_get_the_event(outbox: Outbox) -> None:
     async with receiving(answer(503)) as broken:
         webhook = await outbox.webhook(broken)
         await outbox.happens("train")
@@ -334,10 +334,10 @@ async def test_a_worker_killed_in_the_middle_of_a_delivery_loses_nothing(outbox:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "mooring",
+            "server.tests.support.loopback_egress",
             "worker",
             env=environment,
-            cwd=ROOT / "server",
+            cwd=ROOT,
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.DEVNULL,

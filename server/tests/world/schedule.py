@@ -367,13 +367,13 @@ class SimulatedWorld:
             await self.unreachable(node)
 
     async def unreachable(self, node: SimulatedNode) -> None:
-        """Nothing is heard of a machine any more."""
+        """A machine stops sending heartbeats."""
         node.reachable = False
         await self._mark(node, mark_unreachable)
         self.say(f"node {self.nodes.index(node)} is {'LOST' if node.gone else 'unreachable'}")
 
     async def reachable(self, node: SimulatedNode) -> None:
-        """A machine is heard of again."""
+        """A machine sends heartbeats again."""
         node.reachable = True
         await self._mark(node, mark_reachable)
         self.wake(f"node-{self.nodes.index(node)}")

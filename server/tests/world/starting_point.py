@@ -237,6 +237,8 @@ class Snapshots:
         # Nobody has a webhook here, so that there is nothing to fan out to.
         assert not await connection.fetchval("SELECT EXISTS (SELECT FROM webhook)")
         await connection.execute("ALTER TABLE event DISABLE TRIGGER event_fans_out")
+        # Each schedule begins without the audit rows of the one before.
+        await connection.execute("ALTER TABLE audit DISABLE TRIGGER append_only")
         made = cls(connection)
         for table in TABLES:
             rows = await connection.fetch(

@@ -79,8 +79,9 @@ class SandboxFootprint:
             for each in records
             if each.first_uid is not None
         }
-        cabled = [each for each in records if not each.spec.network.machine]
-        projects = {init_process.find_project_network(host.store, each.spec.network.name) for each in cabled}
+        cabled = [each for each in records if not each.shares_network]
+        members = [each for each in records if not each.spec.network.machine]
+        projects = {init_process.find_project_network(host.store, each.spec.network.name) for each in members}
         assert None not in projects
         namespaces = frozenset(item for each in allocations for item in namespaces_of(host, each))
         within = [each for each in namespace_processes.survey() if namespaces.intersection(each.namespaces.items())]

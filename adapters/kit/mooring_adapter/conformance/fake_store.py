@@ -211,7 +211,6 @@ class FakeStore:
             operation.target_pin, instance.target_manifest = pin_of(manifest), manifest
 
     def cancel(self, instance: FakeInstance, operation: FakeOperation) -> None:
-        """Cancel an operation."""
         with self.changing(instance):
             operation.status = "cancelling"
             operation.phase_deadline_at = later(self.now(), 120)

@@ -89,7 +89,6 @@ def of_component(platform: PlatformUnderTest, instance_id: str, key: str) -> lis
 
 
 def all_ready(members: Iterable[MemberStatus]) -> bool:
-    """Whether every member is ready."""
     return all(each.status == "ready" for each in members)
 
 

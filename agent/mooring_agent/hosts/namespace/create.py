@@ -8,13 +8,14 @@ import logging
 import platform
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from mooring_agent.control_plane.addresses import LOOPBACK
 from mooring_agent.hosts.contract import HostFailure, Peer, SandboxFacts, SandboxSpec
 from mooring_agent.hosts.namespace import (
     cgroups,
     init_process,
+    machine_network,
     owner_files,
     project_network,
     root_filesystem,
@@ -22,6 +23,7 @@ from mooring_agent.hosts.namespace import (
     uid_ranges,
 )
 from mooring_agent.hosts.namespace.cgroups import CgroupHierarchies
+from mooring_agent.hosts.namespace.machine_network import MachineNetwork, RoutedLink
 from mooring_agent.hosts.namespace.sandbox_records import InitProcess, SandboxRecord, SandboxStore, sandbox_owner
 from mooring_agent.sandbox_init import confinement
 
@@ -37,6 +39,7 @@ class Machine:
     network_lock: threading.Lock  # serializes changes of the project networks
     disk_bytes: int = sandbox_disk.DISK_BYTES  # how much a sandbox may write; 0 for no limit
     address: str = LOOPBACK  # where other machines reach this one
+    network: MachineNetwork = field(default_factory=MachineNetwork)  # of sandboxes that have the whole machine
 
 
 Step = Callable[[Machine, SandboxRecord], SandboxRecord]
@@ -52,11 +55,15 @@ def allocate_uids(machine: Machine, record: SandboxRecord) -> SandboxRecord:
 
 def plan_resources(machine: Machine, record: SandboxRecord) -> SandboxRecord:
     """Record the names of its network link and control groups."""
+    if record.spec.network.machine and not record.machine_network and _init(machine, record) is None:
+        # An older agent began it, and would have shared the machine's network.
+        record = machine.store.save(replace(record, machine_network=machine.network.choose(), link=""))
     if record.link:
         return record
     allocation_id = record.spec.allocation_id
     groups = cgroups.plan(machine.hierarchies, machine.store.label, allocation_id)
-    return machine.store.save(replace(record, link=project_network.link_name(allocation_id), cgroups=groups))
+    link = routed_link(machine, record).name if record.is_routed else project_network.link_name(allocation_id)
+    return machine.store.save(replace(record, link=link, cgroups=groups))
 
 
 def create_disk(machine: Machine, record: SandboxRecord) -> SandboxRecord:
@@ -82,10 +89,21 @@ def create_cgroups(machine: Machine, record: SandboxRecord) -> SandboxRecord:
     rules = init_process.device_rules(init_process.devices(record.spec.devices))
     limits = cgroups.create(machine.hierarchies, record.cgroups, record.spec, rules)
     limits["disk"] = record.disk
+    if record.spec.network.machine:
+        limits["network"] = record.machine_network if record.is_routed else machine_network.SHARED_LIMIT
     limits["capabilities"] = "bounding set, no new privileges"
     known = confinement.filter_program(platform.machine()) is not None
     limits["system_calls"] = "seccomp" if known else f"not enforced: no list for a {platform.machine()} machine"
     return machine.store.save(replace(record, limits=limits))
+
+
+def restrict_network(machine: Machine, record: SandboxRecord) -> SandboxRecord:
+    """Load the rules of a routed sandbox before it can send anything."""
+    if record.is_routed:
+        with machine.network_lock, machine_network.locked(machine.store.registry):
+            record = _claim_subnet(machine, record)
+            machine_network.restrict(machine.network, routed_link(machine, record))
+    return record
 
 
 def spawn_init(machine: Machine, record: SandboxRecord) -> SandboxRecord:
@@ -97,11 +115,16 @@ def spawn_init(machine: Machine, record: SandboxRecord) -> SandboxRecord:
 
 
 def attach_veth(machine: Machine, record: SandboxRecord) -> SandboxRecord:
-    """Connect it to the project's network."""
+    """Connect it to the project's network, or through the machine to its networks."""
     init = _init(machine, record)
     if init is None:
         raise HostFailure("interrupted", "the sandbox's init ended while the sandbox was created")
-    if record.spec.network.machine:
+    if record.shares_network:
+        return record
+    if record.is_routed:
+        with machine.network_lock, machine_network.locked(machine.store.registry):
+            record = _claim_subnet(machine, record)
+            machine_network.connect(machine.network, routed_link(machine, record), init.pid)
         return record
     with machine.network_lock:
         project = f"/proc/{init.pid}/fd/{init_process.PROJECT_DESCRIPTOR}"
@@ -125,6 +148,7 @@ STEPS: tuple[Step, ...] = (
     create_disk,
     build_root_filesystem,
     create_cgroups,
+    restrict_network,
     spawn_init,
     attach_veth,
     publish_host_entries,
@@ -133,10 +157,12 @@ STEPS: tuple[Step, ...] = (
 
 
 def record_intent(machine: Machine, spec: SandboxSpec) -> SandboxRecord:
-    """Record that the sandbox is wanted, before anything of it exists. On the machine's network it has that address."""
+    """Record that the sandbox is wanted, before anything of it exists. With a whole machine it has that address."""
+    mode = ""
     if spec.network.machine:
+        mode = machine.network.choose()
         spec = replace(spec, network=replace(spec.network, address=machine.address))
-    return machine.store.save(SandboxRecord(spec=spec, status="creating"))
+    return machine.store.save(SandboxRecord(spec=spec, status="creating", machine_network=mode))
 
 
 def run_steps(machine: Machine, record: SandboxRecord, steps: tuple[Step, ...]) -> SandboxRecord:
@@ -147,6 +173,28 @@ def run_steps(machine: Machine, record: SandboxRecord, steps: tuple[Step, ...]) 
         except OSError as problem:
             raise HostFailure("host_error", f"{step.__name__}: {problem}") from problem
     return record
+
+
+def routed_link(machine: Machine, record: SandboxRecord) -> RoutedLink:
+    return machine_network.link_of(
+        machine.store.label, record.spec.allocation_id, record.link_subnet, record.spec.network.address
+    )
+
+
+def _claim_subnet(machine: Machine, record: SandboxRecord) -> SandboxRecord:
+    subnet = machine_network.claim_subnet(machine.network, routed_link(machine, record))
+    return record if subnet == record.link_subnet else machine.store.save(replace(record, link_subnet=subnet))
+
+
+def restore_network(machine: Machine, allocation_id: str) -> None:
+    """Load the rules of a routed sandbox again: somebody may have flushed them, or the machine's uplinks changed."""
+    record = machine.store.load(allocation_id)
+    if record is None or record.status != "standing" or not record.is_routed or _init(machine, record) is None:
+        return
+    try:
+        attach_veth(machine, record)
+    except (HostFailure, OSError) as problem:
+        log.warning("cannot restore the network of %s: %s; will retry", allocation_id, problem)
 
 
 def facts(record: SandboxRecord) -> SandboxFacts:

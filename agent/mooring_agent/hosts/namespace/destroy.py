@@ -12,18 +12,20 @@ from pathlib import Path
 from typing import Final
 
 from mooring_agent.atomic_files import sync_directory
-from mooring_agent.hosts.contract import HostFailure, Owner, Resource, TeardownReport
+from mooring_agent.hosts import gpu_reset
+from mooring_agent.hosts.contract import DeviceReturn, HostFailure, Owner, Resource, TeardownReport
 from mooring_agent.hosts.namespace import (
     cgroups,
     init_process,
     inspect,
+    machine_network,
     namespace_processes,
     owner_files,
     project_network,
     root_filesystem,
     uid_ranges,
 )
-from mooring_agent.hosts.namespace.create import Machine, update_host_entries
+from mooring_agent.hosts.namespace.create import Machine, routed_link, update_host_entries
 from mooring_agent.hosts.namespace.inspect import MachineSnapshot, SandboxTraces
 from mooring_agent.hosts.namespace.sandbox_records import (
     SANDBOX,
@@ -60,6 +62,7 @@ class NamespaceTeardown:
         self.guard = namespace_processes.NamespaceGuard(self.inits)
         self.namespaces = own_namespaces(store, record, self.inits)
         self.sockets: frozenset[int] = frozenset()
+        self.devices: tuple[DeviceReturn, ...] = ()
 
     def traces(self) -> SandboxTraces:
         """What to look for, according to the record."""
@@ -73,12 +76,15 @@ class NamespaceTeardown:
             files=(directory / "root", directory / "disk.img", directory / "disk", *self.parts),
             first_uid=self.record.first_uid,
             link=self.record.link,
+            machine_link=routed_link(self.machine, self.record) if self.record.is_routed else None,
+            machine_namespace=self.machine.network.namespace,
             project_links=lambda: init_process.run_in_project_network(
                 store, self.record.spec.network.name, project_network.list_links, []
             ),
             cgroups=self.record.cgroups,
             killed_at=store.killed_at(sandbox_owner(self.allocation_id)),
             sockets=self.sockets,
+            inits=tuple(self.inits),
         )
 
     def inspect(self) -> MachineSnapshot:
@@ -98,7 +104,7 @@ def kill_all(work: NamespaceTeardown) -> None:
     """Kill the inits, with which the kernel kills everything in their pid namespaces; then whatever else is found."""
     store = work.machine.store
     living = [init for init in work.inits if namespace_processes.is_alive(init)]
-    namespace_processes.kill(living)
+    namespace_processes.kill([*living, *namespace_processes.find_supervisors(work.inits)])
     for _ in range(5):
         strangers = [each for each in inspect.processes_of(work.traces()) if each.pid != os.getpid()]
         if not strangers:
@@ -110,13 +116,21 @@ def kill_all(work: NamespaceTeardown) -> None:
         store.note_killed(owner, proc.ticks_now())
 
 
+def return_devices(work: NamespaceTeardown) -> None:
+    """Reset its GPUs, now that nothing of the sandbox can use them."""
+    work.devices = gpu_reset.return_devices(work.record.spec.devices)
+
+
 def detach_veth(work: NamespaceTeardown) -> None:
-    """Remove its veth pair by the end that can be reached: its own network or the project's."""
+    """Remove its veth pair by the end that can be reached: its own network, the machine's or the project's."""
     with work.machine.network_lock:
         for kind, number in work.namespaces:
             path = work.guard.path(kind, number) if kind == "net" else None
             if path is not None:
                 project_network.remove_link(path, "eth0")
+        if work.record.is_routed:
+            with machine_network.locked(work.machine.store.registry):
+                machine_network.release(work.machine.network, routed_link(work.machine, work.record))
         store, name = work.machine.store, work.record.spec.network.name
         for _ in range(DETACH_TRIES_MAX):  # repeated until it is gone, because members of the project may end meanwhile
             if not init_process.run_in_project_network(
@@ -149,6 +163,8 @@ def remove_files(work: NamespaceTeardown) -> None:
 def inspect_after(work: NamespaceTeardown) -> None:
     """Inspect what is left. The init's record is kept until then, because it says what to look for."""
     work.after = work.inspect()
+    for each in work.devices:
+        work.after.add("processes", (f"{pid} uses {each.name}" for pid in each.holders))
 
 
 def remove_record(work: NamespaceTeardown) -> None:
@@ -166,6 +182,7 @@ STEPS: tuple[Step, ...] = (
     mark_destroying,
     inspect_before,
     kill_all,
+    return_devices,
     detach_veth,
     remove_host_entry,
     remove_cgroups,
@@ -186,7 +203,8 @@ def destroy(machine: Machine, record: SandboxRecord, steps: tuple[Step, ...]) ->
                 raise HostFailure("host_error", f"{step.__name__}: {problem}") from problem
     finally:
         work.guard.close()
-    return teardown_report(work.before or MachineSnapshot(), work.after or MachineSnapshot())
+    report = teardown_report(work.before or MachineSnapshot(), work.after or MachineSnapshot())
+    return replace(report, devices=work.devices)
 
 
 def teardown_report(before: MachineSnapshot, after: MachineSnapshot) -> TeardownReport:
@@ -259,6 +277,7 @@ def destroy_unknown(machine: Machine, allocation_id: str) -> TeardownReport:
     root_filesystem.remove(directory)
     uid_ranges.release(machine.store.registry, directory)
     groups = cgroups.plan(machine.hierarchies, machine.store.label, allocation_id)
+    link = machine_network.link_of(machine.store.label, allocation_id)
     traces = SandboxTraces(
         allocation_id=allocation_id,
         label=None,
@@ -266,11 +285,15 @@ def destroy_unknown(machine: Machine, allocation_id: str) -> TeardownReport:
         namespaces=frozenset(),
         files=(directory,),
         link=project_network.link_name(allocation_id),
+        machine_link=link,
+        machine_namespace=machine.network.namespace,
         cgroups=groups,
     )
     guard = namespace_processes.NamespaceGuard(())
     before = inspect.inspect_machine(traces, guard)
     cgroups.remove(groups)
+    with machine.network_lock, machine_network.locked(machine.store.registry):
+        machine_network.release(machine.network, link)
     return teardown_report(before, inspect.inspect_machine(traces, guard))
 
 
@@ -293,13 +316,14 @@ def close_owner(machine: Machine, record: SandboxRecord, owner: Owner) -> Teardo
             files=(directory / "data",),
             killed_at=store.killed_at(owner),
             sockets=sockets,
+            inits=tuple(inits),
         )
 
     try:
         before, held = inspect.inspect_with_sockets(traces(), guard)
         _inspect_owner(machine, owner, before, held)
         living = [each for each in inits if namespace_processes.is_alive(each)]
-        namespace_processes.kill(living)
+        namespace_processes.kill([*living, *namespace_processes.find_supervisors(inits)])
         if living or store.killed_at(owner) is None:
             store.note_killed(owner, proc.ticks_now())
         owner_files.remove(store, owner)

@@ -41,6 +41,7 @@ from mooring_agent.hosts.namespace import (
     sweep,
 )
 from mooring_agent.hosts.namespace.create import Machine
+from mooring_agent.hosts.namespace.machine_network import MachineNetwork
 from mooring_agent.hosts.namespace.sandbox_records import InitProcess, SandboxRecord, SandboxStore, sandbox_owner
 from mooring_agent.hosts.namespace.supervised_programs import SupervisedPrograms
 from mooring_agent.hosts.streams import SocketStream
@@ -67,12 +68,14 @@ class NamespaceHost(SupervisedPrograms):
         *,
         disk_bytes: int = sandbox_disk.DISK_BYTES,
         address: str = LOOPBACK,
+        machine_network: MachineNetwork | None = None,
     ) -> None:
         label = hashlib.sha256(f"{node_id}\n{directory}".encode()).hexdigest()[:12]
         if disk_bytes and disk_bytes < sandbox_disk.DISK_BYTES_MIN:
             raise ValueError(f"a sandbox's disk needs at least {sandbox_disk.DISK_BYTES_MIN} bytes")
         store = SandboxStore(directory.absolute(), label, registry)
-        self.machine = Machine(store, cgroups.detect(), threading.Lock(), disk_bytes, address)
+        network = machine_network or MachineNetwork()
+        self.machine = Machine(store, cgroups.detect(), threading.Lock(), disk_bytes, address, network)
         self.store.make()
         self.create_steps = create.STEPS
         self.destroy_steps = destroy.STEPS
@@ -139,6 +142,7 @@ class NamespaceHost(SupervisedPrograms):
             # A sandbox that cannot be completed stays as it is; the next request for it reports why.
             with contextlib.suppress(HostFailure):
                 record = create.run_steps(self.machine, record, self.create_steps)
+        create.restore_network(self.machine, allocation_id)
         return (
             record.status == "standing"
             and init_process.find_living(self.store, sandbox_owner(allocation_id)) is not None
@@ -189,7 +193,7 @@ class NamespaceHost(SupervisedPrograms):
             raise HostFailure("refused", "a port must be 1 to 65535")
         record, init = self._record(allocation_id), self._init(allocation_id)
         namespace = f"/proc/{init.pid}/ns/net"
-        if record.spec.network.machine and port not in await _in_thread(self._own_ports, allocation_id):
+        if record.shares_network and port not in await _in_thread(self._own_ports, allocation_id):
             raise HostFailure("not_found", f"nothing in the sandbox accepts connections on port {port}")
         addresses = [record.spec.network.address] if record.spec.network.address else []
         for address in (LOOPBACK, *addresses, "::1"):
@@ -251,6 +255,9 @@ class NamespaceHost(SupervisedPrograms):
                 async with self._lock(allocation_id):
                     await _in_thread(self._recover_one, allocation_id)
                 strays.append(contract.Stray(resource, "adopted", allocation_id))
+            elif record is not None and record.is_routed and not self._lock(allocation_id).locked():
+                async with self._lock(allocation_id):
+                    await _in_thread(create.restore_network, self.machine, allocation_id)
         return [*strays, *await _in_thread(sweep.sweep_unrecorded, self.machine)]
 
 

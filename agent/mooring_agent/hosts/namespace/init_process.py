@@ -12,7 +12,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 import mooring_agent
-from mooring_agent.control_plane.addresses import LOOPBACK
 from mooring_agent.hosts.contract import Device, HostFailure, Owner
 from mooring_agent.hosts.namespace import namespace_processes, root_filesystem, sandbox_disk
 from mooring_agent.hosts.namespace.sandbox_records import UIDS, InitProcess, SandboxRecord, SandboxStore, sandbox_owner
@@ -61,7 +60,7 @@ def sandbox_plan(store: SandboxStore, record: SandboxRecord) -> dict[str, Any]:
         "binds": root_filesystem.binds(),
         "devices": devices(spec.devices),
         "shared_memory_bytes": max(1 << 20, spec.memory_bytes // 2),
-        "machine_network": spec.network.machine,
+        "network": "routed" if record.is_routed else "shared" if record.shares_network else "project",
         "project_network": find_project_network(store, spec.network.name) or "",
         "hostname": spec.hostname,
     }
@@ -89,13 +88,18 @@ def ensure_owner_init(store: SandboxStore, record: SandboxRecord, owner: Owner) 
     found = find_living(store, owner)
     if found is not None:
         return found
+    return _spawn_init(store, owner, "owner", owner_plan(store, record, owner, sandbox))
+
+
+def owner_plan(store: SandboxStore, record: SandboxRecord, owner: Owner, sandbox: InitProcess) -> dict[str, Any]:
+    """The input of the owner spawner."""
     data = store.owner(owner) / "data"
+    if data.exists() and data.stat().st_uid != os.geteuid():
+        # Written by an init of an older agent, which was inside the sandbox: nothing in it can be trusted.
+        root_filesystem.remove(data)
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    os.chown(data, record.first_uid or 0, record.first_uid or 0)
-    own = record.spec.network.address
-    addresses = [LOOPBACK, *([own] if own else []), "::1"]
-    plan = {"data": str(data), "sandbox_pid": sandbox.pid, "socket": SOCKET_NAME, "addresses": addresses}
-    return _spawn_init(store, owner, "owner", {**_shared_plan(store, record, owner), **plan})
+    plan = {"data": str(data), "sandbox_pid": sandbox.pid, "socket": SOCKET_NAME, "label": owner.label}
+    return {**_shared_plan(store, record, owner), **plan}
 
 
 def find_living(store: SandboxStore, owner: Owner) -> InitProcess | None:

@@ -13,10 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from mooring_agent.hosts.contract import RESOURCE_KINDS, Resource
-from mooring_agent.hosts.namespace import cgroups, namespace_processes, project_network, root_filesystem
+from mooring_agent.hosts.contract import RESOURCE_KINDS, HostFailure, Resource
+from mooring_agent.hosts.namespace import (
+    cgroups,
+    machine_network,
+    namespace_processes,
+    project_network,
+    root_filesystem,
+)
+from mooring_agent.hosts.namespace.machine_network import RoutedLink
 from mooring_agent.hosts.namespace.namespace_processes import NamespaceGuard, NamespaceProcess
-from mooring_agent.hosts.namespace.sandbox_records import UIDS
+from mooring_agent.hosts.namespace.sandbox_records import UIDS, InitProcess
 from mooring_agent.kernel import proc
 
 _TEMPORARY: Final = ("/tmp", "/var/tmp", "/dev/shm", "/run")
@@ -31,10 +38,13 @@ class SandboxTraces:
     files: tuple[Path, ...]
     first_uid: int | None = None
     link: str = ""
+    machine_link: RoutedLink | None = None  # of a sandbox that is routed through the machine
+    machine_namespace: str = "/proc/self/ns/net"
     project_links: Callable[[], list[str]] = list  # of the network where its veth pair ends
     cgroups: tuple[str, ...] = ()
     killed_at: int | None = None
     sockets: frozenset[int] = frozenset()  # inodes that its processes had open
+    inits: tuple[InitProcess, ...] = ()  # whose supervisors, outside of its namespaces, belong to it too
 
 
 @dataclass(slots=True)
@@ -88,6 +98,7 @@ def processes_of(traces: SandboxTraces) -> list[NamespaceProcess]:
 def _select_processes(traces: SandboxTraces, processes: list[NamespaceProcess]) -> list[NamespaceProcess]:
     found = []
     grouped = set(cgroups.members(traces.cgroups))
+    grouped |= {each.pid for each in namespace_processes.find_supervisors(traces.inits)}
     for each in processes:
         if each.pid == os.getpid():
             continue
@@ -173,8 +184,12 @@ def _inspect_links(traces: SandboxTraces, snapshot: MachineSnapshot, guard: Name
         return
     store: list[tuple[Callable[[], list[str]], str]] = [
         (traces.project_links, traces.link),
-        (partial(project_network.list_links, "/proc/self/ns/net"), traces.link),
+        (partial(project_network.list_links, traces.machine_namespace), traces.link),
     ]
+    if (routed := traces.machine_link) is not None:
+        if routed.name != traces.link:
+            store.append((partial(project_network.list_links, traces.machine_namespace), routed.name))
+        store.append((partial(machine_network.list_tables, traces.machine_namespace), routed.table))
     for kind, number in traces.namespaces:
         path = guard.path(kind, number) if kind == "net" else None
         if path is not None:
@@ -184,7 +199,7 @@ def _inspect_links(traces: SandboxTraces, snapshot: MachineSnapshot, guard: Name
             present = links()
         except FileNotFoundError:
             continue
-        except OSError:
+        except (OSError, HostFailure):
             snapshot.not_looked.append("links")
             continue
         snapshot.looked["links"] += len(present)
@@ -196,7 +211,7 @@ def _inspect_sockets(traces: SandboxTraces, snapshot: MachineSnapshot, guard: Na
     for each in proc.sockets("/proc/self/net"):
         snapshot.looked["sockets"] += 1
         snapshot.looked["ports"] += each.port is not None
-        if f"unix {traces.directory}/" in each.name or each.inode in traces.sockets:
+        if each.path.startswith(f"{traces.directory}/") or each.inode in traces.sockets:
             ours.append(each)
     for kind, number in traces.namespaces:
         path = guard.path(kind, number) if kind == "net" else None

@@ -68,6 +68,16 @@ def is_alive(init: InitProcess) -> bool:
     return process is not None and process.start == init.start
 
 
+def find_supervisors(inits: Iterable[InitProcess]) -> list[NamespaceProcess]:
+    """The living supervisors of these inits, which are outside of every namespace of the sandbox."""
+    found = []
+    for init in inits:
+        process = read(init.supervisor_pid) if init.supervisor_pid and init.boot == proc.boot_id() else None
+        if process is not None and process.start == init.supervisor_start:
+            found.append(process)
+    return found
+
+
 def kill(processes: Iterable[InitProcess | NamespaceProcess]) -> list[int]:
     """Kill these processes and wait until they are gone; returns the pids that are not after a long wait."""
     handles: dict[int, int] = {}

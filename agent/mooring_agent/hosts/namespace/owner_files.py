@@ -16,7 +16,7 @@ from mooring_agent.hosts.namespace.sandbox_records import (
     sandbox_owner,
 )
 from mooring_agent.kernel import syscalls
-from mooring_agent.supervisor.users import SandboxUser, UnknownUserError, find_user
+from mooring_agent.supervisor.users import SandboxUser, UnknownUserError, find_user, read_accounts
 
 TOTAL_MAX_BYTES = 64 * 1_048_576
 
@@ -69,7 +69,8 @@ def _user(root: int, name: str) -> SandboxUser:
     except OSError as problem:
         raise HostFailure("path_refused", "the sandbox's /etc is not a directory") from problem
     try:
-        user = find_user(name, f"/proc/self/fd/{directory}")
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        user = find_user(name, read_accounts(lambda file: syscalls.open_below(directory, file, flags)))
     except UnknownUserError as problem:
         raise HostFailure("not_found", str(problem)) from problem
     finally:

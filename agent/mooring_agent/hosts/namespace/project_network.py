@@ -52,7 +52,7 @@ def run_inside(namespace: str, action: Callable[[], T]) -> T:
     return outcome[0]
 
 
-def _tool(argv: list[str], text: str = "") -> str:
+def run_tool(argv: list[str], text: str = "") -> str:
     try:
         done = subprocess.run(
             argv, input=text, capture_output=True, text=True, timeout=_TOOL_SECONDS, check=False, start_new_session=True
@@ -64,8 +64,8 @@ def _tool(argv: list[str], text: str = "") -> str:
     return done.stdout
 
 
-def _ip(namespace: str, lines: list[str]) -> None:
-    _tool(["nsenter", f"--net={namespace}", "ip", "-batch", "-"], "".join(f"{line}\n" for line in lines))
+def run_ip(namespace: str, lines: list[str]) -> None:
+    run_tool(["nsenter", f"--net={namespace}", "ip", "-batch", "-"], "".join(f"{line}\n" for line in lines))
 
 
 def list_links(namespace: str) -> list[str]:
@@ -88,8 +88,8 @@ def attach(namespace: str, network: Network, link: str, pid: int) -> None:
     if link not in present:
         lines.append(f"link add {link} type veth peer name eth0 netns {pid}")
     lines += [f"link set {link} addrgenmode none", f"link set {link} master {BRIDGE} up"]
-    _ip(namespace, lines)
-    _ip(sandbox_namespace, ["link set lo up", f"addr replace {interface} dev eth0", "link set eth0 up"])
+    run_ip(namespace, lines)
+    run_ip(sandbox_namespace, ["link set lo up", f"addr replace {interface} dev eth0", "link set eth0 up"])
 
 
 def remove_link(namespace: str, link: str) -> bool:
@@ -98,5 +98,5 @@ def remove_link(namespace: str, link: str) -> bool:
         return False
     with contextlib.suppress(HostFailure):
         # The kernel may be faster, if one of the two namespaces is just ending.
-        _ip(namespace, [f"link del {link}"])
+        run_ip(namespace, [f"link del {link}"])
     return True

@@ -74,7 +74,7 @@ def binds() -> list[tuple[str, str]]:
 
 
 def build(root: Path, spec: SandboxSpec, first_uid: int | None) -> None:
-    """Build the root from scratch; what a crash left of it is removed first."""
+    """Remove what a crash left of the root, and build it from scratch."""
     remove(root)
     root.mkdir(mode=0o755)
     for name, mode in _DIRECTORIES.items():

@@ -25,6 +25,7 @@ import msgspec
 
 from mooring_agent.atomic_files import sync_directory, write_private
 from mooring_agent.hosts.contract import HostFailure, Owner, SandboxSpec
+from mooring_agent.kernel import hostile_files
 
 Status = Literal["creating", "standing", "destroying"]
 
@@ -50,6 +51,18 @@ class SandboxRecord:
     limits: dict[str, str] = field(default_factory=dict)
     disk: str = ""  # what limits its disk usage, or why nothing does
     has_disk: bool = False  # whether it has a disk of its own
+    machine_network: str = ""  # how a whole-machine sandbox has its network; one of an older agent shares the machine's
+    link_subnet: str = ""  # of the link between a routed sandbox and the machine
+
+    @property
+    def is_routed(self) -> bool:
+        """Whether it has a network of its own that is routed through the machine."""
+        return self.spec.network.machine and self.machine_network == "routed"
+
+    @property
+    def shares_network(self) -> bool:
+        """Whether it uses the machine's own network."""
+        return self.spec.network.machine and self.machine_network != "routed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +73,8 @@ class InitProcess:
     start: int
     namespaces: dict[str, int]
     boot: str = ""
+    supervisor_pid: int = 0  # the process outside that supervises this owner; none for the sandbox's own init
+    supervisor_start: int = 0
 
 
 # Built here, because records are read in threads (`messages.prepare_decoders`).
@@ -111,7 +126,7 @@ class SandboxStore:
         """Create the directories, readable by root only."""
         for directory in (self.state, self.sandboxes):
             directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.state.chmod(0o700)
+        hostile_files.make_private(self.state)
         self.registry.mkdir(mode=0o755, parents=True, exist_ok=True)
 
     def allocations(self) -> list[str]:

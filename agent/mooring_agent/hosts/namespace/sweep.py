@@ -1,7 +1,7 @@
-"""Comparing the machine with what the platform knows: what is ours and unknown is reaped, what is not ours is reported.
+"""Compares the machine with what the platform knows: reaps what is ours and unknown, reports what is not ours.
 
 Ours is what is below our state directory, carries our label, or has uids of a range allocated to us. Everything else
-that looks like a sandbox belongs to another agent; it is reported and never touched.
+that looks like a sandbox belongs to another agent; a sweep reports it and never touches it.
 """
 
 import contextlib
@@ -14,6 +14,7 @@ from mooring_agent.hosts.contract import Resource, Stray
 from mooring_agent.hosts.namespace import (
     cgroups,
     init_process,
+    machine_network,
     namespace_processes,
     project_network,
     root_filesystem,
@@ -30,6 +31,7 @@ def sweep_unrecorded(machine: Machine) -> list[Stray]:
         *_unknown_cgroups(machine, recorded),
         *_unknown_processes(machine),
         *_unknown_links(machine, recorded),
+        *_unknown_routes(machine),
         *_unused_ranges(machine),
     ]
 
@@ -90,6 +92,18 @@ def _unknown_links(machine: Machine, recorded: Collection[str]) -> list[Stray]:
                     remove = partial(project_network.remove_link, link=link)
                     init_process.run_in_project_network(machine.store, name, remove, False)
                     found.append(Stray(Resource("links", link), "reaped"))
+    return found
+
+
+def _unknown_routes(machine: Machine) -> list[Stray]:
+    """Links and tables in the machine's own network that lead to no sandbox."""
+    found = []
+    with machine.network_lock, machine_network.locked(machine.store.registry):
+        # A sandbox has its record before it has a table.
+        for link in machine_network.strays(machine.network, machine.store.label, machine.store.allocations()):
+            machine_network.release(machine.network, link)
+            found.append(Stray(Resource("links", link.name), "reaped"))
+        machine_network.close_unused_forwarding(machine.network.namespace)
     return found
 
 

@@ -22,7 +22,7 @@ END: Final = 0x70000000
 
 
 @contextlib.contextmanager
-def _locked(registry: Path) -> Iterator[None]:
+def locked(registry: Path) -> Iterator[None]:
     descriptor = os.open(registry / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -44,7 +44,7 @@ def allocated(registry: Path) -> dict[int, str]:
 
 def claim(registry: Path, holder: Path) -> int:
     """The first uid of this holder's range: the one it has, or a free one."""
-    with _locked(registry):
+    with locked(registry):
         allocated_ranges = allocated(registry)
         for first, holder_path in allocated_ranges.items():
             if holder_path == str(holder):
@@ -59,7 +59,7 @@ def claim(registry: Path, holder: Path) -> int:
 
 def release(registry: Path, holder: Path) -> None:
     """Release the holder's range."""
-    with _locked(registry):
+    with locked(registry):
         for first, holder_path in allocated(registry).items():
             if holder_path == str(holder):
                 (registry / str(first)).unlink(missing_ok=True)

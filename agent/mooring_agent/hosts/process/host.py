@@ -230,7 +230,7 @@ class ProcessHost:
                 raise HostFailure("refused", f"{spec.allocation_id} is being destroyed")
 
     async def _ensure_supervisor(self, sandbox: SandboxDirectory) -> SupervisorClient:
-        """A client of the sandbox's supervisor, which is restarted if it is gone; what it ran is then lost."""
+        """A client of the sandbox's supervisor. Restarts a supervisor that is gone; the programs it ran are lost."""
         client = SupervisorClient(sandbox.supervisor)
         try:
             await client.status()

@@ -10,7 +10,7 @@ from typing import Final
 from mooring_agent.hosts.contract import RESOURCE_KINDS, Resource, TeardownReport
 from mooring_agent.hosts.process.sandbox_directory import SANDBOX_VARIABLE, SandboxDirectory
 from mooring_agent.kernel import proc, process_tree
-from mooring_agent.supervisor.owner_supervisor import OWNER_VARIABLE
+from mooring_agent.supervisor.owner_process import OWNER_VARIABLE
 
 RESOURCES_LISTED_MAX: Final = 1000
 

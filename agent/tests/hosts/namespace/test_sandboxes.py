@@ -22,6 +22,7 @@ from mooring_agent.hosts.contract import (
     RestartPolicy,
 )
 from mooring_agent.hosts.namespace import NamespaceHost, init_process, namespace_processes, project_network
+from mooring_agent.hosts.namespace.machine_network import MachineNetwork
 from mooring_agent.hosts.namespace.sandbox_records import SandboxStore, sandbox_owner
 from mooring_agent.kernel import proc
 from tests.support.waiting import turns
@@ -318,12 +319,13 @@ os.killpg(0, 9)
     assert 0 < int(text.split()[0]) < 200
 
 
-async def test_the_machines_network_is_used_only_when_asked_and_dialled_only_where_the_sandbox_listens(
+async def test_the_machines_network_is_used_only_when_allowed_and_dialled_only_where_the_sandbox_listens(
     host: NamespaceHost,
 ) -> None:
-    host.machine = replace(host.machine, address=local_address(""))
+    host.machine = replace(host.machine, address=local_address(""), network=MachineNetwork("shared"))
     facts = await host.create(spec_of("alc_1", machine_network=True))
     assert facts.address == host.machine.address
+    assert facts.limits["network"].startswith("not enforced: the machine's own network")
     inside = Inside(host, Owner("alc_1", "member"))
     code, output = await inside.run("getent", "hosts", "host5")
     assert (code, output.split()) == (0, [facts.address, "host5"])

@@ -11,17 +11,36 @@ from mooring.api.routes.catalog import (
     policy,
     registry_token,
 )
-from mooring.api.routes.fleet import agent_enrolment, agent_task, allocation, allocation_task, node, sku, task
-from mooring.api.routes.identity import access, membership, project, service_account, tenant, user
+from mooring.api.routes.fleet import (
+    agent_certificate,
+    agent_enrolment,
+    agent_task,
+    allocation,
+    allocation_task,
+    node,
+    sku,
+    task,
+)
+from mooring.api.routes.identity import (
+    access,
+    membership,
+    project,
+    service_account,
+    source_network,
+    tenant,
+    user,
+    user_token,
+)
 from mooring.api.routes.kernel import reference
 from mooring.api.routes.money import usage
-from mooring.api.routes.records import record, timeline, webhook
-from mooring.api.routes.runtime import adapter, attachment, instance, member, member_log, visit, why
+from mooring.api.routes.records import audit_chain, record, timeline, webhook
+from mooring.api.routes.runtime import adapter, attachment, exec_recording, instance, member, member_log, visit, why
 
 __all__ = [
     "ROUTES",
     "access",
     "adapter",
+    "agent_certificate",
     "agent_enrolment",
     "agent_task",
     "allocation",
@@ -31,8 +50,10 @@ __all__ = [
     "artifact_check",
     "artifact_source",
     "attachment",
+    "audit_chain",
     "catalog",
     "entitlement",
+    "exec_recording",
     "instance",
     "member",
     "member_log",
@@ -45,11 +66,13 @@ __all__ = [
     "registry_token",
     "service_account",
     "sku",
+    "source_network",
     "task",
     "tenant",
     "timeline",
     "usage",
     "user",
+    "user_token",
     "visit",
     "webhook",
     "why",

@@ -1,4 +1,4 @@
-"""Use cases of apps: registering, changing, and setting the key of the adapter."""
+"""Use cases for apps: registering, changing, and setting the key of the adapter."""
 
 from mooring.commands.kernel.apply import apply_once
 from mooring.commands.kernel.lookup import require

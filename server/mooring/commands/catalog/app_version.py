@@ -1,4 +1,4 @@
-"""Use cases of versions: publishing, replacing a draft's manifest, and every step of the promotion.
+"""Use cases for versions: publishing, replacing a draft's manifest, and every step of the promotion.
 
 Staging runs the checks itself: lint of the stored manifest, and smoke, which for a version means that the last smoke
 check of each of its artifacts passed. The results are stored together with the transition.
@@ -12,6 +12,7 @@ from typing import Any
 from mooring.commands.catalog.artifact_evaluation import evaluate_artifacts
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
+from mooring.commands.services import Services
 from mooring.core.catalog.app import App
 from mooring.core.catalog.app_version import (
     AppVersion,
@@ -24,26 +25,56 @@ from mooring.core.catalog.app_version import (
     why_version_ahead,
 )
 from mooring.core.catalog.artifact_promotion import CheckResult, PromotionRequest
+from mooring.core.catalog.manifest import ManifestReading
 from mooring.core.catalog.manifest_lint import AppContext, examine, refuse_errors
 from mooring.core.catalog.promotion_lifecycle import PromotionState, PromotionTrigger
 from mooring.core.kernel.decision import Decision, DecisionContext, Insert
-from mooring.core.kernel.finding import errors_in
+from mooring.core.kernel.finding import Finding, errors_in
 from mooring.core.kernel.ids import Prefix, is_id
 from mooring.storage.catalog import app as apps
 from mooring.storage.catalog import app_version as versions
 
 
+async def examine_apart(services: Services, tenant: str, manifest: object, about: AppContext) -> ManifestReading:
+    """Parse and lint a manifest in a thread, because a large one takes longer than other requests should wait."""
+    return await services.threads.run(tenant, examine, manifest, about)
+
+
 async def create(work: Work[AppVersion], app_id: str, manifest: object) -> Answered:
-    return await work.execute(lambda: _app(work, app_id), lambda app: create_version(work.context, app, manifest))
+    async def load() -> tuple[App, ManifestReading]:
+        app = await _app(work, app_id)
+        return app, await _examined(work, app, manifest)
+
+    return await work.execute(load, lambda loaded: create_version(work.context, loaded[0], manifest, loaded[1]))
 
 
 async def update(
     work: Work[AppVersion], app_id: str, version_id: str, manifest: object, revision_seen: int | None
 ) -> Answered:
-    async def load() -> tuple[App, AppVersion]:
-        return await _app(work, app_id), await _version(work, app_id, version_id)
+    async def load() -> _ReplacedContext:
+        app, version = await _app(work, app_id), await _version(work, app_id, version_id)
+        return _ReplacedContext(app, version, await _examined(work, app, manifest))
 
-    return await work.execute(load, lambda loaded: replace_manifest(work.context, *loaded, manifest, revision_seen))
+    def decide(loaded: _ReplacedContext) -> Decision[AppVersion]:
+        return replace_manifest(
+            work.context, loaded.app, loaded.version, manifest, revision_seen, reading=loaded.reading
+        )
+
+    return await work.execute(load, decide)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReplacedContext:
+    """A draft, its app, and its examined new manifest."""
+
+    app: App
+    version: AppVersion
+    reading: ManifestReading
+
+
+async def _examined(work: Work[Any], app: App, manifest: object) -> ManifestReading:
+    tenant = work.acting.tenant_id or work.context.actor.id
+    return await examine_apart(work.services, tenant, manifest, AppContext(app.slug, app.category))
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +84,7 @@ class _VersionContext:
     app: App
     version: AppVersion
     facts: VersionFacts
+    reading: ManifestReading | None = None  # of a draft that is to be staged
 
 
 async def promote(work: Work[AppVersion], app_id: str, version_id: str, request: PromotionRequest) -> Answered:
@@ -60,24 +92,30 @@ async def promote(work: Work[AppVersion], app_id: str, version_id: str, request:
 
     async def load() -> _VersionContext:
         app, version = await _app(work, app_id), await _version(work, app_id, version_id)
-        return _VersionContext(app, version, await _facts(work, version, request))
+        facts, reading = await _facts(work, version, request), None
+        if request.trigger is PromotionTrigger.STAGE and version.promotion == PromotionState.DRAFT:
+            reading = await _examined(work, app, version.manifest)
+        return _VersionContext(app, version, facts, reading)
 
     def decide(loaded: _VersionContext) -> Decision[AppVersion]:
         version = loaded.version
         if request.trigger is PromotionTrigger.CANARY and version.promotion == PromotionState.CANARY:
             return set_canary_percentage(work.context, version, request.canary_percentage or 0, request.reason)
-        if request.trigger is PromotionTrigger.STAGE and version.promotion == PromotionState.DRAFT:
-            return _staged(work.context, loaded.app, version, request, loaded.facts)
+        if loaded.reading is not None:
+            return _staged(work.context, version, request, loaded.facts, loaded.reading.findings)
         return move_version(work.context, version, request, loaded.facts)
 
     return await work.execute(load, decide)
 
 
 def _staged(
-    context: DecisionContext, app: App, version: AppVersion, request: PromotionRequest, facts: VersionFacts
+    context: DecisionContext,
+    version: AppVersion,
+    request: PromotionRequest,
+    facts: VersionFacts,
+    findings: tuple[Finding, ...],
 ) -> Decision[AppVersion]:
     """Stage a version with its checks; a manifest with errors is refused with all findings."""
-    findings = examine(version.manifest, AppContext(app.slug, app.category)).findings
     refuse_errors(findings)
     behind = why_version_ahead(version, PromotionState.STAGED, facts.parts)
     if behind is not None:

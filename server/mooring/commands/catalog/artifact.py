@@ -1,4 +1,4 @@
-"""Use cases of artifacts: publishing, registering, verifying and revoking.
+"""Use cases for artifacts: publishing, registering, verifying and revoking.
 
 The source is contacted before the transaction, and only once, even when the decision is repeated. Reading every byte
 takes long and does not happen here: the change creates a check, and `artifact_check` runs it.

@@ -1,4 +1,4 @@
-"""Use cases of artifact checks: starting, reading under a lease, concluding, waiting and cancelling.
+"""Use cases for artifact checks: starting, reading under a lease, concluding, waiting and cancelling.
 
 A holder reports its progress every second, which also renews its lease. Its reports are fenced by the generation of its
 own start: when the check has another generation by now (the lease expired, somebody cancelled), the holder stops
@@ -70,8 +70,6 @@ async def settle(services: Services, check_id: str, seconds: float) -> ArtifactC
 
 
 async def cancel(work: Work[ArtifactCheck], place: Place, artifact_id: str, check_id: str) -> Answered:
-    """Cancel a check."""
-
     async def load() -> ArtifactCheck:
         artifact = await own_artifact(work, place, artifact_id)
         return require(await checks.find(work.database, work.acting, artifact.id, check_id), "artifact_check")
@@ -116,7 +114,7 @@ async def run(services: Services, check: ArtifactCheck) -> None:
         except asyncio.CancelledError:
             raise  # the process stops, and hands back its checks
         except Exception:  # a bug of ours: another attempt may succeed
-            log.exception("check %s failed unexpectedly; it will be tried again", check.id)
+            log.exception("check %s failed unexpectedly; queueing it again if it has attempts left", check.id)
             await _try(services, started, lose_check)
         services.checks.held.pop(check.id, None)
 

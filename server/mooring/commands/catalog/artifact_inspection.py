@@ -4,9 +4,11 @@ A failure that says something about the artifact (its bytes are missing or diffe
 that does not answer proves nothing, so the stored evidence stays as it was.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from mooring.commands.catalog.artifact_evaluation import TrustContext, location_of
 from mooring.core.catalog.artifact import Artifact, ArtifactKind
@@ -18,11 +20,13 @@ from mooring.core.kernel.decision import DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.gateways.registry.artifact_reader import ArtifactReader, ByteCounter
-from mooring.gateways.signing.cosign import CosignVerdict
 from mooring.gateways.signing.cosign_claims import SignatureRefusalReason
 from mooring.gateways.signing.cosign_keys import read_trusted_key
 from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.kernel.database import Acting, Database
+
+if TYPE_CHECKING:
+    from mooring.gateways.signing.cosign import CosignVerdict
 
 READ: Final = "every byte was fetched and hashed"
 FAULT_OF: Final = {
@@ -36,8 +40,6 @@ FAULT_OF: Final = {
 
 @dataclass(frozen=True, slots=True)
 class InspectionResult:
-    """The result of an inspection."""
-
     outcome: CheckOutcome
     found: tuple[FoundSignature, ...] = ()
     size_bytes: int | None = None

@@ -1,4 +1,4 @@
-"""Use cases of the promotion of artifacts, and of holds.
+"""Use cases for promoting artifacts, and for holds.
 
 Before a transition that makes an artifact available to more projects, its trust is evaluated again. Staging needs a
 recent passed smoke check: if there is none, it creates one and waits briefly; for a large artifact, the caller repeats

@@ -1,4 +1,4 @@
-"""Use cases of the lists of allowed sources."""
+"""Use cases for allowed sources: add one, and take one off the list."""
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work

@@ -1,4 +1,4 @@
-"""Reads of the catalog: the apps on offer and, for a project, which of them it may launch and why not the others.
+"""Reads the catalog: the apps on offer and, for a project, which of them it may launch and why not the others.
 
 Versions are chosen by their numbers alone. Manifests and artifacts are read only for the chosen versions, so a page
 costs the same however many versions there are.

@@ -1,4 +1,4 @@
-"""Use cases of entitlements. The actions that the manifest requires are read too, so that the answer shows both.
+"""Use cases for entitlements. The actions that the manifest requires are read too, so that the answer shows both.
 
 An entitlement that is switched on has an operator account. The same decision that changes the entitlement creates the
 account and sets its list of actions to what was agreed.
@@ -74,8 +74,6 @@ async def end_idle_operators(services: Services) -> int:
 async def create(
     work: Work[EntitlementWithNeeds], project_id: str, app_id: str, request: EntitlementRequest
 ) -> Answered:
-    """Create the entitlement of a project to an app."""
-
     async def load() -> EntitlementContext:
         require(await projects.find(work.database, work.acting, project_id), "project")
         app = require(await apps.find_in_sight(work.database, work.acting, app_id), "app")

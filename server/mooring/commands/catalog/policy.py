@@ -1,4 +1,4 @@
-"""Use cases of policy layers."""
+"""The use case that sets the policy layer of a place."""
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work

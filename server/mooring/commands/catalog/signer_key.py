@@ -1,4 +1,4 @@
-"""Use cases of signer keys."""
+"""Use cases for signer keys: start and stop trusting one."""
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work

@@ -1,5 +1,6 @@
-"""Commands of enrolment: an admin creates a token, and a machine joins with it."""
+"""Commands on enrolment: an admin creates a token, and a machine joins with it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mooring.commands.kernel.lookup import require
@@ -15,6 +16,7 @@ from mooring.core.fleet.enrolment import (
     revoke_enrolment_token,
 )
 from mooring.core.fleet.node import Node, NodeState
+from mooring.core.fleet.node_plan import NodePlan
 from mooring.core.identity.token import FreshToken
 from mooring.core.kernel.decision import Actor, AuditRecord, Decision, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
@@ -23,7 +25,6 @@ from mooring.gateways.passwords import digest
 from mooring.gateways.signing.signatures import can_be_sealed_to, verifies
 from mooring.storage.fleet import enrolment as tokens
 from mooring.storage.fleet import node as nodes
-from mooring.storage.kernel.unit_of_work import record_refusal
 
 ACTION = "node.enrol"
 
@@ -38,13 +39,15 @@ class EnrolmentProof:
     proof: bytes
 
 
-async def create_token(work: Work[EnrolmentToken], secret: str, region: str, labels: dict[str, str]) -> Answered:
+async def create_token(
+    work: Work[EnrolmentToken], secret: str, region: str, labels: dict[str, str], *, plan: NodePlan | None = None
+) -> Answered:
     async def load() -> int:
         return await tokens.count_open(work.database, work.acting, work.context.now)
 
     def decide(open_count: int) -> Decision[EnrolmentToken]:
         fresh = FreshToken(work.context.mint(Prefix.ENROLMENT_TOKEN), digest(secret))
-        return create_enrolment_token(work.context, fresh, region, labels, open_count)
+        return create_enrolment_token(work.context, fresh, region, labels, open_count, plan=plan)
 
     return await work.execute(load, decide)
 
@@ -56,8 +59,13 @@ async def revoke_token(work: Work[EnrolmentToken], token_id: str) -> Answered:
     return await work.execute(load, lambda token: revoke_enrolment_token(work.context, token))
 
 
-async def join(work: Work[Node], presented: EnrolmentProof, joining: JoinRequest) -> Answered:
-    """Make a machine a node; of several machines with one token, only the first becomes one."""
+async def join(
+    work: Work[Node], presented: EnrolmentProof, joining: JoinRequest, *, guessed: Callable[[], None]
+) -> Answered:
+    """Make a machine a node; of several machines with one token, only the first becomes one.
+
+    `guessed` is called before a refusal is recorded, and may refuse instead.
+    """
     hashed = digest(presented.token)
     context = replace(work.context, actor=Actor(PrincipalKind.NODE, work.context.mint(Prefix.NODE)))
     known = EnrolmentContext(None)
@@ -80,9 +88,10 @@ async def join(work: Work[Node], presented: EnrolmentProof, joining: JoinRequest
         return await replace(work, context=context).execute(load, decide)
     except Refusal as refusal:
         if refusal.code is Code.ENROLMENT_REFUSED:
+            guessed()
             subject = None if known.token is None else known.token.id
             audited = AuditRecord(ACTION, "enrolment_token", subject, None, reason=refusal.detail)
-            await record_refusal(work.database, work.context, audited, "refused", work.origin)
+            await work.services.denials.record(work.database, work.context, audited, "refused", work.origin)
         raise
 
 

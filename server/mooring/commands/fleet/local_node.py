@@ -5,6 +5,7 @@ stored.
 """
 
 import os
+from pathlib import Path
 from typing import Final
 
 from mooring.commands.fleet.enrolment import create_token
@@ -19,9 +20,10 @@ from mooring.storage.kernel.database import PLATFORM
 REGION: Final = "local"
 
 
-async def offer_local_enrolment(services: Services, url: str, pipe: int) -> None:
+async def offer_local_enrolment(services: Services, url: str, pipe: int, *, ca_file: Path | None = None) -> None:
     """Write this platform's URL, a one-time token and the platform's name into a pipe, and close it.
 
+    The file of the CA certificates follows if there is one.
     From the name, an agent with earlier state knows whether it had enrolled with this platform.
     """
     with os.fdopen(pipe, "w") as output:
@@ -29,4 +31,4 @@ async def offer_local_enrolment(services: Services, url: str, pipe: int) -> None
         secret = new_enrolment_token()
         work: Work[EnrolmentToken] = Work(services, PLATFORM, system_context(services), Authority())
         await create_token(work, secret, REGION, {"started-by": "up"})
-        output.write(f"{url}\n{secret}\n{name}\n")
+        output.write(f"{url}\n{secret}\n{name}\n" + (f"{ca_file}\n" if ca_file is not None else ""))

@@ -32,23 +32,24 @@ Loaded = tuple[Node, list[Slot], list[str]]
 
 
 async def drain(work: Work[Node], node_id: str) -> Answered:
-    return await work.execute(lambda: _find(work, node_id), lambda node: drain_node(work.context, node))
+    return await work.execute(lambda: find_node(work, node_id), lambda node: drain_node(work.context, node))
 
 
 async def resume(work: Work[Node], node_id: str) -> Answered:
-    return await work.execute(lambda: _find(work, node_id), lambda node: resume_node(work.context, node))
+    return await work.execute(lambda: find_node(work, node_id), lambda node: resume_node(work.context, node))
 
 
 async def retire(work: Work[Node], node_id: str, reason: str) -> Answered:
     return await work.execute(
-        lambda: _with_slots(work, node_id),
+        lambda: find_with_slots(work, node_id),
         lambda loaded: retire_node(work.context, loaded[0], loaded[1], loaded[2], reason),
     )
 
 
 async def write_off(work: Work[Node], node_id: str, stated: WriteOff) -> Answered:
     return await work.execute(
-        lambda: _with_slots(work, node_id), lambda loaded: write_off_node(work.context, loaded[0], loaded[1], stated)
+        lambda: find_with_slots(work, node_id),
+        lambda loaded: write_off_node(work.context, loaded[0], loaded[1], stated),
     )
 
 
@@ -56,7 +57,7 @@ async def report(work: Work[Node], inventory: Inventory) -> Answered:
     """Record the inventory of the calling node."""
     node_id = work.context.actor.id
     return await work.execute(
-        lambda: _with_slots(work, node_id),
+        lambda: find_with_slots(work, node_id),
         lambda loaded: report_inventory(work.context, loaded[0], loaded[1], inventory),
     )
 
@@ -94,11 +95,11 @@ async def _applied(
     return sum([await _applied(services, [each], decide) for each in changing])
 
 
-async def _find(work: Work[Any], node_id: str) -> Node:
+async def find_node(work: Work[Any], node_id: str) -> Node:
     return require(await nodes.find(work.database, node_id, acting=work.acting), "node")
 
 
-async def _with_slots(work: Work[Any], node_id: str) -> Loaded:
-    node = await _find(work, node_id)
+async def find_with_slots(work: Work[Any], node_id: str) -> Loaded:
+    node = await find_node(work, node_id)
     held = await slots.of_node(work.database, work.acting, node_id)
     return node, held, await nodes.allocation_ids(work.database, work.acting, node_id, NAMED_MAX)

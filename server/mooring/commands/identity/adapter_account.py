@@ -6,6 +6,7 @@ that have it. Nothing is created or changed; the adapter then requests a token f
 
 import base64
 import binascii
+from collections.abc import Callable
 from typing import Final
 
 from mooring.commands.services import Services
@@ -17,7 +18,7 @@ from mooring.gateways.signing.signatures import verifies
 from mooring.storage.identity import service_account as accounts
 from mooring.storage.identity.service_account import KeyHolder
 from mooring.storage.kernel.page_window import PageWindow
-from mooring.storage.kernel.unit_of_work import Origin, record_refusal
+from mooring.storage.kernel.unit_of_work import Origin
 
 KEY_PREFIX: Final = "key:"
 ACTION: Final = "runtime.accounts"
@@ -32,8 +33,12 @@ async def accounts_of_key(
     origin: Origin,
     *,
     after: str,
+    guessed: Callable[[], None],
 ) -> list[KeyHolder]:
-    """The accounts of the key that signed the assertion `text`, in the order of their ids, after the id `after`."""
+    """The accounts of the key that signed the assertion `text`, in the order of their ids, after the id `after`.
+
+    `guessed` is called before a refusal is recorded, and may refuse instead.
+    """
     try:
         assertion = read_assertion(text)
         key = _key(assertion.holder_id)
@@ -42,8 +47,9 @@ async def accounts_of_key(
         check_assertion(assertion, audiences, context.now)
     except Refusal as refusal:
         if refusal.code is Code.ASSERTION_REFUSED:
+            guessed()
             audited = AuditRecord(ACTION, "service_account", None, None, None, reason=refusal.detail)
-            await record_refusal(services.database, context, audited, "refused", origin)
+            await services.denials.record(services.database, context, audited, "refused", origin)
         raise
     return await accounts.of_key(services.database, key, context.now, PageWindow(after, ACCOUNTS_MAX))
 

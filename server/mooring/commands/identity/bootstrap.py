@@ -3,25 +3,36 @@
 Several replicas may start at once. Each of them tries; the database lets one succeed, and the others use its result.
 """
 
+from secrets import token_bytes
+from typing import Final
+
 from mooring.commands.kernel.apply import apply_and_notify
 from mooring.commands.kernel.work import system_context
 from mooring.commands.services import Services
-from mooring.core.identity.user import ONE_TIME_LIFETIME, OneTime, UserChange, UserSpec, change_user, new_user
+from mooring.core.identity.user import OneTime, UserChange, UserSpec, change_user, new_user
 from mooring.core.kernel.decision import AuditRecord, Decision, EventRecord, Insert
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Role
+from mooring.gateways.document_cipher import AesDocumentCipher
 from mooring.gateways.passwords import digest, new_one_time_code
 from mooring.gateways.registry.registry_token import SigningPair, new_signing_pair
+from mooring.gateways.secrets import KEY_BYTES
 from mooring.gateways.signing.signatures import new_key_pair
+from mooring.gateways.tls.node_authority import AuthorityPair, new_authority_pair
 from mooring.storage.identity import platform_key as platform_keys
 from mooring.storage.identity import user as users
+from mooring.storage.kernel import secret as secrets
 from mooring.storage.kernel.database import PLATFORM, Acting
+from mooring.storage.kernel.sealed_document import know
 
 FIRST_ADMIN_EMAIL = "admin@mooring.local"
 SIGNING = "task_signing"
 REGISTRY = "registry_token"
+NODE_AUTHORITY = "node_authority"
+DOCUMENT_KEY: Final = "sec_document_key"
+"""A fixed id: of several replicas that start at once, one creates the key."""
 
 
 async def make_first_admin(services: Services) -> str | None:
@@ -30,7 +41,7 @@ async def make_first_admin(services: Services) -> str | None:
         return None
     context = system_context(services)
     code = new_one_time_code()
-    one_time = OneTime(digest(code), context.now + ONE_TIME_LIFETIME)
+    one_time = OneTime(digest(code), context.now + services.settings.one_time_code_lifetime)
     made = new_user(context, None, UserSpec(FIRST_ADMIN_EMAIL, "First admin"), one_time)
     membership = {
         "id": context.mint(Prefix.MEMBERSHIP),
@@ -62,7 +73,7 @@ async def recover_user(services: Services, tenant_slug: str | None, email: str) 
         raise Refusal(Code.NOT_FOUND, f"there is no user {email} in {tenant_slug or 'the platform'}")
     context = system_context(services)
     code = new_one_time_code()
-    one_time = OneTime(digest(code), context.now + ONE_TIME_LIFETIME)
+    one_time = OneTime(digest(code), context.now + services.settings.one_time_code_lifetime)
     if user.disabled_at is not None:
         raise Refusal(Code.CONFLICT, f"the user {email} is disabled; another admin can enable them")
     decision = change_user(context, user, UserChange.RESET, one_time)
@@ -77,6 +88,18 @@ async def make_signing_key(services: Services) -> None:
         await _store_key(services, SIGNING, "ed25519", public, private)
 
 
+async def load_document_key(services: Services) -> None:
+    """Load the key that seals documents in rows; the first process creates it, sealed like any secret."""
+    stored = await secrets.find(services.database, PLATFORM, DOCUMENT_KEY)
+    if stored is None:
+        box = services.secrets
+        made = box.seal(token_bytes(KEY_BYTES), id=DOCUMENT_KEY, tenant_id=None, purpose="document_key")
+        stored = await secrets.add_once(services.database, made, services.clock.now())
+    cipher = AesDocumentCipher(services.secrets.unseal(stored))
+    know(cipher)
+    services.database.documents = cipher
+
+
 async def registry_pair(services: Services) -> SigningPair:
     """The key pair that signs tokens for the platform's registry; created on the first start and stored sealed."""
     while True:
@@ -86,6 +109,17 @@ async def registry_pair(services: Services) -> SigningPair:
             return SigningPair(services.secrets.unseal(sealed), certificate)
         made = new_signing_pair(services.clock.now())
         await _store_key(services, REGISTRY, "es256", made.certificate_pem, made.private_key_pem)
+
+
+async def node_authority_pair(services: Services) -> AuthorityPair:
+    """The authority that signs the client certificates of nodes; created when first needed and stored sealed."""
+    while True:
+        stored = await platform_keys.pair(services.database, NODE_AUTHORITY)
+        if stored is not None:
+            certificate, sealed = stored
+            return AuthorityPair(services.secrets.unseal(sealed), certificate)
+        made = new_authority_pair(services.clock.now())
+        await _store_key(services, NODE_AUTHORITY, "es256", made.certificate_pem, made.private_key_pem)
 
 
 async def _store_key(services: Services, purpose: str, algorithm: str, public: bytes, private: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Use cases of memberships: granting and withdrawing roles."""
+"""Use cases for memberships: granting and withdrawing roles."""
 
 from dataclasses import replace
 

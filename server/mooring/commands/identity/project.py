@@ -1,4 +1,4 @@
-"""Use cases of projects."""
+"""Use cases for projects: create, rename, and delete an empty one."""
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work

@@ -1,4 +1,4 @@
-"""Use cases of service accounts and their keys."""
+"""Use cases for service accounts and their keys."""
 
 from dataclasses import replace
 from datetime import datetime

@@ -6,8 +6,10 @@ instead.
 """
 
 import hmac
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from mooring.commands.identity.password import require_strong
 from mooring.commands.kernel.apply import apply_and_notify
 from mooring.commands.services import Services
 from mooring.core.identity.token import FreshToken, Token, TokenKind, issue, session_token
@@ -19,9 +21,13 @@ from mooring.core.kernel.ids import Prefix
 from mooring.gateways.passwords import digest, new_token
 from mooring.storage.identity import user as users
 from mooring.storage.kernel.database import Acting
-from mooring.storage.kernel.unit_of_work import Origin, StaleWrite, record_refusal
+from mooring.storage.kernel.unit_of_work import Origin, StaleWrite
 
 ACTION = "sign_in"
+EXPIRED = (
+    "the one-time code has expired; an admin gives a new one with `mooring users reset`, or an operator with "
+    "`recover-admin` on the server"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +50,33 @@ class SignedIn:
     user: User
 
 
-async def sign_in(services: Services, context: DecisionContext, offered: SignInCredentials, origin: Origin) -> SignedIn:
-    """Issue a session token if the credentials are valid; a Refusal otherwise."""
+async def sign_in(
+    services: Services,
+    context: DecisionContext,
+    offered: SignInCredentials,
+    origin: Origin,
+    *,
+    guessed: Callable[[], None],
+) -> SignedIn:
+    """Issue a session token if the credentials are valid; a Refusal otherwise.
+
+    `guessed` is called before a refusal is recorded, and may refuse instead.
+    """
     email = validation.email(offered.email)
     user = await users.find_for_sign_in(services.database, offered.tenant_slug, email)
-    if not await _proven(services, context, user, offered) or user is None:
+    if not await _proven(services, user, offered) or user is None:
+        guessed()
         await _refuse(services, context, user, origin)
         raise Refusal(Code.SIGN_IN_REFUSED, "the credentials do not match, or the user is disabled")
+    if offered.one_time_code is not None:
+        await _check_one_time(services, context, user, offered, origin, guessed=guessed)
     acting = replace(context, actor=Actor(PrincipalKind.USER, user.id))
     secret = new_token(TokenKind.SESSION)
     fresh = FreshToken(context.mint(Prefix.TOKEN), digest(secret))
     token = session_token(acting, fresh, user.id, user.tenant_id)
     decision = issue(token, fresh, action=ACTION)
     if offered.one_time_code is not None:
-        hashed = await services.passwords.hash(check_password_form(str(offered.new_password)))
+        hashed = await services.passwords.hash(str(offered.new_password))
         changed = set_password(acting, user, hashed)
         user, decision = changed.result, _both(changed, decision)
     try:
@@ -67,16 +86,50 @@ async def sign_in(services: Services, context: DecisionContext, offered: SignInC
     return SignedIn(secret, token, user)
 
 
-async def _proven(services: Services, context: DecisionContext, user: User | None, offered: SignInCredentials) -> bool:
+async def is_from_known_address(
+    services: Services, tenant_slug: str | None, email: str, remote_address: str | None
+) -> bool:
+    """Whether this user signed in from this address before. A user who does not exist takes just as long."""
+    user = await users.find_for_sign_in(services.database, tenant_slug, validation.email(email))
+    user_id = "" if user is None else user.id
+    return remote_address is not None and await users.has_signed_in_from(services.database, user_id, remote_address)
+
+
+async def is_session_of(services: Services, tenant_slug: str | None, email: str, user_id: str) -> bool:
+    """Whether the user whom a sign-in names is the one with this id."""
+    user = await users.find_for_sign_in(services.database, tenant_slug, validation.email(email))
+    return user is not None and user.id == user_id
+
+
+async def _check_one_time(
+    services: Services,
+    context: DecisionContext,
+    user: User,
+    offered: SignInCredentials,
+    origin: Origin,
+    *,
+    guessed: Callable[[], None],
+) -> None:
+    """Check what only somebody with the right code learns: that it is still valid, and the new password strong."""
+    if user.one_time_expires_at is None or user.one_time_expires_at <= context.now:
+        guessed()
+        await _refuse(services, context, user, origin)
+        raise Refusal(Code.SIGN_IN_REFUSED, EXPIRED, {"reason": "one_time_code_expired"})
+    try:
+        await require_strong(services, str(offered.new_password), user.email, user.display_name)
+    except Refusal:
+        guessed()  # it costs time to estimate a password
+        raise
+
+
+async def _proven(services: Services, user: User | None, offered: SignInCredentials) -> bool:
     if (offered.password is None) == (offered.one_time_code is None):
         raise validation.invalid("password", "give either a password, or a one_time_code with a new_password")
     if offered.one_time_code is not None:
-        check_password_form(offered.new_password or "")
+        check_password_form(offered.new_password or "", offered.email)
         fits = (
             user is not None
             and user.one_time_hash is not None
-            and user.one_time_expires_at is not None
-            and user.one_time_expires_at > context.now
             and hmac.compare_digest(user.one_time_hash, digest(offered.one_time_code))
         )
     else:
@@ -97,4 +150,4 @@ def _both(first: Decision[User], then: Decision[Token]) -> Decision[Token]:
 async def _refuse(services: Services, context: DecisionContext, user: User | None, origin: Origin) -> None:
     tenant_id = None if user is None else user.tenant_id
     audited = AuditRecord(ACTION, "user", None if user is None else user.id, tenant_id)
-    await record_refusal(services.database, context, audited, "refused", origin)
+    await services.denials.record(services.database, context, audited, "refused", origin)

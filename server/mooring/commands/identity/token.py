@@ -1,4 +1,4 @@
-"""Use cases of a person's own tokens, and of break-glass."""
+"""Use cases of a person's own tokens, of those of users for admins, and of break-glass."""
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
@@ -54,6 +54,15 @@ async def revoke(work: Work[Token], token_id: str) -> Answered:
         return require(await tokens.find_own(work.database, work.acting, token_id, work.context.actor.id), "token")
 
     return await work.execute(load, lambda token: revoke_token(work.context, token))
+
+
+async def revoke_of_user(work: Work[Token], token_id: str) -> Answered:
+    """Revoke a session or a personal token of a user of the tenant, or of the platform, as an admin."""
+
+    async def load() -> Token:
+        return require(await tokens.find_of_users(work.database, work.acting, token_id), "token")
+
+    return await work.execute(load, lambda token: revoke_token(work.context, token, action="user_token.revoke"))
 
 
 async def enter(work: Work[BreakGlassEntry], secret: str, tenant_id: str, role: Role, reason: str) -> Answered:

@@ -4,11 +4,13 @@ The subject of the assertion claims an identity, and the public key that the pla
 The other checks (audience, lifetime, single use) are the same for both kinds of principals.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from mooring.commands.kernel.apply import apply_and_notify
 from mooring.commands.services import Services
-from mooring.core.identity.assertion import Assertion, HolderRefused, check_assertion, read_assertion, refused
+from mooring.core.identity.assertion import Assertion, check_assertion, read_assertion, refused
+from mooring.core.identity.source_network import is_allowed, not_allowed
 from mooring.core.identity.token import FreshToken, Token, TokenKind, issue, node_token, service_account_token
 from mooring.core.kernel.decision import Actor, AuditRecord, DecisionContext, Insert, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
@@ -17,8 +19,9 @@ from mooring.gateways.passwords import digest, new_token
 from mooring.gateways.signing.signatures import verifies
 from mooring.storage.identity import node_key as node_keys
 from mooring.storage.identity import service_account as accounts
+from mooring.storage.identity import tenant as tenants
 from mooring.storage.kernel.database import PLATFORM
-from mooring.storage.kernel.unit_of_work import Origin, record_refusal
+from mooring.storage.kernel.unit_of_work import Origin
 
 ACTION = "token.exchange"
 NODE_KEY = "signing"
@@ -43,15 +46,27 @@ class AssertionHolder:
     refusal: str | None  # why it may not act; None when it may
     tenant_id: str | None = None
     project_id: str | None = None
+    source_networks: tuple[str, ...] = ()
 
 
 async def exchange_token(
-    services: Services, context: DecisionContext, text: str, audiences: tuple[str, ...], origin: Origin
+    services: Services,
+    context: DecisionContext,
+    text: str,
+    audiences: tuple[str, ...],
+    origin: Origin,
+    *,
+    guessed: Callable[[str], None],
 ) -> ExchangedToken:
-    """Issue a short-lived token to the service account or the node whose key signed this assertion."""
+    """Issue a short-lived token to the service account or the node whose key signed this assertion.
+
+    `guessed` is called with the claimed holder before a refusal is recorded, and may refuse instead.
+    """
+    claimed = ""
     holder: AssertionHolder | None = None
     try:
         assertion = read_assertion(text)
+        claimed = assertion.holder_id
         holder = await _holder(services, context, assertion)
         if holder is None or holder.public_key is None:
             raise refused("the key is unknown or revoked, or did not sign this assertion")
@@ -59,11 +74,14 @@ async def exchange_token(
             raise refused("the key is unknown or revoked, or did not sign this assertion")
         check_assertion(assertion, audiences, context.now)
         if holder.refusal is not None:
-            raise HolderRefused(holder.id, holder.refusal)
+            raise refused(holder.refusal)
+        if holder.source_networks and not is_allowed(holder.source_networks, origin.remote_address):
+            raise not_allowed(origin.remote_address)
         return await _exchanged(services, context, assertion, holder, origin)
     except Refusal as refusal:
-        if refusal.code is Code.ASSERTION_REFUSED:
-            await record_refusal(services.database, context, _audited(holder, refusal), "refused", origin)
+        if refusal.code in (Code.ASSERTION_REFUSED, Code.CALLER_ADDRESS_DENIED):
+            guessed(claimed)
+            await services.denials.record(services.database, context, _audited(holder, refusal), "refused", origin)
         raise
 
 
@@ -82,6 +100,7 @@ async def _holder(services: Services, context: DecisionContext, assertion: Asser
     if account is None:
         return None
     key = await accounts.key(services.database, PLATFORM, account.id, assertion.key_id)
+    tenant = await tenants.find(services.database, PLATFORM, account.tenant_id)
     is_valid = key is not None and key.revoked_at is None and (key.expires_at is None or key.expires_at > context.now)
     return AssertionHolder(
         PrincipalKind.SERVICE_ACCOUNT,
@@ -90,6 +109,7 @@ async def _holder(services: Services, context: DecisionContext, assertion: Asser
         None if account.status == "active" else "the service account is not active",
         account.tenant_id,
         account.project_id,
+        () if tenant is None else tenant.source_networks,
     )
 
 

@@ -1,7 +1,8 @@
-"""Use cases of users, for admins and for the users themselves."""
+"""Use cases for users: what admins do with them, and what they do themselves."""
 
 from dataclasses import dataclass, replace
 
+from mooring.commands.identity.password import require_strong
 from mooring.commands.identity.tenant import one_time
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
@@ -10,7 +11,6 @@ from mooring.core.identity.user import (
     UserChange,
     UserSpec,
     change_user,
-    check_password_form,
     create_user,
     require_reach,
     set_password,
@@ -54,13 +54,13 @@ class _NewPassword:
 
 async def change_own_password(work: Work[User], current: str, wanted: str) -> Answered:
     """Change the caller's own password, after checking the current one."""
-    check_password_form(wanted)
     passwords = work.services.passwords
 
     async def load() -> _NewPassword:
         user = require(await users.find(work.database, work.acting, work.context.actor.id), "user")
         if not await passwords.verify(user.password_hash, current):
             raise Refusal(Code.SIGN_IN_REFUSED, "the current password is wrong")
+        await require_strong(work.services, wanted, user.email, user.display_name)
         return _NewPassword(user, await passwords.hash(wanted))
 
     def decide(new: _NewPassword) -> Decision[User]:

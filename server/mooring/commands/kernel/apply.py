@@ -65,7 +65,7 @@ async def apply_once(
     except Refusal as refusal:
         if refusal.code not in lost_codes:
             raise
-        log.info("lost a race, nothing was written; the next pass decides again: %s", refusal.detail)
+        log.info("lost a race and wrote nothing; the next pass decides again: %s", refusal.detail)
         return False
     return True
 

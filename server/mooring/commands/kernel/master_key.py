@@ -8,7 +8,7 @@ overwrite each other's key and lose the secrets under it, so the second one is r
 
 from pathlib import Path
 
-from mooring.gateways.secrets import SecretBox, alone, new_key, read_keys, write_keys
+from mooring.gateways.secrets import KeySource, SecretBox, alone, new_key, read_keys, write_keys
 from mooring.storage.kernel.secret import rewrap_batch
 
 BATCH = 500
@@ -25,3 +25,11 @@ async def rotate_master_key(url: str, path: Path) -> int:
             wrapped += done
         write_keys(path, read_keys(path)[:2])
         return wrapped
+
+
+async def rewrap_secrets(url: str, source: KeySource) -> int:
+    """Rewrap every secret with the current key of a source that Mooring does not write: the operator added it there."""
+    box, wrapped = SecretBox(source), 0
+    while done := await rewrap_batch(url, box.current_key_id, box.rewrap, BATCH):
+        wrapped += done
+    return wrapped

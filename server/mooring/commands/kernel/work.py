@@ -25,6 +25,7 @@ from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Authority
 from mooring.storage.kernel import idempotency
 from mooring.storage.kernel.database import Acting, Database
+from mooring.storage.kernel.sealed_document import open_body, seal_body
 from mooring.storage.kernel.unit_of_work import AlreadyAnswered, Origin, StaleWrite, StoredAnswer
 
 SEALED_ANSWER: Final = "idempotent_answer"
@@ -133,7 +134,8 @@ class Work(Generic[Result]):
             presented.body,
         )
         if not presented.has_secret:
-            return decision, answer
+            # Any answer may repeat what the caller sent, such as a task's arguments.
+            return decision, replace(answer, body=seal_body(self.database.documents, answer.body, _bound(request)))
         secret_id = self.context.mint(Prefix.SECRET)
         sealed = self.services.secrets.seal(
             presented.body, id=secret_id, tenant_id=self.acting.tenant_id, purpose=SEALED_ANSWER
@@ -158,8 +160,15 @@ class Work(Generic[Result]):
                 "this Idempotency-Key was used for another request on this route",
                 {"first_correlation_id": earlier.correlation_id},
             )
-        body = earlier.body if earlier.sealed is None else self.services.secrets.unseal(earlier.sealed)
+        if earlier.sealed is None:
+            body = open_body(earlier.body, _bound(request))
+        else:
+            body = self.services.secrets.unseal(earlier.sealed)
         return Answered(earlier.status, body, replayed=True)
+
+
+def _bound(request: IdempotencyRequest) -> str:
+    return f"{SEALED_ANSWER}|{request.principal_id}|{request.route}|{request.key}"
 
 
 def system_context(services: Services) -> DecisionContext:

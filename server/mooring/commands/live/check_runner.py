@@ -74,9 +74,13 @@ class CheckRunner:
         try:
             await run()
         except Refusal as refusal:  # the database does not answer: the lease expires, and another process starts it
-            log.warning("check %s was interrupted; it is retried after its lease expires: %s", check_id, refusal.detail)
+            log.warning(
+                "stopped check %s early; another process retries it when its lease expires: %s",
+                check_id,
+                refusal.detail,
+            )
         except Exception:  # one check must not stop the others
-            log.exception("check %s failed; it is retried after its lease expires", check_id)
+            log.exception("check %s failed; another process retries it when its lease expires", check_id)
         finally:
             self._tasks.pop(check_id, None)
             self._owners.pop(check_id, None)

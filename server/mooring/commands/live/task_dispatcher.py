@@ -2,9 +2,9 @@
 
 One loop reads whether anything is queued: after a commit in this process, after an event of another process, and from
 time to time by itself, so that a hint lost in a crash delays a task but never loses it. It claims the tasks of all
-waiting agents in one statement, signs them, and answers the polls. A few such rounds may overlap, each for other nodes:
-a slow disk delays only the nodes whose claim it writes. A second loop renews the leases that polls name, in batches,
-and reports which of them the agents have lost.
+waiting agents in one statement, each agent's in turn of their tenants, signs them, and answers the polls. A few such
+rounds may overlap, each for other nodes: a slow disk delays only the nodes whose claim it writes. A second loop renews
+the leases that polls name, in batches, and reports which of them the agents have lost.
 
 Only the newest poll of a node counts: an older one returns at once, empty. A task that was claimed for a poll that is
 gone waits for the next poll of that node. When an answer is lost on its way, or this process dies before it sends it,
@@ -13,7 +13,6 @@ the lease expires and the task is offered again under a higher fence: no task is
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -25,13 +24,14 @@ from mooring.commands.services import Services
 from mooring.core.fleet.task import TaskState
 from mooring.core.fleet.task_envelope import SealedSecret, TaskEnvelope, payload_of, sealing_info
 from mooring.core.fleet.task_family import secret_names
-from mooring.core.identity.platform_key import TASK_SIGNING, PlatformKey
+from mooring.core.identity.platform_key import TASK_SIGNING, PlatformKey, root_announcement
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event import Event
 from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.ids import Prefix
 from mooring.gateways.registry.registry_token import RepositoryAccess
 from mooring.gateways.secrets import CannotUnseal
+from mooring.gateways.signing.signatures import sign
 from mooring.gateways.signing.task_signing import TaskSigner, seal_to_node
 from mooring.storage.fleet import task_claim
 from mooring.storage.fleet.task_claim import ClaimedTask, FencedTask, NodeRoom, SecretGrant, TaskLease
@@ -49,6 +49,10 @@ NODES_MAX: Final = 500
 TASKS_MAX: Final = 64
 """The most tasks in one answer."""
 ANNOUNCED_KEYS_MAX: Final = 8
+SIGNING_KEYS_SECONDS: Final = 60.0
+"""How long the signing key is used without reading it again; nodes accept a retired key for longer than that."""
+ANNOUNCED_PER_SECOND: Final = 500
+"""How many waiting polls are answered per second after a rotation; each agent then polls again."""
 CANCEL_REPEAT_SECONDS: Final = 30.0
 WAKES: Final = frozenset({EventType.TASK_QUEUED.value, EventType.TASK_CANCELLING.value})
 
@@ -71,6 +75,16 @@ class TaskPollAnswer:
     cancel: tuple[FencedTask, ...] = ()
     lost: tuple[FencedTask, ...] = ()
     keys: tuple[PlatformKey, ...] = ()
+    root: "SignedRootKey | None" = None
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRootKey:
+    """The public half of the operator's root key, as the current key announces it to nodes that have none."""
+
+    public_key: bytes
+    signed_by: str
+    signature: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +102,8 @@ class SigningKeys:
     signer: TaskSigner
     audience: str
     keys: tuple[PlatformKey, ...]
+    root: SignedRootKey | None
+    until: float  # by the event loop's clock: a replica that missed the event of a rotation reads the keys again
 
 
 class WaitingAgent:
@@ -130,6 +146,7 @@ class TaskDispatcher:
         self._hint = asyncio.Event()
         self._renew_hint = asyncio.Event()
         self._signing: SigningKeys | None = None
+        self._announced = ""  # the key of which the waiting polls know
         self._tasks: list[asyncio.Task[None]] = []
         self._closed = False
 
@@ -173,7 +190,7 @@ class TaskDispatcher:
         if earlier is not None:
             earlier.resolve(TaskPollAnswer())
         self._begin(waiting, loop.time())
-        timer = loop.call_later(poll.wait_seconds, waiting.resolve, TaskPollAnswer())
+        timer = loop.call_later(poll.wait_seconds, self._time_out, waiting)
         try:
             return await waiting.answer
         finally:
@@ -182,6 +199,10 @@ class TaskDispatcher:
                 del self._waiting[poll.node_id]
             if self._renewals.get(poll.node_id) is waiting:
                 del self._renewals[poll.node_id]
+
+    def _time_out(self, waiting: WaitingAgent) -> None:
+        """Answer without a task; an idle node learns this way that a key was retired."""
+        waiting.resolve(self._answer())
 
     def wake(self) -> None:
         self._hint.set()
@@ -201,16 +222,19 @@ class TaskDispatcher:
             self._hint.set()
 
     def _answer(self, **parts: Any) -> TaskPollAnswer:
-        keys = () if self._signing is None else self._signing.keys
-        return TaskPollAnswer(keys=keys, **parts)
+        if self._signing is None:
+            return TaskPollAnswer(**parts)
+        return TaskPollAnswer(keys=self._signing.keys, root=self._signing.root, **parts)
 
     # Hints -----------------------------------------------------------------------------------------------------------
 
     def _on_commit(self, event_type: str) -> None:
-        if event_type in WAKES:
-            self._hint.set()
+        if event_type in WAKES or (event_type == EventType.TASK_FINISHED and self._queued):
+            self._hint.set()  # the end of one task makes room for others of its allocation and tenant
         elif event_type == EventType.PLATFORM_KEY_ROTATED:
             self._signing = None
+            self._announced = self._announced or "the one before"
+            self._hint.set()  # the next round reads the keys for the polls that wait
 
     def _on_event(self, event: Event) -> None:
         self._on_commit(event.type)
@@ -228,7 +252,7 @@ class TaskDispatcher:
             except Refusal as refusal:
                 log.warning("cannot process %s now; retrying in %.1f s: %s", name, RETRY_SECONDS, refusal.detail)
             except Exception:
-                log.exception("processing %s failed; retrying in %.1f s", name, RETRY_SECONDS)
+                log.exception("failed to process %s; retrying in %.1f s", name, RETRY_SECONDS)
             await asyncio.sleep(RETRY_SECONDS)
 
     # Claims ----------------------------------------------------------------------------------------------------------
@@ -258,6 +282,7 @@ class TaskDispatcher:
 
     async def hand_out(self) -> None:
         """Make one round: read the queue, and answer the waiting agents."""
+        await self._signing_keys()
         queue = await task_claim.read_queue(self._services.database)
         self._queued = set(queue.queued)
         for node_id, held in queue.cancelling.items():
@@ -267,7 +292,7 @@ class TaskDispatcher:
         ready = [
             waiting
             for waiting in (self._waiting.get(node_id) for node_id in queue.queued)
-            if waiting is not None and waiting.poll.free and not waiting.answer.done()
+            if waiting is not None and not waiting.answer.done()
         ]
         self._passed_over |= queue.queued & self._claiming
         ready = [waiting for waiting in ready if waiting.poll.node_id not in self._claiming]
@@ -289,8 +314,8 @@ class TaskDispatcher:
         lease = self._services.settings.task_lease_seconds
         wanted = [NodeRoom(each.poll.node_id, min(each.poll.free, TASKS_MAX)) for each in agents]
         claimed = await task_claim.claim(self._services.database, wanted, now, now + timedelta(seconds=lease))
-        taken = Counter(each.task.node_id for each in claimed)
-        self._queued -= {each.node_id for each in wanted if taken[each.node_id] < each.free}
+        # A node that got nothing may have tasks that wait for the end of others: it stays, until the next read.
+        self._queued -= {each.task.node_id for each in claimed if not each.more}
         if not claimed:
             return
         naming = [each.task.id for each in claimed if secret_names(each.task.arguments)]
@@ -308,18 +333,31 @@ class TaskDispatcher:
                 waiting.resolve(self._answer(tasks=tuple(envelopes)))
 
     async def _signing_keys(self) -> SigningKeys:
-        """The signing key, which is unsealed once, and again after a rotation."""
-        if self._signing is None:
+        """The signing key, which is unsealed after each rotation, and again from time to time."""
+        now = asyncio.get_running_loop().time()
+        if self._signing is None or self._signing.until <= now:
             services = self._services
             found = await platform_keys.signing_pair(services.database, TASK_SIGNING)
             if found is None:
                 raise Refusal(Code.TEMPORARILY_UNAVAILABLE, "the platform has no key that signs tasks yet")
             key, sealed = found
             chain = await platform_keys.chain(services.database, TASK_SIGNING)
-            announced = tuple(each for each in chain if each.signed_by is not None)[-ANNOUNCED_KEYS_MAX:]
-            signer = TaskSigner(key.id, services.secrets.unseal(sealed))
-            self._signing = SigningKeys(signer, await task_audience(services), announced)
+            private, audience = services.secrets.unseal(sealed), await task_audience(services)
+            root = _signed_root(services.settings.root_key_bytes, audience, key.id, private)
+            self._signing = SigningKeys(
+                TaskSigner(key.id, private), audience, announced_keys(chain), root, now + SIGNING_KEYS_SECONDS
+            )
+            self._announce(key.id)
         return self._signing
+
+    def _announce(self, key_id: str) -> None:
+        """After a rotation, answer the polls that wait, a few at a time: idle nodes learn of the new key at once."""
+        before, self._announced = self._announced, key_id
+        if before in ("", key_id):
+            return
+        loop = asyncio.get_running_loop()
+        for index, waiting in enumerate(self._waiting.values()):
+            loop.call_later(index / ANNOUNCED_PER_SECOND, self._time_out, waiting)
 
     def _envelope(self, signing: SigningKeys, claimed: ClaimedTask, grants: Iterable[SecretGrant]) -> TaskEnvelope:
         task = claimed.task
@@ -350,7 +388,8 @@ class TaskDispatcher:
         registry = self._services.artifacts.own
         if registry is None or grant.repository is None:
             log.error(
-                "task %s has a grant for a repository, but the platform has no registry; sending it without", task_id
+                "task %s has a grant for a repository, but the platform has no registry; sending it without a token",
+                task_id,
             )
             return None
         return registry.issuer.issue(task_id, [RepositoryAccess(grant.repository, ("pull",))]).token.encode()
@@ -398,6 +437,19 @@ class TaskDispatcher:
             return
         if waiting.resolve(self._answer(cancel=tuple(cancel), lost=tuple(lost))) and notice is not None:
             notice.at = dict.fromkeys(cancel, now)
+
+
+def announced_keys(chain: Sequence[PlatformKey]) -> tuple[PlatformKey, ...]:
+    """The newest keys of the chain, and the newest one that the root key signed; an agent reads the whole chain."""
+    newest = [each for each in chain if each.signed_by is not None][-ANNOUNCED_KEYS_MAX:]
+    vouched = [each for each in chain if each.root_signature is not None][-1:]
+    return tuple([each for each in vouched if each not in newest] + newest)
+
+
+def _signed_root(root_key: bytes | None, audience: str, key_id: str, private: bytes) -> SignedRootKey | None:
+    if root_key is None:
+        return None
+    return SignedRootKey(root_key, key_id, sign(private, root_announcement(audience, root_key)))
 
 
 async def _either(hint: asyncio.Event, seconds: float) -> None:

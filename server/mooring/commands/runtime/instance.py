@@ -180,8 +180,6 @@ async def repair(work: Work[Operation], ref: InstanceRef, scope: RepairScope, me
 
 
 async def cancel(work: Work[Operation], ref: InstanceRef, operation_id: str, reason: str) -> Answered:
-    """Cancel an operation."""
-
     async def load() -> _OperationContext:
         row = await find(work.services, work.acting, ref)
         operation = await instance.find_operation(work.database, work.acting, ref, operation_id)

@@ -80,8 +80,6 @@ async def resume(work: Work[Member], ref: InstanceRef, member_id: str) -> Answer
 
 
 async def remove(work: Work[Operation], ref: InstanceRef, member_id: str, request: RemoveMemberRequest) -> Answered:
-    """Remove a member."""
-
     def decide(loaded: _MemberContext) -> Decision[Operation]:
         return remove_member(work.context, loaded.current, loaded.member, request, bounds_of(work.services))
 

@@ -22,7 +22,7 @@ from mooring.core.catalog.artifact_location import SourceType
 from mooring.core.catalog.entitlement import Entitlement
 from mooring.core.fleet.runtime_secret import SecretGrantRequest, SecretPurpose
 from mooring.core.fleet.task import Task
-from mooring.core.fleet.task_creation import TaskRequest, make_task
+from mooring.core.fleet.task_creation import TaskRequest, check_room, make_task
 from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Place, Scope
@@ -70,6 +70,7 @@ async def make(work: Work[Task], ref: ClaimRef, operation_id: str | None, reques
         if current.earlier is not None or new_request is None:
             return Decision(require_same(require(current.earlier, "task"), current.target))
         check_target(current.target, request)  # evaluating artifacts takes a while, and the member may be gone by now
+        check_room(current.open_count, work.services.settings.open_tasks_per_project_max)
         made = make_task(work.context, new_request)
         writes = (guard_of(current.claim), *guards_of(current.target), *made.writes)
         return Decision(made.task, writes, made.events, made.audits)
@@ -84,6 +85,7 @@ class _TaskContext:
     claim: InstanceClaim
     target: TaskTarget
     earlier: Task | None
+    open_count: int
 
 
 def require_grants(work: Work[Any], ref: ClaimRef, request: MemberTaskRequest) -> None:
@@ -106,7 +108,13 @@ async def _load(work: Work[Any], ref: ClaimRef, operation_id: str | None, reques
         allocation = (await claims.allocations(database, acting, [member.allocation_id])).get(member.allocation_id)
     secrets = await runtime_secrets.of_owner(database, acting, ref.project_id, instance.id) if request.grants else []
     target = TaskTarget(instance, member, allocation, operation, {each.name: each for each in secrets})
-    return _TaskContext(claim, target, await _earlier(work, target, request))
+    return _TaskContext(claim, target, await _earlier(work, target, request), await count_open(work, ref))
+
+
+async def count_open(work: Work[Any], ref: ClaimRef) -> int:
+    """How many tasks of the project are open, as far as that matters for the limit."""
+    limit = work.services.settings.open_tasks_per_project_max
+    return await tasks.count_open(work.database, work.acting, ref.project_id, limit)
 
 
 async def _earlier(work: Work[Any], target: TaskTarget, request: MemberTaskRequest) -> Task | None:

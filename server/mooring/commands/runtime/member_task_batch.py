@@ -11,9 +11,9 @@ from typing import Any, Final
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.runtime.adapter import ClaimRef, require_claim, under_correlation
-from mooring.commands.runtime.member_task import ArtifactEvaluator, complete_request, require_grants
+from mooring.commands.runtime.member_task import ArtifactEvaluator, complete_request, count_open, require_grants
 from mooring.core.fleet.task import Task
-from mooring.core.fleet.task_creation import NewTask, TaskRequest, make_task
+from mooring.core.fleet.task_creation import NewTask, TaskRequest, check_room, make_task
 from mooring.core.kernel.decision import Decision, Insert, Write
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.claim import InstanceClaim, guard_of
@@ -56,7 +56,7 @@ async def make_many(
         guards: dict[str, Write] = {}
         for request in requests:
             try:
-                outcome = _decided(work, current, request, evaluated)
+                outcome = _decided(work, current, request, evaluated, len(new_tasks))
             except Refusal as refusal:
                 outcomes.append(TaskCreationResult(request.step, refusal=_single_refusal(refusal)))
                 continue
@@ -89,6 +89,7 @@ class _BatchContext:
     operation: Operation | None
     targets: Mapping[str, TaskTarget]  # by member
     earlier: Mapping[str, Task]  # by step
+    open_count: int
 
 
 async def _load(
@@ -114,7 +115,8 @@ async def _load(
         if each.member_id in targets
     ]
     earlier = await tasks.find_all_named(database, acting, operation_id, names)
-    return _BatchContext(claim, instance, operation, targets, {each.step: each for each in earlier})
+    by_step = {each.step: each for each in earlier}
+    return _BatchContext(claim, instance, operation, targets, by_step, await count_open(work, ref))
 
 
 async def _evaluate(
@@ -134,7 +136,11 @@ async def _evaluate(
 
 
 def _decided(
-    work: Work[Any], current: _BatchContext, request: MemberTaskRequest, evaluated: EvaluatedRequests
+    work: Work[Any],
+    current: _BatchContext,
+    request: MemberTaskRequest,
+    evaluated: EvaluatedRequests,
+    new_count: int,
 ) -> NewTask | Task:
     """The new task, or the existing one of this name; raises the Refusal if there is one."""
     target = require(current.targets.get(request.member_id), "member")
@@ -144,6 +150,7 @@ def _decided(
     if isinstance(evaluated_request, Refusal):
         raise evaluated_request
     check_target(target, request)  # evaluating artifacts takes a while, and the member may be gone by now
+    check_room(current.open_count + new_count, work.services.settings.open_tasks_per_project_max)
     return make_task(work.context, evaluated_request)
 
 

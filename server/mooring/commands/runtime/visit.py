@@ -11,7 +11,7 @@ from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.runtime.instance import load_context
 from mooring.commands.services import Services
 from mooring.core.fleet.allocation import Allocation
-from mooring.core.fleet.task_creation import TaskRequest, make_task
+from mooring.core.fleet.task_creation import TaskRequest, check_room, make_task
 from mooring.core.kernel.decision import Actor, Decision, DecisionContext, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
@@ -21,16 +21,19 @@ from mooring.core.runtime.terminal import LOGIN_SHELL, choose
 from mooring.core.runtime.visit import (
     ACTION,
     ExecRequest,
+    OpenCommands,
     Visit,
     VisitEndpoint,
     VisitKind,
     begin_command,
+    check_room_for_command,
     open_session,
     visit_command,
     visit_endpoint,
 )
 from mooring.gateways.passwords import digest
 from mooring.storage.fleet import allocation as allocations
+from mooring.storage.fleet import task as tasks
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.unit_of_work import Origin
 from mooring.storage.runtime import visit as visits
@@ -73,6 +76,7 @@ async def to_command(
     """Create a visit for one command."""
 
     async def load() -> Any:
+        await _check_room(work.services, project_id, allocation_id)
         return require(await allocations.find(work.database, work.acting, project_id, allocation_id), "allocation")
 
     return await work.execute(
@@ -88,6 +92,7 @@ async def to_terminal(
     async def load() -> _TerminalCommand:
         current = await load_context(work, ref)
         terminal, member = choose(current.instance, current.manifest, current.members, endpoint)
+        await _check_room(work.services, ref.project_id, str(member.allocation_id))
         row = await allocations.find(work.database, work.acting, ref.project_id, str(member.allocation_id))
         command = replace(
             request,
@@ -142,7 +147,8 @@ async def open_link(services: Services, code: str, session: str, remote_address:
 
 
 async def start_command(services: Services, visit: Visit, remote_address: str | None) -> Visit:
-    """Use a command's ticket, once."""
+    """Use a command's ticket, once; a ticket over the bound is not used up."""
+    await _check_room(services, visit.project_id, visit.allocation_id)
     context = _context(services, visit)
     return await _apply(services, context, begin_command(context, visit), remote_address)
 
@@ -152,6 +158,8 @@ async def ask_for_tunnel(
 ) -> None:
     """Ask the visit's node to dial the relay; `expect` gets the tunnel's id before the node does."""
     context = replace(_context(services, visit), actor=system_context(services).actor)
+    limit = services.settings.open_tasks_per_project_max
+    check_room(await tasks.count_open(services.database, PLATFORM, visit.project_id, limit), limit)
     arguments: dict[str, Any] = {"relay": relay_url, "idle_seconds": TUNNEL_IDLE_SECONDS}
     if visit.argv is None:
         arguments["ports"] = sorted(ports)
@@ -177,6 +185,13 @@ async def ask_for_tunnel(
     decision = Decision(new_task.task, new_task.writes, new_task.events, new_task.audits)
     expect(new_task.task.id)
     await apply_and_notify(services, PLATFORM, context, decision)
+
+
+async def _check_room(services: Services, project_id: str, allocation_id: str) -> None:
+    """Bound the open commands of a project and an allocation; those that come at the same moment may pass together."""
+    settings = services.settings
+    most = OpenCommands(settings.exec_sessions_per_project, settings.exec_sessions_per_allocation)
+    check_room_for_command(await visits.open_commands(services.database, project_id, allocation_id), most)
 
 
 async def _apply(

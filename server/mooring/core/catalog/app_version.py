@@ -29,7 +29,7 @@ from mooring.core.catalog.artifact_promotion import (
 )
 from mooring.core.catalog.artifact_trust import Trust
 from mooring.core.catalog.channel import Candidate, check_percentage
-from mooring.core.catalog.manifest import Manifest, manifest_digest, normal
+from mooring.core.catalog.manifest import Manifest, ManifestReading, manifest_digest, normal
 from mooring.core.catalog.manifest_lint import AppContext, examine, refuse_errors
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
 from mooring.core.catalog.semver import read_version
@@ -57,8 +57,6 @@ _MUST_NOT_BE_REVOKED: Final = frozenset({S.STAGED, S.CANARY, S.ACTIVE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppVersion:
-    """One version of an app."""
-
     id: str
     tenant_id: str | None
     app_id: str
@@ -109,9 +107,14 @@ class VersionFacts:
     grace_period: timedelta = field(default=GRACE_PERIOD)
 
 
-def create_version(context: DecisionContext, app: App, plain: object) -> Decision[AppVersion]:
-    """Publish a draft. Its manifest must fit the schema and this app; other lint errors only prevent staging."""
-    manifest, document = _readable(app, plain)
+def create_version(
+    context: DecisionContext, app: App, plain: object, reading: ManifestReading | None = None
+) -> Decision[AppVersion]:
+    """Publish a draft. Its manifest must fit the schema and this app; other lint errors only prevent staging.
+
+    `reading` is the examined manifest, from callers that examine it in another thread.
+    """
+    manifest, document = _readable(app, plain, reading)
     number = read_version(manifest.version)
     version = AppVersion(
         id=context.mint(Prefix.APP_VERSION),
@@ -138,7 +141,13 @@ def create_version(context: DecisionContext, app: App, plain: object) -> Decisio
 
 
 def replace_manifest(
-    context: DecisionContext, app: App, version: AppVersion, plain: object, revision_seen: int | None
+    context: DecisionContext,
+    app: App,
+    version: AppVersion,
+    plain: object,
+    revision_seen: int | None,
+    *,
+    reading: ManifestReading | None = None,
 ) -> Decision[AppVersion]:
     """Replace the manifest of a draft; the version number stays, because scripts may refer to it already."""
     require_revision(version.revision, revision_seen)
@@ -148,7 +157,7 @@ def replace_manifest(
             f"version {version.version} is {version.promotion}: only a draft can change",
             {"version_id": version.id, "promotion": version.promotion},
         )
-    manifest, document = _readable(app, plain)
+    manifest, document = _readable(app, plain, reading)
     if str(read_version(manifest.version)) != version.version:
         raise validation.invalid(
             "manifest.version", f"{version.version}: a manifest with another number is another version"
@@ -296,8 +305,8 @@ def _changes(
     return {"deprecated_at": context.now, "superseded_by": superseded_by, "deprecation_reason": because}
 
 
-def _readable(app: App, plain: object) -> tuple[Manifest, dict[str, Any]]:
-    reading = examine(plain, AppContext(app.slug, app.category))
+def _readable(app: App, plain: object, reading: ManifestReading | None) -> tuple[Manifest, dict[str, Any]]:
+    reading = reading or examine(plain, AppContext(app.slug, app.category))
     if reading.manifest is None or not isinstance(plain, dict):
         refuse_errors(reading.findings)
         raise ValueError("an unreadable manifest must have findings")

@@ -63,7 +63,6 @@ def bucket(version_id: str, project_id: str) -> int:
 
 
 def is_in_canary(version_id: str, project_id: str, percentage: Decimal) -> bool:
-    """Whether the project is in the canary of this version."""
     return bucket(version_id, project_id) < percentage * BUCKETS_PER_PERCENT
 
 

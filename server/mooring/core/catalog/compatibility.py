@@ -145,8 +145,6 @@ _COST: Final = {kind: cost for cost, kind in enumerate(OfferChangeKind)}
 
 @dataclass(frozen=True, slots=True)
 class OfferChange:
-    """One change of an offer."""
-
     kind: OfferChangeKind
     count: int = 0  # for MORE_GPUS: how many
     need: Need | None = None

@@ -17,11 +17,12 @@ from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from mooring.core.catalog.compatibility import Compatibility, Need, NeedKind, ShapeWanted
-from mooring.core.catalog.manifest_schema import DRAIN_SECONDS, MANIFEST_SCHEMA
+from mooring.core.catalog.manifest_schema import DRAIN_SECONDS, MANIFEST_SCHEMA, MANIFEST_VERSION
 from mooring.core.catalog.operating_mode import DEFAULT_MODE, ControlPlaneScope, Mode, OperatingMode
 from mooring.core.kernel.finding import Finding, bounded, error
 from mooring.core.kernel.form_schema import too_deep
-from mooring.core.kernel.json_schema import depth_exceeds, findings_of, unstorable
+from mooring.core.kernel.json_schema import count_exceeds, depth_exceeds, paid_findings, unstorable
+from mooring.core.kernel.work_budget import WorkBudget, until_spent
 
 MANIFEST_BYTES_MAX: Final = 262_144
 DEPTH_MAX: Final = 24
@@ -242,31 +243,45 @@ class ManifestReading:
     findings: tuple[Finding, ...]
 
 
-def read_manifest(value: object) -> ManifestReading:
+def read_manifest(value: object, budget: WorkBudget | None = None) -> ManifestReading:
     """Parse plain JSON values; the findings cover only the schema, not the lint rules."""
+    budget = WorkBudget() if budget is None else budget
+    if count_exceeds(value, MANIFEST_BYTES_MAX // 2):  # each value has a character and a comma at least
+        return ManifestReading(None, (_too_large(f"more than {MANIFEST_BYTES_MAX}"),))
     if depth_exceeds(value, DEPTH_MAX):
         return ManifestReading(None, (too_deep(""),))
-    findings = bounded(unstorable(value)) or bounded(findings_of(value, MANIFEST_SCHEMA))
+    findings = bounded(unstorable(value))
+    findings = findings or bounded(until_spent(paid_findings(value, MANIFEST_SCHEMA, "", budget)))
     if not findings and (size := len(canonical(value))) > MANIFEST_BYTES_MAX:
-        fix = f"use at most {MANIFEST_BYTES_MAX} bytes; long content belongs into an artifact"
-        findings = (error("", "too_large", f"it has {size} bytes", fix),)
+        findings = (_too_large(str(size)),)
     if findings or not isinstance(value, dict):
         return ManifestReading(None, findings)
     return ManifestReading(_manifest(normal(value)), ())
 
 
-def stored_manifest(value: Plain) -> Manifest | None:
-    """The manifest of a stored version; None when it does not fit the schema.
+def _too_large(size: str) -> Finding:
+    fix = f"use at most {MANIFEST_BYTES_MAX} bytes; long content belongs into an artifact"
+    return error("", "too_large", f"it has {size} bytes", fix)
 
-    Validating a manifest takes a hundred times as long as serialising it, so parsed manifests are cached by their
-    canonical text.
+
+def stored_manifest(value: Plain) -> Manifest | None:
+    """The manifest of a stored version; None when it cannot be read.
+
+    It was validated when it was published, and the schema never gets stricter. Validating it again would take up to a
+    tenth of a second for the largest, and a catalog's page shows many. Parsed manifests are cached by their text.
     """
     return _stored(canonical(value))
 
 
 @lru_cache(maxsize=STORED_KEPT)
 def _stored(text: bytes) -> Manifest | None:
-    return read_manifest(json.loads(text)).manifest
+    plain = normal(json.loads(text))
+    if not isinstance(plain, dict) or plain.get("manifest_version") != MANIFEST_VERSION:
+        return None
+    try:
+        return _manifest(plain)
+    except (AttributeError, KeyError, StopIteration, TypeError, ValueError):
+        return None
 
 
 def canonical(value: object) -> bytes:

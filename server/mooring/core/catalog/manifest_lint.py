@@ -20,6 +20,8 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.finding import FINDINGS_MAX, Finding, below, bounded, error, errors_in, warning
 from mooring.core.kernel.form_schema import schema_findings
 from mooring.core.kernel.permissions import ACTIONS, SERVICE_ACCOUNT_CEILING, is_app_action
+from mooring.core.kernel.safe_regex import Patterns
+from mooring.core.kernel.work_budget import WorkBudget, until_spent
 
 RULES: Final[Mapping[str, str]] = {
     **RUNTIME_RULES,
@@ -67,21 +69,23 @@ class AppContext:
 
 def examine(value: object, about: AppContext | None = None) -> ManifestReading:
     """Parse and lint a manifest."""
-    reading = read_manifest(value)
+    budget = WorkBudget()
+    reading = read_manifest(value, budget)
     if reading.manifest is None:
         return reading
-    return ManifestReading(reading.manifest, lint(reading.manifest, about or AppContext()))
+    return ManifestReading(reading.manifest, lint(reading.manifest, about or AppContext(), budget))
 
 
-def lint(manifest: Manifest, about: AppContext) -> tuple[Finding, ...]:
+def lint(manifest: Manifest, about: AppContext, budget: WorkBudget | None = None) -> tuple[Finding, ...]:
     """The findings of all rules, errors before warnings."""
+    patterns = Patterns(WorkBudget() if budget is None else budget)
     found = bounded(
         chain(
             _identity(manifest, about),
             runtime_findings(manifest),
             _names(manifest),
             _capacity(manifest),
-            _actions(manifest, about),
+            until_spent(_actions(manifest, about, patterns)),
             _modes(manifest),
             _required_actions(manifest),
             _usage(manifest),
@@ -178,9 +182,9 @@ def _capacity(manifest: Manifest) -> Iterator[Finding]:
             yield error(place, "component_counts", "min_count is above max_count", "swap the two")
 
 
-def _actions(manifest: Manifest, about: AppContext) -> Iterator[Finding]:
+def _actions(manifest: Manifest, about: AppContext, patterns: Patterns) -> Iterator[Finding]:
     if manifest.config_schema is not None:
-        yield from schema_findings(manifest.config_schema, "/config_schema")
+        yield from schema_findings(manifest.config_schema, patterns, "/config_schema")
     if manifest.actions and manifest.artifact_kind != "controller":
         reason = f"a version of kind {manifest.artifact_kind} has no adapter that carries out actions"
         yield error("/actions", "controller_only", reason, "use the kind `controller`")
@@ -189,9 +193,9 @@ def _actions(manifest: Manifest, about: AppContext) -> Iterator[Finding]:
         if (why := why_not_permission(action.permission, manifest, about.category)) is not None:
             fix = f"write 'app.{manifest.app}.{action.name}'"
             yield error(below(place, "permission"), "action_permission", why, fix)
-        yield from schema_findings(action.input_schema, below(place, "input_schema"))
+        yield from schema_findings(action.input_schema, patterns, below(place, "input_schema"))
         if action.output_schema is not None:
-            yield from schema_findings(action.output_schema, below(place, "output_schema"))
+            yield from schema_findings(action.output_schema, patterns, below(place, "output_schema"))
 
 
 def _modes(manifest: Manifest) -> Iterator[Finding]:

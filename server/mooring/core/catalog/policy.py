@@ -72,6 +72,7 @@ class PolicyRules:
     apps: NameRules = field(default_factory=NameRules)
     signatures: SignatureRules | None = None
     gpus_max: int | None = None
+    record_exec: bool = False  # whether exec sessions are recorded; no layer below can refuse
 
 
 LISTS: Final[Mapping[Subject, str]] = {

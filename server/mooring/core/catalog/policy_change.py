@@ -68,7 +68,7 @@ def check_rules(rules: PolicyRules, path: str = "rules") -> PolicyRules:
     lists = {field: _check_names(getattr(rules, field), subject, f"{path}.{field}") for subject, field in LISTS.items()}
     if rules.gpus_max is not None and not 0 <= rules.gpus_max <= GPUS_MAX:
         raise validation.invalid(f"{path}.gpus_max", f"0 to {GPUS_MAX}")
-    return PolicyRules(**lists, signatures=rules.signatures, gpus_max=rules.gpus_max)
+    return PolicyRules(**lists, signatures=rules.signatures, gpus_max=rules.gpus_max, record_exec=rules.record_exec)
 
 
 def plain_rules(rules: PolicyRules) -> dict[str, Any]:
@@ -85,6 +85,8 @@ def plain_rules(rules: PolicyRules) -> dict[str, Any]:
         plain["signatures"] = rules.signatures.name.lower()
     if rules.gpus_max is not None:
         plain["gpus_max"] = rules.gpus_max
+    if rules.record_exec:
+        plain["record_exec"] = True
     return plain
 
 
@@ -97,7 +99,9 @@ def read_rules(plain: Mapping[str, Any]) -> PolicyRules:
         lists[field] = NameRules(None if allow is None else tuple(allow), tuple(plain_list.get("deny", ())))
     signatures = plain.get("signatures")
     required = None if signatures is None else SIGNATURES_NAME[signatures]
-    return PolicyRules(**lists, signatures=required, gpus_max=plain.get("gpus_max"))
+    return PolicyRules(
+        **lists, signatures=required, gpus_max=plain.get("gpus_max"), record_exec=bool(plain.get("record_exec"))
+    )
 
 
 def layers_of(policies: Iterable[Policy]) -> tuple[LayerRules, ...]:

@@ -13,9 +13,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from mooring.core.fleet.node import NODE, HostKind, Node, NodeState
+from mooring.core.fleet.node_plan import NodePlan, check_plan
 from mooring.core.identity.token import FreshToken
 from mooring.core.kernel import validation
 from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
@@ -45,6 +46,8 @@ class EnrolmentToken:
     used_at: datetime | None = None
     node_id: str | None = None
     revoked_at: datetime | None = None
+    approval: str = "automatic"
+    expects: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,9 +88,16 @@ def check_labels(labels: Mapping[str, str], path: str = "labels") -> dict[str, s
 
 
 def create_enrolment_token(
-    context: DecisionContext, fresh: FreshToken, region: str, labels: Mapping[str, str], open_count: int
+    context: DecisionContext,
+    fresh: FreshToken,
+    region: str,
+    labels: Mapping[str, str],
+    open_count: int,
+    *,
+    plan: NodePlan | None = None,
 ) -> Decision[EnrolmentToken]:
-    """A token for one machine to join, in this region and with these labels."""
+    """A token for one machine to join, in this region, with these labels, and with what is planned for it."""
+    plan = check_plan(plan or NodePlan())
     if open_count >= TOKENS_OPEN_MAX:
         raise Refusal(Code.LIMIT_REACHED, f"at most {TOKENS_OPEN_MAX} tokens are open", {"limit": TOKENS_OPEN_MAX})
     token = EnrolmentToken(
@@ -98,8 +108,15 @@ def create_enrolment_token(
         revision=0,
         created_at=context.now,
         expires_at=context.now + ENROLMENT_LIFETIME,
+        approval=plan.approval.value,
+        expects=plan.expects.document(),
     )
-    summary = {"region": token.region, "expires_at": token.expires_at.isoformat()}
+    summary = {
+        "region": token.region,
+        "expires_at": token.expires_at.isoformat(),
+        "approval": token.approval,
+        "expects": token.expects,
+    }
     return Decision(
         result=token,
         writes=(Insert("enrolment_token", asdict(token) | {"hash": fresh.hash}),),
@@ -143,6 +160,7 @@ def enrol(context: DecisionContext, known: EnrolmentContext, joining: JoinReques
         "enrolment_token_id": token.id,
         "sweep_due": node.sweep_due,
         "previous_node_id": node.previous_node_id,
+        "approval": node.approval,
     }
     used = {"used_at": context.now, "node_id": node.id}
     return Decision(
@@ -176,6 +194,8 @@ def _joined(context: DecisionContext, token: EnrolmentToken, known: EnrolmentCon
         created_at=context.now,
         sweep_due=previous is not None or joining.previous_node_id is not None,
         previous_node_id=None if previous is None else previous.id,
+        approval=token.approval,
+        expects=token.expects,
     )
 
 

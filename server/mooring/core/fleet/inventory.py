@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from mooring.core.catalog.compatibility import Capacity, CapacityShape, Fact
 from mooring.core.fleet.node import NODE, HostKind, Node, NodeState, NodeTrigger
+from mooring.core.fleet.node_plan import Approval, baseline_of, differences, swapped_devices, unexpected
 from mooring.core.fleet.slot import Slot, SlotStatus
 from mooring.core.kernel import validation
 from mooring.core.kernel.decision import (
@@ -140,18 +141,28 @@ def report_inventory(
     check_inventory(inventory)
     reconciled = reconcile_slots(context, node.id, slots, inventory.gpus)
     host, findings = _host(node, slots, inventory.host)
-    findings = [*findings, *reconciled.findings]
     document = inventory.document()
+    compared = _compared(node, slots, document, [*findings, *reconciled.findings])
+    findings = compared.findings
     is_new = node.status == NodeState.ENROLLED
     same = (document, findings, host) == (node.inventory, node.findings, node.host)
     if same and not reconciled.writes and not is_new:
         return Decision(result=node)
-    columns: dict[str, Any] = {"inventory": document, "inventory_at": context.now, "findings": findings, "host": host}
+    columns: dict[str, Any] = {
+        "inventory": document,
+        "inventory_at": context.now,
+        "findings": findings,
+        "host": host,
+        "baseline": compared.baseline,
+        "attested_at": None,
+    }
     changed = replace(node, **columns)
-    summary: dict[str, Any] = {"change": "ready" if is_new else "inventory", **_summary(document, findings)}
+    waits = node.approval == Approval.REQUIRED or compared.is_unexpected
+    change = ("pending" if waits else "ready") if is_new else "inventory"
+    summary: dict[str, Any] = {"change": change, **_summary(document, findings)}
     write: Write
     if is_new:
-        edge = NODE.step(NodeState.ENROLLED, NodeTrigger.REPORT_READY)
+        edge = NODE.step(NodeState.ENROLLED, NodeTrigger.AWAIT_APPROVAL if waits else NodeTrigger.REPORT_READY)
         write = StateChange("node", node.id, NODE, edge, node.generation, None, columns)
         changed = replace(changed, status=edge.target.value, generation=node.generation + 1)
     else:
@@ -253,6 +264,38 @@ def _host(node: Node, slots: Sequence[Slot], host: HostKind) -> tuple[str, list[
         return host.value, []
     detail = f"the agent now reports host {host}, but its sandboxes were made with host {node.host}"
     return node.host, [{"code": "host_changed", "detail": detail}]
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A report after it was compared with the plan and with earlier reports."""
+
+    findings: list[dict[str, Any]]
+    baseline: dict[str, Any]
+    is_unexpected: bool
+
+
+def _compared(
+    node: Node, slots: Sequence[Slot], document: Mapping[str, Any], found: Sequence[dict[str, Any]]
+) -> _Compared:
+    """Add how the report differs from the plan and from the baseline, which only a report without findings replaces."""
+    before = node.baseline
+    if before is None and node.inventory is not None:
+        before = baseline_of(node.inventory)
+    held = {slot.index: slot for slot in slots if slot.is_held}
+    flagged = {each.get("slot_index") for each in found}
+    swapped = [
+        _finding("gpu_changed", f"GPU {index} is {held[index].status}, and another device has its index", held[index])
+        for index in swapped_devices(before, document, sorted(held.keys() - flagged))
+    ]
+    of_slots = [*found, *swapped]
+    lost = differences(before, document)
+    if of_slots:  # they name the GPUs already
+        lost = [each for each in lost if each["code"] != "gpus_lost"]
+    planned = unexpected(node.expects, node.name, document)
+    findings = [*of_slots, *lost, *planned]
+    keep = before is not None and (of_slots or lost)
+    return _Compared(findings, dict(before) if keep and before else baseline_of(document), bool(planned))
 
 
 def _new_slot(context: DecisionContext, node_id: str, gpu: Gpu) -> Insert:

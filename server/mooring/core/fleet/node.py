@@ -23,6 +23,7 @@ NAMED_MAX: Final = 100
 
 class NodeState(StrEnum):
     ENROLLED = "enrolled"
+    PENDING = "pending"
     READY = "ready"
     DRAINING = "draining"
     DRAINED = "drained"
@@ -31,6 +32,9 @@ class NodeState(StrEnum):
 
 class NodeTrigger(StrEnum):
     REPORT_READY = "report_ready"
+    AWAIT_APPROVAL = "await_approval"
+    APPROVE = "approve"
+    REJECT = "reject"
     DRAIN = "drain"
     FINISH_DRAIN = "finish_drain"
     RESUME = "resume"
@@ -48,6 +52,7 @@ NODE = Lifecycle(
     initial=S.ENROLLED,
     meaning={
         S.ENROLLED: "its key is registered; its agent has not reported its inventory yet",
+        S.PENDING: "its agent reported its inventory; it gets no work until somebody accepts it",
         S.READY: "it takes new allocations",
         S.DRAINING: "it takes no new allocations and waits until those it has are released",
         S.DRAINED: "it has no allocations and takes none",
@@ -55,6 +60,12 @@ NODE = Lifecycle(
     },
     edges=(
         Transition(S.ENROLLED, T.REPORT_READY, S.READY, Who.AGENT, "Its agent proved its key and reported its slots."),
+        Transition(
+            S.ENROLLED, T.AWAIT_APPROVAL, S.PENDING, Who.AGENT, "It needs approval, or is not what was expected."
+        ),
+        Transition(S.PENDING, T.APPROVE, S.READY, Who.ADMIN, "An operator, or the attestation command, accepts it."),
+        Transition(S.PENDING, T.REJECT, S.RETIRED, Who.ADMIN, "It is refused before it got any work."),
+        Transition(S.PENDING, T.RETIRE, S.RETIRED, Who.ADMIN, "It is removed before it was ever used."),
         Transition(S.ENROLLED, T.RETIRE, S.RETIRED, Who.ADMIN, "It is removed before it was ever used."),
         Transition(S.READY, T.DRAIN, S.DRAINING, Who.ADMIN, "An operator wants it empty, for repair or for good."),
         Transition(
@@ -67,6 +78,7 @@ NODE = Lifecycle(
         Transition(S.DRAINED, T.RETIRE, S.RETIRED, Who.ADMIN, "It is empty, so nobody is affected."),
     ),
     requires={
+        S.PENDING: frozenset({"inventory"}),
         S.READY: frozenset({"inventory"}),
         S.DRAINING: frozenset({"inventory"}),
         S.DRAINED: frozenset({"inventory"}),
@@ -115,6 +127,10 @@ class Node:
     retirement_reason: str | None = None
     written_off_at: datetime | None = None
     may_be_left: str | None = None
+    approval: str = "automatic"
+    expects: dict[str, Any] | None = None
+    baseline: dict[str, Any] | None = None
+    attested_at: datetime | None = None
 
     @property
     def takes_work(self) -> bool:
@@ -144,6 +160,8 @@ def why_no_work(node: Node, allocations: int = 0) -> list[dict[str, str]]:
     reasons = []
     if node.status == NodeState.ENROLLED:
         reasons.append(("inventory_missing", "its agent has not reported its inventory"))
+    if node.status == NodeState.PENDING:
+        reasons.append(("approval_missing", "it waits until somebody approves it, or rejects it"))
     if node.status == NodeState.DRAINING:
         reasons.append(("draining", f"an operator is draining it; {allocations} allocations are left"))
     if node.status == NodeState.DRAINED:
@@ -185,7 +203,7 @@ def retire_node(
             f"{node.name} has {len(allocation_ids)} allocations: drain it and wait, or write it off if it is lost",
             {"allocation_ids": list(allocation_ids)[:NAMED_MAX]},
         )
-    return _retired(context, node, slots, edge, reason=validation.reason(reason), may_be_left=None)
+    return retired(context, node, slots, edge, reason=validation.reason(reason), may_be_left=None)
 
 
 def write_off_node(context: DecisionContext, node: Node, slots: Sequence[Slot], stated: WriteOff) -> Decision[Node]:
@@ -198,7 +216,7 @@ def write_off_node(context: DecisionContext, node: Node, slots: Sequence[Slot], 
     left = validation.remark(stated.may_be_left, "may_be_left", 1000)
     if not left:
         raise validation.invalid("may_be_left", "say what may still be on the machine; `nothing` is an answer")
-    return _retired(context, node, slots, edge, reason=validation.reason(stated.reason), may_be_left=left)
+    return retired(context, node, slots, edge, reason=validation.reason(stated.reason), may_be_left=left)
 
 
 def finish_sweep(context: DecisionContext, node: Node) -> Decision[Node]:
@@ -209,7 +227,7 @@ def finish_sweep(context: DecisionContext, node: Node) -> Decision[Node]:
     return Decision(
         result=replace(node, revision=node.revision + 1, sweep_due=False),
         writes=(Update("node", node.id, node.revision, swept),),
-        events=(_node_event(node, EventType.NODE_CHANGED, {"change": "swept"}),),
+        events=(node_event(node, EventType.NODE_CHANGED, {"change": "swept"}),),
         audits=(AuditRecord("agent.report", "node", node.id, None, after=swept),),
     )
 
@@ -244,7 +262,7 @@ def _marked(nodes: Sequence[Node], event: EventType) -> Decision[tuple[Node, ...
         writes=tuple(
             Update("node", node.id, node.revision - 1, {"unreachable_since": node.unreachable_since}) for node in marked
         ),
-        events=tuple(_node_event(node, event, data) for node, data in zip(nodes, summaries, strict=True)),
+        events=tuple(node_event(node, event, data) for node, data in zip(nodes, summaries, strict=True)),
         audits=tuple(
             AuditRecord("node.watch", "node", node.id, None, after={"reachable": reachable}) for node in nodes
         ),
@@ -256,7 +274,7 @@ def _move(context: DecisionContext, node: Node, trigger: NodeTrigger, action: st
     return Decision(
         result=replace(node, status=edge.target.value, generation=node.generation + 1),
         writes=(StateChange("node", node.id, NODE, edge, node.generation, None),),
-        events=(_node_event(node, EventType.NODE_CHANGED, {"change": _CHANGE[trigger], "status": edge.target.value}),),
+        events=(node_event(node, EventType.NODE_CHANGED, {"change": _CHANGE[trigger], "status": edge.target.value}),),
         audits=(
             AuditRecord(
                 action, "node", node.id, None, before={"status": node.status}, after={"status": edge.target.value}
@@ -265,7 +283,7 @@ def _move(context: DecisionContext, node: Node, trigger: NodeTrigger, action: st
     )
 
 
-def _retired(
+def retired(
     context: DecisionContext,
     node: Node,
     slots: Sequence[Slot],
@@ -273,7 +291,9 @@ def _retired(
     *,
     reason: str,
     may_be_left: str | None,
+    action: str | None = None,
 ) -> Decision[Node]:
+    """Retire a node by this edge: its key is revoked, and its slots are never used again."""
     written_off_at = None if may_be_left is None else context.now
     columns: dict[str, Any] = {
         "retired_at": context.now,
@@ -288,21 +308,21 @@ def _retired(
         "may_be_left": may_be_left,
         "slots_quarantined": len(slots),
     }
-    action = "node.retire" if may_be_left is None else "teardown.write_off"
+    action = action or ("node.retire" if may_be_left is None else "teardown.write_off")
     return Decision(
         result=replace(node, status=edge.target.value, generation=node.generation + 1, **columns),
         writes=(
             StateChange("node", node.id, NODE, edge, node.generation, None, columns),
             *quarantine_slots(slots),
         ),
-        events=(_node_event(node, EventType.NODE_RETIRED, summary),),
+        events=(node_event(node, EventType.NODE_RETIRED, summary),),
         audits=(
             AuditRecord(action, "node", node.id, None, before={"status": node.status}, after=summary, reason=reason),
         ),
     )
 
 
-def _node_event(node: Node, event: EventType, data: Mapping[str, object]) -> EventRecord:
+def node_event(node: Node, event: EventType, data: Mapping[str, object]) -> EventRecord:
     return EventRecord(event, "node", node.id, None, data={"name": node.name, **data})
 
 

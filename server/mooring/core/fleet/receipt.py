@@ -2,8 +2,8 @@
 
 The body is canonical JSON (sorted keys, no white space, ASCII, whole numbers only), so that anybody can reproduce its
 bytes. The receipts of a node are one chain: `sequence` counts from 1, and `previous` is the hash of the body before.
-This module checks the form, that `clean` agrees with the rest, the task, and the place in the chain. A gateway verifies
-the signature before any of that.
+This module checks the form, that `clean` agrees with the rest, the task, and the place in the chain. The command that
+takes the report (`commands/fleet/task_report.py`) verifies the signature before any of that.
 """
 
 import hashlib
@@ -27,6 +27,7 @@ BODY_BYTES_MAX: Final = 1_048_576
 KINDS: Final = (
     "processes", "namespaces", "mounts", "links", "sockets", "ports", "cgroups", "files", "containers", "secrets",
 )  # fmt: skip
+DEVICES_MAX: Final = 64
 THINGS_MAX: Final = 500
 DEPTH_MAX: Final = 4
 
@@ -97,6 +98,20 @@ SCHEMA: Final[Mapping[str, Any]] = {
         "remaining": _THINGS,
         "truncated": {"type": "boolean"},
         "clean": {"type": "boolean"},
+        "devices": {
+            "type": "array",
+            "maxItems": DEVICES_MAX,
+            "items": {
+                "type": "object",
+                "properties": {
+                    "name": _text(64),
+                    "state": {"type": "string", "enum": ["reset", "simulated", "unverified"]},
+                    "detail": {"type": "string", "maxLength": 400},
+                },
+                "required": ["name", "state"],
+                "additionalProperties": False,
+            },
+        },
     },
 }
 

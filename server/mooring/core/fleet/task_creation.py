@@ -118,6 +118,14 @@ def make_task(context: DecisionContext, request: TaskRequest) -> NewTask:
     )
 
 
+def check_room(open_count: int, limit: int) -> None:
+    """Refuse a task of a project that has as many open ones as it may; the platform's own are not refused."""
+    if open_count >= limit:
+        raise Refusal(
+            Code.TOO_MANY_OPEN_TASKS, f"the project has {limit} open tasks, the most that it may have", {"limit": limit}
+        )
+
+
 def queued(task: Task) -> EventRecord:
     """The event that wakes the node's waiting poll, in any process."""
     return EventRecord(

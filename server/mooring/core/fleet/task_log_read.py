@@ -1,4 +1,4 @@
-"""Reads of logs: what is special about the result of `log.read`.
+"""Log reads: what is special about the result of `log.read`.
 
 A read for a person is quiet: like every other read it leaves no event and no audit row. It is deleted after an hour.
 Its content may contain secrets of the app, so no list shows it.

@@ -34,14 +34,6 @@ class Assertion:
     signature: bytes
 
 
-class HolderRefused(Refusal):
-    """The signature is valid, but its holder may not act. This is not a guess, so it does not count as a failed one."""
-
-    def __init__(self, holder_id: str, detail: str) -> None:
-        self.holder_id = holder_id
-        super().__init__(Code.ASSERTION_REFUSED, detail)
-
-
 def refused(detail: str) -> Refusal:
     return Refusal(Code.ASSERTION_REFUSED, detail)
 

@@ -1,7 +1,8 @@
 """Break-glass: a platform admin enters a tenant for a bounded time, with a stated reason.
 
 The tenant sees each entry: as a row, as an event in its stream and as an audit row. Everything that the admin does
-inside carries the id of the entry. A platform role has no other access to a tenant's data.
+or reads inside leaves an audit row too, with the id of the entry. A platform role has no other access to a tenant's
+data.
 """
 
 from dataclasses import asdict, dataclass, replace

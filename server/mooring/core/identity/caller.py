@@ -66,6 +66,7 @@ class TokenFacts:
     roles: Sequence[GrantedRole]
     node_id: str | None = None
     node_retired: bool = False
+    source_networks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ class Caller:
     expires_at: datetime | None = None
     roles: tuple[GrantedRole, ...] = ()
     token_kind: str | None = None
+    source_networks: tuple[str, ...] = ()  # from where it may call; empty: from everywhere
 
 
 ANONYMOUS = Caller(Actor(PrincipalKind.ANONYMOUS, "anonymous"), None, Authority())
@@ -141,4 +143,4 @@ def _caller(
     roles: tuple[GrantedRole, ...],
 ) -> Caller:
     authority = authority_of(facts.tenant_id, bindings, limit)
-    return Caller(actor, facts.tenant_id, authority, facts.expires_at, roles, facts.kind)
+    return Caller(actor, facts.tenant_id, authority, facts.expires_at, roles, facts.kind, facts.source_networks)

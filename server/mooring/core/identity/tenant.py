@@ -21,6 +21,7 @@ class Tenant:
     display_name: str
     revision: int
     created_at: datetime
+    source_networks: tuple[str, ...] = ()  # from where its users and service accounts may call; empty: everywhere
 
 
 @dataclass(frozen=True, slots=True)

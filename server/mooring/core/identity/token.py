@@ -203,8 +203,12 @@ def revoke_token(context: DecisionContext, token: Token, *, action: str = "token
         result=replace(token, revoked_at=context.now, revision=token.revision + 1),
         writes=(Update("token", token.id, token.revision, {"revoked_at": context.now}),),
         events=(EventRecord(EventType.TOKEN_REVOKED, "token", token.id, token.tenant_id, data={"kind": token.kind}),),
-        audits=(AuditRecord(action, "token", token.id, token.tenant_id, before={"kind": token.kind}),),
+        audits=(AuditRecord(action, "token", token.id, token.tenant_id, before=_holder(token)),),
     )
+
+
+def _holder(token: Token) -> dict[str, object]:
+    return {"kind": token.kind, "holder_id": token.user_id or token.service_account_id or token.node_id}
 
 
 def check_actions(actions: Iterable[str], path: str = "actions") -> frozenset[str]:

@@ -7,7 +7,7 @@ none of them learns about the others.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 
 from mooring.core.kernel import validation
@@ -19,7 +19,8 @@ from mooring.core.kernel.permissions import ROLE_ACTIONS, Authority, Role, beyon
 
 PASSWORD_LENGTH_MIN = 12
 PASSWORD_LENGTH_MAX = 200
-ONE_TIME_LIFETIME = timedelta(days=7)
+LOCAL_PART_LENGTH_MIN = 3
+"""A shorter local part of an e-mail address occurs in passwords by chance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class UserChange(StrEnum):
     DISABLE = "disable"
     ENABLE = "enable"
     RESET = "reset"
+    SIGN_OUT = "sign_out"
 
 
 def new_user(
@@ -109,13 +111,16 @@ def create_user(context: DecisionContext, tenant_id: str | None, spec: UserSpec,
 
 
 def change_user(context: DecisionContext, user: User, change: UserChange, one_time: OneTime | None) -> Decision[User]:
-    """Disable, enable, or reset: a new one-time code replaces the password and every token."""
-    if user.id == context.actor.id and change is not UserChange.RESET:
+    """Disable, enable, reset (a new one-time code replaces the password and every token), or end every token."""
+    if user.id == context.actor.id and change in (UserChange.DISABLE, UserChange.ENABLE):
         raise Refusal(Code.LAST_ADMIN, "users cannot disable themselves", {"user_id": user.id})
     if change is UserChange.DISABLE:
         after = replace(user, disabled_at=user.disabled_at or context.now)
     elif change is UserChange.ENABLE:
         after = replace(user, disabled_at=None)
+    elif change is UserChange.SIGN_OUT:
+        after = replace(user, tokens_from=context.now, tokens_except=None)
+        return _changed(user, after, action="user_token.revoke", change=change.value)
     elif one_time is None:
         raise ValueError("a reset needs a one-time code")
     else:
@@ -156,10 +161,15 @@ def set_password(context: DecisionContext, user: User, password_hash: str) -> De
     return _changed(user, after, action="self.update", change="password")
 
 
-def check_password_form(password: str) -> str:
-    """Check the length: long enough to resist guessing, short enough to be hashed in bounded time."""
+def check_password_form(password: str, email: str) -> str:
+    """Check the length: long enough to resist guessing, short enough to be hashed in bounded time; and that it does
+    not contain what everybody knows of the user.
+    """
     if not PASSWORD_LENGTH_MIN <= len(password) <= PASSWORD_LENGTH_MAX:
         raise validation.invalid("new_password", f"{PASSWORD_LENGTH_MIN} to {PASSWORD_LENGTH_MAX} characters")
+    local_part = email.partition("@")[0].casefold()
+    if len(local_part) >= LOCAL_PART_LENGTH_MIN and local_part in password.casefold():
+        raise validation.invalid("new_password", "must not contain the part of your e-mail address before the @")
     return password
 
 

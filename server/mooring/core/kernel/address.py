@@ -6,6 +6,10 @@ resolved, and this module checks every address that it resolves to. Only the pub
 addition the networks that the platform's admin allows explicitly. An IPv6 address that embeds an IPv4 address must
 pass the checks for both.
 
+The platform's own position is never lent, whatever the admin allows: its machine (loopback and its own addresses), its
+link (link-local addresses and the metadata service of a cloud, which gives out credentials) and its database. A network
+such as 10.0.0.0/8 is easily allowed for the receivers in it, and contains all of these.
+
 Plain http is allowed only to networks that the admin allows: on the open internet anybody could read and change it.
 """
 
@@ -36,11 +40,13 @@ _REST: Final = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/?-]|%[0-9A-Fa-f]{2})*"
 _V4: Final = (
     ("0.0.0.0/8", "unspecified"),
     ("10.0.0.0/8", "private"),
+    ("100.100.100.200/32", "a cloud's metadata"),
     ("100.64.0.0/10", "shared by a carrier"),
     ("127.0.0.0/8", "loopback"),
     ("168.63.129.16/32", "a cloud's metadata"),
     ("169.254.0.0/16", "link-local"),
     ("172.16.0.0/12", "private"),
+    ("192.0.0.192/32", "a cloud's metadata"),
     ("192.0.0.0/24", "reserved"),
     ("192.0.2.0/24", "reserved"),
     ("192.88.99.0/24", "reserved"),
@@ -58,6 +64,8 @@ _V6: Final = (
     ("2001::/23", "reserved"),
     ("2001:db8::/32", "reserved"),
     ("3fff::/20", "reserved"),
+    ("fd00:ec2::254/128", "a cloud's metadata"),
+    ("fd20:ce::254/128", "a cloud's metadata"),
     ("fc00::/7", "private"),
     ("fe80::/10", "link-local"),
     ("fec0::/10", "private"),
@@ -65,6 +73,11 @@ _V6: Final = (
 )
 _REFUSED_V4: Final = tuple((IPv4Network(network), kind) for network, kind in _V4)
 _REFUSED_V6: Final = tuple((IPv6Network(network), kind) for network, kind in _V6)
+_NEVER_KINDS: Final = frozenset(("unspecified", "loopback", "link-local", "a cloud's metadata", "multicast"))
+_NEVER: Final[tuple[tuple[Network, str], ...]] = (
+    *((network, kind) for network, kind in _REFUSED_V4 if kind in _NEVER_KINDS),
+    *((network, kind) for network, kind in _REFUSED_V6 if kind in _NEVER_KINDS),
+)
 _PUBLIC_V6: Final = IPv6Network("2000::/3")
 _MAPPED: Final = IPv6Network("::ffff:0:0/96")
 _NAT64: Final = IPv6Network("64:ff9b::/96")
@@ -103,6 +116,7 @@ class Reach:
 
     allowed: tuple[Network, ...] = ()
     own: frozenset[Address] = frozenset()  # the platform's own addresses: refused although they may be public
+    own_allowed: bool = False  # for URLs of the admin's own: what is allowed may be the platform itself
 
 
 def read_url(text: str, path: str = "url") -> Target:
@@ -174,6 +188,8 @@ def plain(address: Address) -> Address:
 def refused_because(address: Address, reach: Reach, scheme: str = "https") -> str | None:
     """Why this address must not be dialled, in a few words; None when it may be."""
     actual = plain(address)
+    if not reach.own_allowed and (reason := _never_because(actual, reach)) is not None:
+        return reason
     if any(actual in network for network in reach.allowed if network.version == actual.version):
         return None
     kind = _kind_v4(actual) if isinstance(actual, IPv4Address) else _kind_v6(actual, reach, scheme)
@@ -182,6 +198,17 @@ def refused_because(address: Address, reach: Reach, scheme: str = "https") -> st
     if kind is None and scheme != "https":
         return "not allowed without TLS"
     return kind
+
+
+def _never_because(address: Address, reach: Reach) -> str | None:
+    """Why no allowed network opens this address, or the IPv4 address in it; None when one may."""
+    for each in (address, *_embedded(address)):
+        kind = next((kind for network, kind in _NEVER if network.version == each.version and each in network), None)
+        if kind is not None:
+            return kind
+        if each in reach.own:
+            return "the platform's own"
+    return None
 
 
 def dialled(addresses: Iterable[Address], reach: Reach, scheme: str = "https") -> tuple[list[Address], list[str]]:
@@ -204,13 +231,22 @@ def _kind_v4(address: IPv4Address) -> str | None:
 
 def _kind_v6(address: IPv6Address, reach: Reach, scheme: str) -> str | None:
     if address in _NAT64:
-        return refused_because(_low_v4(address), reach, scheme)
+        return refused_because(_embedded(address)[0], reach, scheme)
     kind = next((kind for network, kind in _REFUSED_V6 if address in network), None)
     if kind is None and address not in _PUBLIC_V6:
         return "reserved"
     if kind is None and address in _SIX_TO_FOUR:
-        return refused_because(IPv4Address((int(address) >> 80) & 0xFFFFFFFF), reach, scheme)
+        return refused_because(_embedded(address)[0], reach, scheme)
     return kind
+
+
+def _embedded(address: Address) -> tuple[IPv4Address, ...]:
+    """The IPv4 address to which an IPv6 address leads through a translator or a tunnel."""
+    if isinstance(address, IPv6Address) and address in _NAT64:
+        return (_low_v4(address),)
+    if isinstance(address, IPv6Address) and address in _SIX_TO_FOUR:
+        return (IPv4Address((int(address) >> 80) & 0xFFFFFFFF),)
+    return ()
 
 
 def _low_v4(address: IPv6Address) -> IPv4Address:

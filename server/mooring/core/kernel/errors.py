@@ -69,8 +69,19 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
     ),
     Code.BODY_TOO_LARGE: ErrorEntry(
         "Body too large",
-        "The request's body, or one of its headers, is larger than the limit.",
-        "Send less; `details.limit_bytes` is the limit.",
+        "The request's body, or one of its headers, is larger than the limit, or has too many lists and objects.",
+        "Send less; `details` has the limit.",
+    ),
+    Code.CALLER_ADDRESS_DENIED: ErrorEntry(
+        "Caller's address denied",
+        "The tenant allows requests only from some networks, and the caller's address is in none of them.",
+        "Call from an allowed network, or ask an admin of the tenant or of the platform to add yours.",
+    ),
+    Code.CERTIFICATE_REQUIRED: ErrorEntry(
+        "Client certificate required",
+        "A node's request came over a connection without the valid client certificate of that node.",
+        "Agents get a new certificate by themselves and connect again; behind a proxy that ends TLS, the platform's "
+        "operator sets `MOORING_NODE_CERTIFICATES=off`.",
     ),
     Code.CHECK_CANCELLED: ErrorEntry(
         "Check cancelled",
@@ -300,6 +311,11 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
         "There is nothing to roll back to: no earlier pin, or its version is retired, or its artifacts are revoked.",
         "Upgrade to a version that is offered.",
     ),
+    Code.ROOT_KEY_MISSING: ErrorEntry(
+        "Root key missing",
+        "This platform knows no root key, so no key can be put into use with its signature.",
+        "Create a root key offline, set its public half as `MOORING_ROOT_KEY`, and start the platform again.",
+    ),
     Code.SIGNATURE_INVALID: ErrorEntry(
         "Signature invalid",
         "There are signatures, but none of them can be used: they are malformed, too large, or of an unsupported kind.",
@@ -387,6 +403,12 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
         "Try again with the same Idempotency-Key.",
         retryable=True,
     ),
+    Code.TOO_MANY_OPEN_TASKS: ErrorEntry(
+        "Too many open tasks",
+        "The project has as many tasks that have not ended as the platform allows.",
+        "Wait until some have ended, or cancel some; the operator sets the limit.",
+        retryable=True,
+    ),
     Code.UNAUTHENTICATED: ErrorEntry(
         "Unauthenticated",
         "There is no token, or it is unknown, expired or revoked.",
@@ -417,6 +439,11 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
         "Version not offered",
         "The version exists, but it is not offered to this project.",
         "Use the channel `stable`, or have the version promoted.",
+    ),
+    Code.WOULD_LOCK_OUT: ErrorEntry(
+        "Would lock out",
+        "The change would lock the caller out.",
+        "Add the network of the address in `details.address`, or ask a platform admin to force the change.",
     ),
 }
 

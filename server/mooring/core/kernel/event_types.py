@@ -66,6 +66,7 @@ class EventType(StrEnum):
     NODE_UNREACHABLE = "nodes.node.unreachable"
     NODE_REACHABLE = "nodes.node.reachable"
     NODE_RETIRED = "nodes.node.retired"
+    PLATFORM_KEY_PREPARED = "nodes.platform_key.prepared"
     PLATFORM_KEY_ROTATED = "nodes.platform_key.rotated"
     SKU_CHANGED = "nodes.sku.changed"
     TASK_QUEUED = "nodes.task.queued"
@@ -95,7 +96,7 @@ class EventType(StrEnum):
 
 MEANING: Final[Mapping[EventType, str]] = {
     EventType.TENANT_CREATED: "A tenant was made, with its first admin.",
-    EventType.TENANT_UPDATED: "A tenant's display name changed.",
+    EventType.TENANT_UPDATED: "A tenant's display name or its source networks changed.",
     EventType.PROJECT_CREATED: "A project was made.",
     EventType.PROJECT_UPDATED: "A project's display name changed.",
     EventType.PROJECT_DELETED: "An empty project was deleted.",
@@ -151,7 +152,9 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.NODE_REACHABLE: "An unreachable node sends heartbeats again.",
     EventType.NODE_RETIRED: "A node was permanently retired and its key is no longer accepted; `data.written_off` says "
     "whether something may be left on it.",
-    EventType.PLATFORM_KEY_ROTATED: "A new key signs tasks; nodes trust it because the previous key signed it.",
+    EventType.PLATFORM_KEY_PREPARED: "A new key waits for the signature of the operator's root key.",
+    EventType.PLATFORM_KEY_ROTATED: "A new key signs tasks, and nodes refuse the previous one; `data.epoch` is set if "
+    "the operator's root key signed it.",
     EventType.SKU_CHANGED: "A SKU was made, changed, re-priced, withdrawn or offered again; `data.change` says which.",
     EventType.TASK_QUEUED: "A task waits for its node's agent, for the first time or because its lease was lost.",
     EventType.TASK_CANCELLING: "The agent that holds a task was asked to end it early.",

@@ -8,17 +8,25 @@ not know them shows a plain field. `writeOnly` marks a secret: the API never ret
 a schema cannot express: which keyword belongs to which type, that a default fits, that a pattern is harmless.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from mooring.core.kernel.finding import Finding, below, bounded, error, warning
-from mooring.core.kernel.json_schema import depth_exceeds, findings_of, same, unstorable
-from mooring.core.kernel.safe_regex import why_not_taken
+from mooring.core.kernel.json_schema import (
+    author_findings,
+    contains,
+    count_exceeds,
+    depth_exceeds,
+    paid_findings,
+    unstorable,
+)
+from mooring.core.kernel.safe_regex import LENGTH_MAX, Patterns
+from mooring.core.kernel.work_budget import NODE_STEPS, VALUE_STEPS_MAX, WorkBudget, until_spent
 
 FIELDS_MAX: Final = 200
 DEPTH_MAX: Final = 6
 NESTING_MAX: Final = 2 * DEPTH_MAX + 6
-TEXT_LENGTH_MAX: Final = 65_536
+TEXT_LENGTH_MAX: Final = LENGTH_MAX
 ITEMS_MAX: Final = 1_000
 CHOICES_MAX: Final = 200
 
@@ -114,34 +122,46 @@ def read_form(value: object, pointer: str = "") -> tuple[Finding, ...]:
     """All mistakes in a stand-alone schema: first its structure, then the rules that a schema cannot express."""
     if depth_exceeds(value, NESTING_MAX):
         return (too_deep(pointer),)
-    shape = bounded(findings_of(value, FORM_DEFINITION, pointer, _ROOT))
+    patterns = Patterns()
+    shape = bounded(until_spent(paid_findings(value, FORM_DEFINITION, pointer, patterns.budget, root=_ROOT), pointer))
     if shape or not isinstance(value, dict):
         return shape
-    return bounded(schema_findings(value, pointer))
+    return bounded(until_spent(schema_findings(value, patterns, pointer), pointer))
 
 
 def too_deep(pointer: str) -> Finding:
     return error(pointer, "too_deep", "it is nested too deeply", "use fewer levels")
 
 
-def schema_findings(schema: Form, pointer: str = "") -> Iterator[Finding]:
-    """The mistakes that `FORM_DEFINITION` cannot express; the caller has checked the structure before."""
+def schema_findings(schema: Form, patterns: Patterns, pointer: str = "") -> Iterator[Finding]:
+    """The mistakes that `FORM_DEFINITION` cannot express; the caller has checked the structure before.
+
+    Raises `BudgetSpent` when the document's budget, which the patterns hold, is spent.
+    """
     if schema["type"] != "object":
         yield error(pointer, "form_is_an_object", f"its type is {schema['type']}", 'begin with "type": "object"')
     count = _count_fields(schema)
     if count > FIELDS_MAX:
         yield error(pointer, "form_too_large", f"it has {count} fields", f"give at most {FIELDS_MAX}")
         return
-    yield from _node(schema, pointer, 1)
+    yield from _node(schema, patterns, pointer, 1)
 
 
 def value_findings(value: object, schema: Form, pointer: str = "") -> tuple[Finding, ...]:
-    """The mistakes in a value that a user filled in, by the author's schema."""
-    return plain_findings(value, pointer) or bounded(findings_of(value, schema, pointer))
+    """The mistakes in a value that a user filled in, by the author's schema.
+
+    The caller has checked with `plain_findings` that the value can be stored and is not too large.
+    """
+    if depth_exceeds(value, NESTING_MAX):
+        return (too_deep(pointer),)
+    patterns = Patterns(WorkBudget(VALUE_STEPS_MAX))
+    return bounded(until_spent(author_findings(value, schema, pointer, patterns), pointer))
 
 
-def plain_findings(value: object, pointer: str = "") -> tuple[Finding, ...]:
-    """What keeps a JSON value from being stored at all: too much nesting, or text that PostgreSQL rejects."""
+def plain_findings(value: object, bytes_max: int, pointer: str = "") -> tuple[Finding, ...]:
+    """What keeps a JSON value from being stored: too much nesting or text, or text that PostgreSQL rejects."""
+    if count_exceeds(value, bytes_max // 2):  # each has a character and a comma at least
+        return (error(pointer, "too_large", f"it has more than {bytes_max // 2} values", "send less"),)
     if depth_exceeds(value, NESTING_MAX):
         return (too_deep(pointer),)
     return bounded(unstorable(value, pointer))
@@ -161,13 +181,60 @@ def hidden_places(value: object, schema: Form, pointer: str = "") -> Iterator[st
 
 
 def without_hidden(value: Any, hidden: Collection[str], pointer: str = "") -> Any:
-    """The value as the API shows it: with null in place of each secret."""
-    if pointer in hidden:
+    """The value as the API shows it: with null in place of each secret. What has no secret is not copied."""
+    tree: dict[str, Any] = {}
+    for each in hidden:
+        if each == pointer:
+            return None
+        if each.startswith(f"{pointer}/"):
+            _add_place(tree, each.removeprefix(f"{pointer}/").split("/"))
+    return _without(value, tree) if tree else value
+
+
+def _add_place(tree: dict[str, Any], steps: list[str]) -> None:
+    """Add the way to a secret; an empty dictionary is its end."""
+    for index, step in enumerate(steps):
+        name = step.replace("~1", "/").replace("~0", "~")
+        if index == len(steps) - 1:
+            tree[name] = {}
+        elif tree.get(name) == {}:
+            return  # all of it is secret already
+        tree = tree.setdefault(name, {})
+
+
+def _without(value: Any, tree: Mapping[str, Any]) -> Any:
+    if not tree:
         return None
     if isinstance(value, Mapping):
-        return {name: without_hidden(inner, hidden, below(pointer, name)) for name, inner in value.items()}
+        return {name: _without(inner, tree[name]) if name in tree else inner for name, inner in value.items()}
     if isinstance(value, list):
-        return [without_hidden(each, hidden, below(pointer, index)) for index, each in enumerate(value)]
+        return [_without(each, tree[str(index)]) if str(index) in tree else each for index, each in enumerate(value)]
+    return value
+
+
+def hidden_values(value: Any, hidden: Collection[str], pointer: str = "") -> dict[str, Any]:
+    """The secrets in the value, by pointer: what `without_hidden` leaves out."""
+    if pointer in hidden:
+        return {pointer: value}
+    inner: Iterable[tuple[str | int, Any]] = ()
+    if isinstance(value, Mapping):
+        inner = value.items()
+    elif isinstance(value, list):
+        inner = enumerate(value)
+    found: dict[str, Any] = {}
+    for name, each in inner:
+        found |= hidden_values(each, hidden, below(pointer, name))
+    return found
+
+
+def with_hidden(value: Any, secrets: Mapping[str, Any], pointer: str = "") -> Any:
+    """The whole value again, from its two parts."""
+    if pointer in secrets:
+        return secrets[pointer]
+    if isinstance(value, Mapping):
+        return {name: with_hidden(inner, secrets, below(pointer, name)) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [with_hidden(each, secrets, below(pointer, index)) for index, each in enumerate(value)]
     return value
 
 
@@ -176,8 +243,9 @@ def _count_fields(schema: Form) -> int:
     return 1 + sum(_count_fields(each) for each in inner)
 
 
-def _node(schema: Form, pointer: str, depth: int) -> Iterator[Finding]:
+def _node(schema: Form, patterns: Patterns, pointer: str, depth: int) -> Iterator[Finding]:
     type_ = schema["type"]
+    patterns.budget.spend(5 * NODE_STEPS)
     if depth > DEPTH_MAX:
         yield too_deep(pointer)
         return
@@ -189,8 +257,8 @@ def _node(schema: Form, pointer: str, depth: int) -> Iterator[Finding]:
         if least in schema and most in schema and schema[least] > schema[most]:
             reason = f"{least} is above {most}, so no value is valid"
             yield error(below(pointer, least), "form_bounds", reason, "swap the two")
-    yield from _pattern(schema, pointer)
-    yield from _given_values(schema, pointer)
+    yield from _pattern(schema, patterns, pointer)
+    yield from _given_values(schema, patterns, pointer)
     yield from _widget(schema, pointer)
     if type_ == "array" and not {"items", "maxItems"} <= schema.keys():
         reason = "a list without `items` and `maxItems` has no bound"
@@ -200,43 +268,44 @@ def _node(schema: Form, pointer: str, depth: int) -> Iterator[Finding]:
             reason = f"`{name}` is required but not described"
             yield error(below(pointer, "required"), "form_required", reason, f"describe `{name}` in `properties`")
     for name, inner in schema.get("properties", {}).items():
-        yield from _node(inner, below(pointer, "properties", name), depth + 1)
+        yield from _node(inner, patterns, below(pointer, "properties", name), depth + 1)
     if "items" in schema:
-        yield from _node(schema["items"], below(pointer, "items"), depth + 1)
+        yield from _node(schema["items"], patterns, below(pointer, "items"), depth + 1)
 
 
-def _pattern(schema: Form, pointer: str) -> Iterator[Finding]:
+def _pattern(schema: Form, patterns: Patterns, pointer: str) -> Iterator[Finding]:
     if "pattern" not in schema:
         return
     place = below(pointer, "pattern")
     if "maxLength" not in schema:
         reason = "the cost of a pattern without `maxLength` has no bound"
         yield error(place, "pattern_unbounded", reason, "add `maxLength`")
-    elif (why := why_not_taken(schema["pattern"], schema["maxLength"])) is not None:
+    elif (why := patterns.why_refused(schema["pattern"], schema["maxLength"])) is not None:
         yield error(
             place, "pattern_refused", why, "use characters, classes and bounded repeats: ^[a-z][a-z0-9-]{0,38}$"
         )
 
 
-def _given_values(schema: Form, pointer: str) -> Iterator[Finding]:
+def _given_values(schema: Form, patterns: Patterns, pointer: str) -> Iterator[Finding]:
     """Check that the author's default, choices and examples fit the schema itself."""
     if schema.get("writeOnly") and ("default" in schema or "enum" in schema):
         reason = "everybody can read a secret's default or choices in the manifest"
         yield error(pointer, "secret_in_form", reason, "remove `default` and `enum`")
-    harmless = "pattern" not in schema or why_not_taken(schema["pattern"], schema.get("maxLength", 0)) is None
+    length_max = schema.get("maxLength", TEXT_LENGTH_MAX)
+    accepted = "pattern" not in schema or patterns.why_refused(schema["pattern"], length_max) is None
     bare = {
-        key: each for key, each in schema.items() if key not in ("enum", "pattern") or (key == "pattern" and harmless)
+        key: each for key, each in schema.items() if key not in ("enum", "pattern") or (key == "pattern" and accepted)
     }
     given = [(below(pointer, "enum", index), each) for index, each in enumerate(schema.get("enum", ()))]
     given += [(below(pointer, "examples", index), each) for index, each in enumerate(schema.get("examples", ()))]
     if "default" in schema:
         given.append((below(pointer, "default"), schema["default"]))
     for place, value in given:
-        if wrong := bounded(findings_of(value, bare, place)):
+        if wrong := bounded(author_findings(value, bare, place, patterns)):
             yield error(
                 wrong[0].pointer, "form_value", f"it does not fit its own schema: {wrong[0].reason}", wrong[0].fix
             )
-    if "default" in schema and "enum" in schema and not any(same(schema["default"], each) for each in schema["enum"]):
+    if {"default", "enum"} <= schema.keys() and not contains(schema["enum"], schema["default"], patterns.budget):
         yield error(
             below(pointer, "default"), "form_value", "the default is not one of the choices", "choose one of `enum`"
         )

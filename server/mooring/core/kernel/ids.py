@@ -38,6 +38,7 @@ class Prefix(StrEnum):
     ENROLMENT_TOKEN = "enr"
     ENTITLEMENT = "ent"
     EVENT = "evt"
+    EXEC_RECORDING = "rec"
     INSTANCE = "ins"
     KEY = "key"
     MEMBER = "mem"

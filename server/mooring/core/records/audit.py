@@ -27,3 +27,5 @@ class AuditRow:
     reason: str | None
     route: str | None
     remote_address: str | None
+    app_instance_id: str | None = None
+    count: int = 1  # how many equal refusals the row stands for

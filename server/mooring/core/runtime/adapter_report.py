@@ -430,7 +430,7 @@ def _endpoint(current: ReportContext, plain: Mapping[str, Any]) -> dict[str, Any
 
 def bounded_detail(value: Mapping[str, Any], path: str) -> dict[str, Any]:
     """The adapter's own JSON, refused if it is malformed or too large."""
-    for refusal in refusals_of(plain_findings(value), path):
+    for refusal in refusals_of(plain_findings(value, DETAIL_BYTES_MAX), path):
         raise refusal
     if len(json.dumps(value, ensure_ascii=False).encode()) > DETAIL_BYTES_MAX:
         raise invalid(path, f"at most {DETAIL_BYTES_MAX} bytes of JSON")

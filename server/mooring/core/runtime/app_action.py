@@ -84,10 +84,17 @@ def start_action(
 
 
 def check_input(action: ManifestAction, arguments: Mapping[str, Any]) -> None:
+    _require_size(arguments, INPUT_BYTES_MAX, "input")
     for refusal in refusals_of(value_findings(arguments, action.input_schema), "input"):
         raise refusal
-    if len(canonical(arguments)) > INPUT_BYTES_MAX:
-        raise validation.invalid("input", f"at most {INPUT_BYTES_MAX} bytes")
+
+
+def _require_size(value: Mapping[str, Any], bytes_max: int, path: str) -> None:
+    """Refuse a value that cannot be stored or is too large, before its schema is looked at."""
+    for refusal in refusals_of(plain_findings(value, bytes_max), path):
+        raise refusal
+    if len(canonical(value)) > bytes_max:
+        raise validation.invalid(path, f"at most {bytes_max} bytes")
 
 
 def check_output(manifest: Manifest | None, operation: Operation, output: Mapping[str, Any] | None) -> None:
@@ -99,10 +106,9 @@ def check_output(manifest: Manifest | None, operation: Operation, output: Mappin
     action = action_of(manifest, str(operation.request.get("action")))
     value = {} if output is None else output
     schema = action.output_schema
-    for refusal in refusals_of(plain_findings(value) if schema is None else value_findings(value, schema), "output"):
+    _require_size(value, OUTPUT_BYTES_MAX, "output")
+    for refusal in refusals_of(() if schema is None else value_findings(value, schema), "output"):
         raise refusal
-    if len(canonical(value)) > OUTPUT_BYTES_MAX:
-        raise validation.invalid("output", f"at most {OUTPUT_BYTES_MAX} bytes")
 
 
 def _require_target(current: InstanceContext, action: ManifestAction, member_id: str | None) -> None:

@@ -185,7 +185,7 @@ def _hurry(
     operation: Operation,
     request: DetachRequest,
 ) -> Decision[Attachment]:
-    """Restart a detach that waits for work without the waiting, if the caller asks for that now."""
+    """Restart a detach that waits for work, so that it cancels the work, if the caller asks for that now."""
     if not request.cancel_work or attachment.cancel_work or operation.kind not in ATTACHMENT_KINDS:
         return Decision(attachment)
     columns = {"cancel_work": True, "timeout_seconds": request.timeout_seconds, "retry_at": context.now}

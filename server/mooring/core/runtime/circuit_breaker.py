@@ -39,7 +39,7 @@ class LaunchOutcome:
 
 @dataclass(frozen=True, slots=True)
 class CircuitFacts:
-    """The latest launches of one version on one shape, of all tenants."""
+    """The latest launches of one version on one shape, across all tenants."""
 
     tenant_id: str  # the tenant that wants to launch
     deploys: Sequence[LaunchOutcome] = ()

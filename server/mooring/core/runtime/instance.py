@@ -149,6 +149,7 @@ class Instance:
     revision: int
     created_at: datetime
     config_hidden: list[str] = field(default_factory=list)  # JSON pointers to secrets in the config, which views hide
+    config_secrets: dict[str, Any] | None = None  # as stored: the values at those places, which are sealed
     previous_pin: dict[str, Any] | None = None
     bound_capacity_shape: str | None = None
     topology_mode: str | None = None

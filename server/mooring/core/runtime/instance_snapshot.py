@@ -57,7 +57,6 @@ class NodeStanding:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the node is gone for good."""
         return self.status == NodeState.RETIRED
 
 
@@ -146,7 +145,6 @@ class InstanceSnapshot:
     circuit: CircuitFacts | None = None  # only while its launch waits: how other launches of the version ended
 
     def open_of(self, *kinds: OperationKind) -> tuple[Operation, ...]:
-        """The open operations of these kinds."""
         return tuple(each for each in self.operations if each.kind in kinds)
 
     def concerned(self, operation: Operation) -> tuple[MemberSnapshot, ...]:

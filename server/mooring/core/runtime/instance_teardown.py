@@ -6,7 +6,9 @@ receipt, the fact that no node ever started anything, or a node that an admin re
 after a pause, and until then the member and its operation name the blocker.
 
 An allocation that was requested for a member is released as soon as the member is being removed: from then on nobody
-pays for it, even while its node does not answer. The allocation's own teardown waits for the members in it.
+pays for it, even while its node does not answer. The allocation's own teardown waits for the members in it. When nobody
+asked for the end, but the platform tears down what failed, a node that does not answer keeps its allocations until it
+does: a tenant with root on a machine could otherwise cut it off, let the app fail, and go on using it for free.
 """
 
 from collections.abc import Sequence
@@ -17,7 +19,7 @@ from typing import Any, Final
 from mooring.core.catalog.artifact_hold import drop_holds
 from mooring.core.fleet.allocation import AllocationState, release_allocation
 from mooring.core.fleet.runtime_secret import destroy_all
-from mooring.core.fleet.task import TASK, TaskState
+from mooring.core.fleet.task import SYSTEM_MAKER, TASK, TaskState
 from mooring.core.fleet.task_creation import TaskRequest, make_task
 from mooring.core.fleet.task_family import FailureCode
 from mooring.core.fleet.task_transitions import cancel_all
@@ -61,7 +63,7 @@ def tear_down(context: DecisionContext, snapshot: InstanceSnapshot, operation: O
     targets = snapshot.torn_down_by(operation)
     parts = _start_removal(context, snapshot, operation, targets)
     if not parts:
-        parts = _release_allocations(context, snapshot, targets)
+        parts = _release_allocations(context, snapshot, operation, targets)
     if not parts:
         parts = [part for each in targets if (part := _member(context, snapshot, operation, each)) is not None][
             :AT_ONCE
@@ -94,21 +96,43 @@ def _start_removal(
 
 
 def _release_allocations(
-    context: DecisionContext, snapshot: InstanceSnapshot, targets: Sequence[MemberSnapshot]
+    context: DecisionContext, snapshot: InstanceSnapshot, operation: Operation, targets: Sequence[MemberSnapshot]
 ) -> list[Decision[Any]]:
     """Release the allocations that were requested for these members, unless another member uses them."""
     staying = {each.member.allocation_id for each in snapshot.members if each.member.status != MemberState.REMOVING}
+    staying |= {each.member.allocation_id for each in targets if _stays_charged(snapshot, operation, each)}
     wanted = {
         each.allocation.id: each.allocation
         for each in targets
-        if each.allocation is not None
+        if each.allocation is not None and _goes_with_member(each) and each.allocation.id not in staying
+    }
+    return [release_allocation(context, wanted[key]) for key in sorted(wanted)[:AT_ONCE]]
+
+
+def _goes_with_member(each: MemberSnapshot) -> bool:
+    return (
+        each.allocation is not None
         and (each.inherited or each.member.owns_allocation)
         and not each.member.keep_allocation
         and not each.shared
         and each.allocation.status in _GIVEN_BACK
-        and each.allocation.id not in staying
-    }
-    return [release_allocation(context, wanted[key]) for key in sorted(wanted)[:AT_ONCE]]
+    )
+
+
+def _stays_charged(snapshot: InstanceSnapshot, operation: Operation, each: MemberSnapshot) -> bool:
+    """Whether the allocation waits for its node: nobody asked for its end, and nothing proves that it is over."""
+    node = each.node
+    return (
+        operation.requested_by == SYSTEM_MAKER
+        and snapshot.instance.stop_requested_at is None
+        and node is not None
+        and node.unreachable_since is not None
+        and not node.is_gone
+        and each.clean_receipt_id is None
+        and _goes_with_member(each)
+        and each.allocation is not None
+        and each.allocation.status == AllocationState.ACTIVE
+    )
 
 
 def _member(
@@ -118,6 +142,8 @@ def _member(
     if each.clean_receipt_id is not None:
         receipt = {"receipt_id": each.clean_receipt_id, "clean": True}
         return _closed(context, snapshot, each, ClosingKind.RECEIPT, receipt=receipt)
+    if not each.started and _stays_charged(snapshot, operation, each):
+        return _set_blocker(snapshot, each, why_waiting(each))  # the member closes after its allocation is released
     if not each.started:
         return _never_started(context, snapshot, each)
     if each.node is not None and each.node.is_gone:

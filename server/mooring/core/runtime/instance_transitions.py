@@ -18,6 +18,7 @@ from mooring.core.kernel.decision import (
     Update,
 )
 from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.form_schema import hidden_values, without_hidden
 from mooring.core.runtime.instance import INSTANCE, Instance, InstanceState, InstanceTrigger
 from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
 from mooring.core.runtime.operation import OPERATION, Operation, OperationKind, OperationState, OperationTrigger
@@ -304,7 +305,11 @@ def _audited(
 
 
 def _row(value: Instance | Member | Operation) -> dict[str, Any]:
-    return {name: each for name, each in asdict(value).items() if name not in UNWRITTEN}
+    row = {name: each for name, each in asdict(value).items() if name not in UNWRITTEN}
+    if isinstance(value, Instance) and value.config_hidden:
+        row["config"] = without_hidden(value.config, value.config_hidden)
+        row["config_secrets"] = hidden_values(value.config, value.config_hidden)
+    return row
 
 
 def _instance_data(instance: Instance) -> dict[str, Any]:

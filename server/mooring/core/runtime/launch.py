@@ -409,7 +409,7 @@ def _quota(launch: LaunchSnapshot, allocations: int) -> Iterator[Refusal]:
 
 def _config(launch: LaunchSnapshot) -> Iterator[Refusal]:
     config = dict(launch.request.config)
-    if malformed := plain_findings(config):
+    if malformed := plain_findings(config, CONFIG_BYTES_MAX):
         yield from refusals_of(malformed, "config")
         return
     if len(canonical(config)) > CONFIG_BYTES_MAX:

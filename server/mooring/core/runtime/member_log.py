@@ -87,8 +87,6 @@ class LogReadContext:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """A part of a log."""
-
     content: bytes
     offset: int
     next_offset: int

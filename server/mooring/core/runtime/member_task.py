@@ -17,6 +17,7 @@ from mooring.core.fleet.task_creation import TaskRequest
 from mooring.core.fleet.task_log_read import LOG_READ
 from mooring.core.kernel.decision import RowGuard
 from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.json_schema import count_exceeds
 from mooring.core.kernel.validation import invalid
 from mooring.core.runtime.adapter_report import require_turn
 from mooring.core.runtime.instance import Instance
@@ -31,6 +32,8 @@ READ_ONLY_TYPES: Final = frozenset({"probe.tcp", "probe.http", "probe.exec", "se
 STANDS: Final = frozenset({AllocationState.ACTIVE, AllocationState.RELEASING})
 """Allocation states in which members can be worked on: a releasing one stays until its members are torn down."""
 TASKS_AT_ONCE_MAX: Final = 50
+VALUES_AT_ONCE_MAX: Final = 15_000
+"""In the arguments of all tasks of a request: checking them takes 50 ms."""
 LOG_BYTES: Final = 65_536
 """How much of a log an adapter reads at once: one response contains the results of many tasks."""
 PULL: Final = "mooring-pull"
@@ -117,7 +120,9 @@ def guards_of(target: TaskTarget) -> tuple[RowGuard, ...]:
 
 
 def require_distinct(requests: Sequence[MemberTaskRequest]) -> None:
-    """Refuse a step name that occurs twice in one request."""
+    """Refuse a step name that occurs twice in one request, and arguments that take too long to check together."""
+    if count_exceeds([each.arguments for each in requests], VALUES_AT_ONCE_MAX):
+        raise invalid("tasks", f"at most {VALUES_AT_ONCE_MAX} values in all arguments together; send several requests")
     seen: set[str] = set()
     for index, each in enumerate(requests):
         if each.step in seen:

@@ -163,6 +163,28 @@ def visit_endpoint(
     return _grant(visit, {"endpoint_id": endpoint.id, "name": endpoint.name, "port": endpoint.port})
 
 
+@dataclass(frozen=True, slots=True)
+class OpenCommands:
+    """How many interactive commands a project and one of its allocations have open."""
+
+    of_project: int
+    of_allocation: int
+
+
+def check_room_for_command(opened: OpenCommands, most: OpenCommands) -> None:
+    """Refuse one more command than these; 0 is no bound."""
+    for name, number, bound in (
+        ("allocation", opened.of_allocation, most.of_allocation),
+        ("project", opened.of_project, most.of_project),
+    ):
+        if 0 < bound <= number:
+            raise Refusal(
+                Code.LIMIT_REACHED,
+                f"the {name} has as many interactive commands open as it may ({bound}): close one of them first",
+                {"limit": bound},
+            )
+
+
 def visit_command(
     context: DecisionContext,
     allocation: Allocation,

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -23,9 +23,7 @@ from mooring.core.catalog.artifact_location import ArtifactSource, Location, Sou
 from mooring.core.kernel.address import read_url
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.gateways.lazy_import import lazy_module
-from mooring.gateways.registry.blob_source import BlobSource, BlobSourceSettings, read_place
 from mooring.gateways.registry.image_manifest import BlobDescriptor, ImageManifest
-from mooring.gateways.registry.registry_client import RegistryClient, RegistryPlace
 from mooring.gateways.registry.registry_token import RegistryTokenIssuer
 from mooring.gateways.registry.source_refusals import not_found, too_large, too_slow
 from mooring.gateways.registry.source_stream import Dialer, Sink, SourceTimeouts
@@ -33,10 +31,12 @@ from mooring.gateways.signing.cosign_keys import TrustedKey
 from mooring.settings import Settings
 
 if TYPE_CHECKING:
-    from mooring.gateways.registry import image_smoke
+    from mooring.gateways.registry import blob_source, image_smoke, registry_client
     from mooring.gateways.signing import cosign
 else:
+    blob_source = lazy_module("mooring.gateways.registry.blob_source")
     image_smoke = lazy_module("mooring.gateways.registry.image_smoke")
+    registry_client = lazy_module("mooring.gateways.registry.registry_client")
     cosign = lazy_module("mooring.gateways.signing.cosign")
 
 IMAGES_MAX: Final = 32
@@ -102,6 +102,7 @@ class ArtifactReader:
         self._public = public
         self._inside = inside
         self.own = own
+        self._settings = settings
         self._seconds = settings.source_timeout_seconds
         self._patience = SourceTimeouts(total_seconds=settings.source_timeout_seconds, attempts=2)
         self._patience_of_checks = SourceTimeouts(
@@ -113,16 +114,6 @@ class ArtifactReader:
             silence_seconds=settings.source_timeout_seconds,
         )
         self._limit_bytes = settings.source_limit_bytes
-        self._blobs = BlobSourceSettings(
-            s3_endpoint=settings.source_bucket_endpoint,
-            huggingface_endpoint=settings.source_huggingface_endpoint,
-            file_directory=settings.source_file_directory,
-            redirect_hosts=frozenset(
-                filter(None, (each.strip() for each in settings.source_redirect_hosts.split(",")))
-            ),
-            limit_bytes=settings.source_limit_bytes,
-            patience=self._patience,
-        )
 
     def is_own(self, location: Location) -> bool:
         """Whether the location is in the platform's own registry."""
@@ -131,6 +122,19 @@ class ArtifactReader:
             and location.source_type is SourceType.OCI
             and location.rest.partition("/")[0] == self.own.authority
         )
+
+    def _blob_source(self, source: ArtifactSource | None, patience: SourceTimeouts) -> blob_source.BlobSource:
+        settings = self._settings
+        hosts = filter(None, (each.strip() for each in settings.source_redirect_hosts.split(",")))
+        limits = blob_source.BlobSourceSettings(
+            s3_endpoint=settings.source_bucket_endpoint,
+            huggingface_endpoint=settings.source_huggingface_endpoint,
+            file_directory=settings.source_file_directory,
+            redirect_hosts=frozenset(hosts),
+            limit_bytes=settings.source_limit_bytes,
+            patience=patience,
+        )
+        return blob_source.BlobSource(limits, self._dialer(source))
 
     async def look(
         self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None
@@ -197,7 +201,7 @@ class ArtifactReader:
 
     async def _state_of_blob(self, location: Location, source: ArtifactSource | None) -> StatedContent:
         try:
-            size = await BlobSource(self._blobs, self._dialer(source)).size(read_place(location.text))
+            size = await self._blob_source(source, self._patience).size(blob_source.read_place(location.text))
         except Refusal as refusal:
             if refusal.code not in UNSTATED or location.source_type is SourceType.FILE:
                 raise
@@ -217,8 +221,8 @@ class ArtifactReader:
         sink: Sink,
     ) -> HashedBytes:
         if location.source_type is not SourceType.OCI:
-            reader = BlobSource(replace(self._blobs, patience=patience), self._dialer(source))
-            received = await reader.read(read_place(location.text), sink, digest=digest)
+            reader = self._blob_source(source, patience)
+            received = await reader.read(blob_source.read_place(location.text), sink, digest=digest)
             return HashedBytes(received.digest, received.size_bytes, BLOB_MEDIA_TYPE)
         client, repository = self._registry(location, source, patience)
         try:
@@ -234,14 +238,14 @@ class ArtifactReader:
         return HashedBytes(manifest.digest, await self._size(client, repository, manifest), manifest.media_type)
 
     @staticmethod
-    async def _descriptor(client: RegistryClient, repository: str, digest: str) -> BlobDescriptor:
+    async def _descriptor(client: registry_client.RegistryClient, repository: str, digest: str) -> BlobDescriptor:
         """The descriptor of a blob without a manifest."""
         size = await client.blob_size(repository, digest)
         if size is None:
             raise not_found(client.host, digest)
         return BlobDescriptor(media_type=BLOB_MEDIA_TYPE, digest=digest, size=size)
 
-    async def _size(self, client: RegistryClient, repository: str, manifest: ImageManifest) -> int:
+    async def _size(self, client: registry_client.RegistryClient, repository: str, manifest: ImageManifest) -> int:
         """The total size of a digest's content, according to its manifests."""
         if not manifest.is_index:
             parts = (*manifest.layers, *(() if manifest.config is None else (manifest.config,)))
@@ -259,14 +263,16 @@ class ArtifactReader:
 
     def _registry(
         self, location: Location, source: ArtifactSource | None, patience: SourceTimeouts
-    ) -> tuple[RegistryClient, str]:
+    ) -> tuple[registry_client.RegistryClient, str]:
         authority, _, repository = location.rest.partition("/")
         limit = self._limit_bytes
         if self.own is not None and self.is_own(location):
-            place = RegistryPlace(self.own.url, credentials=self.own.issuer, blob_limit_bytes=limit, patience=patience)
-            return RegistryClient(place, self._inside), repository
-        place = RegistryPlace(f"https://{authority}", blob_limit_bytes=limit, patience=patience)
-        return RegistryClient(place, self._dialer(source)), repository
+            place = registry_client.RegistryPlace(
+                self.own.url, credentials=self.own.issuer, blob_limit_bytes=limit, patience=patience
+            )
+            return registry_client.RegistryClient(place, self._inside), repository
+        place = registry_client.RegistryPlace(f"https://{authority}", blob_limit_bytes=limit, patience=patience)
+        return registry_client.RegistryClient(place, self._dialer(source)), repository
 
     def _dialer(self, source: ArtifactSource | None) -> Dialer:
         private = source is not None and source.tenant_id is None and source.reaches_private

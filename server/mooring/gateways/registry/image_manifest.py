@@ -165,21 +165,21 @@ def is_digest(text: str) -> bool:
 
 
 def repository_name(text: str, path: str = "repository") -> str:
-    """The name of a repository in a registry."""
+    """Validate the name of a repository, and return it."""
     if len(text) > REPOSITORY_LENGTH_MAX or not _REPOSITORY.fullmatch(text):
         raise invalid(path, "a repository's name such as team/app: lower-case letters, digits, and . _ - between them")
     return text
 
 
 def tag_name(text: str, path: str = "tag") -> str:
-    """The name of a tag."""
+    """Validate a tag, and return it."""
     if not _TAG.fullmatch(text):
         raise invalid(path, "a tag of at most 128 letters, digits and . _ -")
     return text
 
 
 def digest_name(text: str, path: str = "digest") -> str:
-    """A digest, canonical."""
+    """Validate a digest in its canonical form, and return it."""
     if not is_digest(text):
         raise invalid(path, "a digest such as sha256: and 64 lower-case hexadecimal digits")
     return text

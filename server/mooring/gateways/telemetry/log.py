@@ -12,6 +12,8 @@ A line that cannot be written (the reader is gone, the disk is full) is counted 
 logged work fail.
 """
 
+from __future__ import annotations
+
 import json
 import logging
 import re
@@ -21,11 +23,17 @@ import traceback
 from collections.abc import Callable, Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Any, Final, Protocol, TextIO
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, Any, Final, Protocol, TextIO
 
 import msgspec
-import structlog
+
+from mooring.gateways.lazy_import import lazy_module
+
+if TYPE_CHECKING:
+    import structlog
+else:
+    structlog = lazy_module("structlog")
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
 MASK: Final = "***"
@@ -122,12 +130,17 @@ class LogOutput:
         self._lock = threading.Lock()
         self._render = _render_json if format == "json" else _console(self._stream)
         self._processors = (_complete, _without_secrets, self._rendered)
-        self.log: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
+
+    @cached_property
+    def log(self) -> structlog.typing.FilteringBoundLogger:
+        """A logger that takes the fields of a line as keywords."""
+        logger: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
             _Out(self),
             processors=self._processors,
             wrapper_class=structlog.make_filtering_bound_logger(self.threshold),
             context_class=dict,
         ).bind()
+        return logger
 
     def write(self, level: str, event: str, fields: Fields) -> None:
         """Write one line, unless its level is below the threshold."""
@@ -151,15 +164,6 @@ class LogOutput:
                 self._stream.flush()
         except (OSError, ValueError):  # the reader is gone, or the stream is closed
             self.lost += 1
-
-    def install(self) -> None:
-        """Make structlog's loggers write here too."""
-        structlog.configure(
-            processors=self._processors,
-            wrapper_class=structlog.make_filtering_bound_logger(self.threshold),
-            context_class=dict,
-            logger_factory=lambda *_: _Out(self),
-        )
 
     def _rendered(self, _logger: object, _method: str, fields: Fields) -> str:
         return mask(self._render(fields))
@@ -280,5 +284,4 @@ def configure_logging(level: str = "info", format: str = "json", stream: TextIO 
     access.handlers.clear()
     access.propagate = False
     logging.captureWarnings(True)
-    lines.install()
     return lines

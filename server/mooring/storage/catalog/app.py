@@ -1,4 +1,4 @@
-"""Reads of apps: those of exactly one place, and those that a tenant sees."""
+"""Reads apps: those of exactly one place, and those that a tenant sees."""
 
 from typing import Final
 

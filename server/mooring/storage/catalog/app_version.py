@@ -1,4 +1,4 @@
-"""Reads of versions, with the artifacts, checks and holds that their promotion depends on.
+"""Reads versions, with the artifacts, checks and holds that their promotion depends on.
 
 Several owners may register the same digest. A version uses an artifact that everybody who sees its app may use; of
 those, the most widely promoted one is read. An artifact of a single project is read only when there is no other, so

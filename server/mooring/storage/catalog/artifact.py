@@ -1,4 +1,4 @@
-"""Reads of artifacts that a place sees, with their evidence and their uses.
+"""Reads artifacts that a place sees, with their evidence and their uses.
 
 A place sees the artifacts of the platform, of its tenant and of its own project. An artifact can only be changed in the
 place that it belongs to.

@@ -1,4 +1,4 @@
-"""Reads of artifact checks, and the progress reports of their holders.
+"""Reads artifact checks, and the progress reports of their holders.
 
 A progress report is bookkeeping: one statement that is guarded by the generation of the holder's own start, and changes
 nothing when the check has another generation by now. Every change of the status is a decision and goes through the unit

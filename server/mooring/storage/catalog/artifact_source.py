@@ -1,4 +1,4 @@
-"""Reads of the lists of allowed sources."""
+"""Reads allowed sources: those of one place, and those that apply there together with the platform's."""
 
 from typing import Final
 

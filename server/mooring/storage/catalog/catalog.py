@@ -1,4 +1,4 @@
-"""Reads of the catalog: visible apps with at least one offered version, filtered and searched, page by page.
+"""Reads the catalog: visible apps with at least one offered version, filtered and searched, page by page.
 
 The database maintains a search index (`app_word`): for each offered app, every prefix of every word of its card, and
 terms for the app itself and its category. A query is a few terms, and each term is one range of one index, in which the

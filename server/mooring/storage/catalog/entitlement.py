@@ -1,4 +1,4 @@
-"""Reads of entitlements, and of the actions that the newest offered version of an app requires."""
+"""Reads entitlements, and the actions that the newest offered version of an app requires."""
 
 from typing import Final
 

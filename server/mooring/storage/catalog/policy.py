@@ -1,4 +1,4 @@
-"""Reads of policy layers: the layer of exactly one place, and the chain from the platform down to a place."""
+"""Reads policy layers: the layer of exactly one place, and the chain from the platform down to a place."""
 
 from typing import Final
 

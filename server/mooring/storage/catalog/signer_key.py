@@ -1,4 +1,4 @@
-"""Reads of signer keys."""
+"""Reads signer keys: those of one place, and those that apply there together with the platform's."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Reads of everything that trust depends on in one place, in one statement: sources, signer keys and policy layers."""
+"""Reads everything that trust depends on in one place, in one statement: sources, signer keys and policy layers."""
 
 from dataclasses import dataclass
 from typing import Final

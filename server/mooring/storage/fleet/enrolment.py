@@ -1,4 +1,4 @@
-"""Reads enrolment tokens."""
+"""Reads enrolment tokens: by id, or by the hash of the secret that a machine presents."""
 
 from datetime import datetime
 from typing import Final
@@ -9,7 +9,8 @@ from mooring.core.fleet.enrolment import EnrolmentToken
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 from mooring.storage.kernel.page_window import PageWindow
 
-_COLUMNS: Final = "id, region, labels, created_by, revision, created_at, expires_at, used_at, node_id, revoked_at"
+_COLUMNS: Final = """id, region, labels, created_by, revision, created_at, expires_at, used_at, node_id, revoked_at,
+       approval, expects"""
 FIND: Final = f"SELECT {_COLUMNS} FROM enrolment_token WHERE id = $1"
 BY_HASH: Final = f"SELECT {_COLUMNS} FROM enrolment_token WHERE hash = $1"
 LIST: Final = f"SELECT {_COLUMNS} FROM enrolment_token WHERE id > $1 ORDER BY id LIMIT $2"

@@ -16,7 +16,8 @@ from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = """n.id, n.name, n.host, n.region, n.labels, n.signing_key, n.sealing_key, n.status, n.generation,
        n.revision, n.created_at, n.inventory, n.inventory_at, n.findings, n.health, n.last_seen_at, n.unreachable_since,
-       n.sweep_due, n.previous_node_id, n.retired_at, n.retirement_reason, n.written_off_at, n.may_be_left"""
+       n.sweep_due, n.previous_node_id, n.retired_at, n.retirement_reason, n.written_off_at, n.may_be_left,
+       n.approval, n.expects, n.baseline, n.attested_at"""
 LIVE: Final = "a.status NOT IN ('requested', 'released')"
 """An allocation that is placed on a node and not released yet."""
 
@@ -51,6 +52,9 @@ SELECT {_COLUMNS} FROM node n
  WHERE n.status = 'draining' AND NOT EXISTS (SELECT FROM allocation a WHERE a.node_id = n.id AND {LIVE})
    AND NOT EXISTS (SELECT FROM slot s WHERE s.node_id = n.id AND s.status IN ('claimed', 'cleanup_blocked'))
  ORDER BY n.id LIMIT $1"""
+
+TO_ATTEST: Final = f"""
+SELECT {_COLUMNS} FROM node n WHERE n.status = 'pending' AND n.attested_at IS NULL ORDER BY n.id LIMIT $1"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +121,11 @@ async def returned(database: Database, seconds: float, limit: int) -> list[Node]
 async def emptied(database: Database, limit: int) -> list[Node]:
     """Draining nodes without allocations and held slots."""
     return [node_of(row) for row in await database.fetch(PLATFORM, EMPTIED, limit)]
+
+
+async def to_attest(database: Database, limit: int) -> list[Node]:
+    """Nodes that wait for approval and whose inventory the attestation command has not seen."""
+    return [node_of(row) for row in await database.fetch(PLATFORM, TO_ATTEST, limit)]
 
 
 def node_of(row: asyncpg.Record) -> Node:

@@ -18,13 +18,17 @@ from mooring.core.fleet.placement import NodeSnapshot, SlotSnapshot
 from mooring.core.fleet.project_network import POOL_LABEL, NodeNeighbour, NodeNetworks, ProjectNetwork
 from mooring.core.fleet.slot import Slot
 from mooring.core.fleet.task import Task
+from mooring.core.kernel.sealed_document import TASK_ARGUMENTS
 from mooring.storage.fleet.allocation import COLUMNS
 from mooring.storage.fleet.task import COLUMNS as TASK_COLUMNS
+from mooring.storage.fleet.task import task_of
 from mooring.storage.kernel.database import PLATFORM, Database
+from mooring.storage.kernel.sealed_document import open_document
 
 NODES: Final = """
 SELECT n.id, n.region, n.host = 'process' AS single_project,
-       CASE WHEN n.status = 'enrolled' THEN 'not ready' WHEN n.status <> 'ready' THEN n.status
+       CASE WHEN n.status = 'enrolled' THEN 'not ready' WHEN n.status = 'pending' THEN 'waiting for approval'
+            WHEN n.status <> 'ready' THEN n.status
             WHEN n.unreachable_since IS NOT NULL THEN 'unreachable' WHEN n.sweep_due THEN 'waiting for a sweep'
             ELSE '' END AS refuses
   FROM node n WHERE n.status <> 'retired'"""
@@ -202,7 +206,7 @@ async def _queued(database: Database, ids: Sequence[str]) -> dict[str, list[Task
     """Queued tasks of allocations that no agent has started anything for: these are cancelled with the release."""
     queued: dict[str, list[Task]] = {}
     for row in await database.fetch(PLATFORM, QUEUED, list(ids)) if ids else ():
-        task = Task(*row)
+        task = task_of(row)
         queued.setdefault(task.allocation_id, []).append(task)
     return queued
 
@@ -221,7 +225,7 @@ def _snapshot_of(row: asyncpg.Record) -> AllocationSnapshot:
             row["t_type"],
             row["t_status"],
             row["t_claimed"],
-            row["t_arguments"],
+            open_document(row["t_arguments"], TASK_ARGUMENTS, allocation.tenant_id, row["t_id"]),
             row["t_result"],
             row["t_code"],
             row["t_detail"],

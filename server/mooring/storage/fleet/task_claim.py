@@ -1,20 +1,25 @@
 """Claims tasks for many nodes at once, and renews leases.
 
-A claim is one statement for all nodes whose agents wait: for each of them it takes the oldest queued tasks, as many as
-the agent has room for, and writes the transitions too. Rows that another process is claiming are skipped. The statement
-is the whole transaction, as with a decision; but the unit of work cannot compose it, because only the statement itself
-finds out how many tasks there are. It still takes its states from the lifecycle's table, and the database checks every
-status against its transition.
+A claim is one statement for all nodes whose agents wait: for each of them it takes queued tasks, as many as the agent
+has room for, and writes the transitions too. Each task has a rank: its place among what its allocation, and then its
+tenant, has on the node, with what the agent holds already in front. The lowest ranks are taken first, so tenants take
+turns; an allocation or a tenant that holds as much as `core/fleet/task_room.py` allows gets nothing more. Tasks of one
+allocation keep their order. What ends an owner is taken first, room or not.
+
+Rows that another process is claiming are skipped. The statement is the whole transaction, as with a decision; but the
+unit of work cannot compose it, because only the statement itself finds out how many tasks there are. It still takes its
+states from the lifecycle's table, and the database checks every status against its transition.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
 from mooring.core.fleet.task import TASK, Task, TaskState, TaskTrigger
+from mooring.core.fleet.task_room import HELD_OF_ALLOCATION, HELD_OF_TENANT, Lane
 from mooring.core.kernel.secret import Sealed
-from mooring.storage.fleet.task import COLUMNS, NAMES
+from mooring.storage.fleet.task import COLUMNS, NAMES, task_of
 from mooring.storage.kernel.database import BROKEN, PLATFORM, Database, unavailable
 
 _EDGE: Final = TASK.step(TaskState.QUEUED, TaskTrigger.CLAIM)
@@ -28,14 +33,59 @@ WITH RECURSIVE waiting AS (
 SELECT w.node_id, NULL::text AS task_id, NULL::bigint AS fence FROM waiting w WHERE w.node_id IS NOT NULL
 UNION ALL
 (SELECT t.node_id, t.id, t.fence FROM task t WHERE t.status = 'cancelling' ORDER BY t.node_id LIMIT $1)"""
+_BOUNDS: Final = ", ".join(
+    f"({lane}, {HELD_OF_ALLOCATION[lane]}, {HELD_OF_TENANT[lane]})" for lane in HELD_OF_ALLOCATION
+)
 CLAIM: Final = f"""
-WITH wanted AS (SELECT * FROM unnest($1::text[], $2::integer[]) AS w (node_id, free)),
+WITH RECURSIVE wanted AS (SELECT * FROM unnest($1::text[], $2::integer[]) AS w (node_id, free)),
+place AS (  -- a node's allocations and lanes that have something queued
+  SELECT f.* FROM wanted w CROSS JOIN LATERAL (
+    SELECT t.node_id, t.allocation_id, task_lane(t.type) AS lane, t.tenant_id FROM task t
+     WHERE t.node_id = w.node_id AND t.status = '{_EDGE.source}'
+     ORDER BY t.allocation_id, task_lane(t.type) LIMIT 1) f
+  UNION ALL
+  SELECT f.* FROM place p CROSS JOIN LATERAL (
+    SELECT t.node_id, t.allocation_id, task_lane(t.type) AS lane, t.tenant_id FROM task t
+     WHERE t.node_id = p.node_id AND t.status = '{_EDGE.source}'
+       AND (t.allocation_id, task_lane(t.type)) > (p.allocation_id, p.lane)
+     ORDER BY t.allocation_id, task_lane(t.type) LIMIT 1) f),
+held AS MATERIALIZED (
+  SELECT t.node_id, t.tenant_id, t.allocation_id, task_lane(t.type) AS lane, count(*) AS number
+    FROM wanted w JOIN task t ON t.node_id = w.node_id AND t.status IN ('claimed', 'cancelling')
+   GROUP BY 1, 2, 3, 4),
+of_tenant AS (SELECT h.node_id, h.tenant_id, h.lane, sum(h.number) AS number FROM held h GROUP BY 1, 2, 3),
+bound (lane, of_allocation, of_tenant) AS (VALUES {_BOUNDS}, ({Lane.TEARDOWN}, NULL, NULL)),
+room AS (
+  SELECT p.*, w.free, b.of_allocation, b.of_tenant,
+         coalesce(h.number, 0) AS in_allocation, coalesce(o.number, 0) AS in_tenant,
+         CASE p.lane WHEN {Lane.TEARDOWN} THEN $5
+           ELSE greatest(0, least(w.free, b.of_allocation - coalesce(h.number, 0))) END AS most
+    FROM place p JOIN wanted w USING (node_id) JOIN bound b USING (lane)
+    LEFT JOIN held h USING (node_id, allocation_id, lane)
+    LEFT JOIN of_tenant o ON o.node_id = p.node_id AND o.tenant_id = p.tenant_id AND o.lane = p.lane
+   WHERE EXISTS (SELECT FROM node n WHERE n.id = p.node_id AND n.status NOT IN ('pending', 'retired'))),
+offered AS (  -- one more than there is room for, to know whether anything is left over
+  SELECT r.*, q.id, r.in_allocation + row_number() OVER (PARTITION BY r.node_id, r.allocation_id, r.lane ORDER BY q.id)
+           AS place_in_allocation
+    FROM room r CROSS JOIN LATERAL (
+      SELECT t.id FROM task t
+       WHERE t.node_id = r.node_id AND t.status = '{_EDGE.source}' AND t.allocation_id = r.allocation_id
+         AND task_lane(t.type) = r.lane AND t.expires_at > $3
+       ORDER BY t.id LIMIT r.most + 1) q),
+ranked AS (
+  SELECT o.*, o.in_tenant + row_number() OVER (PARTITION BY o.node_id, o.tenant_id, o.lane
+                                               ORDER BY o.place_in_allocation, o.id) AS place_in_tenant
+    FROM offered o),
+turn AS (
+  SELECT r.id, r.node_id, r.lane, r.free,
+         row_number() OVER (PARTITION BY r.node_id ORDER BY r.lane <> {Lane.TEARDOWN}, r.place_in_tenant, r.id) AS place
+    FROM ranked r
+   WHERE r.lane = {Lane.TEARDOWN}
+      OR (r.place_in_allocation <= r.of_allocation AND r.place_in_tenant <= r.of_tenant)),
 due AS MATERIALIZED (
-  SELECT q.id FROM wanted w CROSS JOIN LATERAL (
-    SELECT t.id FROM task t
-     WHERE t.node_id = w.node_id AND t.status = '{_EDGE.source}' AND t.expires_at > $3
-     ORDER BY t.id LIMIT w.free FOR UPDATE SKIP LOCKED) q
-   WHERE EXISTS (SELECT FROM node n WHERE n.id = w.node_id AND n.status <> 'retired')),
+  SELECT t.id FROM task t
+   WHERE t.id IN (SELECT u.id FROM turn u WHERE u.place <= CASE u.lane WHEN {Lane.TEARDOWN} THEN $5 ELSE u.free END)
+     AND t.status = '{_EDGE.source}' FOR UPDATE SKIP LOCKED),
 taken AS (
   UPDATE task t
      SET status = '{_EDGE.target}', generation = t.generation + 1, fence = t.fence + 1, lease_expires_at = $4,
@@ -45,8 +95,11 @@ moved AS (
   INSERT INTO transition
     (machine, subject_id, generation, tenant_id, source, trigger, target, occurred_at, correlation_id)
   SELECT '{TASK.name}', t.id, t.generation, t.tenant_id, '{_EDGE.source}', '{_EDGE.trigger}', '{_EDGE.target}', $3,
-         t.correlation_id FROM taken t)
-SELECT {COLUMNS}, n.sealing_key FROM taken t JOIN node n ON n.id = t.node_id ORDER BY t.node_id, t.id"""
+         t.correlation_id FROM taken t),
+left_over AS (SELECT DISTINCT o.node_id FROM offered o WHERE o.id NOT IN (SELECT d.id FROM due d))
+SELECT {COLUMNS}, n.sealing_key, l.node_id IS NOT NULL AS more
+  FROM taken t JOIN node n ON n.id = t.node_id LEFT JOIN left_over l ON l.node_id = t.node_id
+ ORDER BY t.node_id, t.id"""
 GRANTS: Final = """
 SELECT g.task_id, g.name, g.purpose, g.repository,
        s.id, s.tenant_id, s.purpose AS kept_for, s.master_key_id, s.wrapped_key, s.ciphertext
@@ -68,12 +121,12 @@ SELECT h.node_id, h.task_id, h.fence, t.status
                   AND t.status IN ('claimed', 'cancelling')"""
 
 CANCELLING_MAX: Final = 10_000
+TEARDOWNS_MAX: Final = 64
+"""The most tasks that end an owner in one claim of a node; they are taken in front of its room, and over it."""
 
 
 @dataclass(frozen=True, slots=True)
 class FencedTask:
-    """A task and the fence of a claim on it."""
-
     task_id: str
     fence: int
 
@@ -118,7 +171,7 @@ class ClaimedTask:
 
     task: Task
     sealing_key: bytes
-    grants: tuple[SecretGrant, ...] = field(default=())
+    more: bool = False  # whether its node has queued tasks that were left over
 
 
 async def read_queue(database: Database) -> QueueSnapshot:
@@ -136,15 +189,15 @@ async def read_queue(database: Database) -> QueueSnapshot:
 async def claim(
     database: Database, wanted: Sequence[NodeRoom], now: datetime, leased_until: datetime
 ) -> list[ClaimedTask]:
-    """Claim queued tasks for these nodes, for each as many as it has room for."""
+    """Claim queued tasks for these nodes, for each as many as it has room for, and everything that ends an owner."""
     node_ids, free = [each.node_id for each in wanted], [each.free for each in wanted]
     try:
         async with database.connection(PLATFORM) as connection:
-            rows = await connection.fetch(CLAIM, node_ids, free, now, leased_until)
+            rows = await connection.fetch(CLAIM, node_ids, free, now, leased_until, TEARDOWNS_MAX)
     except BROKEN as error:  # not retried: nobody knows whether it was done, and a lost lease is offered again anyway
         raise unavailable("the database went away while tasks were claimed") from error
     size = len(NAMES)
-    return [ClaimedTask(Task(*tuple(row)[:size]), row["sealing_key"]) for row in rows]
+    return [ClaimedTask(task_of(tuple(row)[:size]), row["sealing_key"], row["more"]) for row in rows]
 
 
 async def grants(database: Database, task_ids: Sequence[str], now: datetime) -> dict[str, list[SecretGrant]]:

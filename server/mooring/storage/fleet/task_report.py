@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from mooring.core.fleet.task import Task
 from mooring.core.fleet.task_report import LogAppend
-from mooring.storage.fleet.task import COLUMNS
+from mooring.storage.fleet.task import COLUMNS, task_of
 from mooring.storage.fleet.task_claim import FencedTask
 from mooring.storage.kernel.database import BROKEN, PLATFORM, Acting, Database, unavailable
 
@@ -41,7 +41,7 @@ SELECT l."offset", l.chunk FROM task_log l
 async def of_node(database: Database, node_id: str, task_ids: Sequence[str]) -> dict[str, Task]:
     """The tasks of this node, or of the node that the machine was before, by id."""
     rows = await database.fetch(PLATFORM, OF_NODE, list(task_ids), node_id)
-    return {row["id"]: Task(*row) for row in rows}
+    return {row["id"]: task_of(row) for row in rows}
 
 
 async def progress(database: Database, held: FencedTask, reported: Mapping[str, Any], leased_until: datetime) -> bool:

@@ -1,4 +1,4 @@
-"""Reads of break-glass entries. The platform sees all of them, a tenant only its own."""
+"""Reads break-glass entries. The platform sees all of them, a tenant only its own."""
 
 from typing import Final
 

@@ -1,4 +1,4 @@
-"""Reads of memberships."""
+"""Reads the memberships of exactly one place, never those above or below it."""
 
 from typing import Final
 

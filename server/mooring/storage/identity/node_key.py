@@ -1,4 +1,4 @@
-"""Reads of the public key with which a node signs its assertions."""
+"""Reads the public key with which a node signs its assertions."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -1,4 +1,4 @@
-"""Reads of the platform's own keys."""
+"""Reads the platform's own keys: the current one for a purpose, and the chain that leads to it."""
 
 from typing import Final
 
@@ -8,10 +8,12 @@ from mooring.core.identity.platform_key import PlatformKey
 from mooring.core.kernel.secret import Sealed
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 
-_COLUMNS: Final = "id, public_key, signed_by, signature, revision, created_at, retired_at"
+_COLUMNS: Final = "id, public_key, signed_by, signature, revision, created_at, retired_at, epoch, root_signature"
+_WIDTH: Final = len(_COLUMNS.split(", "))
 CURRENT: Final = "SELECT id FROM platform_key WHERE purpose = $1 AND retired_at IS NULL"
 FIRST: Final = "SELECT id FROM platform_key WHERE purpose = $1 ORDER BY signed_by IS NOT NULL, id LIMIT 1"
 CHAIN: Final = f"SELECT {_COLUMNS} FROM platform_key WHERE purpose = $1"
+WAITING: Final = f"SELECT {_COLUMNS} FROM platform_key WHERE purpose = $1 AND retired_at IS NULL"
 
 PAIR: Final = """
 SELECT k.public_key, s.id, s.tenant_id, s.purpose, s.master_key_id, s.wrapped_key, s.ciphertext
@@ -33,7 +35,13 @@ async def pair(database: Database, purpose: str) -> tuple[bytes, Sealed] | None:
 async def signing_pair(database: Database, purpose: str) -> tuple[PlatformKey, Sealed] | None:
     """The current key for a purpose, with its position in the chain, and its sealed private half."""
     row = await database.fetchrow(PLATFORM, SIGNING_PAIR, purpose)
-    return None if row is None else (PlatformKey(*row[:7]), Sealed(*row[7:]))
+    return None if row is None else (PlatformKey(*row[:_WIDTH]), Sealed(*row[_WIDTH:]))
+
+
+async def waiting(database: Database, purpose: str) -> PlatformKey | None:
+    """The key that waits to be put into use."""
+    row = await database.fetchrow(PLATFORM, WAITING, purpose)
+    return None if row is None else key_of(row)
 
 
 async def current(database: Database, purpose: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Reads of projects."""
+"""Reads projects, and counts what a project still contains."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,4 +1,4 @@
-"""Reads of service accounts and their keys."""
+"""Reads service accounts and their keys: of one project, or across tenants by a key."""
 
 from dataclasses import dataclass
 from datetime import datetime

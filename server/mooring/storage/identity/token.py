@@ -1,4 +1,4 @@
-"""Reads of tokens: by hash, for every request that the cache cannot answer, and lists for their holders."""
+"""Reads tokens: by hash, for every request that the cache cannot answer, and lists for their holders."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -13,6 +13,7 @@ from mooring.storage.kernel.page_window import PageWindow
 
 _COLUMNS: Final = """id, kind, name, tenant_id, user_id, service_account_id, key_id, break_glass_id, actions, revision,
        created_at, expires_at, revoked_at, last_used_at, node_id"""
+_PREFIXED: Final = ", ".join(f"t.{column.strip()}" for column in _COLUMNS.split(","))
 
 FACTS: Final = """
 SELECT t.id AS token_id, t.kind, t.tenant_id, t.user_id, t.service_account_id, t.break_glass_id,
@@ -20,12 +21,14 @@ SELECT t.id AS token_id, t.kind, t.tenant_id, t.user_id, t.service_account_id, t
        u.disabled_at IS NOT NULL AS user_disabled,
        a.status AS account_status, a.project_id AS account_project_id, a.actions AS account_actions,
        (k.id IS NOT NULL AND k.revoked_at IS NULL AND (k.expires_at IS NULL OR k.expires_at > now())) AS key_counts,
-       held.roles, held.role_projects, t.node_id, coalesce(n.status = 'retired', true) AS node_retired
+       held.roles, held.role_projects, home.source_networks, t.node_id,
+       coalesce(n.status = 'retired', true) AS node_retired
   FROM token t
   LEFT JOIN "user" u ON u.id = t.user_id
   LEFT JOIN service_account a ON a.id = t.service_account_id
   LEFT JOIN service_account_key k ON k.id = t.key_id
   LEFT JOIN break_glass b ON b.id = t.break_glass_id
+  LEFT JOIN tenant home ON home.id = t.tenant_id AND t.kind <> 'break_glass'
   LEFT JOIN node n ON n.id = t.node_id
  CROSS JOIN LATERAL (
    SELECT coalesce(array_agg(m.role ORDER BY m.id), '{}') AS roles,
@@ -39,6 +42,16 @@ LIST_OWN: Final = f"""
 SELECT {_COLUMNS} FROM token
  WHERE (user_id = $1 OR service_account_id = $1) AND revoked_at IS NULL AND expires_at > $2 AND id > $3
  ORDER BY id LIMIT $4"""
+_OF_USERS: Final = """
+  FROM token t JOIN "user" u ON u.id = t.user_id
+ WHERE coalesce(t.tenant_id, '') = coalesce($1, '') AND u.tenant_id IS NOT DISTINCT FROM $1
+   AND t.kind IN ('session', 'personal')"""
+FIND_OF_USERS: Final = f"SELECT {_PREFIXED}{_OF_USERS} AND t.id = $2"
+LIST_OF_USERS: Final = f"""
+SELECT {_PREFIXED}{_OF_USERS} AND t.revoked_at IS NULL AND t.expires_at > $2 AND u.disabled_at IS NULL
+   AND (u.tokens_from IS NULL OR t.created_at >= u.tokens_from OR (t.id = u.tokens_except AND t.kind = 'session'))
+   AND t.user_id = coalesce($3, t.user_id) AND t.id > $4
+ ORDER BY t.id LIMIT $5"""
 COUNT_PERSONAL: Final = """
 SELECT count(*) FROM token WHERE user_id = $1 AND kind = 'personal' AND revoked_at IS NULL AND expires_at > $2"""
 TOUCH: Final = "UPDATE token SET last_used_at = $2 WHERE id = ANY ($1::text[])"
@@ -54,6 +67,7 @@ def facts_of(row: asyncpg.Record) -> TokenFacts:
     fields = dict(row)
     projects = fields.pop("role_projects")
     fields["roles"] = tuple(GrantedRole(*each) for each in zip(fields["roles"], projects, strict=True))
+    fields["source_networks"] = tuple(fields["source_networks"] or ())
     return TokenFacts(**fields)
 
 
@@ -67,6 +81,20 @@ async def list_own(
 ) -> list[Token]:
     """The holder's tokens that are neither revoked nor expired."""
     return [token_of(row) for row in await database.fetch(acting, LIST_OWN, holder_id, now, window.after, window.limit)]
+
+
+async def find_of_users(database: Database, acting: Acting, token_id: str) -> Token | None:
+    """A session or personal token of a user of the tenant, or of the platform."""
+    row = await database.fetchrow(acting, FIND_OF_USERS, acting.tenant_id, token_id)
+    return None if row is None else token_of(row)
+
+
+async def list_of_users(
+    database: Database, acting: Acting, now: datetime, window: PageWindow, *, user_id: str | None
+) -> list[Token]:
+    """The valid sessions and personal tokens of the users of the tenant, or of the platform; or of one of them."""
+    listed = await database.fetch(acting, LIST_OF_USERS, acting.tenant_id, now, user_id, window.after, window.limit)
+    return [token_of(row) for row in listed]
 
 
 async def count_personal(database: Database, acting: Acting, user_id: str, now: datetime) -> int:

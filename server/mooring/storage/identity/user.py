@@ -1,4 +1,4 @@
-"""Reads of users."""
+"""Reads users: for admins, and as the platform for a sign-in."""
 
 from typing import Final
 
@@ -16,6 +16,9 @@ SELECT {_COLUMNS} FROM "user" u WHERE u.tenant_id IS NOT DISTINCT FROM $1 AND u.
 SIGN_IN_TENANT: Final = f"""
 SELECT {_COLUMNS} FROM "user" u JOIN tenant t ON t.id = u.tenant_id WHERE t.slug = $1 AND u.email = $2"""
 SIGN_IN_PLATFORM: Final = f'SELECT {_COLUMNS} FROM "user" u WHERE u.tenant_id IS NULL AND u.email = $1'
+SIGNED_IN_FROM: Final = """
+SELECT EXISTS (
+  SELECT FROM audit WHERE action = 'sign_in' AND outcome = 'done' AND actor_id = $1 AND remote_address = $2)"""
 ROLES: Final = "SELECT DISTINCT role FROM membership WHERE user_id = $1"
 ANY_PLATFORM_ADMIN: Final = "SELECT EXISTS (SELECT FROM membership WHERE role = 'platform_admin')"
 
@@ -38,6 +41,11 @@ async def find_for_sign_in(database: Database, tenant_slug: str | None, email: s
     else:
         row = await database.fetchrow(PLATFORM, SIGN_IN_TENANT, tenant_slug, email)
     return None if row is None else user_of(row)
+
+
+async def has_signed_in_from(database: Database, user_id: str, remote_address: str) -> bool:
+    """Whether the audit trail has a sign-in of this user from this address."""
+    return bool(await database.fetchval(PLATFORM, SIGNED_IN_FROM, user_id, remote_address))
 
 
 async def roles(database: Database, acting: Acting, user_id: str) -> list[str]:

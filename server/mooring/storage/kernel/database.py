@@ -26,6 +26,7 @@ import asyncpg
 import msgspec
 
 from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.sealed_document import DocumentCipher
 from mooring.storage.kernel.pool import Pool, PoolClosed, PooledConnection, PoolExhausted
 
 Result = TypeVar("Result")
@@ -187,6 +188,7 @@ class Database:
 
     def __init__(self, settings: PoolSettings) -> None:
         self._settings = settings
+        self.documents: DocumentCipher | None = None  # what seals documents in rows; the wiring sets it at the start
         self._platform = Pool(lambda: self._connect(_encode_json), settings.size)
         self._tenant = Pool(lambda: self._connect(_as_tenant), settings.size)
         self._planned = Pool(lambda: self._connect(_encode_json, KEEPS_PLANS), min(settings.size, KEEPING_PLANS))
@@ -224,7 +226,7 @@ class Database:
         return connection
 
     def connection(self, acting: Acting) -> BorrowedConnection:
-        """A connection that acts for `acting`."""
+        """Borrow a connection that reads and writes on behalf of `acting`."""
         if not self._is_open:
             raise unavailable("the database is not open")
         tenant_id, seconds = acting.tenant_id, self._settings.acquire_timeout_seconds
@@ -291,7 +293,6 @@ class Database:
 
 
 def session_settings(settings: PoolSettings, name: str = "mooring") -> dict[str, str]:
-    """The settings of each session."""
     milliseconds = str(int(settings.statement_timeout_seconds * 1000))
     return {
         "application_name": name,

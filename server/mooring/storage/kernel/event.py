@@ -1,4 +1,4 @@
-"""Reads of the event stream, in the order (epoch, tx, seq), and only up to the settled horizon.
+"""Reads the event stream, in the order (epoch, tx, seq), and only up to the settled horizon.
 
 A transaction that is still open may have a lower transaction id than one that is already committed. A reader that
 passed it would miss its events for ever. So a read stops at the oldest open transaction: `tx < xmin` of the reader's

@@ -160,7 +160,7 @@ class EventHub:
                 log.warning("cannot read the event stream; retrying: %s", refusal.detail)
                 pause = POLL_SECONDS
             except Exception:  # the hub must survive any error, because without it no waiter is ever woken
-                log.exception("reading the event stream failed; retrying")
+                log.exception("failed to read the event stream; retrying")
                 pause = POLL_SECONDS
             await asyncio.sleep(POLL_GAP_SECONDS)
 

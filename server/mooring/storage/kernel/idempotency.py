@@ -1,4 +1,4 @@
-"""Reads of the answers that are stored under idempotency keys."""
+"""Reads the answers that are stored under idempotency keys."""
 
 from dataclasses import dataclass
 from typing import Final

@@ -45,7 +45,7 @@ class PooledConnection(asyncpg.Connection):
 
 
 class PoolClosed(Exception):
-    """The pool is closed."""
+    """Somebody asked a closed pool for a connection."""
 
 
 class PoolExhausted(Exception):

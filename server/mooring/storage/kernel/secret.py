@@ -1,6 +1,7 @@
-"""Reads of sealed secrets, and rewrapping them in batches when the master key is rotated."""
+"""Reads sealed secrets, and rewraps them in batches after a rotation of the master key."""
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Final
 
 import asyncpg
@@ -20,6 +21,21 @@ UPDATE secret SET master_key_id = $3, wrapped_key = $4 WHERE id = $1 AND wrapped
 async def find(database: Database, acting: Acting, secret_id: str) -> Sealed | None:
     row = await database.fetchrow(acting, FIND, secret_id)
     return None if row is None else Sealed(*row)
+
+
+ADD_ONCE: Final = f"""
+INSERT INTO secret ({_COLUMNS}, created_at) VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (id) DO NOTHING"""
+
+
+async def add_once(database: Database, sealed: Sealed, now: datetime) -> Sealed:
+    """Store a secret with a fixed id, unless another process was faster; returns the one that is stored."""
+    async with database.connection(PLATFORM) as connection:
+        values = (sealed.id, sealed.tenant_id, sealed.purpose, sealed.master_key_id)
+        await connection.execute(ADD_ONCE, *values, sealed.wrapped_key, sealed.ciphertext, now)
+        stored = await connection.fetchrow(FIND, sealed.id)
+    if stored is None:
+        raise AssertionError("a secret without an expiry is never deleted")
+    return Sealed(*stored)
 
 
 async def master_keys(database: Database) -> list[str]:

@@ -34,6 +34,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.kernel.constraints import DECIDE_AGAIN, REFUSALS
 from mooring.storage.kernel.database import BROKEN, Acting, Database, unavailable
+from mooring.storage.kernel.sealed_document import seal_writes
 
 STALE_WRITE: Final = "MR001"
 UNSTORABLE: Final = frozenset({"22021", "22P05"})
@@ -106,6 +107,8 @@ async def apply(
     answer: StoredAnswer | None = None,
 ) -> None:
     """Write the whole decision, or raise and write nothing."""
+    if database.documents is not None:
+        decision = seal_writes(database.documents, decision)
     statement, arguments = compose(context, decision, origin or Origin(), answer)
     try:
         async with database.connection(acting) as connection:
@@ -347,12 +350,23 @@ def _statement(shapes: Shape) -> str:
 
 
 async def record_refusal(
-    database: Database, context: DecisionContext, audited: AuditRecord, outcome: str, origin: Origin
+    database: Database,
+    context: DecisionContext,
+    audited: AuditRecord,
+    outcome: str,
+    origin: Origin,
+    *,
+    count: int = 1,
 ) -> None:
-    """Write the audit row of a refused request; it has no other effect."""
-    statement = _statement((("insert", "audit", AUDIT_COLUMNS),))
+    """Write the audit row of a refused request, or of `count` equal ones; it has no other effect."""
+    statement = _statement((("insert", "audit", (*AUDIT_COLUMNS, "count")),))
     try:
         async with database.connection(Acting()) as connection:
-            await connection.fetchval(statement, *audit_row(context, audited, outcome, origin))
+            await connection.fetchval(statement, *audit_row(context, audited, outcome, origin), count)
     except BROKEN as error:
-        raise unavailable("the refusal could not be recorded") from error
+        raise unavailable("the audit row could not be written") from error
+
+
+async def record_read(database: Database, context: DecisionContext, audited: AuditRecord, origin: Origin) -> None:
+    """Write the audit row of a read that leaves one, before it is answered; it has no other effect."""
+    await record_refusal(database, context, audited, "done", origin)

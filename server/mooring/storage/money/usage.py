@@ -1,4 +1,4 @@
-"""Reads usage records."""
+"""Reads the usage records of an instance, or of a project that is attached to it."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -13,24 +13,25 @@ from mooring.core.records.audit import AuditRow
 from mooring.storage.kernel.database import Acting, Database
 from mooring.storage.kernel.page_window import PageWindow
 
-_COLUMNS: Final = """id, occurred_at, outcome, action, noun, subject_id, tenant_id, project_id, actor_kind, actor_id,
-       token_id, break_glass_id, correlation_id, trace_id, before, after, reason, route, remote_address"""
+COLUMNS: Final = """id, occurred_at, outcome, action, noun, subject_id, tenant_id, project_id, actor_kind, actor_id,
+       token_id, break_glass_id, correlation_id, trace_id, before, after, reason, route, remote_address,
+       app_instance_id, count"""
 _FILTER: Final = """id < $1 AND ($2::text IS NULL OR actor_id = $2) AND ($3::text IS NULL OR action = $3)
    AND ($4::text IS NULL OR outcome = $4)"""
 _ORDER: Final = "ORDER BY id DESC LIMIT $5"
 _OF_PLATFORM: Final = "(tenant_id IS NULL OR break_glass_id IS NOT NULL OR action = 'break_glass.open')"
 
-LIST_PLATFORM: Final = f"SELECT {_COLUMNS} FROM audit WHERE {_OF_PLATFORM} AND {_FILTER} {_ORDER}"
-LIST_TENANT: Final = f"SELECT {_COLUMNS} FROM audit WHERE tenant_id = $6 AND {_FILTER} {_ORDER}"
-LIST_PROJECT: Final = f"SELECT {_COLUMNS} FROM audit WHERE project_id = $6 AND {_FILTER} {_ORDER}"
+LIST_PLATFORM: Final = f"SELECT {COLUMNS} FROM audit WHERE {_OF_PLATFORM} AND {_FILTER} {_ORDER}"
+LIST_TENANT: Final = f"SELECT {COLUMNS} FROM audit WHERE tenant_id = $6 AND {_FILTER} {_ORDER}"
+LIST_PROJECT: Final = f"SELECT {COLUMNS} FROM audit WHERE project_id = $6 AND {_FILTER} {_ORDER}"
 PLATFORM_CORRELATION: Final = (
-    f"SELECT {_COLUMNS} FROM audit WHERE {_OF_PLATFORM} AND correlation_id = $6 AND {_FILTER} {_ORDER}"
+    f"SELECT {COLUMNS} FROM audit WHERE {_OF_PLATFORM} AND correlation_id = $6 AND {_FILTER} {_ORDER}"
 )
 TENANT_CORRELATION: Final = (
-    f"SELECT {_COLUMNS} FROM audit WHERE tenant_id = $6 AND correlation_id = $7 AND {_FILTER} {_ORDER}"
+    f"SELECT {COLUMNS} FROM audit WHERE tenant_id = $6 AND correlation_id = $7 AND {_FILTER} {_ORDER}"
 )
 PROJECT_CORRELATION: Final = (
-    f"SELECT {_COLUMNS} FROM audit WHERE project_id = $6 AND correlation_id = $7 AND {_FILTER} {_ORDER}"
+    f"SELECT {COLUMNS} FROM audit WHERE project_id = $6 AND correlation_id = $7 AND {_FILTER} {_ORDER}"
 )
 """Filters by correlation id have their own statements: an optional condition would prevent the use of the index."""
 

@@ -15,6 +15,7 @@ from typing import Final
 
 from mooring.storage.kernel.database import PLATFORM, Database
 from mooring.storage.kernel.event import SETTLED
+from mooring.storage.records.audit_chain import BATCH as CHAIN_BATCH
 
 LOCK_KEY: Final = 0x4A616E69  # "Jani"
 _LOCK: Final = f"(SELECT pg_try_advisory_xact_lock({LOCK_KEY}))"
@@ -65,8 +66,12 @@ TOKENS_REVOKED: Final = _old("token", "revoked_at < $1")
 ASSERTIONS: Final = _old("assertion", "expires_at < $1")
 NODE_ASSERTIONS: Final = _old("node_assertion", "expires_at < $1")
 ENROLMENT_TOKENS: Final = _old("enrolment_token", "expires_at < $1")
+EXEC_RECORDINGS: Final = _old("exec_recording", "started_at < $1")
 VISITS: Final = _old("visit", "expires_at < $1")
-AUDIT: Final = _old("audit", "id < $3 AND occurred_at < $1")
+AUDIT: Final = f"""
+SELECT r.* FROM (SELECT 1 WHERE {_LOCK}) alone, audit_retire($1, greatest($2, {CHAIN_BATCH}), $3) r
+UNION ALL SELECT 0, 0 LIMIT 1"""
+"""Audit rows are deleted only by this function of the database, up to a signed link of each chain."""
 TASK_LOGS: Final = f"""
 WITH past AS MATERIALIZED (
   SELECT l.ctid FROM task_log l JOIN task t ON t.id = l.task_id
@@ -127,6 +132,7 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "node_assertion": NODE_ASSERTIONS,
     "enrolment_token": ENROLMENT_TOKENS,
     "visit": VISITS,
+    "exec_recording": EXEC_RECORDINGS,
     "audit": AUDIT,
     "task_log": TASK_LOGS,
     "task": TASKS,
@@ -142,7 +148,7 @@ class RetentionRule:
 
     kind: str  # a key of STATEMENTS
     before: datetime
-    further: tuple[str, ...] = ()  # the statement's other arguments
+    further: tuple[object, ...] = ()  # the statement's other arguments
 
 
 async def delete(database: Database, rule: RetentionRule, limit: int) -> tuple[int, bool]:

@@ -67,7 +67,6 @@ async def page_of_instance(
 
 
 async def live_of(database: RowReader, acting: Acting, instance_id: str) -> list[Attachment]:
-    """The live attachments to an instance."""
     return [attachment_of(row) for row in await database.fetch(acting, LIVE_OF, instance_id)]
 
 

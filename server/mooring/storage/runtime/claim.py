@@ -22,6 +22,7 @@ from mooring.core.runtime.instance import Instance
 from mooring.core.runtime.member import Member
 from mooring.storage.fleet.allocation import COLUMNS as ALLOCATION_COLUMNS
 from mooring.storage.fleet.task import COLUMNS as TASK_COLUMNS
+from mooring.storage.fleet.task import task_of
 from mooring.storage.kernel.database import BROKEN, PLATFORM, WITH_KEPT_PLANS, Acting, Database, RowReader, unavailable
 from mooring.storage.runtime.instance import INSTANCE_COLUMNS, INSTANCE_NAMES, MEMBER_COLUMNS, instance_of, member_of
 
@@ -227,12 +228,12 @@ async def tasks(database: RowReader, acting: Acting, instance_id: str, operation
     Inspection tasks are those of the adapter that belong to no operation.
     """
     rows = await database.fetch(acting, TASKS, list(operation_ids), TASKS_MAX, instance_id)
-    return [Task(*row) for row in rows]
+    return [task_of(row) for row in rows]
 
 
 async def find_task(database: Database, acting: Acting, project_id: str, instance_id: str, task_id: str) -> Task | None:
     row = await database.fetchrow(acting, FIND_TASK, project_id, instance_id, task_id)
-    return None if row is None else Task(*row)
+    return None if row is None else task_of(row)
 
 
 async def manifests(database: RowReader, acting: Acting, version_ids: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -279,5 +280,4 @@ async def members(database: Database, acting: Acting, instance_id: str, ids: Seq
 
 
 async def holds(database: Database, acting: Acting, instance_id: str) -> list[ArtifactHold]:
-    """The artifact holds of an instance."""
     return [ArtifactHold(**dict(row)) for row in await database.fetch(acting, HOLDS, instance_id)]

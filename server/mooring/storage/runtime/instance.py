@@ -12,6 +12,8 @@ from typing import Any, Final
 import asyncpg
 
 from mooring.core.catalog.app_version import AppVersion
+from mooring.core.kernel.form_schema import with_hidden
+from mooring.core.kernel.sealed_document import INSTANCE_CONFIG, OPERATION_REQUEST, SEALED
 from mooring.core.runtime.instance import Instance, InstanceRef
 from mooring.core.runtime.member import Member
 from mooring.core.runtime.operation import Operation
@@ -19,6 +21,7 @@ from mooring.storage.catalog.app_version import COLUMNS as VERSION_COLUMNS
 from mooring.storage.catalog.app_version import version_of
 from mooring.storage.kernel.database import PLATFORM, Acting, Database, RowReader
 from mooring.storage.kernel.page_window import PageWindow
+from mooring.storage.kernel.sealed_document import open_document
 
 INSTANCE_NAMES: Final = tuple(field.name for field in fields(Instance))
 MEMBER_NAMES: Final = tuple(field.name for field in fields(Member))
@@ -190,7 +193,11 @@ def _window_of(ref: InstanceRef, window: PageWindow) -> tuple[str, str, str, int
 
 def instance_of(row: asyncpg.Record, start: int = 0) -> Instance:
     """The instance in a row whose INSTANCE_COLUMNS begin at index `start`."""
-    return Instance(**dict(zip(INSTANCE_NAMES, row[start : start + len(INSTANCE_NAMES)], strict=True)))
+    values = dict(zip(INSTANCE_NAMES, row[start : start + len(INSTANCE_NAMES)], strict=True))
+    if values["config_secrets"] is not None:
+        secrets = open_document(values["config_secrets"], INSTANCE_CONFIG, values["tenant_id"], values["id"])
+        values |= {"config": with_hidden(values["config"], secrets), "config_secrets": None}
+    return Instance(**values)
 
 
 def member_of(row: asyncpg.Record, start: int = 0) -> Member:
@@ -200,7 +207,10 @@ def member_of(row: asyncpg.Record, start: int = 0) -> Member:
 
 def operation_of(row: asyncpg.Record, start: int = 0) -> Operation:
     """The operation in a row whose OPERATION_COLUMNS begin at index `start`."""
-    return Operation(**dict(zip(OPERATION_NAMES, row[start : start + len(OPERATION_NAMES)], strict=True)))
+    values = dict(zip(OPERATION_NAMES, row[start : start + len(OPERATION_NAMES)], strict=True))
+    if SEALED in values["request"]:
+        values["request"] = open_document(values["request"], OPERATION_REQUEST, values["tenant_id"], values["id"])
+    return Operation(**values)
 
 
 async def claims(database: Database, acting: Acting, instance_ids: Sequence[str]) -> dict[str, ClaimHolder]:

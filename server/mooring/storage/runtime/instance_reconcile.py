@@ -33,6 +33,7 @@ from mooring.core.runtime.operation import TEARDOWN_KINDS, Operation, OperationK
 from mooring.core.runtime.topology import ONLY
 from mooring.storage.fleet.allocation import COLUMNS as ALLOCATION_COLUMNS
 from mooring.storage.fleet.task import COLUMNS as TASK_COLUMNS
+from mooring.storage.fleet.task import task_of
 from mooring.storage.kernel.database import PLATFORM, WITH_KEPT_PLANS, Database
 from mooring.storage.runtime.attachment import COLUMNS as ATTACHMENT_COLUMNS
 from mooring.storage.runtime.attachment import NAMES as ATTACHMENT_NAMES
@@ -373,7 +374,7 @@ async def _members(database: Database, ids: list[str]) -> dict[str, list[MemberS
     ]
     queued: dict[str, list[Task]] = {}
     for row in await _fetch(database, QUEUED, removing):
-        task = Task(*row)
+        task = task_of(row)
         queued.setdefault(str(task.member_id), []).append(task)
     if queued:
         found = {

@@ -4,7 +4,7 @@ from typing import Final
 
 from mooring.core.fleet.task import Task
 from mooring.core.fleet.task_log_read import LOG_READ
-from mooring.storage.fleet.task import COLUMNS
+from mooring.storage.fleet.task import COLUMNS, task_of
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 
 STARTS_MAX: Final = 200
@@ -26,7 +26,7 @@ SELECT count(*) FILTER (WHERE t.owner = $2)::int, count(*) FILTER (WHERE t.proje
 
 async def concerning(database: Database, acting: Acting, member_id: str) -> list[Task]:
     """The latest tasks that started, removed or inspected a program of a member."""
-    return [Task(*row) for row in await database.fetch(acting, CONCERNING, member_id, STARTS_MAX, INSPECTIONS_MAX)]
+    return [task_of(row) for row in await database.fetch(acting, CONCERNING, member_id, STARTS_MAX, INSPECTIONS_MAX)]
 
 
 async def open_reads(database: Database, node_id: str, owner: str, project_id: str) -> tuple[int, int, int]:

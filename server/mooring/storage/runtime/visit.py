@@ -3,10 +3,9 @@
 from dataclasses import fields, replace
 from typing import Final
 
-from mooring.core.fleet.task import Task
 from mooring.core.identity.caller import Caller, caller_of
-from mooring.core.runtime.visit import Visit, VisitEndpoint, endpoint_of
-from mooring.storage.fleet.task import COLUMNS
+from mooring.core.runtime.visit import OpenCommands, Visit, VisitEndpoint, endpoint_of
+from mooring.storage.fleet.task import COLUMNS, task_of
 from mooring.storage.identity import token as tokens
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 from mooring.storage.kernel.page_window import PageWindow
@@ -24,6 +23,10 @@ SELECT {COLUMNS} FROM task t JOIN allocation a ON a.id = t.allocation_id
 ENDPOINTS: Final = f"{_OPEN} AND t.id > $2 ORDER BY t.id LIMIT $3"
 ENDPOINT: Final = f"{_OPEN} AND t.id = $2"
 BY_TICKET: Final = f"SELECT {_VISIT} FROM visit WHERE ticket_hash = $1 AND expires_at > now()"
+OPEN_COMMANDS: Final = """
+SELECT count(*), count(*) FILTER (WHERE t.allocation_id = $2) FROM task t
+ WHERE t.project_id = $1 AND t.type = 'tunnel.open' AND t.status IN ('queued', 'claimed', 'cancelling')
+   AND NOT t.arguments ? 'ports'"""
 STANDS: Final = """
 SELECT 1 FROM allocation a
  WHERE a.id = $1 AND a.status = 'active'
@@ -36,13 +39,13 @@ FACTS_BY_ID: Final = tokens.FACTS.replace(_COUNTS, "t.id = $1 AND t.revoked_at I
 async def endpoints(database: Database, acting: Acting, project_id: str, window: PageWindow) -> list[VisitEndpoint]:
     """The next endpoints of a project that can be reached."""
     rows = await database.fetch(acting, ENDPOINTS, project_id, window.after, window.limit)
-    return [endpoint_of(Task(*row)) for row in rows]
+    return [endpoint_of(task_of(row)) for row in rows]
 
 
 async def endpoint(database: Database, acting: Acting, project_id: str, endpoint_id: str) -> VisitEndpoint | None:
     """One endpoint, if it can still be reached."""
     row = await database.fetchrow(acting, ENDPOINT, project_id, endpoint_id)
-    return None if row is None else endpoint_of(Task(*row))
+    return None if row is None else endpoint_of(task_of(row))
 
 
 async def by_ticket(database: Database, ticket_hash: bytes) -> Visit | None:
@@ -54,6 +57,12 @@ async def by_ticket(database: Database, ticket_hash: bytes) -> Visit | None:
 async def stands(database: Database, visit: Visit) -> bool:
     """Whether the visited endpoint or allocation still exists."""
     return await database.fetchval(PLATFORM, STANDS, visit.allocation_id, visit.owner) is not None
+
+
+async def open_commands(database: Database, project_id: str, allocation_id: str) -> OpenCommands:
+    """The interactive commands of a project, and of one of its allocations, that are open or about to be."""
+    row = await database.fetchrow(PLATFORM, OPEN_COMMANDS, project_id, allocation_id)
+    return OpenCommands(0, 0) if row is None else OpenCommands(*row)
 
 
 async def holder(database: Database, visit: Visit) -> Caller | None:

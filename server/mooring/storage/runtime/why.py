@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from mooring.core.fleet.task import Task
 from mooring.core.runtime.instance import Instance
 from mooring.core.runtime.why import WhyFacts
 from mooring.storage.fleet.task import COLUMNS as TASK_COLUMNS
+from mooring.storage.fleet.task import task_of
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 from mooring.storage.runtime import instance_reconcile
 from mooring.storage.runtime.instance import OPERATION_COLUMNS, operation_of
@@ -64,6 +64,6 @@ async def facts(database: Database, instance: Instance, now: datetime, circuit: 
         return None
     arguments = (instance.id, ROWS_MAX)
     ended = [operation_of(row) for row in await database.fetch(PLATFORM, ENDED, *arguments)]
-    failed = [Task(*row) for row in await database.fetch(PLATFORM, FAILED, *arguments)]
-    opened = [Task(*row) for row in await database.fetch(PLATFORM, OPEN, *arguments)]
+    failed = [task_of(row) for row in await database.fetch(PLATFORM, FAILED, *arguments)]
+    opened = [task_of(row) for row in await database.fetch(PLATFORM, OPEN, *arguments)]
     return WhyFacts(snapshots[0], now, tuple(ended), tuple(failed), tuple(opened), circuit)

@@ -18,7 +18,7 @@ from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.lifecycle_rows import CLOCK, artifact_columns, check_columns, context, path
 from server.tests.support.route_requests import a_manifest
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 
 REASON: Final = "the tests ask for it"
 DIGEST: Final = f"sha256:{'a' * 64}"
@@ -287,7 +287,7 @@ async def test_a_platforms_app_is_nobody_elses_to_change(shop: AppShelf) -> None
     assert (await shop.world.admin.post(f"{above}/versions", json=manifest)).status_code == 201
 
 
-async def test_the_schema_is_public_and_lint_tells_places_reasons_and_fixes(shop: AppShelf) -> None:
+async def test_the_schema_is_public_and_lint_reports_places_reasons_and_fixes(shop: AppShelf) -> None:
     schema = await shop.world.running.client().get("/api/v1/schemas/manifest")
     assert schema.status_code == 200
     assert "artifacts" in schema.json()["properties"]

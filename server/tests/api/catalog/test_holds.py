@@ -38,36 +38,34 @@ async def database(shared_database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture(scope="module")
-async def ground(database: Database) -> ProjectRows:
+async def rows(database: Database) -> ProjectRows:
     return await make_ground(database)
 
 
-async def digest_of(ground: ProjectRows, artifact_id: str) -> str:
-    return str(await ground.database.fetchval(PLATFORM, "SELECT digest FROM artifact WHERE id = $1", artifact_id))
+async def digest_of(rows: ProjectRows, artifact_id: str) -> str:
+    return str(await rows.database.fetchval(PLATFORM, "SELECT digest FROM artifact WHERE id = $1", artifact_id))
 
 
-async def take(ground: ProjectRows, digest: str, holder_id: str | None = None) -> str:
+async def take(rows: ProjectRows, digest: str, holder_id: str | None = None) -> str:
     """Hold a digest for an instance; the holder's id."""
     now = context()
     holder = holder_id or CLOCK.mint(Prefix.INSTANCE)
-    decision = take_holds(
-        now, [Hold(digest, "instance", holder)], tenant_id=ground.tenant_id, project_id=ground.project_id
-    )
-    await apply(ground.database, ground.acting, now, decision)
+    decision = take_holds(now, [Hold(digest, "instance", holder)], tenant_id=rows.tenant_id, project_id=rows.project_id)
+    await apply(rows.database, rows.acting, now, decision)
     return holder
 
 
-async def drop(ground: ProjectRows, holder_id: str) -> None:
+async def drop(rows: ProjectRows, holder_id: str) -> None:
     now = context()
-    holds = await artifacts.holds_of(ground.database, ground.acting, "instance", holder_id)
-    await apply(ground.database, ground.acting, now, drop_holds(now, holds))
+    holds = await artifacts.holds_of(rows.database, rows.acting, "instance", holder_id)
+    await apply(rows.database, rows.acting, now, drop_holds(now, holds))
 
 
-async def retire(ground: ProjectRows, artifact_id: str, *, acting: Acting | None = None) -> None:
+async def retire(rows: ProjectRows, artifact_id: str, *, acting: Acting | None = None) -> None:
     """Withdraw a draft, past every check of the core."""
-    owner = (acting or ground.acting).tenant_id
+    owner = (acting or rows.acting).tenant_id
     move = StateChange("artifact", artifact_id, PROMOTION, WITHDRAW, 0, owner, set={"retired_at": CLOCK.now()})
-    await ground.write(move, acting=acting)
+    await rows.write(move, acting=acting)
 
 
 async def refusal(work: object) -> Code:
@@ -76,73 +74,73 @@ async def refusal(work: object) -> Code:
     return caught.value.code
 
 
-async def test_what_is_held_is_not_retired_until_it_is_dropped(ground: ProjectRows) -> None:
-    artifact_id = await ground.birth("artifact")
-    holder = await take(ground, await digest_of(ground, artifact_id))
-    assert await refusal(retire(ground, artifact_id)) is Code.HOLD_PRESENT
-    await drop(ground, holder)
-    await retire(ground, artifact_id)
+async def test_what_is_held_is_not_retired_until_it_is_dropped(rows: ProjectRows) -> None:
+    artifact_id = await rows.birth("artifact")
+    holder = await take(rows, await digest_of(rows, artifact_id))
+    assert await refusal(retire(rows, artifact_id)) is Code.HOLD_PRESENT
+    await drop(rows, holder)
+    await retire(rows, artifact_id)
 
 
-async def test_what_is_retired_or_unknown_is_not_held(ground: ProjectRows) -> None:
-    artifact_id = await ground.birth("artifact")
-    digest = await digest_of(ground, artifact_id)
-    await retire(ground, artifact_id)
-    assert await refusal(take(ground, digest)) is Code.VERSION_NOT_OFFERED
-    assert await refusal(take(ground, f"sha256:{'f' * 64}")) is Code.VERSION_NOT_OFFERED
+async def test_what_is_retired_or_unknown_is_not_held(rows: ProjectRows) -> None:
+    artifact_id = await rows.birth("artifact")
+    digest = await digest_of(rows, artifact_id)
+    await retire(rows, artifact_id)
+    assert await refusal(take(rows, digest)) is Code.VERSION_NOT_OFFERED
+    assert await refusal(take(rows, f"sha256:{'f' * 64}")) is Code.VERSION_NOT_OFFERED
 
 
-async def test_a_hold_is_taken_once(ground: ProjectRows) -> None:
-    digest = await digest_of(ground, await ground.birth("artifact"))
-    holder = await take(ground, digest)
-    assert await refusal(take(ground, digest, holder)) is Code.NAME_TAKEN
+async def test_a_hold_is_taken_once(rows: ProjectRows) -> None:
+    digest = await digest_of(rows, await rows.birth("artifact"))
+    holder = await take(rows, digest)
+    assert await refusal(take(rows, digest, holder)) is Code.NAME_TAKEN
 
 
 async def test_another_tenants_artifact_of_the_same_digest_is_neither_held_nor_in_the_way(
-    ground: ProjectRows, database: Database
+    rows: ProjectRows, database: Database
 ) -> None:
     other = await make_ground(database, "other")
-    mine = await ground.birth("artifact")
-    digest = await digest_of(ground, mine)
+    mine = await rows.birth("artifact")
+    digest = await digest_of(rows, mine)
     assert await refusal(take(other, digest)) is Code.VERSION_NOT_OFFERED
     theirs = await other.birth("artifact", digest=digest)
     await take(other, digest)
-    await retire(ground, mine)
+    await retire(rows, mine)
     assert await refusal(retire(other, theirs)) is Code.HOLD_PRESENT
 
 
-async def test_a_tenants_hold_keeps_the_platforms_artifact(ground: ProjectRows) -> None:
-    row = ground.row("artifact") | {"tenant_id": None, "visibility": "platform"}
-    await ground.write(Insert("artifact", row, machines_of("artifact")), acting=PLATFORM)
-    holder = await take(ground, str(row["digest"]))
-    assert await refusal(retire(ground, str(row["id"]), acting=PLATFORM)) is Code.HOLD_PRESENT
-    await drop(ground, holder)
-    await retire(ground, str(row["id"]), acting=PLATFORM)
+async def test_a_tenants_hold_keeps_the_platforms_artifact(rows: ProjectRows) -> None:
+    row = rows.row("artifact") | {"tenant_id": None, "visibility": "platform"}
+    await rows.write(Insert("artifact", row, machines_of("artifact")), acting=PLATFORM)
+    holder = await take(rows, str(row["digest"]))
+    assert await refusal(retire(rows, str(row["id"]), acting=PLATFORM)) is Code.HOLD_PRESENT
+    await drop(rows, holder)
+    await retire(rows, str(row["id"]), acting=PLATFORM)
 
 
 async def test_takers_and_retirers_at_once_never_leave_a_retired_digest_under_a_hold(
-    ground: ProjectRows, database: Database
+    rows: ProjectRows, database: Database
 ) -> None:
     chance = random.Random(7)
     codes: set[Code] = set()
     for number in range(ROUNDS_MAX):
         if number >= ROUNDS and len(codes) > 1:
             break
-        artifact_id = await ground.birth("artifact")
-        digest = await digest_of(ground, artifact_id)
+        artifact_id = await rows.birth("artifact")
+        digest = await digest_of(rows, artifact_id)
 
         async def taker(digest: str = digest) -> None:
             try:
-                holder = await take(ground, digest)
+                holder = await take(rows, digest)
             except Refusal as refused:
                 codes.add(refused.code)
                 return
             if chance.random() < 0.5:
-                await drop(ground, holder)
+                await drop(rows, holder)
 
         async def retirer(artifact_id: str = artifact_id) -> None:
             try:
-                await retire(ground, artifact_id)
+                await retire(rows, artifact_id)
             except Refusal as refused:
                 codes.add(refused.code)
             except StaleWrite:

@@ -4,7 +4,8 @@ Each look of the worker is one of a new worker, so that nothing it does depends 
 """
 
 import asyncio
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -225,6 +226,29 @@ async def test_an_unreachable_node_is_named_while_it_blocks(site: AllocationSite
     assert (await site.get(stands["id"]))["blocker"] is None
 
 
+async def test_a_tenant_that_cuts_its_machine_off_pays_until_it_releases_it(site: AllocationSite) -> None:
+    node_id, sku = await site.fleet.node(2), await site.fleet.sku("baremetal", (2,))
+    stands = await site.active(sku, shape="baremetal", gpu_count=2)
+    await mark(site, node_id, unreachable=True)
+    site.later(timedelta(hours=5))
+    await site.look()
+    cut_off = await site.get(stands["id"])
+    assert (cut_off["status"], cut_off["charge"]["ended_at"]) == ("active", None)
+    released = await site.post(f"/allocations/{stands['id']}/release")
+    started, ended = (datetime.fromisoformat(released["charge"][name]) for name in ("started_at", "ended_at"))
+    assert ended - started >= timedelta(hours=5), "it ends with the request, not with the last heartbeat"
+
+
+async def test_tasks_that_begin_and_end_an_allocation_are_never_too_many(site: AllocationSite) -> None:
+    services = site.world.running.platform.services
+    object.__setattr__(services, "settings", replace(services.settings, open_tasks_per_project_max=0))
+    await site.fleet.node(2)
+    stands = await site.active(await site.fleet.sku(), gpu_count=1)
+    await site.post(f"/allocations/{stands['id']}/release")
+    await site.look()
+    assert (await site.fleet.do(stands["id"]))["type"] == "sandbox.destroy"
+
+
 async def mark(site: AllocationSite, node_id: str, *, unreachable: bool) -> None:
     node = await nodes.find(site.fleet.database, node_id)
     assert node is not None
@@ -252,7 +276,8 @@ async def test_what_stood_on_a_node_that_is_written_off_is_lost_and_ends_by_that
         over = await site.get(each["id"])
         assert (over["status"], over["teardown_proof"]) == ("released", "written_off"), over
         assert over["receipt_id"] is None
-    assert (await site.get(stands["id"]))["lost_at"] is not None
+    lost = await site.get(stands["id"])
+    assert lost["charge"]["ended_at"] == lost["lost_at"] is not None, "it was charged until somebody gave it up"
     assert (await site.get(coming["id"]))["failure_code"] == "node_lost"
     assert "lost" in await site.events(stands["id"])
     assert "lost" not in await site.events(leaving["id"]), "it was given back before"

@@ -49,10 +49,12 @@ async def test_of_many_machines_that_show_one_token_one_joins(world: World) -> N
     answers = await asyncio.gather(*(client.post(ENROLMENTS, json=MachineKeys().request(token)) for _ in range(16)))
     assert sorted(answer.status_code for answer in answers) == [201] + [401] * 15
     assert await count(world, "SELECT count(*) FROM node") == 1
-    assert await count(world, "SELECT count(*) FROM audit WHERE action = 'node.enrol' AND outcome = 'refused'") == 15
+    services = world.running.platform.services
+    await services.denials.flush(services.database, everything=True)
+    assert await count(world, "SELECT sum(count) FROM audit WHERE action = 'node.enrol' AND outcome = 'refused'") == 15
 
 
-async def test_an_agent_that_did_not_hear_the_answer_hears_it_again(world: World) -> None:
+async def test_an_agent_that_missed_the_answer_gets_it_again(world: World) -> None:
     client, machine, token = world.client(), MachineKeys(), await new_token(world.admin)
     answers = await asyncio.gather(*(client.post(ENROLMENTS, json=machine.request(token)) for _ in range(8)))
     assert {answer.status_code for answer in answers} == {201}

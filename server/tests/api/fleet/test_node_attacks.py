@@ -13,7 +13,7 @@ from server.tests.conftest import World
 from server.tests.support.lifecycle_rows import CLOCK, artifact_columns, machines_of
 from server.tests.support.node_site import NodeSite, a_site
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 
 DIGEST: Final = "sha256:" + "0" * 64
 JSON: Final = {"content-type": "application/json"}
@@ -78,7 +78,7 @@ async def test_a_task_fetches_from_nowhere_that_no_source_names(site: NodeSite, 
 @pytest.mark.parametrize(
     "asked", [fetched("file:///etc/passwd"), fetched("https://a@b.example/x"), fetched("x", "oci")]
 )
-async def test_a_source_that_is_no_address_is_refused(site: NodeSite, asked: dict[str, Any]) -> None:
+async def test_a_malformed_source_address_is_refused(site: NodeSite, asked: dict[str, Any]) -> None:
     answer = await site.people.post(f"{site.path}/allocations/{site.ground.allocation_id}/tasks", json=asked)
     assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), answer.text
 
@@ -102,6 +102,7 @@ async def test_a_tenants_source_reaches_no_private_address_and_no_plain_http(sit
     assert (await site.agent.claim_one())["arguments"]["image"]["private"] is False
 
 
+@pytest.mark.usefixtures("private_platform")
 async def test_a_source_of_the_platform_that_reaches_private_networks_does(site: NodeSite) -> None:
     listed = {"name": "Inside", "pattern": "oci://127.0.0.1:5000/*", "reaches_private": True}
     assert (await site.world.admin.post("/api/v1/platform/artifact-sources", json=listed)).status_code == 201
@@ -138,7 +139,7 @@ async def test_a_result_with_odd_values_breaks_nothing(site: NodeSite, rest: str
     assert answer.status_code < 500, answer.text
 
 
-async def test_a_node_says_nothing_of_another_nodes_tasks(site: NodeSite) -> None:
+async def test_a_node_cannot_report_on_the_tasks_of_another(site: NodeSite) -> None:
     made = await site.make("sandbox.destroy", {})
     task = await site.agent.claim_one()
     evil = await site.another_agent()
@@ -154,7 +155,7 @@ async def test_a_node_says_nothing_of_another_nodes_tasks(site: NodeSite) -> Non
     await evil.report({"kind": "refused", "task_id": made.id, "reason": "bad_arguments", "detail": "x"})
     await evil.poll(wait_seconds=0, running=[held])
     assert (await site.stands(made)).status == "claimed"
-    assert await site.count("SELECT count(*) FROM receipt") == 0
+    assert await site.count("SELECT count(*) FROM receipt WHERE task_id = $1", made.id) == 0
 
 
 @pytest.mark.parametrize("path", ["allocations/%00", "allocation-groups/%00", "endpoints/%00", "tasks/%00"])

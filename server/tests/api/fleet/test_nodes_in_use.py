@@ -105,7 +105,8 @@ async def test_another_gpu_or_another_host_under_somebody_is_a_finding_too(site:
     headers = {"Authorization": f"Bearer {await site.machine.token(site.world.client())}"}
     body = {"agent_version": "2", "host": "process", "cpus": 1, "memory_bytes": 1, "gpus": gpus}
     answer = await site.world.client().post("/api/v1/agent/inventory", json=body, headers=headers)
-    assert [each["code"] for each in answer.json()["findings"]] == ["host_changed", "gpu_changed"]
+    codes = [each["code"] for each in answer.json()["findings"]]
+    assert codes == ["host_changed", "gpu_changed", "cpus_lost", "memory_lost"]
     seen = await site.node()
     assert (seen["host"], seen["slots"][0]["gpu_model"]) == ("simulated", "made-up")
 

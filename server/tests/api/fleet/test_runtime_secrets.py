@@ -23,7 +23,7 @@ from mooring.storage.kernel.database import PLATFORM
 from server.tests.support.lifecycle_rows import context
 from server.tests.support.node_site import NodeSite, pull_grant
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 
 VALUE = b"c0rrect-h0rse-battery-staple-4711"
 RUN = {"argv": ["true"], "environment_secrets": {"TOKEN": "pull"}}

@@ -8,7 +8,7 @@ import pytest
 from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import World
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 
 SKUS = "/api/v1/skus"
 KEPT = "/api/v1/platform/skus"
@@ -18,6 +18,12 @@ SLICE = {
 }  # fmt: skip
 
 
+def a_slice(world: World) -> dict[str, object]:
+    """The slice under a name that no other test has taken."""
+    return SLICE | {"slug": f"slice{world.suffix}"}
+
+
+@pytest.mark.usefixtures("private_platform")
 async def test_what_an_admin_offers_everybody_reads(world: World) -> None:
     made = await world.admin.post(KEPT, json=SLICE)
     assert made.status_code == 201, made.text
@@ -35,7 +41,7 @@ async def test_what_an_admin_offers_everybody_reads(world: World) -> None:
 
 
 async def test_another_price_is_a_further_line_of_the_history(world: World) -> None:
-    sku = (await world.admin.post(KEPT, json=SLICE)).json()
+    sku = (await world.admin.post(KEPT, json=a_slice(world))).json()
     refused = await world.admin.patch(f"{KEPT}/{sku['id']}", json={"price_minor_per_gpu_hour": 300})
     assert (refused.status_code, refused.json()["details"]["path"]) == (422, "reason")
     change = {"price_minor_per_gpu_hour": 300, "reason": "power costs more"}
@@ -51,7 +57,7 @@ async def test_another_price_is_a_further_line_of_the_history(world: World) -> N
 
 
 async def test_no_price_is_rewritten_and_none_is_charged_that_is_not_written_down(world: World) -> None:
-    await world.admin.post(KEPT, json=SLICE)
+    assert (await world.admin.post(KEPT, json=a_slice(world))).status_code == 201
     database = world.running.platform.services.database
     for statement in ("UPDATE sku_price SET price_minor_per_gpu_hour = 1", "DELETE FROM sku_price"):
         with pytest.raises(asyncpg.CheckViolationError, match="never changed"):
@@ -61,7 +67,7 @@ async def test_no_price_is_rewritten_and_none_is_charged_that_is_not_written_dow
 
 
 async def test_of_two_who_change_a_price_at_once_each_has_a_line(world: World) -> None:
-    sku = (await world.admin.post(KEPT, json=SLICE)).json()
+    sku = (await world.admin.post(KEPT, json=a_slice(world))).json()
     path, why = f"{KEPT}/{sku['id']}", "a race of two admins"
     prices = [{"price_minor_per_gpu_hour": 1000 + number, "reason": why} for number in range(6)]
     answers = await asyncio.gather(*(world.admin.patch(path, json=price) for price in prices))
@@ -73,7 +79,7 @@ async def test_of_two_who_change_a_price_at_once_each_has_a_line(world: World) -
 
 
 async def test_a_change_that_saw_something_older_is_refused(world: World) -> None:
-    sku = (await world.admin.post(KEPT, json=SLICE)).json()
+    sku = (await world.admin.post(KEPT, json=a_slice(world))).json()
     path = f"{KEPT}/{sku['id']}"
     first = await world.admin.patch(path, json={"status": "withdrawn", "revision": 0})
     assert (first.status_code, first.json()["status"]) == (200, "withdrawn")
@@ -95,6 +101,6 @@ async def test_a_sku_out_of_bounds_is_refused(world: World, field: str, value: o
 
 
 async def test_a_slug_is_one_skus(world: World) -> None:
-    assert (await world.admin.post(KEPT, json=SLICE)).status_code == 201
-    again = await world.admin.post(KEPT, json=SLICE)
+    assert (await world.admin.post(KEPT, json=a_slice(world))).status_code == 201
+    again = await world.admin.post(KEPT, json=a_slice(world))
     assert (again.status_code, again.json()["code"]) == (409, "name_taken")

@@ -106,11 +106,11 @@ async def test_two_polls_of_one_node_never_get_one_task_twice(site: NodeSite) ->
 
 async def test_two_dispatchers_of_one_node_never_get_one_task_twice(site: NodeSite) -> None:
     """As two replicas: the same node polls both, and each statement skips what the other is just taking."""
-    made = {(await site.make()).id for _ in range(40)}
+    made = {(await site.make()).id for _ in range(30)}
     async with TaskDispatcher(site.services) as one, TaskDispatcher(site.services) as two:
         given: list[TaskEnvelope] = []
         async with asyncio.timeout(WAIT_SECONDS):
-            while len(given) < 40:
+            while len(given) < 30:
                 asks = [each.poll(TaskPoll(site.agent.node_id, 64, 0.5)) for each in (one, two)]
                 given += [envelope for each in await asyncio.gather(*asks) for envelope in each.tasks]
     got = [site.agent.believe({"payload": e.payload, "key_id": e.key_id, "signature": e.signature}) for e in given]
@@ -134,7 +134,7 @@ async def test_a_lost_lease_is_offered_again_under_a_higher_fence(site: NodeSite
     assert (await site.agent.finish(second))["accepted"]
 
 
-async def test_a_poll_renews_the_leases_that_it_names_and_hears_of_those_it_has_lost(site: NodeSite) -> None:
+async def test_a_poll_renews_the_leases_that_it_names_and_learns_which_are_lost(site: NodeSite) -> None:
     made = await site.make()
     task = await site.agent.claim_one()
     await site.later(timedelta(seconds=60))

@@ -1,10 +1,11 @@
 """Tenants, projects, users, memberships and service accounts, through the public API on a real database."""
 
+import asyncpg
 import pytest
 
 from server.tests.conftest import World
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 
 
 async def test_a_tenant_begins_with_an_admin_who_signs_in_with_a_one_time_code(world: World) -> None:
@@ -73,3 +74,49 @@ async def test_a_break_glass_entry_reads_the_tenant_and_leaves_no_access_behind(
     denied = next(row for row in trail if row["outcome"] == "denied")
     assert denied["break_glass_id"] == entered["id"]
     assert any(row["action"] == "break_glass.open" and row["reason"] == body["reason"] for row in trail)
+
+
+async def test_what_staff_read_inside_a_break_glass_entry_is_in_the_trail_of_the_tenant(world: World) -> None:
+    acme = await world.tenant("acme")
+    project = await world.project(acme, "train")
+    webhook = {"url": "https://receiver.example/hook"}
+    hook = (await world.client(acme.token).post(f"/api/v1/projects/{project}/webhooks", json=webhook)).json()["id"]
+    body = {"tenant_id": acme.id, "reason": "curiosity, hidden in a polite reason", "role": "tenant_admin"}
+    entered = (await world.admin.post("/api/v1/platform/break-glass", json=body)).json()
+    inside = world.client(entered["token"])
+    reads = [
+        ("project.read", f"/api/v1/projects/{project}", None, project),
+        ("webhook.read", f"/api/v1/projects/{project}/webhooks/{hook}", hook, project),
+        ("webhook.read", f"/api/v1/projects/{project}/webhooks/{hook}", hook, project),
+        ("user.read", f"/api/v1/tenants/{acme.id}/users", None, None),
+        ("user.read", f"/api/v1/tenants/{acme.id}/users/{acme.admin_id}", acme.admin_id, None),
+        ("audit.read", f"/api/v1/tenants/{acme.id}/audit", None, None),
+        ("event.read", f"/api/v1/tenants/{acme.id}/events", None, None),
+        ("self.read", "/api/v1/whoami", None, None),
+    ]
+    for _, path, _, _ in reads:
+        assert (await inside.get(path)).status_code == 200, path
+    async with inside.stream("GET", f"/api/v1/projects/{project}/events/stream") as stream:
+        assert stream.status_code == 200
+    wanted = [(action, subject, place) for action, _, subject, place in reads] + [("event.read", None, project)]
+    owner = world.client(acme.token)
+    trail = (await owner.get(f"/api/v1/tenants/{acme.id}/audit")).json()["items"]
+    rows = [row for row in trail if row["break_glass_id"] == entered["id"] and row["action"] != "break_glass.open"]
+    seen = [(row["action"], row["subject_id"], row["project_id"]) for row in rows]
+    assert sorted(seen, key=str) == sorted(wanted, key=str)
+    assert {(row["outcome"], row["actor_id"]) for row in rows} == {("done", entered["user_id"])}
+    assert not [row for row in trail if row["action"] == "project.read" and row["break_glass_id"] is None]
+
+
+async def test_a_read_inside_a_break_glass_entry_that_cannot_be_recorded_is_not_answered(
+    world: World, connection: asyncpg.Connection
+) -> None:
+    acme = await world.tenant("acme")
+    body = {"tenant_id": acme.id, "reason": "the customer asked for help"}
+    entry = (await world.admin.post("/api/v1/platform/break-glass", json=body)).json()["token"]
+    inside = world.client(entry)
+    assert (await inside.get(f"/api/v1/tenants/{acme.id}")).status_code == 200
+    await connection.execute("ALTER TABLE audit ADD CONSTRAINT audit_is_full CHECK (action <> 'tenant.read') NOT VALID")
+    answer = await inside.get(f"/api/v1/tenants/{acme.id}")
+    assert answer.status_code >= 500
+    assert "acme" not in answer.text

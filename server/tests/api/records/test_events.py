@@ -150,7 +150,7 @@ async def test_a_stream_of_one_correlation_shows_that_one_and_only_in_its_own_pl
 # From where on ------------------------------------------------------------------------------------------------------
 
 
-async def test_a_stream_without_a_cursor_begins_now_and_tells_the_cursor_before_the_first_event(world: World) -> None:
+async def test_a_stream_without_a_cursor_starts_now_and_sends_the_cursor_before_the_first_event(world: World) -> None:
     acme = await world.tenant("acme")
     project = await world.project(acme, "train")
     client = world.client(acme.token)

@@ -127,18 +127,18 @@ async def test_a_timeline_is_of_something_that_is_there(world: World) -> None:
 
 
 async def tell(
-    ground: ProjectRows, *events: EventRecord, audits: tuple[AuditRecord, ...] = (), correlation: str = ""
+    project_rows: ProjectRows, *events: EventRecord, audits: tuple[AuditRecord, ...] = (), correlation: str = ""
 ) -> None:
     """Write events and audit rows as a decision of anybody's does."""
     made = context()
     if correlation:
         made = type(made)(made.actor, made.now, correlation, made.trace_id, made.mint)
-    await apply(ground.database, ground.acting, made, Decision(None, (), events, audits))
+    await apply(project_rows.database, project_rows.acting, made, Decision(None, (), events, audits))
 
 
-async def settled(database: Database, ground: ProjectRows, story: TimelineSelection, count: int) -> list[str]:
+async def settled(database: Database, project_rows: ProjectRows, story: TimelineSelection, count: int) -> list[str]:
     async def read() -> list[str] | None:  # another transaction of the cluster may be open
-        found = await timelines.read(database, ground.acting, story, BEGINNING, 100)
+        found = await timelines.read(database, project_rows.acting, story, BEGINNING, 100)
         return [each.type for each in found] if len(found) >= count else None
 
     return await until(read) or []
@@ -147,30 +147,35 @@ async def settled(database: Database, ground: ProjectRows, story: TimelineSelect
 async def test_the_timeline_of_an_instance_has_its_own_things_and_the_capacity_it_asked_for(
     database: Database,
 ) -> None:
-    ground = await make_ground(database)
-    place = (ground.tenant_id, ground.project_id)
-    operation_id = await ground.birth("operation", kind="deploy", correlation_id="launch")
-    member_id = await ground.birth("member", allocation_id=ground.allocation_id, owns_allocation=True)
-    instance = ground.instance_id
+    project_rows = await make_ground(database)
+    place = (project_rows.tenant_id, project_rows.project_id)
+    operation_id = await project_rows.birth("operation", kind="deploy", correlation_id="launch")
+    member_id = await project_rows.birth("member", allocation_id=project_rows.allocation_id, owns_allocation=True)
+    instance = project_rows.instance_id
     await tell(
-        ground,
+        project_rows,
         EventRecord(EventType.INSTANCE_REQUESTED, "instance", instance, *place, app_instance_id=instance),
-        EventRecord(EventType.ALLOCATION_REQUESTED, "allocation", ground.allocation_id, *place),
+        EventRecord(EventType.ALLOCATION_REQUESTED, "allocation", project_rows.allocation_id, *place),
         EventRecord(EventType.ALLOCATION_REQUESTED, "allocation", "alc_of_another_launch", *place),
         audits=(AuditRecord("instance.create", "instance", instance, *place, app_instance_id=instance),),
         correlation="launch",
     )
     await tell(
-        ground,
+        project_rows,
         EventRecord(EventType.MEMBER_CHANGED, "member", member_id, *place, app_instance_id=instance),
         EventRecord(
-            EventType.TASK_QUEUED, "task", "tsk_1", *place, {"owner": ground.allocation_id}, under=("launch", "a" * 32)
+            EventType.TASK_QUEUED,
+            "task",
+            "tsk_1",
+            *place,
+            {"owner": project_rows.allocation_id},
+            under=("launch", "a" * 32),
         ),
         EventRecord(EventType.OPERATION_CHANGED, "operation", operation_id, *place, app_instance_id=instance),
         EventRecord(EventType.INSTANCE_CHANGED, "instance", "ins_other", *place, app_instance_id="ins_other"),
         correlation="later",
     )
-    everything = await settled(database, ground, TimelineSelection(ground.project_id, instance), 6)
+    everything = await settled(database, project_rows, TimelineSelection(project_rows.project_id, instance), 6)
     assert sorted(everything) == sorted(
         [
             "apps.instance.requested",
@@ -181,23 +186,25 @@ async def test_the_timeline_of_an_instance_has_its_own_things_and_the_capacity_i
             "apps.operation.changed",
         ]
     )
-    without = await settled(database, ground, TimelineSelection(ground.project_id, instance, audit=False), 5)
+    without = await settled(
+        database, project_rows, TimelineSelection(project_rows.project_id, instance, audit=False), 5
+    )
     assert without == [each for each in everything if each != "instance.create"]
-    launched = await settled(database, ground, TimelineSelection(ground.project_id, instance, "launch"), 2)
+    launched = await settled(database, project_rows, TimelineSelection(project_rows.project_id, instance, "launch"), 2)
     assert sorted(launched) == ["apps.instance.requested", "instance.create"]
 
 
 async def test_entries_under_another_correlation_are_found_by_that_one(database: Database) -> None:
-    ground = await make_ground(database)
-    place = (ground.tenant_id, ground.project_id)
+    project_rows = await make_ground(database)
+    place = (project_rows.tenant_id, project_rows.project_id)
     of_the_maker = ("launch", "b" * 32)
     await tell(
-        ground,
+        project_rows,
         EventRecord(EventType.TASK_FINISHED, "task", "tsk_1", *place, under=of_the_maker),
         audits=(AuditRecord("agent.report", "task", "tsk_1", *place, under=of_the_maker),),
         correlation="the-agents-own",
     )
-    found = await settled(database, ground, TimelineSelection(ground.project_id, None, "launch"), 2)
+    found = await settled(database, project_rows, TimelineSelection(project_rows.project_id, None, "launch"), 2)
     assert sorted(found) == ["agent.report", "nodes.task.finished"]
 
 

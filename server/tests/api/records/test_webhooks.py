@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import socket
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.conftest import TenantWithAdmin, World
+from server.tests.conftest import TenantWithAdmin, World, running_platform
 from server.tests.support.http_receiver import NOBODY as URL
 from server.tests.support.http_receiver import answer, made, never, receiver, verifies
 
@@ -257,3 +258,42 @@ async def test_the_check_that_the_documentation_shows_accepts_a_message_and_noth
     assert not verify(key, got.headers, got.body + b" ")
     assert not verify("whsec_" + base64.b64encode(b"another key").decode(), got.headers, got.body)
     assert not verify(key, {**got.headers, "webhook-timestamp": "1700000000"}, got.body)
+
+
+def address_of_this_machine() -> str:
+    """The address from which this machine would call the outside, if it has one; nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return "127.0.0.1"
+        return str(probe.getsockname()[0])
+
+
+async def test_a_network_that_the_admin_allows_does_not_open_the_platform_itself(settings: Settings) -> None:
+    """A tenant names the platform, its database and a cloud's metadata, which the allowed network contains."""
+    everything = replace(settings, webhook_allow_networks="0.0.0.0/0, ::/0")
+    async with running_platform(everything, dials_loopback=False) as running:
+        world = World(running, running.client())
+        world.admin.headers["Authorization"] = f"Bearer {await world.sign_in('admin@mooring.local', running.code)}"
+        acme = await world.tenant("acme")
+        client, path = world.client(acme.token), f"/api/v1/tenants/{acme.id}/webhooks"
+        targets = [
+            f"{running.url}/api/v1/sign-in",
+            "http://127.0.0.2/",
+            "https://localhost/",
+            "http://[::1]:5432/",
+            "http://[::ffff:127.0.0.1]/",
+            "http://[64:ff9b::7f00:1]/",
+            "http://169.254.169.254/latest/meta-data/",
+            "http://[fd00:ec2::254]/",
+            "http://168.63.129.16/",
+            "http://0.0.0.0/",
+            f"http://{address_of_this_machine()}/",
+        ]
+        for url in targets:
+            answer = await client.post(path, json={"url": url})
+            assert (answer.status_code, answer.json()["code"]) == (422, "address_refused"), url
+        receiver_inside = await client.post(path, json={"url": "http://10.20.0.7/hook"})
+        assert receiver_inside.status_code == 201, receiver_inside.text
+        await world.close()

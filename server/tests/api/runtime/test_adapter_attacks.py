@@ -26,7 +26,7 @@ from server.tests.support.launching import make_launching
 from server.tests.support.runtime_rows import operation as an_operation
 
 __all__ = ["bare_shop", "shelf"]
-pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 REMOVING = "UPDATE member SET status = 'removing', generation = generation + 1 WHERE id = $1"
 STOPPED = "UPDATE instance SET status = 'stopped', stopped_at = now(), teardown_proof = 'receipts' WHERE id = $1"
 HANDED_OVER = "UPDATE operation SET phase = 'platform', revision = revision + 1 WHERE id = $1"
@@ -41,7 +41,7 @@ def deep(levels: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("statement", [REMOVING, HANDED_OVER])
-async def test_nothing_is_begun_for_what_is_just_being_torn_down(site: AdapterSite, statement: str) -> None:
+async def test_no_task_is_made_for_what_is_being_torn_down(site: AdapterSite, statement: str) -> None:
     """Two connections: the teardown is written and not committed while the adapter's task is made."""
     adapter = site.adapter()
     instance_id, fence, (head, _), operation_id = await begun(site, adapter)
@@ -56,7 +56,7 @@ async def test_nothing_is_begun_for_what_is_just_being_torn_down(site: AdapterSi
         await removing.commit()
     answer = await making
     assert (answer.status_code, answer.json()["code"]) == (409, "conflict")
-    assert await site.fetch("SELECT count(*) FROM task") == 0
+    assert await site.fetch("SELECT count(*) FROM task WHERE tenant_id = $1", site.tenant.id) == 0
 
 
 async def test_what_is_the_platforms_alone_is_denied_and_written_down(site: AdapterSite) -> None:
@@ -82,7 +82,7 @@ async def test_members_of_an_allocation_that_is_given_back_can_still_be_worked_o
     assert answer.status_code == 200, answer.text
 
 
-async def test_what_an_adapter_tells_has_a_depth_and_no_nul(site: AdapterSite) -> None:
+async def test_reports_of_an_adapter_have_a_bounded_depth_and_no_nul(site: AdapterSite) -> None:
     adapter = site.adapter()
     instance_id, fence = await deployed(site, adapter)
     instance = await site.instance(instance_id)

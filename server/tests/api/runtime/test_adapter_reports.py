@@ -19,7 +19,7 @@ from server.tests.support.adapter_site import AdapterClient, AdapterSite
 from server.tests.support.lifecycle_rows import context
 from tests.support.waiting import until
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 
 CONTENTS = """
 SELECT json_agg(each ORDER BY each::text)::text FROM (

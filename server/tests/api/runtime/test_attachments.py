@@ -17,7 +17,7 @@ from server.tests.support.adapter_site import MANIFEST, AdapterClient, AdapterSi
 from server.tests.support.lifecycle_rows import context
 from server.tests.support.manifests import LIFECYCLE
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 
 SUBMIT: Final = "app.hello.submit"
 SHARED: Final = MANIFEST | {
@@ -159,7 +159,8 @@ async def test_a_project_is_attached_acts_under_its_own_keys_and_is_detached(sit
 async def _both_projects_see_its_events(shared: Shared, attachment_id: str) -> None:
     """Audit rows and events of both projects name both."""
     database, both = shared.site.services.database, {shared.project_id, shared.site.project_id}
-    acting = await database.fetch(PLATFORM, "SELECT project_id, action, after FROM audit WHERE action = $1", SUBMIT)
+    audited = "SELECT project_id, action, after FROM audit WHERE action = $1 AND tenant_id = $2"
+    acting = await database.fetch(PLATFORM, audited, SUBMIT, shared.site.tenant.id)
     assert {row["project_id"] for row in acting} == both
     named = [set(row["after"].values()) | {row["project_id"]} for row in acting]
     assert all(both <= each for each in named)
@@ -283,7 +284,7 @@ async def test_neither_side_sees_more_of_the_other_than_the_attachment(site: Ada
     for route in ("", "/usage", "/operations/op_00000000000000000000000000"):
         assert said(await shared.people.get(wrong + route)) == (404, "not_found")
     assert said(await beside.post(f"{wrong}/actions/queue.submit", json={})) == (404, "not_found")
-    deploy = await site.fetch("SELECT id FROM operation WHERE kind = 'deploy'")
+    deploy = await site.fetch("SELECT id FROM operation WHERE kind = 'deploy' AND instance_id = $1", shared.instance_id)
     assert said(await robot.get(f"{path}/operations/{deploy}")) == (404, "not_found")
 
     keyless = await shared.account(shared.project_id, ["attachment.read"])

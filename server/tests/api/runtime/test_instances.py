@@ -57,7 +57,7 @@ async def test_a_launch_makes_the_instance_its_members_their_places_and_the_oper
     assert problem(taken) == (409, "name_taken")
 
 
-async def test_a_plan_tells_everything_at_once_and_changes_nothing(launching: Launching) -> None:
+async def test_a_plan_reports_everything_at_once_and_changes_nothing(launching: Launching) -> None:
     plan = (await launching.client.post(f"{launching.path}:plan", json=launching.body())).json()
     assert (plan["launchable"], plan["hindrances"], plan["new_allocations"]) == (True, [], 1)
     assert plan["price"] == [{"currency": "EUR", "minor_per_hour": 250, "added_minor_per_hour": 250}]

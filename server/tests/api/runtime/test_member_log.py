@@ -167,7 +167,7 @@ async def test_a_node_that_does_not_answer_is_not_waited_for_and_the_last_lines_
     assert gone.json()["details"]["last_lines"] == ["bye"]
 
 
-async def test_the_log_of_a_member_that_is_torn_down_is_gone_and_said_so(reader: Reader) -> None:
+async def test_the_log_of_a_member_that_is_torn_down_is_reported_as_gone(reader: Reader) -> None:
     place = InstanceRef(reader.site.project_id, reader.instance_id)
     row = await instances.find_member(reader.site.services.database, PLATFORM, place, reader.member_id)
     assert row is not None
@@ -198,7 +198,7 @@ WRONG: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-async def test_names_with_paths_and_sizes_without_bounds_are_refused_before_a_node_hears_of_them(
+async def test_names_with_paths_and_unbounded_sizes_are_refused_before_a_node_gets_them(
     reader: Reader,
 ) -> None:
     for query in WRONG:

@@ -1,18 +1,20 @@
 """Tasks, secrets and usage under a claim: for one's own members, each named once, each digest judged again."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from mooring.core.runtime.operation import OperationKind
+from mooring.storage.fleet import task as stored_tasks
 from mooring.storage.kernel.database import PLATFORM
 from server.tests.api.runtime.test_claims import deployed
 from server.tests.conftest import World
 from server.tests.support.adapter_site import MANIFEST, AdapterClient, AdapterSite, open_adapter_site
 from server.tests.support.manifests import digest
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 RUN: dict[str, Any] = {"type": "process.run", "arguments": {"argv": ["true"]}}
 LAUNCH: dict[str, Any] = {"type": "container.launch", "arguments": {"name": "web", "image": {"artifact": "main"}}}
 DIGEST = digest("a")
@@ -81,6 +83,29 @@ async def test_several_tasks_are_made_at_once_and_each_has_its_own_outcome(site:
     assert {each["id"] for each in seen} == {each for each in ids if each is not None}
 
 
+async def test_a_project_has_a_bounded_number_of_open_tasks(site: AdapterSite) -> None:
+    adapter = site.adapter()
+    instance_id, fence, (head, _), operation_id = await begun(site, adapter)
+    limited = replace(site.services.settings, open_tasks_per_project_max=3)
+    object.__setattr__(site.services, "settings", limited)
+    wishes = [{"member_id": head, "step": f"{number}", **RUN} for number in range(5)]
+    answer = await adapter.send(instance_id, "tasks:batch", fence, operation_id=operation_id, tasks=wishes)
+    refusals = [each["refusal"] and each["refusal"]["code"] for each in answer.json()["tasks"]]
+    assert refusals == [None] * 3 + ["too_many_open_tasks"] * 2
+    one = {"operation_id": operation_id, **wishes[4]}
+    refused = await adapter.send(instance_id, "tasks", fence, **one)
+    assert (refused.status_code, refused.json()["code"]) == (409, "too_many_open_tasks")
+    assert (refused.json()["retryable"], refused.json()["details"]["limit"]) == (True, 3)
+    again = await adapter.send(instance_id, "tasks", fence, **one | {"step": "0"})
+    assert again.status_code == 200, "a task that exists is not made again"
+    made = [each["task"]["id"] for each in answer.json()["tasks"][:1]]
+    cancelled = await site.world.client(site.tenant.token).post(
+        f"/api/v1/projects/{site.project_id}/tasks/{made[0]}/cancel"
+    )
+    assert cancelled.json()["status"] == "cancelled"
+    assert (await adapter.send(instance_id, "tasks", fence, **one)).status_code == 200
+
+
 async def test_tasks_of_one_request_sort_in_its_order_and_so_nodes_are_handed_them(site: AdapterSite) -> None:
     adapter = site.adapter()
     instance_id, fence, members, operation_id = await begun(site, adapter)
@@ -93,7 +118,7 @@ async def test_tasks_of_one_request_sort_in_its_order_and_so_nodes_are_handed_th
     assert [each["step"] for each in taken] == [each["step"] for each in wishes]
 
 
-async def test_several_tasks_are_refused_together_for_what_is_no_matter_of_one(site: AdapterSite) -> None:
+async def test_a_batch_of_tasks_is_refused_as_a_whole(site: AdapterSite) -> None:
     adapter = site.adapter()
     instance_id, fence, (head, worker), operation_id = await begun(site, adapter)
     good = {"member_id": head, "step": "start/head", **RUN}
@@ -163,8 +188,9 @@ async def test_an_image_is_named_by_its_role_and_the_platform_says_where_it_lies
         body = {"member_id": head, "step": f"launch/{index}", "operation_id": operation_id}
         made = await adapter.send(instance_id, "tasks", fence, type="container.launch", arguments=arguments, **body)
         assert made.status_code == 200, made.text
-        stored = await site.fetch("SELECT arguments FROM task WHERE id = $1", made.json()["id"])
-        assert stored["image"] == {
+        stored = await stored_tasks.find(site.services.database, PLATFORM, site.ground.project_id, made.json()["id"])
+        assert stored is not None
+        assert stored.arguments["image"] == {
             "registry": "https://registry.example",
             "repository": "team/app",
             "digest": DIGEST,
@@ -285,8 +311,8 @@ async def test_an_account_hands_out_no_secret_without_the_key_for_it(world: Worl
         granted = [{"name": "token", "secret": "token"}]
         answer = await adapter.send(instance_id, "tasks", fence, arguments=arguments, grants=granted, **body)
         assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
-        denied = "SELECT count(*) FROM audit WHERE action = 'secret.grant' AND outcome = 'denied'"
-        assert await site.fetch(denied) == 1
+        denied = "SELECT count(*) FROM audit WHERE action = 'secret.grant' AND outcome = 'denied' AND actor_id = $1"
+        assert await site.fetch(denied, site.account.id) == 1
 
 
 async def test_usage_is_stored_once_and_another_content_under_one_id_is_refused(site: AdapterSite) -> None:
@@ -311,8 +337,8 @@ async def test_usage_is_stored_once_and_another_content_under_one_id_is_refused(
         assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed")
     foreign = record("f", attached_project_id="prj_01jq3v8m5h0000000000000000")
     assert (await adapter.send(instance_id, "usage", fence, records=[foreign])).status_code == 422
-    rows = await site.fetch("SELECT array_agg(record_id ORDER BY record_id) FROM usage_record")
-    assert rows == ["a", "b", "c"]
+    stored = "SELECT array_agg(record_id ORDER BY record_id) FROM usage_record WHERE tenant_id = $1"
+    assert await site.fetch(stored, site.tenant.id) == ["a", "b", "c"]
 
 
 async def test_an_upgrade_moves_the_pin_once_every_member_runs_it_and_lets_go_of_what_nobody_needs(

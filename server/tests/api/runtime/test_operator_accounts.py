@@ -13,7 +13,7 @@ from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.adapter_site import RUNTIME
 from server.tests.support.service_accounts import AccountWithKey, assertion
 
-pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
+pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 REASON = "the tests say that it is so"
 AGREED = ["runtime.claim", "runtime.report", "task.create"]
 
@@ -123,7 +123,7 @@ async def test_an_account_goes_with_its_entitlement_when_nothing_runs(shelf: She
     assert (await shelf.account(await shelf.entitle()))["name"] == "app-echo"
 
 
-async def test_an_admin_of_the_platform_entitles_too_and_needs_none_of_the_keys_himself(shelf: Shelf) -> None:
+async def test_an_admin_of_the_platform_can_entitle_without_holding_the_keys(shelf: Shelf) -> None:
     body = {"app_id": shelf.app["id"], "reason": REASON, "agreed_actions": AGREED}
     answer = await shelf.world.admin.post(shelf.path(), json=body)
     assert answer.status_code == 201, answer.text
@@ -170,6 +170,7 @@ async def test_a_rotated_key_reaches_every_account_and_the_old_one_counts_no_mor
     assert (await shelf.discovered(new_private, new)).json()["accounts"] == []
 
 
+@pytest.mark.usefixtures("private_platform")
 async def test_a_key_that_did_not_sign_sees_no_accounts(shelf: Shelf) -> None:
     (private, public), (other, _) = new_key_pair(), new_key_pair()
     await shelf.set_key(public)

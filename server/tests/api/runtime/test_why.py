@@ -20,20 +20,20 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
 @pytest.fixture
-async def ground(database: Database) -> ProjectRows:
+async def rows(database: Database) -> ProjectRows:
     return await make_ground(database)
 
 
 async def test_an_instance_is_explained_by_its_open_operation_and_the_adapter_that_is_not_there(
-    ground: ProjectRows,
+    rows: ProjectRows,
 ) -> None:
     deadline = CLOCK.now() + timedelta(hours=1)
-    operation_id = await ground.birth(
+    operation_id = await rows.birth(
         "operation", kind="deploy", deadline_at=deadline, dispatched_at=CLOCK.now(), member_ids=[]
     )
-    instance = await instances.find(ground.database, ground.acting, ground.project_id, ground.instance_id)
+    instance = await instances.find(rows.database, rows.acting, rows.project_id, rows.instance_id)
     assert instance is not None
-    known = await facts(ground.database, instance, CLOCK.now())
+    known = await facts(rows.database, instance, CLOCK.now())
     assert known is not None
     why = why_instance(known)
     assert [cause.noun for cause in why.chain] == ["instance", "operation", "adapter"]
@@ -42,11 +42,11 @@ async def test_an_instance_is_explained_by_its_open_operation_and_the_adapter_th
     assert why_operation(known, known.snapshot.operations[0]).chain == why.chain[1:]
 
 
-async def test_an_instance_that_is_gone_has_no_facts(ground: ProjectRows) -> None:
-    instance = await instances.find(ground.database, ground.acting, ground.project_id, ground.instance_id)
+async def test_an_instance_that_is_gone_has_no_facts(rows: ProjectRows) -> None:
+    instance = await instances.find(rows.database, rows.acting, rows.project_id, rows.instance_id)
     assert instance is not None
     gone = type(instance)(**{name: getattr(instance, name) for name in instance.__slots__} | {"id": "ins_gone"})
-    assert await facts(ground.database, gone, CLOCK.now()) is None
+    assert await facts(rows.database, gone, CLOCK.now()) is None
 
 
 def commands() -> set[str]:

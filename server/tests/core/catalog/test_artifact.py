@@ -68,7 +68,7 @@ def test_a_canonical_digest_is_taken(content: bytes) -> None:
         f"registry.example/app@{digest('a')}", "sha256:" + "１" * 64,
     ],
 )  # fmt: skip
-def test_what_is_no_canonical_digest_is_refused(text: str) -> None:
+def test_a_digest_that_is_not_canonical_is_refused(text: str) -> None:
     with pytest.raises(Refusal) as refused:
         read_digest(text)
     assert path_of(refused) == "digest"

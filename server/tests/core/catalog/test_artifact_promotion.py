@@ -232,7 +232,7 @@ def test_nothing_that_is_held_is_retired_by_any_way(state: PromotionState, trigg
     assert len(refused.details["holders"]) == NAMED_MAX
 
 
-def test_a_hold_of_another_digest_is_no_hold() -> None:
+def test_a_hold_of_another_digest_does_not_count() -> None:
     facts = ArtifactFacts(holds=[Hold(digest("0"), "instance", "ins_1")])
 
     assert move_artifact(context(), standing(S.DEPRECATED), wish(T.RETIRE), facts).result.promotion == "retired"

@@ -75,7 +75,7 @@ def test_a_percentage_has_two_decimals_at_most(given: Decimal | float | str, rea
 
 
 @every_row("given", [0, -1, 100.01, "0.001", "ten", "", "NaN", "Infinity", float("nan"), "1e9"])
-def test_what_is_no_percentage_is_refused(given: float | str) -> None:
+def test_a_malformed_percentage_is_refused(given: float | str) -> None:
     with pytest.raises(Refusal) as refused:
         check_percentage(given)
     assert refused.value.details == {"path": "canary_percentage"}

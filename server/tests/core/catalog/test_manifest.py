@@ -163,6 +163,7 @@ def test_a_stored_manifest_is_what_the_reader_reads_and_another_one_is_not_taken
     another = {**value, "version": "9.9.9"}
     assert stored_manifest(another) == read_manifest(another).manifest != stored_manifest(value)
     assert stored_manifest({**value, "manifest_version": "one"}) is None
+    assert stored_manifest({"manifest_version": 1, "app": "web-tool"}) is None
 
 
 # What is read

@@ -181,7 +181,7 @@ def denied(chain: PolicyChain, request: PolicyRequest) -> tuple[Layer | None, Su
     return verdict.layer, verdict.subject
 
 
-def test_a_chain_that_says_nothing_allows_everything() -> None:
+def test_an_empty_chain_allows_everything() -> None:
     everything = PolicyRequest("oci://x.example/y", "eu-1", "gpu", "app", 10_000, False, True)
 
     assert PolicyChain(()).decide(everything) == PolicyVerdict(True)
@@ -352,7 +352,7 @@ def test_an_overlay_that_says_more_is_refused(above: PolicyRules, overlay: Polic
     assert refused.value.details["widenings"][0]["field"] == field
 
 
-def test_an_overlay_that_narrows_or_says_nothing_is_taken() -> None:
+def test_an_overlay_that_narrows_or_is_empty_is_accepted() -> None:
     above = PolicyRules(
         apps=NameRules(allow=("a*",), deny=("ab",)),
         gpus_max=4,

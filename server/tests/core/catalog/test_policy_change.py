@@ -77,7 +77,7 @@ def test_lists_are_made_canonical_and_sorted() -> None:
         (PolicyRules(gpus_max=10**7), "rules.gpus_max"),
     ],
 )
-def test_what_is_no_rule_is_refused_and_the_value_named(rules: PolicyRules, path: str) -> None:
+def test_a_malformed_rule_is_refused_and_named(rules: PolicyRules, path: str) -> None:
     with pytest.raises(Refusal) as refused:
         check_rules(rules)
     assert refused.value.details == {"path": path}
@@ -87,7 +87,9 @@ def drawn(chance: Random) -> PolicyRules:
     def some() -> tuple[str, ...]:
         return tuple(sorted(chance.sample(["*", "a", "a*", "b"], chance.randint(0, 3))))
 
-    lists = {field: NameRules(chance.choice((None, some())), some()) for field in ("regions", "skus", "apps")}
+    lists: dict[str, Any] = {
+        field: NameRules(chance.choice((None, some())), some()) for field in ("regions", "skus", "apps")
+    }
     return PolicyRules(**lists, signatures=chance.choice((None, *SignatureRules)), gpus_max=chance.choice((None, 0, 7)))
 
 
@@ -99,7 +101,7 @@ def test_rules_come_back_from_what_was_stored(chance: Random) -> None:
     assert read_rules(plain_rules(rules)) == rules == check_rules(rules)
 
 
-def test_what_says_nothing_is_stored_as_nothing() -> None:
+def test_an_empty_policy_is_stored_as_an_empty_object() -> None:
     assert plain_rules(PolicyRules()) == {}
     assert plain_rules(PolicyRules(regions=NameRules(allow=()), signatures=SignatureRules.NONE, gpus_max=0)) == {
         "regions": {"allow": []},

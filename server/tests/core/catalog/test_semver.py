@@ -65,7 +65,7 @@ def test_the_examples_of_the_specification_stand_in_their_order() -> None:
         "1000000000000000000.0.0", "1.0.0-1000000000000000000", "１.0.0",
     ],
 )  # fmt: skip
-def test_what_is_no_version_is_refused_and_the_value_named(text: str) -> None:
+def test_a_malformed_version_is_refused_and_named(text: str) -> None:
     with pytest.raises(Refusal) as refused:
         read_version(text)
     assert (refused.value.code, refused.value.details) == (Code.VALIDATION_FAILED, {"path": "version"})
@@ -96,7 +96,7 @@ def test_a_range_takes_what_lies_between_its_bounds(text: str, inside: list[str]
 
 
 @every_row("text", ["", " ", "~1.0.0", "^1.0.0", ">=1.0", ">= 1.0.0", "1.x", " ".join([">1.0.0"] * 11)])
-def test_what_is_no_range_is_refused(text: str) -> None:
+def test_a_malformed_range_is_refused(text: str) -> None:
     with pytest.raises(Refusal) as refused:
         read_range(text, "versions")
     assert refused.value.details == {"path": "versions"}

@@ -139,7 +139,7 @@ def test_without_a_maximum_requests_do_not_wait_for_each_other() -> None:
         (replace(WISH, scheduler_type="a\nb"), "scheduler_type"),
     ],
 )  # fmt: skip
-def test_a_wish_that_cannot_be_is_refused_by_its_field(request: AllocationRequest, path: str) -> None:
+def test_an_impossible_request_is_refused_by_its_field(request: AllocationRequest, path: str) -> None:
     with pytest.raises(Refusal) as refused:
         request_allocation(HERE, asking(HOME), request)
     assert (refused.value.code, refused.value.details["path"]) == (Code.VALIDATION_FAILED, path)

@@ -77,7 +77,7 @@ def test_a_token_that_is_not_good_is_refused(known: EnrolmentContext, said: str)
     assert refused.value.code is Code.ENROLMENT_REFUSED
 
 
-def test_who_joined_with_the_token_hears_it_again_even_later() -> None:
+def test_a_node_that_joined_with_the_token_gets_the_same_answer_later() -> None:
     known = EnrolmentContext(a_token(used_at=NOW, node_id=NODE_ID, expires_at=NOW - timedelta(hours=1)), a_node())
     decision = enrol(as_node(), known, joining())
     assert (decision.result.id, decision.writes) == (NODE_ID, ())

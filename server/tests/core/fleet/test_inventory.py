@@ -130,3 +130,40 @@ def test_a_node_that_has_not_reported_has_no_gpu() -> None:
 def test_whose_a_slot_was_is_in_the_finding() -> None:
     (finding,) = reconcile_slots(as_node(), NODE_ID, [a_slot(0, "claimed")], []).findings
     assert finding["allocation_id"] == ALLOCATION
+
+
+def test_a_held_index_with_another_device_behind_it_is_flagged_and_nothing_is_mapped_again() -> None:
+    before = replace(INVENTORY, facts={"gpu.0.id": "GPU-a", "gpu.1.id": "GPU-b"})
+    swapped = replace(INVENTORY, facts={"gpu.0.id": "GPU-b", "gpu.1.id": "GPU-a"})
+    node = a_node(inventory=before.document())
+    decision = report_inventory(as_node(), node, [a_slot(0, "claimed"), a_slot(1)], swapped)
+    assert [(each["code"], each["slot_index"]) for each in decision.result.findings] == [("gpu_changed", 0)]
+    assert [type(write) for write in decision.writes] == [Update], "the node's row alone: no slot"
+    again = report_inventory(as_node(), decision.result, [a_slot(0, "claimed"), a_slot(1)], swapped)
+    assert again.writes == (), "the finding stays"
+    back = report_inventory(as_node(), decision.result, [a_slot(0, "claimed"), a_slot(1)], before)
+    assert back.result.findings == []
+
+
+@every_row(
+    ("change", "codes"),
+    [
+        ({}, []),
+        ({"cpus": 17}, []),
+        ({"cpus": 15}, ["cpus_lost"]),
+        ({"memory_bytes": 63 * 2**30}, []),
+        ({"memory_bytes": 60 * 2**30}, ["memory_lost"]),
+        ({"gpus": (GPU,)}, ["gpus_lost"]),
+        ({"gpus": (GPU, replace(GPU, index=1, model="another"))}, ["gpus_lost"]),
+        ({"facts": {"machine": "b"}}, ["machine_changed"]),
+        ({"facts": {}}, []),
+        ({"addresses": ("192.0.2.9",)}, ["addresses_changed"]),
+        ({"addresses": ("192.0.2.9", "192.0.2.7")}, []),
+    ],
+)
+def test_what_a_machine_lost_is_a_finding(change: dict[str, object], codes: list[str]) -> None:
+    before = replace(INVENTORY, facts={"machine": "a"}, addresses=("192.0.2.7",))
+    now = replace(before, **change)  # type: ignore[arg-type]
+    free = [a_slot(index) for index in range(2)]
+    decided = report_inventory(as_node(), a_node(inventory=before.document()), free, now)
+    assert [each["code"] for each in decided.result.findings] == codes

@@ -39,7 +39,7 @@ LOST = WriteOff("the rack burnt down", "disks with data")
         (resume_node, "drained", "ready", "resumed"), (finish_drain, "draining", "drained", "drained"),
     ],
 )  # fmt: skip
-def test_a_move_names_the_generation_that_was_seen_and_tells_what_changed(
+def test_a_move_names_the_generation_that_was_seen_and_publishes_what_changed(
     decide: object, source: str, target: str, change: str
 ) -> None:
     decision = decide(context(), a_node(source))  # type: ignore[operator]

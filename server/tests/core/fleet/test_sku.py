@@ -46,7 +46,7 @@ def test_a_price_does_not_change_without_a_reason() -> None:
     assert refused.value.details == {"path": "reason"}
 
 
-def test_what_stays_the_same_is_no_change() -> None:
+def test_a_change_to_the_same_values_changes_nothing() -> None:
     same = SkuChange("A slice", ("a-1", "b-1"), (1, 4), 250, "EUR", SkuStatus.OFFERED)
     assert update_sku(context(), a_sku(), same, None).writes == ()
 

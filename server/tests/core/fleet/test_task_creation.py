@@ -38,7 +38,7 @@ def a_task(status: str = "claimed", **columns: Any) -> Task:
     return replace(made, **(standing | columns))
 
 
-def test_a_wish_becomes_a_row_an_event_and_an_audit_row() -> None:
+def test_a_request_becomes_a_row_an_event_and_an_audit_row() -> None:
     made = make_task(NOW, replace(WISH, label="mem_1", instance_id="ins_1"))
     (insert,) = made.writes
     assert isinstance(insert, Insert)

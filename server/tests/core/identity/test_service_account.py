@@ -102,7 +102,7 @@ def test_a_user_who_may_launch_an_app_may_let_an_account_use_it() -> None:
 
 
 @every_row("key", ["instance.fly", "app.", "app.x", "app.trainer.<b>", "app.trainer.a\n", "*", ""])
-def test_a_key_that_is_none_is_refused(key: str) -> None:
+def test_a_malformed_key_is_refused(key: str) -> None:
     assert not is_app_action(key)
     with pytest.raises(Refusal) as refused:
         create_service_account(context(), ADMIN, HERE, wish(key), 0)

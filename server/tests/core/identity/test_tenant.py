@@ -223,7 +223,7 @@ def test_the_token_by_which_a_password_is_changed_goes_on_to_count() -> None:
     assert (after.tokens_from, after.tokens_except) == (NOW, "tok_1")
 
 
-def test_no_decision_about_a_user_tells_a_hash_or_a_code() -> None:
+def test_no_decision_about_a_user_contains_a_hash_or_a_code() -> None:
     decisions = (
         create_user(context(), TENANT, UserSpec("a@b", "A"), ONE_TIME),
         change_user(context(), USER_SEEN, UserChange.RESET, ONE_TIME),
@@ -238,12 +238,19 @@ def test_no_decision_about_a_user_tells_a_hash_or_a_code() -> None:
 
 @every_row("length", [12, 200])
 def test_a_password_of_these_lengths_is_taken(length: int) -> None:
-    assert check_password_form("x" * length) == "x" * length
+    assert check_password_form("x" * length, "vera@acme.example") == "x" * length
+
+
+@every_row("email", ["VERA@acme.example", "vera@acme.example"])
+def test_a_password_with_the_local_part_of_the_address_is_refused(email: str) -> None:
+    with pytest.raises(Refusal, match="e-mail address"):
+        check_password_form("long enough, vera.", email)
+    assert check_password_form("long enough, al.", "al@acme.example")
 
 
 @every_row("length", [0, 11, 201])
 def test_a_password_of_these_lengths_is_refused_without_being_repeated(length: int) -> None:
     with pytest.raises(Refusal) as refused:
-        check_password_form("§" * length)
+        check_password_form("§" * length, "vera@acme.example")
     assert refused.value.details == {"path": "new_password"}
     assert "§" not in str(refused.value)

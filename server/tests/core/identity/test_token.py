@@ -170,7 +170,7 @@ def test_only_known_keys_and_those_of_apps_are_taken_and_not_too_many() -> None:
     assert refused.value.details == {"path": "actions"}
 
 
-def test_issuing_writes_the_hash_and_tells_nobody_of_it() -> None:
+def test_issuing_writes_the_hash_and_publishes_it_nowhere() -> None:
     decision = issue(personal(["instance.read"]), FRESH, action="token.create", project_id=PROJECT)
 
     (write,) = decision.writes
@@ -182,7 +182,7 @@ def test_issuing_writes_the_hash_and_tells_nobody_of_it() -> None:
     assert (event.type, event.project_id, audit.action) == (EventType.TOKEN_ISSUED, PROJECT, "token.create")
 
 
-def test_revoking_twice_is_no_error_and_no_second_effect() -> None:
+def test_revoking_twice_is_not_an_error_and_has_no_second_effect() -> None:
     first = revoke_token(context(), personal(None))
     assert first.writes == (Update("token", "tok_1", 0, {"revoked_at": NOW}),)
     assert first.events[0].type is EventType.TOKEN_REVOKED
@@ -236,7 +236,7 @@ def test_a_user_without_a_role_still_has_his_own_things() -> None:
         "account without a project",
         "key revoked",
         "entry of a disabled user",
-        "entry of one who is no admin any more",
+        "entry of somebody who is not an admin any more",
         "entry of one who is an operator now",
     ],
 )

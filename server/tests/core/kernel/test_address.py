@@ -27,16 +27,16 @@ INTERNET = Reach()
         ("172.31.255.255", "private"),
         ("192.168.1.1", "private"),
         ("fc00::1", "private"),
-        ("fd00:ec2::254", "private"),
+        ("fd00:ec2::254", "a cloud's metadata"),
         ("fec0::1", "private"),
         ("100.64.0.1", "shared by a carrier"),
-        ("100.100.100.200", "shared by a carrier"),
+        ("100.100.100.200", "a cloud's metadata"),
         ("169.254.169.254", "link-local"),
         ("169.254.170.2", "link-local"),
         ("fe80::1", "link-local"),
         ("fe80::1%2", "link-local"),
         ("168.63.129.16", "a cloud's metadata"),
-        ("192.0.0.192", "reserved"),
+        ("192.0.0.192", "a cloud's metadata"),
         ("192.0.2.1", "reserved"),
         ("198.18.0.1", "reserved"),
         ("198.51.100.1", "reserved"),
@@ -91,11 +91,32 @@ def test_what_the_admin_allows_is_dialled_with_and_without_tls_and_nothing_besid
         assert refused_because(ip_address("fd00:2::5"), reach, scheme) == "private"
 
 
-def test_the_platforms_own_addresses_are_refused_although_they_are_public_unless_they_are_allowed() -> None:
+def test_the_platforms_own_addresses_are_refused_although_they_are_public_or_allowed() -> None:
     own = frozenset({ip_address("8.8.4.4")})
     assert refused_because(ip_address("8.8.4.4"), Reach(own=own)) == "the platform's own"
     assert refused_because(ip_address("::ffff:8.8.4.4"), Reach(own=own)) == "the platform's own"
-    assert refused_because(ip_address("8.8.4.4"), Reach(read_networks("8.8.4.0/24"), own)) is None
+    allowed = read_networks("8.8.4.0/24")
+    assert refused_because(ip_address("8.8.4.4"), Reach(allowed, own)) == "the platform's own"
+    assert refused_because(ip_address("8.8.4.5"), Reach(allowed, own)) is None
+    assert refused_because(ip_address("8.8.4.4"), Reach(allowed, own, own_allowed=True)) is None
+
+
+@every_row(
+    ("address", "kind"),
+    [
+        ("127.0.0.1", "loopback"), ("127.8.8.8", "loopback"), ("::1", "loopback"), ("0.0.0.0", "unspecified"),
+        ("::ffff:127.0.0.1", "loopback"), ("64:ff9b::7f00:1", "loopback"), ("2002:7f00:1::", "loopback"),
+        ("169.254.169.254", "link-local"), ("fe80::1", "link-local"), ("168.63.129.16", "a cloud's metadata"),
+        ("fd00:ec2::254", "a cloud's metadata"), ("100.100.100.200", "a cloud's metadata"),
+        ("192.0.0.192", "a cloud's metadata"), ("224.0.0.1", "multicast"),
+        ("10.0.0.5", "the platform's own"), ("::ffff:10.0.0.5", "the platform's own"),
+        ("64:ff9b::a00:5", "the platform's own"), ("2002:a00:5::1", "the platform's own"),
+    ],
+)  # fmt: skip
+def test_no_allowed_network_opens_the_platform_itself(address: str, kind: str) -> None:
+    everything = Reach(read_networks("0.0.0.0/0, ::/0"), frozenset({ip_address("10.0.0.5")}))
+    for scheme in ("https", "http"):
+        assert refused_because(ip_address(address), everything, scheme) == kind
 
 
 def test_of_a_names_addresses_only_the_good_ones_are_dialled_and_each_once() -> None:

@@ -32,7 +32,7 @@ def test_what_may_be_retried_is_a_matter_of_the_moment() -> None:
 
     moment = {Code.CONFLICT, Code.INTERNAL, Code.RATE_LIMITED, Code.TEMPORARILY_UNAVAILABLE}
     of_sources = {Code.SOURCE_STALLED, Code.SOURCE_TOO_SLOW, Code.SOURCE_UNREACHABLE}
-    of_instances = {Code.CIRCUIT_OPEN, Code.NO_CAPACITY, Code.OPERATION_IN_PROGRESS}
+    of_instances = {Code.CIRCUIT_OPEN, Code.NO_CAPACITY, Code.OPERATION_IN_PROGRESS, Code.TOO_MANY_OPEN_TASKS}
     assert retryable == moment | of_sources | of_instances | {Code.CHECK_RUNNING}
     assert all(STATUS[code] >= 500 or STATUS[code] in (409, 429) for code in retryable)
 

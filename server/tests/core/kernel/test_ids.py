@@ -156,7 +156,7 @@ def test_a_cursor_that_this_platform_did_not_make_is_refused(plain: str) -> None
 
 
 @every_row("text", ["", "=", "é", "\x00", "!!!!", " " + BEGINNING.cursor(), BEGINNING.cursor() + "="])
-def test_text_that_is_no_cursor_is_refused(text: str) -> None:
+def test_a_malformed_cursor_is_refused(text: str) -> None:
     with pytest.raises(Refusal) as refused:
         read_cursor(text)
     assert refused.value.code is Code.CURSOR_INVALID

@@ -84,7 +84,7 @@ def test_a_source_of_another_machine_is_refused_even_where_its_text_is_known() -
     }
 
 
-def test_a_target_that_is_no_state_is_refused() -> None:
+def test_a_target_that_is_not_a_state_is_refused() -> None:
     stray = edge(DoorState.SHUT, DoorTrigger.OPEN, WindowState.BROKEN)
 
     found = broken_rules(edges=(SHUT, stray, BRICK_UP))
@@ -174,7 +174,7 @@ def test_an_edge_that_changes_nothing_is_refused() -> None:
     ],
     ids=["machine", "column", "trigger"],
 )
-def test_a_name_that_is_no_identifier_is_refused(changes: dict[str, Any], word: str) -> None:
+def test_a_name_that_is_not_an_identifier_is_refused(changes: dict[str, Any], word: str) -> None:
     found = broken_rules(**changes)
 
     assert found[TableRule.NAMES_ARE_IDENTIFIERS] == [f"{word!r} is not a lower-case identifier"]

@@ -281,7 +281,7 @@ def test_a_key_of_an_app_names_the_app_and_its_action(key: str) -> None:
         "xapp.trainer.start",
     ],
 )
-def test_what_is_no_key_of_an_app_is_not_taken_for_one(key: str) -> None:
+def test_a_malformed_key_is_not_an_app_action(key: str) -> None:
     assert not is_app_action(key)
 
 

@@ -28,7 +28,7 @@ def test_a_slug_is_taken_as_it_is(text: str) -> None:
     "text",
     ["", "ab", "a" * 41, "Abc", "1abc", "-abc", "abc-", "a_c", "a.c", "a c", "abc\n", "\nabc", "äbc", "abc\x00", "a/b"],
 )
-def test_what_is_no_slug_is_refused_and_named(text: str) -> None:
+def test_a_malformed_slug_is_refused_and_named(text: str) -> None:
     assert refusal_of(lambda given: validation.slug(given, "tenant.slug"), text).details == {"path": "tenant.slug"}
 
 
@@ -100,7 +100,7 @@ def test_an_address_is_kept_in_lower_case(text: str, kept: str) -> None:
     "text",
     ["", "@", "a@", "@b", "a b@c", "a@b@c", "x" * 65 + "@b", "a@" + "x" * 190, "a\n@b", "a@b\x00", "a@b\u200b"],
 )
-def test_what_is_no_address_is_refused(text: str) -> None:
+def test_a_malformed_email_address_is_refused(text: str) -> None:
     assert refusal_of(validation.email, text).details == {"path": "email"}
 
 

@@ -105,12 +105,12 @@ def test_retry_after_is_taken_as_seconds_or_not_at_all(text: str, seconds: float
 
 
 @every_row("text", ["", ".", EVENT, WEBHOOK, f"{WEBHOOK}.{EVENT}", f"{EVENT}.{WEBHOOK}.x", f"{EVENT}.whk_1"])
-def test_an_id_of_another_form_is_none_of_a_delivery(text: str) -> None:
+def test_a_malformed_id_is_not_the_id_of_a_delivery(text: str) -> None:
     assert is_delivery_id(CLAIMED.id)
     assert not is_delivery_id(text)
 
 
-def test_the_last_failure_makes_a_dead_letter_that_is_heard_of() -> None:
+def test_the_last_failure_makes_a_dead_letter_and_publishes_it() -> None:
     system = context("system", PrincipalKind.SYSTEM)
     decision = mark_dead(system, CLAIMED, DeliveryOutcome(0.2, 500, "the receiver answered 500"))
     (change,) = decision.writes

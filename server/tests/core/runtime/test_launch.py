@@ -186,7 +186,7 @@ def test_a_plan_and_a_create_agree_in_five_hundred_random_cases() -> None:
     assert refused > CASES // 10, "the cases are no test of what is refused"
 
 
-def test_a_plan_tells_shapes_prices_and_who_decides() -> None:
+def test_a_plan_reports_shapes_prices_and_who_decides() -> None:
     facts = wished(replace(launch(), policy=layer(gpus_max=9)), topology={"hand": 1})
     plan = plan_launch(facts)
     assert [(each.currency, each.minor_per_hour, each.added_minor_per_hour) for each in plan.prices] == [

@@ -55,7 +55,7 @@ def test_one_that_the_manifest_declares_is_at_the_first_member_that_is_up() -> N
         ([{**LOGIN, "member_id": "mem_gone"}], None, Code.CONFLICT),
     ],
 )
-def test_what_is_no_terminal_is_refused_with_what_there_is(
+def test_a_terminal_that_cannot_be_opened_is_refused(
     endpoints: list[dict[str, Any]], name: str | None, code: Code
 ) -> None:
     with pytest.raises(Refusal) as refused:

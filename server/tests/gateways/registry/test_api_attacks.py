@@ -125,13 +125,13 @@ class AttackedServers:
 class Siege:
     """One attack: a tenant of its own, and a repository."""
 
-    ground: AttackedServers
+    servers: AttackedServers
     tenant: ProcessTenant
     repository: str
 
     @property
     def foe(self) -> Adversary:
-        return self.ground.foe
+        return self.servers.foe
 
     @property
     def name(self) -> str:
@@ -150,7 +150,7 @@ class Siege:
 
     async def ask(self, method: str, path: str, body: object = None, *, hasty: bool = False) -> tuple[int, Any]:
         """Ask, and where a check goes on for longer than an answer waits, ask again: what counts is how it ends."""
-        url = self.ground.hasty.url if hasty else self.ground.patient.url
+        url = self.servers.hasty.url if hasty else self.servers.patient.url
         async with WireClient(url, self.tenant.token) as caller, asyncio.timeout(60):
             while True:
                 answer = await caller.call(method, path, body)
@@ -186,7 +186,7 @@ class Siege:
 
     async def require_signatures(self, key: SigningKey) -> None:
         """From now on this tenant takes what this key has signed."""
-        async with WireClient(self.ground.patient.url, self.tenant.token) as caller:
+        async with WireClient(self.servers.patient.url, self.tenant.token) as caller:
             rules = {"rules": {"signatures": "images"}, "reason": WHY}
             (await caller.call("PUT", f"{self.tenant.path}/policy", rules)).expect(200)
             pem = {"name": "release", "public_key_pem": key.trusted("k").pem}
@@ -194,13 +194,13 @@ class Siege:
 
     async def stored(self) -> list[tuple[str, str]]:
         """Promotion and trust of every artifact that there is; that none was ever better is seen to."""
-        connection = self.ground.connection
+        connection = self.servers.connection
         assert await connection.fetchval(EVER_VERIFIED, self.tenant.id) == 0
         return [(row["promotion"], row["trust"]) for row in await connection.fetch(STORED, self.tenant.id)]
 
 
 @pytest.fixture(scope="module")
-async def ground(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AttackedServers]:
+async def servers(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AttackedServers]:
     directory: Path = tmp_path_factory.mktemp("siege")
     async with AsyncExitStack() as stack:
         foe, witness = [await stack.enter_async_context(adversary()) for _ in range(2)]
@@ -226,9 +226,9 @@ async def ground(shared_database_url: str, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture
-async def siege(ground: AttackedServers) -> Siege:
-    tenant = await make_tenant(ground.patient.url, ground.admin_token, f"besieged-{next(_numbers)}")
-    return Siege(ground, tenant, f"{tenant.id}/app")
+async def siege(servers: AttackedServers) -> Siege:
+    tenant = await make_tenant(servers.patient.url, servers.admin_token, f"besieged-{next(_numbers)}")
+    return Siege(servers, tenant, f"{tenant.id}/app")
 
 
 async def test_a_manifest_that_was_tampered_with_is_a_mismatch_and_nothing_is_stored(siege: Siege) -> None:
@@ -283,9 +283,9 @@ async def test_a_layer_that_was_tampered_with_is_not_staged_and_the_failed_check
     siege: Siege, tampered: Callable[[bytes], bytes]
 ) -> None:
     assert await tampered_layer(siege, tampered) == "layer_mismatch"
-    checks = await siege.ground.connection.fetch(CHECKS, siege.tenant.id)
+    checks = await siege.servers.connection.fetch(CHECKS, siege.tenant.id)
     assert [(row["name"], row["passed"]) for row in checks] == [("smoke", False)]
-    [row] = await siege.ground.connection.fetch(STORED, siege.tenant.id)
+    [row] = await siege.servers.connection.fetch(STORED, siege.tenant.id)
     assert row["promotion"] == "draft"
 
 
@@ -348,7 +348,7 @@ async def test_a_tag_is_not_taken_where_a_digest_is_meant(siege: Siege) -> None:
 
 @pytest.mark.parametrize("target", ["{witness}", "http://10.0.0.1", "http://169.254.169.254", "http://[::1]:9"])
 async def test_a_redirect_to_another_host_is_refused_and_nobody_is_asked_there(siege: Siege, target: str) -> None:
-    witness = siege.ground.witness
+    witness = siege.servers.witness
     place = target.format(witness=witness.url)
     made = image()
     siege.foe.routes[siege.manifest(made.digest)] = status(307, location=f"{place}/v2/manifest")
@@ -363,8 +363,8 @@ async def test_a_redirect_to_another_host_is_refused_and_nobody_is_asked_there(s
 
 @pytest.mark.parametrize("host", ["{witness}", "localhost:9", "10.0.0.1", "169.254.169.254", "[::1]:9", "0.0.0.0:9"])
 async def test_a_tenants_source_reaches_no_private_address(siege: Siege, host: str) -> None:
-    witness = siege.ground.witness
-    async with WireClient(siege.ground.patient.url, siege.tenant.token) as caller:
+    witness = siege.servers.witness
+    async with WireClient(siege.servers.patient.url, siege.tenant.token) as caller:
         await caller.post(f"{siege.tenant.path}/artifact-sources", {"name": "any", "pattern": "*"})
     location = f"oci://{host.format(witness=witness.authority)}/team/app"
 
@@ -385,7 +385,7 @@ def peak(pid: int, *, reset: bool = False) -> int:
 
 async def flooded(siege: Siege, flood: Flood, attack: Awaitable[str]) -> str:
     """How an attack ends, during which the server takes little memory and most of the flood is never sent."""
-    pid = siege.ground.patient.process.pid
+    pid = siege.servers.patient.process.pid
     before = peak(pid, reset=True)
     code = await attack
     assert peak(pid) - before < MEMORY_BYTES_MAX

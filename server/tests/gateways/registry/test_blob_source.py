@@ -137,7 +137,7 @@ async def test_a_redirect_goes_only_where_the_platform_allows(foe: Adversary, di
 
 async def test_a_redirect_into_a_private_network_is_refused_although_its_host_is_allowed(foe: Adversary) -> None:
 
-    only_second = EgressClient(Reach(allowed=(ip_network("127.0.0.2/32"),)))
+    only_second = EgressClient(Reach(allowed=(ip_network("127.0.0.2/32"),), own_allowed=True))
     try:
         async with adversary("127.0.0.2") as public:
             public.routes["/w"] = status(302, location=f"{foe.url}/inside")
@@ -192,7 +192,7 @@ async def test_buckets_and_repositories_become_addresses(foe: Adversary, dialer:
         HttpsPlace("https://user:password@example.org/x"),
     ],
 )
-async def test_a_place_that_is_none_is_refused(dialer: EgressClient, place: BlobPlace) -> None:
+async def test_a_malformed_place_is_refused(dialer: EgressClient, place: BlobPlace) -> None:
     made = source(dialer, s3_endpoint="https://s3.example.org", huggingface_endpoint="https://hub.example.org")
 
     assert await code_of(made.read(place)) is Code.VALIDATION_FAILED

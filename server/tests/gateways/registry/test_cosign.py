@@ -399,7 +399,7 @@ async def test_only_so_many_entries_are_looked_at() -> None:
     ]
 
 
-async def test_a_registry_that_cannot_be_asked_is_no_verdict() -> None:
+async def test_an_unreachable_registry_gives_no_verdict() -> None:
     signed = Signed()
 
     class FailingCosign(SimulatedRegistry):

@@ -390,7 +390,7 @@ async def test_a_compressed_answer_is_not_unpacked(foe: Adversary, foe_client: R
     ],
     ids=["empty", "text", "schema 1", "deep list", "deep map", "both", "neither", "other type", "digest", "too many"],
 )
-async def test_a_document_that_is_no_manifest_is_malformed(
+async def test_a_document_that_is_not_a_manifest_is_malformed(
     foe: Adversary, foe_client: RegistryClient, document: bytes
 ) -> None:
     foe.routes[f"/v2/{REPOSITORY}/manifests/{digest_of(document)}"] = serve(document)

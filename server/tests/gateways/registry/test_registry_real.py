@@ -43,7 +43,7 @@ async def test_an_index_leads_to_the_image_of_each_platform(pusher: RegistryPush
     assert (await pusher.client.manifest(repository, read.manifests[1].digest)).is_image
 
 
-async def test_a_payload_that_is_no_image_keeps_its_files(pusher: RegistryPusher, repository: str) -> None:
+async def test_a_payload_that_is_not_an_image_keeps_its_files(pusher: RegistryPusher, repository: str) -> None:
     digest = await push(pusher, repository, payload({"weights.bin": b"w" * 1000, "run.sh": b"echo"}))
 
     read = await pusher.client.manifest(repository, digest)

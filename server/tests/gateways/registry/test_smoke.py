@@ -133,7 +133,7 @@ async def test_what_was_tampered_with_or_is_missing_fails_with_its_own_code(part
     assert refusal.code is code
 
 
-async def test_a_registry_that_cannot_be_asked_is_no_result() -> None:
+async def test_an_unreachable_registry_gives_no_result() -> None:
     class FailingRegistry(SimulatedRegistry):
         async def read_blob(self, repository: str, wanted: BlobDescriptor, sink: Sink | None = None) -> ReceivedBody:
             raise Refusal(Code.SOURCE_TOO_SLOW, "it is slow")
@@ -223,7 +223,7 @@ async def test_a_layer_that_does_not_unpack_to_what_the_config_says_fails() -> N
     [b"no gzip", gzip.compress(b"no tar" * 200, mtime=0), gzip.compress(archive({"a": b"b"}), mtime=0)[:-9]],
     ids=["no gzip", "no tar", "cut off"],
 )
-async def test_a_layer_that_is_no_archive_fails(packed: bytes) -> None:
+async def test_a_layer_that_is_not_an_archive_fails(packed: bytes) -> None:
     assert failures(await tried(image([SampleLayer(packed, b"")]))) == [("layers", None)]
 
 

@@ -25,7 +25,7 @@ async def ready(world: World) -> MachineKeys:
 
 
 async def hear(world: World, *machines: MachineKeys, ago_seconds: float = 0.0) -> None:
-    """These machines were heard of so long ago, and it is written down."""
+    """Persist that the last heartbeat of these machines was so long ago."""
     services = world.running.platform.services
     now = services.clock.now()
     for each in machines:
@@ -43,7 +43,7 @@ async def count(world: World, statement: str, *arguments: object) -> int:
     return int(await world.running.platform.services.database.fetchval(PLATFORM, statement, *arguments))
 
 
-async def test_a_silent_node_is_unreachable_until_it_is_heard_of_again(world: World) -> None:
+async def test_a_silent_node_is_unreachable_until_its_next_heartbeat(world: World) -> None:
     machine = await ready(world)
     await hear(world, machine, ago_seconds=30)
     await look(world)
@@ -82,7 +82,7 @@ async def test_a_worker_that_just_began_to_listen_calls_nobody_unreachable(world
     assert await count(world, "SELECT count(*) FROM node WHERE unreachable_since IS NOT NULL") == 0
 
 
-async def test_a_node_that_was_never_heard_of_is_not_lost(world: World) -> None:
+async def test_a_node_without_any_heartbeat_yet_is_not_lost(world: World) -> None:
     await ready(world)
     await look(world)
     assert await count(world, "SELECT count(*) FROM node WHERE unreachable_since IS NOT NULL") == 0
@@ -118,7 +118,7 @@ async def test_what_another_writer_holds_is_written_the_next_time(world: World) 
     assert await presence.flush(services.database, now) == 1
 
 
-async def test_a_retired_node_is_heard_of_in_vain(world: World) -> None:
+async def test_the_heartbeat_of_a_retired_node_changes_nothing(world: World) -> None:
     machine, services, presence = await ready(world), world.running.platform.services, NodePresence()
     body = {"reason": "the machine goes back to its vendor"}
     await world.admin.post(f"{NODES}/{machine.node_id}/retire", json=body)

@@ -45,6 +45,15 @@ TENANT_COLUMNS: Final = {"tenant_id", "lifecycle_tenant", "user_tenant_id"}
 """A row's tenant, and two columns that PostgreSQL derives from it."""
 
 NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
+    "only the worker of the audit chain writes it, and a lost race is one": (
+        "audit_by_place", "audit_link_pkey", "audit_link_follows", "audit_link_is_sha256", "audit_link_names_its_key",
+        "audit_link_position_counts", "audit_checkpoint_pkey", "audit_count_is_positive",
+    ),
+    "only the relay writes it, for a visit that it has": (
+        "exec_recording_pkey", "exec_recording_of_one_tenant", "exec_recording_part_pkey",
+        "exec_recording_part_of_recording",
+    ),
+    "no statement of the program changes or deletes an audit row": ("audit_is_append_only",),
     "ids are minted with 80 bits of chance": (
         "usage_record_pkey",
         "visit_by_ticket", "visit_pkey",
@@ -79,6 +88,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "event_horizon_single_key", "event_pkey", "lifecycle_edge_pkey", "schema_migration_pkey",
     ),
     "the core checks the form first, with the same bounds": (
+        "tenant_source_networks_count",
         "app_adapter_key_length", "instance_failure_detail_length", "instance_health_detail_length",
         "instance_name_form", "instance_topology_mode_length", "member_blocker_length",
         "member_failure_detail_length", "member_health_detail_length", "member_ordinal_counts",
@@ -126,6 +136,8 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "artifact_evidence_kind_known", "artifact_is_immutable", "artifact_kind_known", "artifact_source_type_known",
         "signer_key_algorithm_known", "node_host_known", "node_write_off_is_stated", "node_written_off_is_retired",
         "enrolment_token_used_by_one", "token_of_node_is_platforms", "platform_key_is_announced", "slot_status_known",
+        "node_approval_known", "enrolment_token_approval_known",
+        "platform_key_retired_cannot_sign", "platform_key_root_signs_an_epoch",
         "slot_claim_is_somebodys", "slot_change_is_legal", "slot_claimed_stays", "sku_shape_known", "sku_status_known",
         "sku_price_revision_counts", "sku_price_is_immutable", "sku_price_is_written_down",
         "audit_outcome_known", "closing_record_kind_known", "delivery_claimed_has_lease", "delivery_ended_is_dated",

@@ -177,7 +177,7 @@ async def test_a_selection_shows_its_own_events_and_moves_past_the_others(hub: E
         assert (part, reached) == (found[:2], found[1].position)
 
 
-async def test_a_hub_hears_what_another_process_wrote(hub: EventHub, database: Database, database_url: str) -> None:
+async def test_a_hub_sees_what_another_process_wrote(hub: EventHub, database: Database, database_url: str) -> None:
     elsewhere = Database(PoolSettings(database_url, 2))
     await elsewhere.open()
     other = EventHub(elsewhere)
@@ -220,7 +220,7 @@ async def test_a_hub_goes_on_after_a_read_that_failed_in_an_unforeseen_way(
 
     def has_failed() -> bool:
         hub.notify()
-        return "reading the event stream failed" in caplog.text
+        return "failed to read the event stream" in caplog.text
 
     await until(has_failed)
     await administrator.execute("ALTER TABLE event_elsewhere RENAME TO event")

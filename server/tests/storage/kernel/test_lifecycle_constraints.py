@@ -70,7 +70,9 @@ async def test_every_legal_edge_commits(ground: ProjectRows, noun: str, machine:
 
 
 @every_home
-async def test_every_triple_that_is_no_edge_is_refused(ground: ProjectRows, noun: str, machine: AnyLifecycle) -> None:
+async def test_every_triple_that_is_not_a_transition_is_refused(
+    ground: ProjectRows, noun: str, machine: AnyLifecycle
+) -> None:
     legal = {(edge.source, edge.trigger, edge.target) for edge in machine.edges}
     subjects = {state: await ground.subject(noun, machine, state) for state in machine.states}
     tried = 0

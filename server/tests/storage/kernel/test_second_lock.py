@@ -21,7 +21,8 @@ from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM, TENANT_ROLE, WITH_KEPT_PLANS, Acting, Database
 from server.tests.conftest import World, running_platform
 from server.tests.support.endpoint_rows import a_visit, an_endpoint
-from server.tests.support.lifecycle_rows import HOMES, ProjectRows, refused_by
+from server.tests.support.lifecycle_rows import CLOCK, HOMES, ProjectRows, refused_by
+from server.tests.support.root_key import ROOT_KEY
 from server.tests.support.route_requests import MAKERS, Home, body_of, fresh_name
 from server.tests.support.service_accounts import make_account
 from server.tests.support.task_rows import every_row
@@ -47,7 +48,7 @@ SELECT c.conname AS name, s.relname AS source, t.relname AS target,
 
 REFUSED: Final = r"row-level security|permission denied"
 LOCK: Final = "(tenant_id = current_setting('mooring.tenant'::text, true))"
-APPEND_ONLY: Final = ("audit", "event", "transition", "closing_record")
+APPEND_ONLY: Final = ("audit", "audit_link", "audit_checkpoint", "event", "transition", "closing_record")
 SHARED: Final = {
     "app", "app_version", "app_version_artifact", "app_word", "artifact", "artifact_check", "artifact_evidence",
     "artifact_source", "policy", "signer_key",
@@ -110,6 +111,7 @@ async def two(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory
         rate_limit_per_second=100_000,
         rate_limit_burst=100_000,
         database_connections=4,
+        root_key=ROOT_KEY,
         webhook_allow_networks="127.0.0.0/8",
     )
     async with running_platform(settings) as running:
@@ -158,7 +160,21 @@ async def _home(world: World, slug: str) -> Home:
     await ground.birth("member")
     await ground.birth("artifact")
     await home.new_user(Scope.TENANT)
+    await _chain_rows(ground)
     return home
+
+
+async def _chain_rows(ground: ProjectRows) -> None:
+    """A link of the audit trail, and a checkpoint."""
+    key_id = await ground.database.fetchval(PLATFORM, "SELECT id FROM platform_key WHERE algorithm = 'ed25519'")
+    link = {"tenant_id": ground.tenant_id, "position": 1, "link": bytes(32), "key_id": key_id, "signature": b""}
+    for number, table in enumerate(("audit_checkpoint", "audit_link")):
+        row = {**link, "epoch": 0, "tx": 0, "seq": sum(ground.tenant_id.encode()) * 10 + number}
+        if table == "audit_checkpoint":
+            row["made_at"] = CLOCK.now()
+        listed = ", ".join(row)
+        values = ", ".join(f"${index}" for index in range(1, len(row) + 1))
+        await ground.database.fetch(PLATFORM, f"INSERT INTO {table} ({listed}) VALUES ({values})", *row.values())
 
 
 async def tenant_session(two: Two) -> asyncpg.Connection:

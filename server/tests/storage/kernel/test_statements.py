@@ -20,7 +20,16 @@ import pytest
 import mooring.commands
 import mooring.core
 import mooring.storage
-from mooring.core.identity import break_glass, membership, project, service_account, tenant, token, user
+from mooring.core.identity import (
+    break_glass,
+    membership,
+    project,
+    service_account,
+    source_network,
+    tenant,
+    token,
+    user,
+)
 from mooring.core.identity.service_account import ServiceAccountSpec, ServiceAccountTrigger
 from mooring.core.identity.token import FreshToken
 from mooring.core.identity.user import OneTime, User, UserChange
@@ -209,6 +218,14 @@ DRIVEN: Final[dict[str, Driver]] = {
         now, an_account(), 0, b"k" * 32, None, giver=ANYBODY
     ),
     "service_account.revoke_key": lambda now: service_account.revoke_key(now, an_account(), a_key()),
+    "source_network.limit_sources": lambda now: source_network.limit_sources(
+        now,
+        tenant.Tenant(TENANT, "acme", "Acme", 0, now.now),
+        ("192.0.2.0/24",),
+        None,
+        caller_address="192.0.2.1",
+        forced=False,
+    ),
     "tenant.create_tenant": lambda now: tenant.create_tenant(
         now, "acme", "Acme", user.UserSpec("a@acme.example", "A"), ONE_TIME
     ),

@@ -42,14 +42,14 @@ async def database(shared_database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture(scope="module")
-async def ground(database: Database) -> ProjectRows:
+async def rows(database: Database) -> ProjectRows:
     return await make_ground(database)
 
 
 async def instance_with_member(
-    ground: ProjectRows, state: MemberState = MemberState.READY
+    rows: ProjectRows, state: MemberState = MemberState.READY
 ) -> tuple[ProjectRows, LifecycleSubject]:
-    own = replace(ground, instance_id=await ground.birth("instance"))
+    own = replace(rows, instance_id=await rows.birth("instance"))
     return own, await own.subject("member", MEMBER, state)
 
 
@@ -58,17 +58,17 @@ async def test_the_states_that_need_closing_records_are_those_tested_here() -> N
     assert set(closing_rows(machines)) == {("instance", "stopped"), ("member", "removed")}
 
 
-async def test_a_member_is_not_removed_without_its_closing_record(ground: ProjectRows) -> None:
-    member = await ground.subject("member", MEMBER, MemberState.REMOVING)
+async def test_a_member_is_not_removed_without_its_closing_record(rows: ProjectRows) -> None:
+    member = await rows.subject("member", MEMBER, MemberState.REMOVING)
     edge = MEMBER.step(MemberState.REMOVING, MemberTrigger.FINISH_TEARDOWN)
     already_closed = replace(member, state=MemberState.REMOVED)  # so that no record is written along
-    assert await refused_by(ground.move(already_closed, edge)) == REMOVED_NEEDS
+    assert await refused_by(rows.move(already_closed, edge)) == REMOVED_NEEDS
     assert REFUSALS[REMOVED_NEEDS][0] is Code.CLOSING_RECORD_MISSING
-    assert (await ground.move(member, edge)).state is MemberState.REMOVED
+    assert (await rows.move(member, edge)).state is MemberState.REMOVED
 
 
-async def test_an_instance_is_not_stopped_before_each_member_has_its_closing_record(ground: ProjectRows) -> None:
-    own, first = await instance_with_member(ground)
+async def test_an_instance_is_not_stopped_before_each_member_has_its_closing_record(rows: ProjectRows) -> None:
+    own, first = await instance_with_member(rows)
     second = await own.subject("member", MEMBER, MemberState.FAILED)
     instance = LifecycleSubject("instance", INSTANCE, own.instance_id, InstanceState.CREATED)
     stopping = await own.move(instance, INSTANCE.step(InstanceState.CREATED, InstanceTrigger.STOP))
@@ -81,17 +81,17 @@ async def test_an_instance_is_not_stopped_before_each_member_has_its_closing_rec
     assert REFUSALS[STOPPED_NEEDS][0] is Code.CLOSING_RECORD_MISSING
 
 
-async def test_a_member_has_one_closing_record_for_ever(ground: ProjectRows) -> None:
-    member = await ground.subject("member", MEMBER, MemberState.REMOVED)
-    again = Insert("closing_record", ground.receipt(member.id))
-    assert await refused_by(ground.write(again)) == "closing_record_one_per_member"
+async def test_a_member_has_one_closing_record_for_ever(rows: ProjectRows) -> None:
+    member = await rows.subject("member", MEMBER, MemberState.REMOVED)
+    again = Insert("closing_record", rows.receipt(member.id))
+    assert await refused_by(rows.write(again)) == "closing_record_one_per_member"
 
 
-async def test_a_closing_record_says_what_its_kind_must_say(ground: ProjectRows) -> None:
-    member = await ground.subject("member", MEMBER, MemberState.READY)
+async def test_a_closing_record_says_what_its_kind_must_say(rows: ProjectRows) -> None:
+    member = await rows.subject("member", MEMBER, MemberState.READY)
     stated = {
         "kind": "write_off",
-        "node_id": ground.node_id,
+        "node_id": rows.node_id,
         "reason": "the machine burnt down",
         "may_be_left": "disks",
     }
@@ -102,66 +102,66 @@ async def test_a_closing_record_says_what_its_kind_must_say(ground: ProjectRows)
         (stated | {"reason": "   lost     "}, "closing_record_write_off_stated"),
         (stated | {"may_be_left": None}, "closing_record_write_off_stated"),
     ):
-        record = Insert("closing_record", ground.closing_record(member.id, **columns))
-        assert await refused_by(ground.write(record)) == name, columns
+        record = Insert("closing_record", rows.closing_record(member.id, **columns))
+        assert await refused_by(rows.write(record)) == name, columns
 
 
-async def test_only_what_stood_on_a_retired_node_is_written_off(ground: ProjectRows) -> None:
+async def test_only_what_stood_on_a_retired_node_is_written_off(rows: ProjectRows) -> None:
     for state in NodeState:
-        node = await ground.subject("node", NODE, state)
-        member = await ground.subject("member", MEMBER, MemberState.READY)
-        record = ground.closing_record(
+        node = await rows.subject("node", NODE, state)
+        member = await rows.subject("member", MEMBER, MemberState.READY)
+        record = rows.closing_record(
             member.id, kind="write_off", node_id=node.id, reason="the machine burnt down", may_be_left="its disks"
         )
-        name = await refused_by(ground.write(Insert("closing_record", record)))
+        name = await refused_by(rows.write(Insert("closing_record", record)))
         assert name == ("" if state is NodeState.RETIRED else "closing_record_node_is_retired"), state
 
 
 async def test_nothing_started_is_not_said_of_a_member_with_a_task_that_waits_or_was_ever_claimed(
-    ground: ProjectRows,
+    rows: ProjectRows,
 ) -> None:
     for state in TaskState:
-        member = await ground.subject("member", MEMBER, MemberState.REQUESTED)
-        task = await task_of(ground, member.id, state)
-        record = Insert("closing_record", ground.closing_record(member.id, kind="nothing_started"))
+        member = await rows.subject("member", MEMBER, MemberState.REQUESTED)
+        task = await task_of(rows, member.id, state)
+        record = Insert("closing_record", rows.closing_record(member.id, kind="nothing_started"))
         never_begun = state in (TaskState.CANCELLED, TaskState.EXPIRED)
-        assert await refused_by(ground.write(record)) == (
-            "" if never_begun else "closing_record_nothing_was_started"
-        ), state
+        assert await refused_by(rows.write(record)) == ("" if never_begun else "closing_record_nothing_was_started"), (
+            state
+        )
         assert task.state is state
 
 
-async def test_a_task_that_lost_its_lease_was_claimed_all_the_same(ground: ProjectRows) -> None:
-    member = await ground.subject("member", MEMBER, MemberState.REQUESTED)
-    task = await task_of(ground, member.id, TaskState.CLAIMED)
+async def test_a_task_that_lost_its_lease_was_claimed_all_the_same(rows: ProjectRows) -> None:
+    member = await rows.subject("member", MEMBER, MemberState.REQUESTED)
+    task = await task_of(rows, member.id, TaskState.CLAIMED)
     for trigger in (TaskTrigger.LOSE_LEASE, TaskTrigger.CANCEL):
-        task = await ground.move(task, TASK.step(TaskState(task.state), trigger))
-    record = Insert("closing_record", ground.closing_record(member.id, kind="nothing_started"))
-    assert await refused_by(ground.write(record)) == "closing_record_nothing_was_started"
+        task = await rows.move(task, TASK.step(TaskState(task.state), trigger))
+    record = Insert("closing_record", rows.closing_record(member.id, kind="nothing_started"))
+    assert await refused_by(rows.write(record)) == "closing_record_nothing_was_started"
 
 
-async def test_no_task_is_made_for_a_closed_member(ground: ProjectRows) -> None:
-    member = await ground.subject("member", MEMBER, MemberState.READY)
-    await ground.write(Insert("closing_record", ground.receipt(member.id)))
-    assert await refused_by(ground.birth("task", member_id=member.id)) == "task_member_is_open"
+async def test_no_task_is_made_for_a_closed_member(rows: ProjectRows) -> None:
+    member = await rows.subject("member", MEMBER, MemberState.READY)
+    await rows.write(Insert("closing_record", rows.receipt(member.id)))
+    assert await refused_by(rows.birth("task", member_id=member.id)) == "task_member_is_open"
 
 
-async def test_no_member_is_added_to_an_instance_that_is_being_stopped(ground: ProjectRows) -> None:
+async def test_no_member_is_added_to_an_instance_that_is_being_stopped(rows: ProjectRows) -> None:
     for state in InstanceState:
-        instance = await ground.subject("instance", INSTANCE, state)
-        own = replace(ground, instance_id=instance.id)
+        instance = await rows.subject("instance", INSTANCE, state)
+        own = replace(rows, instance_id=instance.id)
         ends = state in (InstanceState.STOPPING, InstanceState.STOPPED)
         assert await refused_by(own.birth("member")) == ("member_instance_is_open" if ends else ""), state
 
 
-async def test_a_member_does_not_slip_in_while_its_instance_is_being_stopped(ground: ProjectRows) -> None:
-    own = replace(ground, instance_id=await ground.birth("instance"))
+async def test_a_member_does_not_slip_in_while_its_instance_is_being_stopped(rows: ProjectRows) -> None:
+    own = replace(rows, instance_id=await rows.birth("instance"))
     stop = INSTANCE.step(InstanceState.CREATED, InstanceTrigger.STOP)
-    async with ground.database.connection(PLATFORM) as stopping:
+    async with rows.database.connection(PLATFORM) as stopping:
         async with stopping.transaction():
             await stopping.execute("SELECT FROM instance WHERE id = $1 FOR NO KEY UPDATE", own.instance_id)
             adding = asyncio.create_task(refused_by(own.birth("member")))
-            await until_one_waits_for(stopping, ground)
+            await until_one_waits_for(stopping, rows)
             await stopping.execute(
                 "INSERT INTO transition (machine, subject_id, generation, tenant_id, source, trigger, target, "
                 "occurred_at, correlation_id) VALUES ('instance', $1, 1, $2, $3, $4, $5, now(), 'c')",
@@ -176,10 +176,10 @@ async def test_a_member_does_not_slip_in_while_its_instance_is_being_stopped(gro
         assert await adding == "member_instance_is_open"
 
 
-async def test_a_task_does_not_slip_in_while_its_member_is_being_closed(ground: ProjectRows) -> None:
-    member = await ground.subject("member", MEMBER, MemberState.READY)
-    record = ground.closing_record(member.id)
-    async with ground.database.connection(PLATFORM) as closing:
+async def test_a_task_does_not_slip_in_while_its_member_is_being_closed(rows: ProjectRows) -> None:
+    member = await rows.subject("member", MEMBER, MemberState.READY)
+    record = rows.closing_record(member.id)
+    async with rows.database.connection(PLATFORM) as closing:
         async with closing.transaction():
             await closing.execute(
                 "INSERT INTO closing_record (id, tenant_id, project_id, member_id, kind, receipt, created_at) "
@@ -189,14 +189,14 @@ async def test_a_task_does_not_slip_in_while_its_member_is_being_closed(ground: 
                 record["project_id"],
                 member.id,
             )
-            adding = asyncio.create_task(refused_by(ground.birth("task", member_id=member.id)))
-            await until_one_waits_for(closing, ground)
+            adding = asyncio.create_task(refused_by(rows.birth("task", member_id=member.id)))
+            await until_one_waits_for(closing, rows)
         assert await adding == "task_member_is_open"
 
 
-async def task_of(ground: ProjectRows, member_id: str, state: TaskState) -> LifecycleSubject:
+async def task_of(rows: ProjectRows, member_id: str, state: TaskState) -> LifecycleSubject:
     (machine,) = machines_of("task")
-    task = LifecycleSubject("task", machine, await ground.birth("task", member_id=member_id), machine.initial)
+    task = LifecycleSubject("task", machine, await rows.birth("task", member_id=member_id), machine.initial)
     ways: dict[TaskState, tuple[TaskTrigger, ...]] = {
         TaskState.QUEUED: (),
         TaskState.CLAIMED: (TaskTrigger.CLAIM,),
@@ -207,11 +207,11 @@ async def task_of(ground: ProjectRows, member_id: str, state: TaskState) -> Life
         TaskState.EXPIRED: (TaskTrigger.EXPIRE,),
     }
     for trigger in ways[state]:
-        task = await ground.move(task, TASK.step(TaskState(task.state), trigger))
+        task = await rows.move(task, TASK.step(TaskState(task.state), trigger))
     return task
 
 
-async def until_one_waits_for(holder: asyncpg.Connection, ground: ProjectRows) -> None:
+async def until_one_waits_for(holder: asyncpg.Connection, rows: ProjectRows) -> None:
     """Until another session waits for a lock that this one holds."""
     waiting = "SELECT count(*) FROM pg_stat_activity WHERE $1 = ANY (pg_blocking_pids(pid))"
-    await until(lambda: ground.database.fetchval(PLATFORM, waiting, holder.get_server_pid()))
+    await until(lambda: rows.database.fetchval(PLATFORM, waiting, holder.get_server_pid()))

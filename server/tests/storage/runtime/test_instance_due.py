@@ -47,14 +47,16 @@ async def database(shared_database_url: str) -> AsyncIterator[Database]:
 class Heap:
     """Rows by table, as chance puts them together."""
 
-    ground: ProjectRows
+    project_rows: ProjectRows
     chance: random.Random
     now: datetime
     tables: dict[str, list[dict[str, Any]]]
     busy: set[str]
 
     def add(self, table: str, row: dict[str, Any]) -> None:
-        self.tables.setdefault(table, []).append(row | {"tenant_id": self.ground.tenant_id} if table != "node" else row)
+        self.tables.setdefault(table, []).append(
+            row | {"tenant_id": self.project_rows.tenant_id} if table != "node" else row
+        )
 
     def pick(self, options: Sequence[Any]) -> Any:
         """The first, which wants nothing, most of the time: so that few things come together at once."""
@@ -66,16 +68,16 @@ class Heap:
 
     def instance(self, number: int) -> None:
         """One instance, with whatever it has."""
-        pick, ground = self.pick, self.ground
-        place = {"tenant_id": ground.tenant_id, "project_id": ground.project_id}
+        pick, project_rows = self.pick, self.project_rows
+        place = {"tenant_id": project_rows.tenant_id, "project_id": project_rows.project_id}
         instance_id, status = f"ins_due{number:06}", pick(STATES)
         made = rows.instance(
             status,
             id=instance_id,
             name=f"due-{number}",
-            app_id=ground.app_id,
-            version_id=ground.version_id,
-            service_account_id=ground.account_id,
+            app_id=project_rows.app_id,
+            version_id=project_rows.version_id,
+            service_account_id=project_rows.account_id,
             health=pick(["healthy", "unknown"]),
             created_at=self.now,
             **place,
@@ -88,8 +90,8 @@ class Heap:
             "instance_claim",
             {
                 "instance_id": instance_id,
-                "project_id": ground.project_id,
-                "service_account_id": ground.account_id,
+                "project_id": project_rows.project_id,
+                "service_account_id": project_rows.account_id,
                 "holder": holder,
                 "claimed_at": None if holder is None else self.now,
                 "wanted": holder is None,
@@ -104,7 +106,7 @@ class Heap:
                 self._operation(instance_id, number, kind, members)
 
     def _member(self, instance_id: str, number: int, ordinal: int) -> str:
-        pick, ground = self.pick, self.ground
+        pick, project_rows = self.pick, self.project_rows
         suffix = f"due{number:06}_{ordinal}"
         standing, status = pick(ALLOCATION), pick(MEMBER)
         if status == "removing" and standing == "release_failed":
@@ -114,8 +116,8 @@ class Heap:
             rows.allocation(0, standing),
             id=f"alc_{suffix}",
             name=f"due-{number}-{ordinal}",
-            tenant_id=ground.tenant_id,
-            project_id=ground.project_id,
+            tenant_id=project_rows.tenant_id,
+            project_id=project_rows.project_id,
             sku_id=None,
             node_id=None if standing == "requested" else NODES[pick([*NODES] if lost else ["ready", "unreachable"])],
             blocker=pick([None, None, "no room: all is taken"]),
@@ -139,9 +141,9 @@ class Heap:
             id=f"mem_{suffix}",
             instance_id=instance_id,
             allocation_id=held.id,
-            version_id=ground.version_id,
-            tenant_id=ground.tenant_id,
-            project_id=ground.project_id,
+            version_id=project_rows.version_id,
+            tenant_id=project_rows.tenant_id,
+            project_id=project_rows.project_id,
             health=pick(["healthy", "unknown"]),
             owns_allocation=pick([True, False]),
             keep_allocation=pick([True, False]),
@@ -162,7 +164,7 @@ class Heap:
         over = status in ("succeeded", "failed", "expired")
         return {
             "id": task_id,
-            "project_id": self.ground.project_id,
+            "project_id": self.project_rows.project_id,
             "allocation_id": allocation.id,
             "node_id": allocation.node_id,
             "owner": f"{allocation.id}/{member_id}",
@@ -185,7 +187,7 @@ class Heap:
         }
 
     def _operation(self, instance_id: str, number: int, kind: OperationKind, members: list[str]) -> None:
-        pick, ground = self.pick, self.ground
+        pick, project_rows = self.pick, self.project_rows
         status, phase = pick(["running", "accepted", "blocked", "cancelling"]), "adapter"
         if kind in ("remove", "replace", "decommission"):
             phase = pick(["adapter", "platform"])
@@ -196,8 +198,8 @@ class Heap:
             id=f"op_due{number:06}_{kind}",
             instance_id=instance_id,
             phase=phase,
-            tenant_id=ground.tenant_id,
-            project_id=ground.project_id,
+            tenant_id=project_rows.tenant_id,
+            project_id=project_rows.project_id,
             member_ids=pick([members, members[:1]]),
             dispatched_at=pick([self.now, None, self.moment()]),
             started_at=pick([self.now, None]),
@@ -214,7 +216,7 @@ class Heap:
             if open_ and each in self.busy:
                 continue  # one is open at a time
             self.busy |= {each} if open_ else set()
-            row = {"operation_id": made.id, "member_id": each, "project_id": ground.project_id, "open": open_}
+            row = {"operation_id": made.id, "member_id": each, "project_id": project_rows.project_id, "open": open_}
             self.add("operation_member", row)
 
     async def store(self, database: Database) -> None:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from mooring.core.catalog.compatibility import CapacityShape
-from mooring.core.fleet import enrolment, inventory, node, sku, slot
+from mooring.core.fleet import enrolment, inventory, node, node_approval, sku, slot
 from mooring.core.identity import platform_key
 from mooring.core.identity.token import FreshToken
 from mooring.core.kernel.decision import Actor, Decision, DecisionContext, PrincipalKind
@@ -45,6 +45,18 @@ def a_key() -> platform_key.PlatformKey:
     return platform_key.PlatformKey(NOW.mint(Prefix.KEY), b"k" * 32, None, None, 0, NOW.now)
 
 
+CHAIN: Final = platform_key.KeyChain(a_key(), replace(a_key(), epoch=1), 1, 0)
+
+
+def a_next_key(now: DecisionContext) -> platform_key.NextKey:
+    return platform_key.NextKey(now.mint(Prefix.KEY), b"n" * 32, SEALED, b"s" * 64)
+
+
+def _every_prepared_key(now: DecisionContext) -> Iterator[Decision[Any]]:
+    yield platform_key.prepare_key(now, replace(CHAIN, prepared=None), a_next_key(now))
+    yield platform_key.prepare_key(now, CHAIN, a_next_key(now))
+
+
 def a_sku() -> sku.Sku:
     wish = sku.SkuSpec(
         "small", "Small", CapacityShape.GPU_SLICE, "made-up", ("local",), (1, 2), sku.SkuPriceSpec(100, "EUR")
@@ -62,6 +74,8 @@ def _every_report(now: DecisionContext) -> Iterator[Decision[Any]]:
     yield inventory.report_inventory(now, a_node(), [a_slot("claimed", 7)], INVENTORY)
     renamed = replace(INVENTORY, gpus=(replace(GPU, model="another"),))
     yield inventory.report_inventory(now, a_node(), [a_slot()], renamed)
+    waiting = replace(a_node("enrolled"), approval="required", expects={"gpu_count": 9})
+    yield inventory.report_inventory(now, waiting, [], INVENTORY)
 
 
 def _every_change_of_a_sku(now: DecisionContext) -> Iterator[Decision[Any]]:
@@ -88,6 +102,10 @@ DRIVEN_NODES: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterat
     "enrolment.revoke_enrolment_token": lambda now: enrolment.revoke_enrolment_token(now, a_token()),
     "enrolment.enrol": lambda now: enrolment.enrol(_as_node(now), enrolment.EnrolmentContext(a_token()), JOINING),
     "inventory.report_inventory": _every_report,
+    "node_approval.approve_node": lambda now: node_approval.approve_node(now, a_node("pending")),
+    "node_approval.reject_node": lambda now: node_approval.reject_node(now, a_node("pending"), [a_slot()], WHY),
+    "node_approval.acknowledge_node": lambda now: node_approval.acknowledge_node(now, a_node()),
+    "node_approval.leave_to_operator": lambda now: node_approval.leave_to_operator(now, a_node("pending"), WHY),
     "node.drain_node": lambda now: node.drain_node(now, a_node()),
     "node.resume_node": lambda now: node.resume_node(now, a_node("drained")),
     "node.finish_drain": lambda now: node.finish_drain(now, a_node("draining")),
@@ -98,8 +116,10 @@ DRIVEN_NODES: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterat
     "node.finish_sweep": lambda now: node.finish_sweep(now, replace(a_node(), sweep_due=True)),
     "node.mark_unreachable": _some_marks,
     "node.mark_reachable": lambda now: node.mark_reachable(now, [a_node()]),
-    "platform_key.rotate_key": lambda now: platform_key.rotate_key(
-        now, a_key(), platform_key.NextKey(now.mint(Prefix.KEY), b"n" * 32, SEALED, b"s" * 64), 1
+    "platform_key.rotate_key": lambda now: platform_key.rotate_key(now, a_key(), a_next_key(now), 1),
+    "platform_key.prepare_key": _every_prepared_key,
+    "platform_key.install_key": lambda now: platform_key.install_key(
+        now, CHAIN, CHAIN.prepared.id if CHAIN.prepared else "", platform_key.Vouched(b"s" * 64, b"r" * 64)
     ),
     "sku.create_sku": lambda now: sku.create_sku(
         now,

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from mooring.core.fleet.allocation import Allocation
 from mooring.core.kernel.decision import Actor, Decision, DecisionContext, PrincipalKind
+from mooring.core.runtime import exec_recording
 from mooring.core.runtime.visit import (
     ExecRequest,
     Visit,
@@ -52,9 +53,19 @@ def _both_ways(now: DecisionContext) -> Iterator[Decision[Any]]:
         yield visit_endpoint(as_somebody(now), an_endpoint(now), kind, HASH)
 
 
+def a_recording(now: DecisionContext) -> exec_recording.ExecRecording:
+    """The recording of a command."""
+    return exec_recording.ExecRecording(
+        "rec_1", "ten_1", "prj_1", "alc_1", "vis_1", "usr_1", now.correlation_id, now.now
+    )
+
+
 DRIVEN_VISITS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
     "visit.begin_command": lambda now: begin_command(as_somebody(now), a_command(now)),
     "visit.open_session": lambda now: open_session(as_somebody(now), a_link(now), b"s" * 32),
     "visit.visit_command": lambda now: visit_command(as_somebody(now), standing(now), WISH, HASH),
     "visit.visit_endpoint": _both_ways,
+    "exec_recording.read_recording": lambda now: exec_recording.read_recording(
+        a_recording(now), exec_recording.RecordingPart(a_recording(now), "", None), 0
+    ),
 }

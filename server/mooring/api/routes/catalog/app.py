@@ -1,4 +1,4 @@
-"""Endpoints of apps and their versions, on the platform and in tenants, and of the manifest's schema and lint."""
+"""Endpoints for apps and their versions, on the platform and in tenants, and for the manifest's schema and lint."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ from mooring.core.catalog.app import App, AppCard
 from mooring.core.catalog.app_version import AppVersion
 from mooring.core.catalog.artifact_promotion import PromotionRequest
 from mooring.core.catalog.manifest import manifest_digest, normal
-from mooring.core.catalog.manifest_lint import RULES, AppContext, examine
+from mooring.core.catalog.manifest_lint import RULES, AppContext
 from mooring.core.catalog.manifest_schema import MANIFEST_SCHEMA
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.finding import errors_in
@@ -213,7 +213,9 @@ async def get_manifest_schema(request: RequestContext) -> Response:
 )
 async def lint_manifest(request: RequestContext, body: LintManifest) -> LintedView:
     """Look for mistakes in a manifest without publishing it; each finding has a JSON pointer and a fix."""
-    reading = examine(body.manifest, AppContext(body.app_slug, body.category))
+    tenant = request.caller.tenant_id or request.caller.actor.id
+    about = AppContext(body.app_slug, body.category)
+    reading = await commands.examine_apart(request.services, tenant, body.manifest, about)
     document: Any = body.manifest
     return LintedView(
         stageable=not errors_in(reading.findings),

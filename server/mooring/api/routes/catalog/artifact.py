@@ -1,4 +1,4 @@
-"""Endpoints of artifacts on the platform, in tenants and in projects.
+"""Endpoints for artifacts on the platform, in tenants and in projects.
 
 A place can read the artifacts of the platform, of its tenant and its own; it can change only its own.
 """
@@ -195,8 +195,8 @@ async def get_artifact_evidence(request: RequestContext, artifact_id: str) -> Ar
 async def verify_artifact(request: RequestContext, artifact_id: str, query: CheckWaitQuery) -> Answered:
     """Inspect the source again, collect the signatures, and derive the trust.
 
-    A check does this, and the request waits briefly for it; an unfinished check is joined. Everything that is found is
-    stored, good or bad; `trust` and `doubts` of the answer show the conclusion.
+    The request starts a check, or joins one that has not finished, and waits briefly for it. The check stores all that
+    it finds, good or bad; `trust` and `doubts` of the answer show the conclusion.
     """
     return await _settled(request, await commands.verify(_showing(request), request.place, artifact_id), query)
 

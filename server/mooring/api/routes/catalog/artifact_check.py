@@ -1,4 +1,4 @@
-"""Endpoints of artifact checks: their progress, their results, and cancelling one."""
+"""Endpoints for artifact checks: their progress, their results, and cancelling one."""
 
 import time
 from typing import Final

@@ -1,4 +1,4 @@
-"""Endpoints of the lists of allowed sources and of trusted signer keys, for the platform and for tenants."""
+"""Endpoints for allowed sources and trusted signer keys, of the platform and of tenants."""
 
 from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext

@@ -1,4 +1,4 @@
-"""Endpoints of the catalog: the apps on offer, and what a project may launch."""
+"""Endpoints for the catalog: the apps on offer, and what a project may launch."""
 
 from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext

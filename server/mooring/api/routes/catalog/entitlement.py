@@ -1,4 +1,4 @@
-"""Endpoints of entitlements: which apps a project may launch, and on which terms. Only people may change them.
+"""Endpoints for entitlements: which apps a project may launch, and on which terms. Only people may change them.
 
 The tenant and the operator of the platform agree on what a project may launch, so an admin of either may switch it on
 and off; the tenant's audit trail says who did.

@@ -1,4 +1,4 @@
-"""Endpoints of policy layers on the platform, in tenants and in projects: read, set and explain."""
+"""Endpoints for policy layers on the platform, in tenants and in projects: read, set and explain."""
 
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in

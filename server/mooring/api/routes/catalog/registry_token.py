@@ -7,20 +7,25 @@ repositories of a place requires the right to register artifacts there, and pull
 
 import base64
 import binascii
+from dataclasses import replace
 from typing import Annotated
 
 from msgspec import Meta
 
+from mooring.api.guess_limits import GuessKind
 from mooring.api.request_context import RequestContext
 from mooring.api.route import PUBLIC_ACTION, RouteSpec, route, route_in
 from mooring.api.schemas.kernel.fields import Shown, Strict
+from mooring.api.source_check import require_source
 from mooring.commands.identity.bootstrap import registry_pair
 from mooring.core.identity.caller import Caller
+from mooring.core.kernel.decision import AuditRecord
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix, is_id
 from mooring.core.kernel.permissions import Authority, Place, Scope
 from mooring.gateways.registry.artifact_reader import PLATFORM_NAMESPACE
 from mooring.gateways.registry.registry_token import granted, read_scopes
+from mooring.storage.kernel.unit_of_work import record_read
 
 PULL, PUSH = frozenset({"pull"}), frozenset({"pull", "push"})
 NOTHING: frozenset[str] = frozenset()
@@ -76,6 +81,15 @@ async def get_registry_token(request: RequestContext, query: RegistryTokenQuery)
     if own is None:
         raise Refusal(Code.NOT_FOUND, "this platform has no registry of its own")
     caller = await _caller(request)
+    if caller.source_networks:
+        context = replace(request.context, actor=caller.actor)
+        await require_source(
+            request.services, request.tools.guesses, caller, context, action="artifact.read", origin=request.origin
+        )
+    if caller.actor.break_glass_id is not None:
+        context = replace(request.context, actor=caller.actor)
+        audited = AuditRecord("artifact.read", "registry", None, caller.tenant_id, after={"scope": query.scope})
+        await record_read(request.services.database, context, audited, request.origin)
     if query.service and query.service != own.issuer.service:
         raise Refusal(Code.VALIDATION_FAILED, f"service: {own.issuer.service}", {"path": "service"})
     given = granted(read_scopes([query.scope]), lambda repository: allowed_actions(caller.authority, repository))
@@ -130,7 +144,7 @@ async def _caller(request: RequestContext) -> Caller:
         return await request.tools.authenticator.caller(_password(request.headers.get("authorization", "")))
     except Refusal as refusal:
         if refusal.code is Code.UNAUTHENTICATED:
-            request.tools.failures.take(f"address {request.origin.remote_address}")
+            request.tools.guesses.wrong(GuessKind.TOKEN, request.origin.remote_address)
         raise
 
 

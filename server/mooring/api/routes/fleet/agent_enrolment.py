@@ -1,10 +1,12 @@
-"""Endpoints of enrolment, of the keys that an agent trusts, and of its inventory."""
+"""Endpoints for enrolment, the keys that an agent trusts, and its inventory."""
 
 import base64
 from functools import partial
 
+from mooring.api.guess_limits import GuessKind
 from mooring.api.request_context import RequestContext
 from mooring.api.route import PUBLIC_ACTION, RouteSpec, route
+from mooring.api.routes.fleet.agent_certificate import with_certificate
 from mooring.api.schemas.fleet.node import (
     Enrolled,
     EnrolNode,
@@ -22,7 +24,7 @@ from mooring.commands.identity.platform_key import task_audience
 from mooring.commands.kernel.work import Answered
 from mooring.core.fleet.enrolment import JoinRequest
 from mooring.core.identity.platform_key import TASK_SIGNING
-from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope
 from mooring.storage.identity import platform_key as platform_keys
 
@@ -38,12 +40,12 @@ async def enrol_node(request: RequestContext, body: EnrolNode) -> Answered:
 
     `proof` is the Ed25519 signature of `signing_key` over `mooring-enrol-v1`, the SHA-256 of the token in hexadecimal,
     `signing_key` and `sealing_key` as they are sent, each on a line of its own. The request may be repeated with the
-    same keys, so that an agent that crashed before it got the answer can continue.
+    same keys, so that an agent that crashed before it got the answer can continue. With `certificate_request` and
+    `certificate_proof` the answer has a client certificate, if the platform uses them.
     """
-    who = f"address {request.origin.remote_address}"
-    request.tools.failures.take(who)  # counted as a failure in advance, like a sign-in
     keys = await platform_keys.chain(request.services.database, TASK_SIGNING)
-    view = partial(enrolled, await task_audience(request.services), keys)
+    audience, root_key = await task_audience(request.services), request.services.settings.root_key_bytes
+    view = with_certificate(request, body, partial(enrolled, audience, keys, root_key))
     presented = commands.EnrolmentProof(body.token, body.signing_key, body.sealing_key, _decoded(body.proof))
     joining = JoinRequest(
         body.name,
@@ -53,14 +55,8 @@ async def enrol_node(request: RequestContext, body: EnrolNode) -> Answered:
         _decoded(body.sealing_key),
         body.previous_node_id,
     )
-    try:
-        answered = await commands.join(request.work(view), presented, joining)
-    except Refusal as refusal:
-        if refusal.code is not Code.ENROLMENT_REFUSED:
-            request.tools.failures.give_back(who)
-        raise
-    request.tools.failures.give_back(who)
-    return answered
+    guessed = partial(request.tools.guesses.wrong, GuessKind.ENROLMENT, request.origin.remote_address)
+    return await commands.join(request.work(view), presented, joining, guessed=guessed)
 
 
 @route(

@@ -1,4 +1,4 @@
-"""Endpoints of agents: the long poll that claims tasks, and the reports about them."""
+"""Endpoints for agents: the long poll that claims tasks, and the reports about them."""
 
 import msgspec
 

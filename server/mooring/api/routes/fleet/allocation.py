@@ -1,4 +1,4 @@
-"""Endpoints of allocations: a request names shape, SKU, GPUs and region; the platform chooses the machine."""
+"""Endpoints for allocations: a request names shape, SKU, GPUs and region; the platform chooses the machine."""
 
 from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext

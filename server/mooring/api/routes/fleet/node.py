@@ -1,33 +1,43 @@
-"""Endpoints of nodes, of enrolment tokens, and of the keys that sign tasks."""
+"""Endpoints for nodes, enrolment tokens, and the keys that sign tasks."""
 
 from functools import partial
 
 from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
-from mooring.api.schemas.fleet.node import (
+from mooring.api.schemas.fleet.enrolment import (
     CreateEnrolmentToken,
     EnrolmentTokenCreated,
     EnrolmentTokenView,
+    enrolment_token_created,
+    enrolment_token_view,
+    plan_of,
+)
+from mooring.api.schemas.fleet.node import (
+    InstallKey,
     NodeDetail,
     NodeQuery,
     NodeView,
     PlatformKeyView,
+    PreparedKeyView,
+    RejectNode,
     RetireNode,
     WriteOffNode,
-    enrolment_token_created,
-    enrolment_token_view,
     node_detail,
     node_view,
     platform_key_view,
+    prepared_key_view,
 )
 from mooring.api.wait import WaitQuery, waited
 from mooring.commands.fleet import enrolment as enrolment_commands
 from mooring.commands.fleet import node as commands
+from mooring.commands.fleet import node_approval as approval_commands
 from mooring.commands.identity import platform_key as key_commands
+from mooring.commands.identity.platform_key import task_audience
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.fleet.node import Node, WriteOff
+from mooring.core.fleet.task_envelope import decode
 from mooring.core.identity.platform_key import TASK_SIGNING
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope
@@ -85,6 +95,39 @@ async def drain_node(request: RequestContext, node_id: str) -> Answered:
 async def resume_node(request: RequestContext, node_id: str) -> Answered:
     """Put a draining or drained node back to work."""
     return await commands.resume(await _work(request, node_id), node_id)
+
+
+@route_in(
+    HERE,
+    "POST",
+    ONE + "/approve",
+    RouteSpec("node", "approve", "node.approve", answer=NodeView, errors=(Code.ILLEGAL_TRANSITION,)),
+)
+async def approve_node(request: RequestContext, node_id: str) -> Answered:
+    """Accept a machine that waits for approval, as it reports itself; it takes work from now on."""
+    return await approval_commands.approve(await _work(request, node_id), node_id)
+
+
+@route_in(
+    HERE,
+    "POST",
+    ONE + "/reject",
+    RouteSpec("node", "reject", "node.approve", answer=NodeView, errors=(Code.ILLEGAL_TRANSITION,)),
+)
+async def reject_node(request: RequestContext, node_id: str, body: RejectNode) -> Answered:
+    """Refuse a machine that waits for approval, for good, and revoke its key."""
+    return await approval_commands.reject(await _work(request, node_id), node_id, body.reason)
+
+
+@route_in(
+    HERE,
+    "POST",
+    ONE + "/acknowledge",
+    RouteSpec("node", "acknowledge", "node.approve", answer=NodeView, errors=(Code.ILLEGAL_TRANSITION,)),
+)
+async def acknowledge_node(request: RequestContext, node_id: str) -> Answered:
+    """Accept what a node reports now as what it has; findings about GPUs in use stay."""
+    return await approval_commands.acknowledge(await _work(request, node_id), node_id)
 
 
 @route_in(
@@ -159,7 +202,7 @@ async def create_enrolment_token(request: RequestContext, body: CreateEnrolmentT
     """Create a token with which one machine may enrol within fifteen minutes; it is shown only once."""
     secret = new_enrolment_token()
     work = request.work(partial(enrolment_token_created, request.caller.authority, secret=secret))
-    return await enrolment_commands.create_token(work, secret, body.region, body.labels)
+    return await enrolment_commands.create_token(work, secret, body.region, body.labels, plan=plan_of(body))
 
 
 @route_in(
@@ -188,5 +231,51 @@ async def list_task_signing_keys(request: RequestContext) -> Page[PlatformKeyVie
     RouteSpec("task_signing_key", "rotate", "platform_key.rotate", 201, PlatformKeyView, errors=(Code.LIMIT_REACHED,)),
 )
 async def rotate_task_signing_key(request: RequestContext) -> Answered:
-    """Sign tasks with a new key from now on; nodes trust it because the last key signed it."""
+    """Sign tasks with a new key from now on; nodes trust it because the last key signed it.
+
+    The last key is retired: its private half is deleted, and nodes refuse what it signs after five minutes.
+    """
     return await key_commands.rotate(request.work(platform_key_view))
+
+
+@route_in(
+    HERE,
+    "POST",
+    KEYS + "/prepare",
+    RouteSpec(
+        "task_signing_key",
+        "prepare",
+        "platform_key.rotate",
+        201,
+        PreparedKeyView,
+        errors=(Code.LIMIT_REACHED, Code.ROOT_KEY_MISSING),
+    ),
+)
+async def prepare_task_signing_key(request: RequestContext) -> Answered:
+    """Create a key for the offline root key to sign; it replaces one that was prepared before.
+
+    Sign `document` with `mooring root-key sign`, and put the key into use with the signature.
+    """
+    view = partial(prepared_key_view, await task_audience(request.services))
+    return await key_commands.prepare(request.work(view))
+
+
+@route_in(
+    HERE,
+    "POST",
+    KEYS + "/install",
+    RouteSpec(
+        "task_signing_key",
+        "install",
+        "platform_key.rotate",
+        201,
+        PlatformKeyView,
+        errors=(Code.LIMIT_REACHED, Code.ROOT_KEY_MISSING, Code.SIGNATURE_KEY_UNKNOWN),
+    ),
+)
+async def install_task_signing_key(request: RequestContext, body: InstallKey) -> Answered:
+    """Put the prepared key into use with the root key's signature.
+
+    Nodes that pinned the root key trust this key and no other at once, whatever the keys before it signed.
+    """
+    return await key_commands.install(request.work(platform_key_view), body.key_id, decode(body.root_signature))

@@ -1,4 +1,4 @@
-"""Endpoints of SKUs: a price list that every caller reads and the platform's admins maintain."""
+"""Endpoints for SKUs: a price list that every caller reads and the platform's admins maintain."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Endpoints of tasks, their output and their receipts, and the published task families."""
+"""Endpoints for tasks, their output and their receipts, and the published task families."""
 
 import time
 from functools import cache

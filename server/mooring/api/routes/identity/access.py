@@ -1,8 +1,9 @@
-"""Endpoints of sign-in, tokens, the caller itself, and break-glass."""
+"""Endpoints for sign-in, tokens, the caller itself, and break-glass."""
 
 from datetime import timedelta
 from functools import partial
 
+from mooring.api.guess_limits import GuessKind
 from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import PUBLIC_ACTION, RouteSpec, route, route_in
@@ -26,13 +27,14 @@ from mooring.api.schemas.identity.access import (
     who_am_i,
 )
 from mooring.api.schemas.identity.tenancy import user_view
+from mooring.api.sign_in_attempt import begin_sign_in
+from mooring.api.source_check import require_source_of_sign_in
 from mooring.commands.identity import sign_in as signing_in
 from mooring.commands.identity import token as commands
 from mooring.commands.identity import user as user_commands
 from mooring.commands.identity.token_exchange import exchange_token
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered
-from mooring.core.identity.assertion import HolderRefused
 from mooring.core.identity.token import PersonalTokenSpec, TokenKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Authority, Scope
@@ -47,26 +49,39 @@ EXCHANGE = "/oauth/token"
     "POST",
     "/sign-in",
     Scope.PUBLIC,
-    RouteSpec("session", "create", PUBLIC_ACTION, answer=SignedInView, errors=(Code.SIGN_IN_REFUSED,)),
+    RouteSpec(
+        "session",
+        "create",
+        PUBLIC_ACTION,
+        answer=SignedInView,
+        errors=(Code.SIGN_IN_REFUSED, Code.CALLER_ADDRESS_DENIED),
+    ),
 )
 async def sign_in(request: RequestContext, body: SignIn) -> SignedInView:
     """Sign a person in with a password or a one-time code; the answer is a short-lived session token.
 
     A user of a tenant gives the tenant's slug; a user of the platform does not. With a one-time code, `new_password`
-    becomes the password, and the code cannot be used again.
+    becomes the password, and the code cannot be used again. A code is valid for a day, unless the platform is set up
+    otherwise. A new password has 12 to 200 characters, does not contain the local part of the e-mail address, and is
+    not easy to guess, as a common password with a number would be.
     """
-    who = f"address {request.origin.remote_address}"
-    request.tools.failures.take(who)  # counted before the outcome is known, so that parallel attempts all count
     offered = signing_in.SignInCredentials(
         body.tenant, body.email, body.password, body.one_time_code, body.new_password
     )
+    if body.tenant is not None:
+        await require_source_of_sign_in(
+            request.services, request.tools.guesses, request.context, body.tenant, origin=request.origin
+        )
+    guessed, undo = await begin_sign_in(request, body.tenant, body.email, has_password=body.one_time_code is None)
     try:
-        signed_in = await signing_in.sign_in(request.services, request.context, offered, request.origin)
+        signed_in = await signing_in.sign_in(
+            request.services, request.context, offered, request.origin, guessed=guessed
+        )
     except Refusal as refusal:
         if refusal.code is not Code.SIGN_IN_REFUSED:
-            request.tools.failures.give_back(who)
+            undo()
         raise
-    request.tools.failures.give_back(who)
+    undo()
     return SignedInView(
         token=signed_in.secret,
         token_id=signed_in.token.id,
@@ -79,7 +94,14 @@ async def sign_in(request: RequestContext, body: SignIn) -> SignedInView:
     "POST",
     EXCHANGE,
     Scope.PUBLIC,
-    RouteSpec("session", "exchange", PUBLIC_ACTION, answer=AccessToken, form=True, errors=(Code.ASSERTION_REFUSED,)),
+    RouteSpec(
+        "session",
+        "exchange",
+        PUBLIC_ACTION,
+        answer=AccessToken,
+        form=True,
+        errors=(Code.ASSERTION_REFUSED, Code.CALLER_ADDRESS_DENIED),
+    ),
 )
 async def exchange_assertion(request: RequestContext, body: TokenGrant) -> AccessToken:
     """Exchange a signed assertion of a service account, or of a node, for a short-lived token (RFC 7523).
@@ -88,21 +110,11 @@ async def exchange_assertion(request: RequestContext, body: TokenGrant) -> Acces
     or the node's id, `aud` this endpoint's address, `exp` at most five minutes after `iat`, and a `jti` that was never
     used before.
     """
-    who = f"address {request.origin.remote_address}"
-    if request.tools.failures.left(who) < 1:
-        request.tools.failures.take(who)
     audiences = tuple(f"{address}/api/v1{EXCHANGE}" for address in request.tools.addresses)
-    try:
-        exchanged = await exchange_token(request.services, request.context, body.assertion, audiences, request.origin)
-    except HolderRefused as refusal:
-        request.tools.failures.take(
-            f"holder {refusal.holder_id}"
-        )  # a retired node must not lock out others behind the same address
-        raise
-    except Refusal as refusal:
-        if refusal.code is Code.ASSERTION_REFUSED:
-            request.tools.failures.take(who)
-        raise
+    guessed = partial(request.tools.guesses.wrong, GuessKind.ASSERTION, request.origin.remote_address)
+    exchanged = await exchange_token(
+        request.services, request.context, body.assertion, audiences, request.origin, guessed=guessed
+    )
     seconds = int((exchanged.token.expires_at - exchanged.token.created_at).total_seconds())
     return AccessToken(access_token=exchanged.secret, token_type="Bearer", expires_in=seconds)
 
@@ -121,16 +133,16 @@ async def get_whoami(request: RequestContext) -> WhoAmI:
 )
 async def change_own_password(request: RequestContext, body: ChangePassword) -> Answered:
     """Change the caller's own password; it invalidates every older token except the one in use."""
-    who = f"user {request.caller.actor.id}"
-    request.tools.failures.take(who)  # a stolen token must not help to guess the password
+    # Counted in advance: a stolen token must not help to guess the password.
+    undo = request.tools.guesses.begin(GuessKind.PASSWORD_CHANGE, request.caller.actor.id)
     wanted = (body.current_password, body.new_password)
     try:
         answered = await user_commands.change_own_password(request.work(lambda _: None), *wanted)
     except Refusal as refusal:
-        if refusal.code is not Code.SIGN_IN_REFUSED:
-            request.tools.failures.give_back(who)
+        if refusal.code not in (Code.SIGN_IN_REFUSED, Code.VALIDATION_FAILED):  # to estimate a password takes long
+            undo()
         raise
-    request.tools.failures.give_back(who)
+    undo()
     return answered
 
 

@@ -1,4 +1,4 @@
-"""Endpoints of memberships on the platform, in tenants and in projects."""
+"""Endpoints for memberships on the platform, in tenants and in projects."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Endpoints of projects."""
+"""Endpoints for projects: create, rename, and delete an empty one."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Endpoints of service accounts and their keys."""
+"""Endpoints for service accounts and their keys."""
 
 import base64
 import binascii

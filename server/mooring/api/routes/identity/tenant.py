@@ -1,4 +1,4 @@
-"""Endpoints of tenants."""
+"""Endpoints for tenants: platform admins create them, tenant admins rename their own."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""Endpoints of users, on the platform and in tenants."""
+"""Endpoints for users, on the platform and in tenants."""
 
 from functools import partial
 

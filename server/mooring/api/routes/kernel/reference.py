@@ -1,4 +1,4 @@
-"""Endpoints of health, metrics, the OpenAPI document, and the reference of errors, actions, states and events."""
+"""Endpoints for health, metrics, the OpenAPI document, and the reference of errors, actions, states and events."""
 
 import mimetypes
 from functools import cache
@@ -16,6 +16,7 @@ from mooring.core.kernel.errors import CATALOGUE, Code, Refusal
 from mooring.core.kernel.event_types import MEANING
 from mooring.core.kernel.permissions import ACTIONS, SERVICE_ACCOUNT_CEILING, Role, Scope
 from mooring.core.lifecycles import LIFECYCLES
+from mooring.settings import METRICS_ON_API
 
 ASSETS = ("swagger-ui-bundle.js", "swagger-ui.css", "favicon-32x32.png")
 PAGE = """<!doctype html>
@@ -116,9 +117,17 @@ async def get_readiness(request: RequestContext) -> Health:
     return Health("ready")
 
 
-@route_beside("/metrics", RouteSpec("health", "metrics", PUBLIC_ACTION, media_type="text/plain", unlimited=True))
+@route_beside(
+    "/metrics",
+    RouteSpec("health", "metrics", PUBLIC_ACTION, media_type="text/plain", unlimited=True, errors=(Code.NOT_FOUND,)),
+)
 async def get_metrics(request: RequestContext) -> Response:
-    """Metrics of this process, for Prometheus."""
+    """Metrics of this process, for Prometheus, if they are served here.
+
+    Usually they have a socket of their own; `MOORING_METRICS_LISTEN` says where.
+    """
+    if request.services.settings.metrics_listen != METRICS_ON_API:
+        raise Refusal(Code.NOT_FOUND, "the metrics are not served here; MOORING_METRICS_LISTEN says where they are")
     return Response(200, request.tools.telemetry.metrics(), "text/plain; version=0.0.4; charset=utf-8")
 
 

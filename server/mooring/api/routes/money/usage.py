@@ -1,4 +1,4 @@
-"""Endpoints of usage: adapters report it, and projects read it."""
+"""Endpoints for usage: adapters report it, and projects read it."""
 
 from decimal import Decimal
 

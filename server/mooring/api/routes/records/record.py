@@ -1,4 +1,4 @@
-"""Endpoints of events and the audit trail, for the platform, tenants and projects."""
+"""Endpoints for events and the audit trail of the platform, of tenants and of projects."""
 
 from collections.abc import AsyncGenerator
 

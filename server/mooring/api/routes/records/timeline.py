@@ -1,4 +1,4 @@
-"""Endpoints of the timeline of an instance or of a correlation id."""
+"""Endpoints for the timeline of an instance or of a correlation id."""
 
 import time
 from collections.abc import AsyncGenerator

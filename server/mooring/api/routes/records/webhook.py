@@ -1,4 +1,4 @@
-"""Endpoints of webhooks and their deliveries, for the platform, tenants and projects."""
+"""Endpoints for webhooks and their deliveries, of the platform, of tenants and of projects."""
 
 from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext

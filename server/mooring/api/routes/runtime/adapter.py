@@ -1,9 +1,12 @@
-"""Endpoints of adapters: claims, reports under them, and tasks for the nodes of their members.
+"""Endpoints for adapters: claims, reports under them, and tasks for the nodes of their members.
 
 They act in the one project of the calling service account, and take no Idempotency-Key: a fence or a name makes each of
 them safe to repeat.
 """
 
+from functools import partial
+
+from mooring.api.guess_limits import GuessKind
 from mooring.api.request_context import RequestContext
 from mooring.api.route import PUBLIC_ACTION, RouteSpec, route
 from mooring.api.schemas.runtime.adapter import (
@@ -49,7 +52,7 @@ from mooring.commands.runtime import adapter as commands
 from mooring.commands.runtime import adapter_secret, member_task
 from mooring.commands.runtime.adapter import ClaimRef
 from mooring.commands.runtime.member_task_batch import make_many
-from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope
 from mooring.core.runtime.instance import Instance
 from mooring.storage.runtime import claim as claims
@@ -79,18 +82,16 @@ async def find_runtime_accounts(request: RequestContext, body: FindAccounts) -> 
     The assertion is a JWT as for a token, with `iss` and `sub` both `key:<the public key in base64url>`, any `kid`, and
     `aud` the URL of this endpoint. It is signed with that key.
     """
-    who = f"address {request.origin.remote_address}"
-    if request.tools.failures.left(who) < 1:
-        request.tools.failures.take(who)
     audiences = tuple(f"{address}/api/v1{ACCOUNTS}" for address in request.tools.addresses)
-    try:
-        listed = await accounts_of_key(
-            request.services, request.context, body.assertion, audiences, request.origin, after=body.after or ""
-        )
-    except Refusal as refusal:
-        if refusal.code is Code.ASSERTION_REFUSED:
-            request.tools.failures.take(who)
-        raise
+    listed = await accounts_of_key(
+        request.services,
+        request.context,
+        body.assertion,
+        audiences,
+        request.origin,
+        after=body.after or "",
+        guessed=partial(request.tools.guesses.wrong, GuessKind.ASSERTION, request.origin.remote_address),
+    )
     return AdapterAccounts(
         accounts=[
             AdapterAccount(
@@ -192,7 +193,7 @@ async def finish_runtime_operation(
         "make_task",
         "task.create",
         answer=RuntimeTask,
-        errors=(Code.LEASE_LOST, Code.CONFLICT, Code.NAME_TAKEN, *TRUST),
+        errors=(Code.LEASE_LOST, Code.CONFLICT, Code.NAME_TAKEN, Code.TOO_MANY_OPEN_TASKS, *TRUST),
     ),
 )
 async def make_member_task(request: RequestContext, instance_id: str, body: MakeMemberTask) -> Answered:

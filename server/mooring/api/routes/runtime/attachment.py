@@ -1,4 +1,4 @@
-"""Endpoints of attachments: a project's use of an instance of another project of its tenant."""
+"""Endpoints for attachments: a project's use of an instance of another project of its tenant."""
 
 import msgspec
 

@@ -1,4 +1,4 @@
-"""Endpoints of instances: planning, launching, reading, and changing existing ones."""
+"""Endpoints for instances: planning, launching, reading, and changing existing ones."""
 
 from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext

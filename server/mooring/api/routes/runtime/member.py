@@ -1,4 +1,4 @@
-"""Endpoints of members, operations and app actions of an instance."""
+"""Endpoints for members, operations and app actions of an instance."""
 
 import msgspec
 

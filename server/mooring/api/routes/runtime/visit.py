@@ -1,4 +1,4 @@
-"""Endpoints of running apps, and the visits that reach them."""
+"""Endpoints for running apps, and the visits that reach them."""
 
 from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
@@ -88,7 +88,7 @@ async def open_endpoint(request: RequestContext, endpoint_id: str) -> Answered:
         201,
         TicketView,
         one_time_secret=True,
-        errors=(Code.CONFLICT, Code.VALIDATION_FAILED),
+        errors=(Code.CONFLICT, Code.LIMIT_REACHED, Code.VALIDATION_FAILED),
     ),
 )
 async def exec_allocation(request: RequestContext, allocation_id: str, body: RunCommand) -> Answered:
@@ -110,7 +110,7 @@ async def exec_allocation(request: RequestContext, allocation_id: str, body: Run
         201,
         TicketView,
         one_time_secret=True,
-        errors=(Code.CONFLICT, Code.VALIDATION_FAILED),
+        errors=(Code.CONFLICT, Code.LIMIT_REACHED, Code.VALIDATION_FAILED),
     ),
 )
 async def exec_instance(request: RequestContext, instance_id: str, body: RunAtTerminal) -> Answered:

@@ -1,4 +1,4 @@
-"""Request and response bodies of apps, versions and manifests."""
+"""Request and response bodies for apps, versions and manifests."""
 
 from decimal import Decimal
 from typing import Annotated, Any

@@ -1,4 +1,4 @@
-"""Request and response bodies of artifacts."""
+"""Request and response bodies for artifacts."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""Request and response bodies of artifact checks."""
+"""Request and response bodies for artifact checks."""
 
 from typing import Annotated, Any
 

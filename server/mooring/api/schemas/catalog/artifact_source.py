@@ -1,4 +1,4 @@
-"""Request and response bodies of allowed sources and signer keys."""
+"""Request and response bodies for allowed sources and signer keys."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Request and response bodies of the catalog."""
+"""Request and response bodies for the catalog."""
 
 from typing import Annotated, Any
 

@@ -1,4 +1,4 @@
-"""Request and response bodies of entitlements."""
+"""Request and response bodies for entitlements."""
 
 from typing import Annotated, Any
 

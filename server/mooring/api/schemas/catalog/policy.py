@@ -1,4 +1,4 @@
-"""Request and response bodies of policies."""
+"""Request and response bodies for policies."""
 
 from typing import Annotated, Any
 
@@ -37,6 +37,9 @@ Signatures = Annotated[
     ),
 ]
 GpusMax = Annotated[int, Meta(ge=0, le=GPUS_MAX, description="How many GPUs a project may have at once.")]
+RecordExec = Annotated[
+    bool, Meta(description="Whether what exec sessions show is recorded; one layer that says so is enough.")
+]
 AskedName = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
@@ -56,6 +59,7 @@ class RulesBody(Strict):
     apps: NamesRule | None = None
     signatures: Signatures | None = None
     gpus_max: GpusMax | None = None
+    record_exec: RecordExec = False
 
 
 class PutPolicy(Strict):
@@ -114,7 +118,7 @@ class ExplainedView(Shown):
 def rules_of(body: RulesBody) -> PolicyRules:
     lists = {field: _names(getattr(body, field)) for field in LISTS.values()}
     signatures = None if body.signatures is None else SIGNATURES_NAME[body.signatures]
-    return PolicyRules(**lists, signatures=signatures, gpus_max=body.gpus_max)
+    return PolicyRules(**lists, signatures=signatures, gpus_max=body.gpus_max, record_exec=body.record_exec)
 
 
 def policy_view(authority: Authority, place: Place, policy: Policy | None) -> PolicyView:

@@ -1,4 +1,4 @@
-"""Bodies of the agents' task endpoints."""
+"""Request and response bodies of the endpoints that agents claim and report tasks through."""
 
 import binascii
 from typing import Annotated, Any, Final, Literal
@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from mooring.api.schemas.kernel.fields import Shown, Strict
-from mooring.commands.live.task_dispatcher import TaskPoll, TaskPollAnswer
+from mooring.commands.live.task_dispatcher import SignedRootKey, TaskPoll, TaskPollAnswer
 from mooring.core.fleet.receipt import SignedReceipt
 from mooring.core.fleet.task_envelope import TaskEnvelope, decode
 from mooring.core.fleet.task_family import RefusalReason
@@ -86,6 +86,16 @@ class AnnouncedKey(Shown):
     public_key: str
     signed_by: str | None
     signature: str | None
+    epoch: int | None
+    root_signature: str | None
+
+
+class AnnouncedRootKey(Shown):
+    """The public half of the operator's root key, signed by the key that signs tasks."""
+
+    public_key: str
+    signed_by: str
+    signature: str
 
 
 class ClaimedTasks(Shown):
@@ -95,6 +105,7 @@ class ClaimedTasks(Shown):
     cancel: list[HeldTask]
     lost: list[HeldTask]
     keys: list[AnnouncedKey]
+    root_key: AnnouncedRootKey | None
     heartbeat_seconds: float
     lease_seconds: float
 
@@ -211,6 +222,7 @@ def claimed_tasks(answer: TaskPollAnswer, heartbeat_seconds: float, lease_second
         cancel=[HeldTask(task_id=each.task_id, fence=each.fence) for each in answer.cancel],
         lost=[HeldTask(task_id=each.task_id, fence=each.fence) for each in answer.lost],
         keys=[_announced(each) for each in answer.keys],
+        root_key=None if answer.root is None else _announced_root(answer.root),
         heartbeat_seconds=heartbeat_seconds,
         lease_seconds=lease_seconds,
     )
@@ -226,6 +238,14 @@ def _announced(key: PlatformKey) -> AnnouncedKey:
         public_key=encoded(key.public_key),
         signed_by=key.signed_by,
         signature=None if key.signature is None else encoded(key.signature),
+        epoch=key.epoch,
+        root_signature=None if key.root_signature is None else encoded(key.root_signature),
+    )
+
+
+def _announced_root(root: SignedRootKey) -> AnnouncedRootKey:
+    return AnnouncedRootKey(
+        public_key=encoded(root.public_key), signed_by=root.signed_by, signature=encoded(root.signature)
     )
 
 

@@ -1,4 +1,4 @@
-"""Bodies of the endpoints of allocations and their groups."""
+"""Request and response bodies for allocations and their groups."""
 
 from typing import Annotated, Any
 

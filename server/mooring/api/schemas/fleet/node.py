@@ -1,4 +1,4 @@
-"""Bodies of the endpoints of nodes and enrolment."""
+"""Request and response bodies for nodes and enrolment."""
 
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
@@ -7,8 +7,8 @@ from typing import Annotated, Any, Final
 from msgspec import Meta, field
 
 from mooring.api.page import PageQuery
-from mooring.api.schemas.kernel.fields import Shown, Slug, Strict, Time, allowed
-from mooring.core.fleet.enrolment import LABEL_PATTERN, LABEL_VALUE_MAX, LABELS_MAX, EnrolmentToken
+from mooring.api.schemas.fleet.enrolment import Labels
+from mooring.api.schemas.kernel.fields import Shown, Slug, Strict, Time
 from mooring.core.fleet.inventory import (
     ADDRESSES_MAX,
     BYTES_MAX,
@@ -26,17 +26,15 @@ from mooring.core.fleet.inventory import (
     facts_of,
 )
 from mooring.core.fleet.node import NODE, HostKind, Node, NodeState, NodeTrigger, why_no_work
+from mooring.core.fleet.node_certificate import REQUEST_LENGTH_MAX
+from mooring.core.fleet.node_plan import Approval
 from mooring.core.fleet.slot import Slot, SlotStatus
-from mooring.core.identity.platform_key import PlatformKey, encoded
+from mooring.core.identity.platform_key import PlatformKey, encoded, root_statement
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.permissions import Authority, Place, Scope
 from mooring.storage.fleet.node import NodeUsageCounts
 
 HERE = Place(Scope.PLATFORM)
-Labels = Annotated[
-    dict[Annotated[str, Meta(pattern=LABEL_PATTERN)], Annotated[str, Meta(max_length=LABEL_VALUE_MAX)]],
-    Meta(max_length=LABELS_MAX, description="Names and values for people and for reports."),
-]
 RawKey = Annotated[
     str, Meta(min_length=43, max_length=43, pattern="^[A-Za-z0-9_-]{43}$", description="32 bytes in base64url.")
 ]
@@ -54,6 +52,8 @@ class NodeMove(StrEnum):
     RESUME = "resume"
     RETIRE = "retire"
     WRITE_OFF = "write_off"
+    APPROVE = "approve"
+    REJECT = "reject"
 
 
 _MOVES: Final[Mapping[NodeMove, tuple[NodeTrigger, str]]] = {
@@ -61,38 +61,10 @@ _MOVES: Final[Mapping[NodeMove, tuple[NodeTrigger, str]]] = {
     NodeMove.RESUME: (NodeTrigger.RESUME, "node.drain"),
     NodeMove.RETIRE: (NodeTrigger.RETIRE, "node.retire"),
     NodeMove.WRITE_OFF: (NodeTrigger.RETIRE, "teardown.write_off"),
+    NodeMove.APPROVE: (NodeTrigger.APPROVE, "node.approve"),
+    NodeMove.REJECT: (NodeTrigger.REJECT, "node.approve"),
 }
 """The lifecycle trigger of each move, and the action that the caller needs."""
-
-
-class CreateEnrolmentToken(Strict):
-    """The region and the labels of the machine that will join."""
-
-    region: Slug = "local"
-    labels: Labels = field(default_factory=dict)
-
-
-class EnrolmentTokenView(Shown):
-    """A one-time token without its secret, and the node that used it."""
-
-    id: str
-    region: str
-    labels: dict[str, str]
-    created_by: str
-    created_at: Time
-    expires_at: Time
-    used_at: Time | None
-    revoked_at: Time | None
-    node_id: str | None
-    revision: int
-    etag: str
-    allowed_actions: list[str]
-
-
-class EnrolmentTokenCreated(EnrolmentTokenView):
-    """A one-time token with its secret, which is shown only once."""
-
-    token: str
 
 
 class EnrolNode(Strict):
@@ -108,6 +80,10 @@ class EnrolNode(Strict):
     previous_node_id: (
         Annotated[NodeId, Meta(description="The node that the agent's earlier state belongs to, if any.")] | None
     ) = None
+    certificate_request: (
+        Annotated[str, Meta(max_length=REQUEST_LENGTH_MAX, description="As for `POST /agent/certificates`.")] | None
+    ) = None
+    certificate_proof: Signature | None = None
 
 
 class PlatformKeyView(Shown):
@@ -119,6 +95,26 @@ class PlatformKeyView(Shown):
     signature: str | None
     created_at: Time
     retired_at: Time | None
+    epoch: int | None
+    root_signature: str | None
+
+
+class PreparedKeyView(Shown):
+    """A key that waits for the root key's signature over `document`, as it is, without a line end."""
+
+    key_id: str
+    public_key: str
+    epoch: int
+    audience: str
+    document: str
+    created_at: Time
+
+
+class InstallKey(Strict):
+    """The prepared key, and the root key's signature over its document."""
+
+    key_id: Annotated[str, Meta(pattern=pattern(Prefix.KEY))]
+    root_signature: Signature
 
 
 class Enrolled(Shown):
@@ -129,7 +125,9 @@ class Enrolled(Shown):
     region: str
     audience: str
     platform_keys: list[PlatformKeyView]
+    root_key: str | None
     sweep_due: bool
+    certificate: str | None = None
 
 
 class PlatformKeys(Shown):
@@ -204,6 +202,12 @@ class InventoryTaken(Shown):
     findings: list[NodeFindingView]
 
 
+class RejectNode(Strict):
+    """Why a machine is refused."""
+
+    reason: Reason
+
+
 class RetireNode(Strict):
     """Why a node is retired."""
 
@@ -258,6 +262,7 @@ class NodeView(Shown):
     last_seen_at: Time | None
     unreachable_since: Time | None
     takes_work: bool
+    needs_attention: bool
     why: list[WhyView]
     sweep_due: bool
     previous_node_id: str | None
@@ -287,41 +292,18 @@ class NodeDetail(NodeView):
     facts: dict[str, bool | int | float | str]
     findings: list[NodeFindingView]
     health: dict[str, Any] | None
+    approval: Approval
+    expects: dict[str, Any] | None
 
 
-def enrolment_token_view(authority: Authority, token: EnrolmentToken) -> EnrolmentTokenView:
-    return EnrolmentTokenView(**_token_fields(authority, token))
-
-
-def enrolment_token_created(authority: Authority, token: EnrolmentToken, *, secret: str) -> EnrolmentTokenCreated:
-    return EnrolmentTokenCreated(**_token_fields(authority, token), token=secret)
-
-
-def _token_fields(authority: Authority, token: EnrolmentToken) -> dict[str, Any]:
-    is_open = token.used_at is None and token.revoked_at is None
-    return {
-        "id": token.id,
-        "region": token.region,
-        "labels": token.labels,
-        "created_by": token.created_by,
-        "created_at": token.created_at,
-        "expires_at": token.expires_at,
-        "used_at": token.used_at,
-        "revoked_at": token.revoked_at,
-        "node_id": token.node_id,
-        "revision": token.revision,
-        "etag": str(token.revision),
-        "allowed_actions": allowed(authority, HERE, ("node.enrol",)) if is_open else [],
-    }
-
-
-def enrolled(audience: str, keys: list[PlatformKey], node: Node) -> Enrolled:
+def enrolled(audience: str, keys: list[PlatformKey], root_key: bytes | None, node: Node) -> Enrolled:
     return Enrolled(
         node_id=node.id,
         name=node.name,
         region=node.region,
         audience=audience,
         platform_keys=[platform_key_view(key) for key in keys],
+        root_key=None if root_key is None else encoded(root_key),
         sweep_due=node.sweep_due,
     )
 
@@ -334,6 +316,20 @@ def platform_key_view(key: PlatformKey) -> PlatformKeyView:
         signature=None if key.signature is None else encoded(key.signature),
         created_at=key.created_at,
         retired_at=key.retired_at,
+        epoch=key.epoch,
+        root_signature=None if key.root_signature is None else encoded(key.root_signature),
+    )
+
+
+def prepared_key_view(audience: str, key: PlatformKey) -> PreparedKeyView:
+    epoch = key.epoch or 0
+    return PreparedKeyView(
+        key_id=key.id,
+        public_key=encoded(key.public_key),
+        epoch=epoch,
+        audience=audience,
+        document=root_statement(audience, epoch, key.id, key.public_key).decode(),
+        created_at=key.created_at,
     )
 
 
@@ -376,6 +372,8 @@ def node_detail(authority: Authority, node: Node, slots: Sequence[Slot], allocat
         facts=facts_of(node),
         findings=[NodeFindingView(**each) for each in node.findings],
         health=node.health,
+        approval=Approval(node.approval),
+        expects=node.expects,
     )
 
 
@@ -407,6 +405,7 @@ def _node_fields(authority: Authority, node: Node, counts: NodeUsageCounts) -> d
         "last_seen_at": node.last_seen_at,
         "unreachable_since": node.unreachable_since,
         "takes_work": node.takes_work,
+        "needs_attention": bool(node.findings) or state is NodeState.PENDING,
         "why": [WhyView(**each) for each in why_no_work(node, counts.allocations)],
         "sweep_due": node.sweep_due,
         "previous_node_id": node.previous_node_id,

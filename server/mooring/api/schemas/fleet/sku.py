@@ -1,4 +1,4 @@
-"""Bodies of the endpoints of SKUs."""
+"""Request and response bodies for SKUs."""
 
 from typing import Annotated
 

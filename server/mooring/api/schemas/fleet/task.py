@@ -1,4 +1,4 @@
-"""Bodies of the endpoints of tasks and receipts."""
+"""Request and response bodies for tasks and receipts."""
 
 from typing import Annotated, Any
 

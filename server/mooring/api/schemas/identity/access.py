@@ -1,4 +1,4 @@
-"""Request and response bodies of service accounts, tokens, sign-in and break-glass."""
+"""Request and response bodies for service accounts, tokens, sign-in and break-glass."""
 
 import base64
 from typing import Annotated, Any
@@ -51,7 +51,7 @@ class UpdateServiceAccount(Strict):
 
 
 class ServiceAccountView(Shown):
-    """A service account."""
+    """A principal for automation or an adapter, in one project, with a list of action keys."""
 
     id: str
     tenant_id: str
@@ -148,6 +148,12 @@ class TokenView(Shown):
     expires_at: Time
     revoked_at: Time | None
     last_used_at: Time | None
+
+
+class UserTokenView(TokenView):
+    """A session or personal token of a user, without its secret."""
+
+    user_id: str
 
 
 class TokenCreated(TokenView):
@@ -248,6 +254,10 @@ def encode_key(key: bytes) -> str:
 
 def token_view(token: Token) -> TokenView:
     return TokenView(**_token_fields(token))
+
+
+def user_token_view(token: Token) -> UserTokenView:
+    return UserTokenView(**_token_fields(token), user_id=str(token.user_id))
 
 
 def token_created(token: Token, secret: str) -> TokenCreated:

@@ -1,6 +1,8 @@
-"""Request and response bodies of tenants, projects, users and memberships."""
+"""Request and response bodies for tenants, projects, users and memberships."""
 
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from mooring.api.schemas.kernel.fields import (
     DisplayName,
@@ -16,6 +18,7 @@ from mooring.api.schemas.kernel.fields import (
 )
 from mooring.core.identity.membership import Membership
 from mooring.core.identity.project import Project
+from mooring.core.identity.source_network import NETWORKS_MAX
 from mooring.core.identity.tenant import CreatedTenant, Tenant
 from mooring.core.identity.user import User
 from mooring.core.kernel.permissions import Authority, Place, Role, Scope
@@ -44,7 +47,7 @@ class Rename(Strict):
 
 
 class TenantView(Shown):
-    """A tenant."""
+    """A customer: projects, memberships and bills belong to it."""
 
     id: str
     slug: str
@@ -55,8 +58,30 @@ class TenantView(Shown):
     allowed_actions: list[str]
 
 
+class PutSourceNetworks(Strict):
+    """The networks from which the tenant's users and service accounts may call; none means from everywhere."""
+
+    networks: Annotated[
+        list[Annotated[str, Meta(min_length=2, max_length=64)]],
+        Meta(max_length=NETWORKS_MAX, description="Networks in CIDR form, such as 192.0.2.0/24 or 2001:db8::/32."),
+    ]
+    force: Annotated[
+        bool, Meta(description="Accept a list without the caller's own address; for platform admins only.")
+    ] = False
+    revision: Revision | None = None
+
+
+class SourceNetworksView(Shown):
+    """The networks from which the tenant's users and service accounts may call; none means from everywhere."""
+
+    networks: list[str]
+    your_address: Annotated[str | None, Meta(description="The caller's address, as the platform sees it.")]
+    revision: int
+    etag: str
+
+
 class UserView(Shown):
-    """A user."""
+    """A person who signs in, of one tenant or of the platform."""
 
     id: str
     tenant_id: str | None
@@ -91,7 +116,7 @@ class CreateProject(Strict):
 
 
 class ProjectView(Shown):
-    """A project."""
+    """The part of a tenant to which instances, service accounts and usage belong."""
 
     id: str
     tenant_id: str
@@ -131,6 +156,15 @@ class MembershipView(Shown):
 
 def tenant_view(authority: Authority, tenant: Tenant) -> TenantView:
     return TenantView(**_tenant_fields(authority, tenant))
+
+
+def source_networks_view(your_address: str | None, tenant: Tenant) -> SourceNetworksView:
+    return SourceNetworksView(
+        networks=list(tenant.source_networks),
+        your_address=your_address,
+        revision=tenant.revision,
+        etag=str(tenant.revision),
+    )
 
 
 def _tenant_fields(authority: Authority, tenant: Tenant) -> dict[str, Any]:

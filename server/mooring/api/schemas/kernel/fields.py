@@ -17,7 +17,9 @@ Slug = Annotated[
 DisplayName = Annotated[str, Meta(min_length=1, max_length=200, description="A name that people read.")]
 Email = Annotated[str, Meta(min_length=3, max_length=254, pattern=EMAIL_PATTERN, description="An e-mail address.")]
 Password = Annotated[str, Meta(min_length=1, max_length=200)]
-NewPassword = Annotated[str, Meta(min_length=12, max_length=200, description="At least 12 characters.")]
+NewPassword = Annotated[
+    str, Meta(min_length=12, max_length=200, description="At least 12 characters, and not easy to guess.")
+]
 Revision = Annotated[
     int, Meta(ge=0, le=2**62, description="The revision that the caller read; refused when there is a newer one.")
 ]

@@ -1,4 +1,4 @@
-"""Bodies of the endpoints of usage."""
+"""Request and response bodies for usage."""
 
 from typing import Annotated
 

@@ -1,4 +1,4 @@
-"""Bodies of the endpoints of events and the audit trail."""
+"""Request and response bodies for events and the audit trail."""
 
 from typing import Annotated, Any
 
@@ -103,6 +103,8 @@ class AuditView(Shown):
     reason: str | None
     route: str | None
     remote_address: str | None
+    app_instance_id: str | None
+    count: int
 
 
 def event_view(event: Event, *, withhold: bool = False) -> EventView:

@@ -1,4 +1,4 @@
-"""Bodies of the endpoints of the timeline."""
+"""Request and response bodies for the timeline."""
 
 from typing import Annotated, Any
 

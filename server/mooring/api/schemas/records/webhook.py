@@ -1,4 +1,4 @@
-"""Bodies of the endpoints of webhooks and deliveries."""
+"""Request and response bodies for webhooks and deliveries."""
 
 from typing import Annotated, Any
 

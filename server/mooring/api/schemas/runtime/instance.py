@@ -1,4 +1,4 @@
-"""Bodies and views of the endpoints of instances, members and operations."""
+"""Request and response bodies for instances, members and operations."""
 
 from typing import Annotated, Any, Literal
 

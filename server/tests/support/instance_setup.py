@@ -52,11 +52,11 @@ GRACEFUL: Final = 60
 
 
 @dataclass
-class InstanceStage:
+class InstanceSetup:
     """A site with an app, and instances of it."""
 
     site: AllocationSite
-    ground: ProjectRows
+    project_rows: ProjectRows
     sku: str
 
     @property
@@ -123,7 +123,7 @@ class InstanceStage:
         now, number = self.context(), next(_NUMBERS)
         tenant_id, project_id = self.site.tenant.id, self.site.project_id
         pin = {
-            "version_id": self.ground.version_id,
+            "version_id": self.project_rows.version_id,
             "version": "1.0.0",
             "manifest_digest": MANIFEST_DIGEST,
             "artifacts": {},
@@ -134,10 +134,10 @@ class InstanceStage:
         instance = Instance(
             id=now.mint(Prefix.INSTANCE),
             name=f"app-{number}",
-            app_id=self.ground.app_id,
+            app_id=self.project_rows.app_id,
             app_slug="app",
             app_category="tool",
-            version_id=self.ground.version_id,
+            version_id=self.project_rows.version_id,
             version="1.0.0",
             channel=None,
             pin=pin,
@@ -147,7 +147,7 @@ class InstanceStage:
             operating_mode="tenant_dedicated",
             control_plane_scope="project",
             runtime_backend="container",
-            service_account_id=self.ground.account_id,
+            service_account_id=self.project_rows.account_id,
             requested_by="test",
             **{**born, "status": "created"},
             **columns,
@@ -326,10 +326,10 @@ class InstanceStage:
         )
 
 
-async def make_stage(world: World, manifest: dict[str, Any] | None = None) -> InstanceStage:
+async def make_setup(world: World, manifest: dict[str, Any] | None = None) -> InstanceSetup:
     """A site, and an app with one version."""
     site = await make_site(world)
     bare = ProjectRows(site.fleet.database, site.tenant.id, site.project_id)
     known = replace(bare, app_id=await bare.app(), account_id=await bare.birth("service_account"))
     version_id = await known.birth("app_version", manifest=manifest or {})
-    return InstanceStage(site, replace(known, version_id=version_id), await site.fleet.sku())
+    return InstanceSetup(site, replace(known, version_id=version_id), await site.fleet.sku())

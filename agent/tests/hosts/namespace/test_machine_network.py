@@ -1,0 +1,313 @@
+"""What a sandbox that has the whole machine reaches, and what it does not; machines are network namespaces here."""
+
+import asyncio
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.tests.support import killed_namespace_agent, whole_machine
+from agent.tests.support.namespace_sandboxes import Inside, left_of, spec_of
+from mooring_agent.hosts.contract import HostFailure, Owner, ProcessSpec, RestartPolicy
+from mooring_agent.hosts.namespace import NamespaceHost, create, destroy, machine_network
+from mooring_agent.hosts.namespace.machine_network import MachineNetwork
+from mooring_agent.hosts.namespace.project_network import list_links, run_inside
+from tests.e2e.network_namespaces import NAMESPACES, NetworkNamespace, network_namespaces
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[4]
+ENVIRONMENT = {"PYTHONPATH": f"{ROOT}:{ROOT / 'agent'}", "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+PORT = 7_007
+METADATA = "169.254.169.254"
+MANAGEMENT = "10.213.79.1"
+LOCAL6 = "fe80::77"
+OWNER = Owner("alc_1", "member")
+DIAL = """
+import json, socket
+found = {{}}
+for name, host, port in {targets}:
+    try:
+        with socket.create_connection((host, port), timeout=3) as connection:
+            found[name] = "reached"
+    except OSError as problem:
+        found[name] = type(problem).__name__
+print(json.dumps(found))
+"""
+SAY_WHO = """
+import socket, sys
+with socket.create_server((sys.argv[1], int(sys.argv[2]))) as server:
+    while True:
+        connection, peer = server.accept()
+        with connection:
+            connection.sendall(f"{peer[0]} {connection.getsockname()[0]}".encode())
+"""
+ASK = """
+import socket, sys
+with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=10) as connection:
+    print(connection.getsockname()[0], connection.recv(100).decode())
+"""
+
+
+def path_of(machine: NetworkNamespace) -> str:
+    return str(NAMESPACES / machine.name)
+
+
+def ip(machine: NetworkNamespace, *words: str) -> str:
+    return subprocess.run(["ip", "-n", machine.name, *words], capture_output=True, text=True, check=True).stdout
+
+
+def host_on(machine: NetworkNamespace, state: Path, node: str = "nod_test") -> NamespaceHost:
+    return NamespaceHost(
+        state, node, address=machine.address, machine_network=MachineNetwork(namespace=path_of(machine))
+    )
+
+
+def traces_of(machine: NetworkNamespace) -> list[str]:
+    """What routing changes on a machine: links, addresses, routes, tables, forwarding."""
+
+    def read() -> list[str]:
+        files = sorted(Path("/proc/sys/net/ipv4/conf").glob("*/forwarding"))
+        return [f"{file}: {file.read_text().strip()}" for file in files]
+
+    tables = subprocess.run(
+        [*machine.command_prefix, "nft", "list", "ruleset"], capture_output=True, text=True, check=True
+    ).stdout
+    return [
+        *list_links(path_of(machine)),
+        tables,
+        ip(machine, "-4", "-br", "address"),
+        ip(machine, "route"),
+        *run_inside(path_of(machine), read),
+    ]
+
+
+@pytest.fixture
+def machines() -> Iterator[list[NetworkNamespace]]:
+    """Two machines and a neighbour on one wire; each must be left as it was."""
+    with network_namespaces(3, ()) as made:
+        before = [traces_of(each) for each in made]
+        yield made
+        assert [traces_of(each) for each in made] == before
+
+
+def listen(stack: ExitStack, machine: NetworkNamespace, address: str, port: int) -> None:
+    """Somebody of the machine who accepts connections."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    server = run_inside(path_of(machine), lambda: socket.create_server((address, port), family=family))
+    stack.enter_context(server)
+
+
+async def serve(host: NamespaceHost, address: str, port: int) -> None:
+    """A program of the sandbox that tells its callers who they are, and whom they called."""
+    spec = ProcessSpec(("python3", "-c", SAY_WHO, address, str(port)))
+    await host.start_service(OWNER, "server", spec, RestartPolicy("never"))
+    listens = f":{port:04X} 00000000:0000 0A "
+    code, _ = await Inside(host, OWNER).run("sh", "-c", f"until grep -q '{listens}' /proc/net/tcp; do :; done")
+    assert code == 0
+
+
+async def ask(host: NamespaceHost, address: str, port: int) -> list[str]:
+    """The caller's own address, as the caller sees it and as the server does, and the server's."""
+    code, text = await Inside(host, OWNER).run("python3", "-c", ASK, address, str(port))
+    assert code == 0, text
+    return text.split()
+
+
+async def test_the_machine_and_its_metadata_are_out_of_reach_from_inside(
+    machines: list[NetworkNamespace], tmp_path: Path
+) -> None:
+    machine, neighbour = machines[0], machines[2]
+    with ExitStack() as stack:
+        ip(machine, "link", "add", "mgmt", "type", "bridge")
+        stack.callback(ip, machine, "link", "del", "mgmt")
+        ip(machine, "address", "add", f"{MANAGEMENT}/24", "dev", "mgmt")
+        ip(machine, "link", "set", "mgmt", "up")
+        ip(machine, "address", "add", "169.254.1.1/32", "dev", "lo")
+        stack.callback(ip, machine, "address", "del", "169.254.1.1/32", "dev", "lo")
+        ip(neighbour, "address", "add", f"{METADATA}/32", "dev", "lo")
+        stack.callback(ip, neighbour, "address", "del", f"{METADATA}/32", "dev", "lo")
+        ip(machine, "route", "add", METADATA, "via", neighbour.address)
+        stack.callback(ip, machine, "route", "del", METADATA)
+        # Without the check for duplicates, which takes a second.
+        ip(machine, "address", "add", f"{LOCAL6}/64", "dev", "eth0", "nodad")
+        stack.callback(ip, machine, "address", "del", f"{LOCAL6}/64", "dev", "eth0")
+        listen(stack, machine, "127.0.0.1", PORT)  # where the platform of a small site listens
+        for every in ("0.0.0.0", "::"):
+            listen(stack, machine, every, PORT + 1)
+        listen(stack, neighbour, "0.0.0.0", PORT)
+        targets = [
+            ("the platform on the machine's loopback", "127.0.0.1", PORT),
+            ("a service on the machine's own address", machine.address, PORT + 1),
+            ("a service on another address of the machine", MANAGEMENT, PORT + 1),
+            ("a link-local address of the machine", "169.254.1.1", PORT + 1),
+            ("the metadata service of the site", METADATA, PORT),
+            ("the IPv6 loopback", "::1", PORT + 1),
+            ("an IPv6 link-local address", f"{LOCAL6}%eth0", PORT + 1),
+            ("another machine", neighbour.address, PORT),
+        ]
+        process = await asyncio.create_subprocess_exec(
+            *machine.command_prefix,
+            sys.executable,
+            whole_machine.__file__,
+            str(tmp_path / "state"),
+            machine.address,
+            env=ENVIRONMENT,
+            stdin=-1,
+            stdout=-1,
+            stderr=-1,
+        )
+        output, errors = await process.communicate(DIAL.format(targets=targets).encode())
+        assert process.returncode == 0, errors.decode()
+    found = json.loads(output)
+    assert [name for name, outcome in found.items() if outcome == "reached"] == ["another machine"]
+
+
+async def test_sandboxes_on_two_machines_reach_each_other_and_themselves_by_the_machines_addresses(
+    machines: list[NetworkNamespace], tmp_path: Path
+) -> None:
+    one, two, _ = machines
+    hosts = [host_on(one, tmp_path / "one"), host_on(two, tmp_path / "two")]
+    with ExitStack() as stack:
+        listen(stack, one, "0.0.0.0", PORT + 1)
+        for host, machine in zip(hosts, (one, two), strict=True):
+            facts = await host.create(spec_of("alc_1", machine_network=True))
+            assert (facts.address, facts.limits["network"]) == (machine.address, "routed")
+            # A program may bind every address, or only the one that the others know.
+            await serve(host, "0.0.0.0" if machine is one else machine.address, PORT)
+        for here, there, address in ((0, one, two.address), (1, two, one.address)):
+            assert await ask(hosts[here], address, PORT) == [there.address, there.address, address]
+            assert await ask(hosts[here], there.address, PORT) == [there.address] * 3
+            stream = await hosts[here].dial("alc_1", PORT)
+            assert (await stream.receive()).split()
+            await stream.close()
+        # What the machine listens on stays the machine's, also if the sandbox has the same port.
+        with pytest.raises(HostFailure, match="not_found"):
+            await hosts[0].dial("alc_1", PORT + 1)
+        source = DIAL.format(targets=[("machine", one.address, PORT + 1)])
+        assert json.loads(await Inside(hosts[1], OWNER).python(source)) == {"machine": "reached"}
+    for host in hosts:
+        report = await host.destroy("alc_1")
+        assert report.clean
+        kinds = [each.name for each in report.removed if each.kind == "links"]
+        assert [name for name in kinds if name.startswith(("mrw", "mooring_"))]
+        assert left_of(host) == []
+
+
+async def test_sandboxes_of_two_agents_of_one_machine_do_not_reach_each_other(
+    machines: list[NetworkNamespace], tmp_path: Path
+) -> None:
+    hosts = [host_on(machines[0], tmp_path / name, name) for name in ("one", "two")]
+    for host in hosts:
+        await host.create(spec_of("alc_1", machine_network=True))
+        await serve(host, "0.0.0.0", PORT + len(host.store.label))
+    record = hosts[1].store.load("alc_1")
+    assert record is not None
+    link = create.routed_link(hosts[1].machine, record)
+    targets = [(each, each, PORT + len(hosts[1].store.label)) for each in (link.inside, link.gateway)]
+    found = json.loads(await Inside(hosts[0], OWNER).python(DIAL.format(targets=targets)))
+    assert "reached" not in found.values()
+    # The first to go leaves the other one its routes.
+    assert (await hosts[0].destroy("alc_1")).clean
+    with ExitStack() as stack:
+        listen(stack, machines[2], "0.0.0.0", PORT)
+        targets = [("neighbour", machines[2].address, PORT)]
+        found = json.loads(await Inside(hosts[1], OWNER).python(DIAL.format(targets=targets)))
+    assert found == {"neighbour": "reached"}
+    assert (await hosts[1].destroy("alc_1")).clean
+
+
+async def test_the_policy_survives_a_flush_of_the_machines_rules_and_the_sweep_restores_them(
+    machines: list[NetworkNamespace], tmp_path: Path
+) -> None:
+    machine, neighbour = machines[0], machines[2]
+    host = host_on(machine, tmp_path / "state")
+    host.machine = replace(host.machine, network=replace(host.machine.network, denied=(f"{machines[1].address}/32",)))
+    await host.create(spec_of("alc_1", machine_network=True))
+    record = host.store.load("alc_1")
+    assert record is not None
+    with ExitStack() as stack:
+        for each in machines:
+            listen(stack, each, "0.0.0.0", PORT)
+        gateway = create.routed_link(host.machine, record).gateway
+        targets = [
+            ("machine", gateway, PORT),
+            ("denied", machines[1].address, PORT),
+            ("neighbour", neighbour.address, PORT),
+        ]
+        source = DIAL.format(targets=targets)
+        inside = Inside(host, OWNER)
+        run_nft(machine, "flush", "ruleset")
+        found = json.loads(await inside.python(source))
+        assert "reached" not in (found["machine"], found["denied"])
+        await host.sweep(["alc_1"])
+        found = json.loads(await inside.python(source))
+        assert [name for name, outcome in found.items() if outcome == "reached"] == ["neighbour"]
+    assert (await host.destroy("alc_1")).clean
+    # The flush also removed the note that forwarding was off before.
+    run_inside(path_of(machine), lambda: Path("/proc/sys/net/ipv4/conf/eth0/forwarding").write_text("0"))
+
+
+def run_nft(machine: NetworkNamespace, *words: str) -> None:
+    subprocess.run([*machine.command_prefix, "nft", *words], check=True)
+
+
+async def test_where_a_machine_cannot_route_a_whole_machine_is_refused_until_the_operator_allows_it(
+    host: NamespaceHost, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine_network, "unavailable_reason", lambda: "missing programs: nft")
+    assert host.machine.network.describe() == "refused: missing programs: nft"
+    with pytest.raises(HostFailure, match="--machine-network shared") as refused:
+        await host.create(spec_of("alc_1", machine_network=True))
+    assert refused.value.code == "refused"
+    assert host.store.allocations() == []
+    host.machine = replace(host.machine, network=MachineNetwork("shared"))
+    assert host.machine.network.describe() == "shared"
+    await host.create(spec_of("alc_1", machine_network=True))
+
+
+async def test_a_link_without_a_sandbox_is_reaped(machines: list[NetworkNamespace], tmp_path: Path) -> None:
+    host = host_on(machines[0], tmp_path / "state")
+    link = machine_network.link_of(host.store.label, "alc_gone", "198.19.0.0/30", machines[0].address)
+    machine_network.restrict(host.machine.network, link)
+    ip(machines[0], "link", "add", link.name, "type", "veth", "peer", "name", "other")
+    assert link.name in {stray.resource.name for stray in await host.sweep([])}
+
+
+CREATING = ["begin", *(step.__name__ for step in create.STEPS)]
+DESTROYING = ["begin", *(step.__name__ for step in destroy.STEPS)]
+
+
+@pytest.mark.parametrize(
+    ("what", "step"), [*(("create", step) for step in CREATING), *(("destroy", step) for step in DESTROYING)]
+)
+async def test_an_agent_that_is_killed_at_any_step_leaves_a_routed_sandbox_that_the_next_completes_or_removes(
+    machines: list[NetworkNamespace], tmp_path: Path, what: str, step: str
+) -> None:
+    machine, neighbour = machines[0], machines[2]
+    host = host_on(machine, tmp_path / "state", killed_namespace_agent.NODE)
+    if what == "destroy":
+        await host.create(spec_of("alc_1", machine_network=True))
+    script = [killed_namespace_agent.__file__, what, str(tmp_path / "state"), "user_namespace", step, machine.address]
+    process = await asyncio.create_subprocess_exec(
+        *machine.command_prefix, sys.executable, *script, env=ENVIRONMENT, stderr=-1
+    )
+    _, errors = await process.communicate()
+    assert process.returncode == -signal.SIGKILL, errors.decode()
+    if what == "create":
+        assert await host.recover() == ["alc_1"]
+        with ExitStack() as stack:
+            listen(stack, neighbour, "0.0.0.0", PORT)
+            targets = [("neighbour", neighbour.address, PORT)]
+            found = json.loads(await Inside(host, OWNER).python(DIAL.format(targets=targets)))
+        assert found == {"neighbour": "reached"}
+    report = await host.destroy("alc_1")
+    assert report.clean, report
+    assert left_of(host) == []
