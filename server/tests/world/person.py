@@ -25,7 +25,7 @@ from mooring.core.runtime.attachment import Attachment
 from mooring.core.runtime.attachment_change import DetachRequest
 from mooring.core.runtime.instance import InstanceRef
 from mooring.core.runtime.instance_change import RepairScope
-from mooring.core.runtime.launch import LaunchRequest, PlacementSpec
+from mooring.core.runtime.launch_snapshot import LaunchRequest, PlacementSpec
 from mooring.core.runtime.member import Member
 from mooring.core.runtime.member_change import AddMembersRequest, RemoveMemberRequest, ReplaceMemberRequest
 from mooring.storage.kernel.database import PLATFORM, Acting

@@ -33,7 +33,7 @@ from mooring.core.runtime.instance_launch import (
     create_instance,
     plan_launch,
 )
-from mooring.core.runtime.launch import EvaluationPurpose, LaunchRequest, LaunchSnapshot, PlacementSpec
+from mooring.core.runtime.launch_snapshot import EvaluationPurpose, LaunchRequest, LaunchSnapshot, PlacementSpec
 from mooring.core.runtime.operation import Operation
 from mooring.storage.catalog import entitlement
 from mooring.storage.kernel.database import Acting

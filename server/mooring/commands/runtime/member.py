@@ -12,7 +12,13 @@ from mooring.core.kernel.decision import Decision
 from mooring.core.runtime.instance import InstanceRef
 from mooring.core.runtime.instance_change import InstanceContext
 from mooring.core.runtime.instance_launch import LaunchedInstance
-from mooring.core.runtime.launch import EvaluationPurpose, LaunchRequest, LaunchSnapshot, PlacementSpec, placement_of
+from mooring.core.runtime.launch_snapshot import (
+    EvaluationPurpose,
+    LaunchRequest,
+    LaunchSnapshot,
+    PlacementSpec,
+    placement_of,
+)
 from mooring.core.runtime.member import Member
 from mooring.core.runtime.member_change import (
     AddMembersRequest,

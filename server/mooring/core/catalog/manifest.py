@@ -225,6 +225,7 @@ class Manifest:
     endpoints: tuple[ManifestEndpoint, ...] = ()
     usage_units: tuple[UsageUnit, ...] = ()
     operating_modes: tuple[Mode, ...] = (DEFAULT_MODE,)
+    topology_modes: tuple[str, ...] = ()
     required_actions: tuple[str, ...] = ()
     lifecycle: ManifestLifecycle | None = None
     runbook: Runbook | None = None
@@ -317,6 +318,7 @@ def _manifest(plain: Plain) -> Manifest:
         ),
         "usage_units": _parts(UsageUnit, plain.get("usage_units", ())),
         "required_actions": tuple(plain.get("required_actions", ())),
+        "topology_modes": tuple(plain.get("topology_modes", ())),
     }
     if "operating_modes" in plain:
         parts["operating_modes"] = tuple(
@@ -335,11 +337,18 @@ def _manifest(plain: Plain) -> Manifest:
 
 def _compatibility(plain: Plain, components: tuple[Component, ...]) -> Compatibility:
     needs = tuple(_need(each) for each in plain.get("needs", ()))
-    shape = ShapeWanted(plain.get("requires_capacity_shape", ShapeWanted.ANY))
+    shape = _shape_wanted(plain.get("requires_capacity_shape", ShapeWanted.ANY))
     members_max = sum(component.max_count for component in components) or 1
     return Compatibility(
         **{**plain, "needs": needs, "requires_capacity_shape": shape, "members_max": members_max},
     )
+
+
+def _shape_wanted(value: str | list[str]) -> ShapeWanted:
+    """One name for the choice; a list of every shape means any of them."""
+    if isinstance(value, str):
+        return ShapeWanted(value)
+    return ShapeWanted(value[0]) if len(value) == 1 else ShapeWanted.ANY
 
 
 def _need(plain: Plain) -> Need:

@@ -8,9 +8,10 @@ checks what a schema cannot express (that a port is declared, that a text is a d
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import permutations
 from typing import Any, Final
 
-from mooring.core.catalog.compatibility import NeedKind, ShapeWanted
+from mooring.core.catalog.compatibility import CapacityShape, NeedKind, ShapeWanted
 from mooring.core.catalog.operating_mode import ControlPlaneScope, OperatingMode
 from mooring.core.catalog.semver import VERSION_LENGTH_MAX, VERSION_PATTERN
 from mooring.core.kernel.form_schema import FORM_DEFINITION, HINTS_DEFINITION
@@ -112,10 +113,21 @@ _NEED: Final = {
     ),
     "oneOf": _one_of(*NeedKind),
 }
+_SHAPES: Final = [str(each) for each in CapacityShape]
+_SHAPE_WANTED: Final = {
+    "type": ["string", "array"],
+    "description": "the kind of allocation that it runs in; a list of all kinds means `any`",
+    "enum": [
+        *(str(each) for each in ShapeWanted),
+        *(list(each) for count in range(1, len(_SHAPES) + 1) for each in permutations(_SHAPES, count)),
+    ],
+    "maxItems": len(_SHAPES),
+    "default": str(ShapeWanted.ANY),
+}
 _COMPATIBILITY: Final = _object(
     "what the app requires of its capacity",
     [],
-    requires_capacity_shape=_choice("the kind of allocation that it runs in", list(ShapeWanted), ShapeWanted.ANY),
+    requires_capacity_shape=_SHAPE_WANTED,
     min_gpu_count=_whole("the fewest GPUs, of all its allocations together", 0, 100_000, 0),
     requires_exclusive_node=_flag("whether it needs whole nodes that are not shared"),
     multi_node=_flag("whether its members may run on several nodes"),
@@ -344,6 +356,12 @@ MANIFEST_SCHEMA: Final[Mapping[str, Any]] = {
             "the action keys that its operator account needs; an admin agrees to them",
             _text("an action key", 200, least=1),
             100,
+            unique=True,
+        ),
+        topology_modes=_list(
+            "the labels of which a launcher may choose one as `topology_mode`; without any there is no choice",
+            _described(_KEY, "a label that the adapter defines"),
+            32,
             unique=True,
         ),
         lifecycle=_LIFECYCLE,

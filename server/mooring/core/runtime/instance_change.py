@@ -25,7 +25,8 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.instance import INSTANCE, Instance, InstanceState, InstanceTrigger, VersionPin, pin_of
 from mooring.core.runtime.instance_launch import OperationBounds, build_operation, pin_of_version
 from mooring.core.runtime.instance_transitions import move_instance, move_operation, new_operation, together
-from mooring.core.runtime.launch import LaunchSnapshot, evaluate, require
+from mooring.core.runtime.launch import evaluate, require
+from mooring.core.runtime.launch_snapshot import LaunchSnapshot
 from mooring.core.runtime.member import Member, MemberState
 from mooring.core.runtime.operation import WHOLE_KINDS, Operation, OperationKind, OperationState, OperationTrigger
 

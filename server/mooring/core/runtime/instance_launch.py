@@ -26,7 +26,6 @@ from mooring.core.runtime.instance import INSTANCE, Instance, VersionPin
 from mooring.core.runtime.instance_transitions import new_instance, new_member, new_operation, together
 from mooring.core.runtime.launch import (
     Evaluation,
-    LaunchSnapshot,
     allocation_request,
     evaluate,
     offer_of,
@@ -34,6 +33,7 @@ from mooring.core.runtime.launch import (
     together_on_one_node,
 )
 from mooring.core.runtime.launch_estimate import LaunchEstimate
+from mooring.core.runtime.launch_snapshot import LaunchSnapshot
 from mooring.core.runtime.member import MEMBER, Member
 from mooring.core.runtime.operation import OPERATION, Operation, OperationKind
 from mooring.core.runtime.topology import MemberSlot, member_slots

@@ -8,20 +8,14 @@ The order goes from who may launch to how the request is spelled: entitlement, p
 quota, configuration, topology, modes, name, account, circuit.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import datetime
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
-from mooring.core.catalog.app import App
-from mooring.core.catalog.app_version import AppVersion
-from mooring.core.catalog.artifact import Artifact
-from mooring.core.catalog.artifact_trust import Trust
 from mooring.core.catalog.channel import Channel, why_not_offered
 from mooring.core.catalog.compatibility import Capacity, CapacityShape, Fact, Offer, fit
-from mooring.core.catalog.entitlement import Entitlement, why_not_entitled
-from mooring.core.catalog.manifest import Manifest, canonical
+from mooring.core.catalog.entitlement import why_not_entitled
+from mooring.core.catalog.manifest import canonical
 from mooring.core.catalog.operating_mode import (
     DEFAULT_MODE,
     NOT_OFFERED,
@@ -29,28 +23,25 @@ from mooring.core.catalog.operating_mode import (
     OperatingMode,
     why_incoherent,
 )
-from mooring.core.catalog.policy import PolicyChain, PolicyRequest
+from mooring.core.catalog.policy import PolicyRequest
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.catalog.semver import read_version
 from mooring.core.fleet.allocation import (
     GROUP_MAX,
     OPEN_MAX,
-    Allocation,
     AllocationRequest,
     AllocationState,
-    ProjectHolding,
     SkuTerms,
     gpu_count_of,
     regions_of,
 )
-from mooring.core.fleet.allocation_group import GroupWithAllocations
-from mooring.core.identity.service_account import ServiceAccount, ServiceAccountState
+from mooring.core.identity.service_account import ServiceAccountState
 from mooring.core.kernel import validation
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.finding import errors_in
 from mooring.core.kernel.form_schema import plain_findings, value_findings
-from mooring.core.runtime.circuit_breaker import CircuitFacts, why_open
-from mooring.core.runtime.launch_estimate import LaunchEstimate
+from mooring.core.runtime.circuit_breaker import why_open
+from mooring.core.runtime.launch_snapshot import EvaluationPurpose, LaunchSnapshot
 from mooring.core.runtime.topology import member_slots, read_topology
 
 INSTANCES_MAX: Final = 10_000
@@ -59,125 +50,6 @@ CONFIG_BYTES_MAX: Final = 65_536
 STANDS: Final = frozenset({AllocationState.REQUESTED, AllocationState.PROVISIONING, AllocationState.ACTIVE})
 OPERATOR_KEYS: Final = ("runtime.claim", "runtime.report")
 """The actions that an operator account needs at least."""
-
-
-class EvaluationPurpose(StrEnum):
-    """What the capacity and the version are evaluated for."""
-
-    LAUNCH = "launch"
-    ADD = "add"
-    UPGRADE = "upgrade"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlacementSpec:
-    """Where members go: existing allocations, or new capacity to request."""
-
-    allocations: tuple[str, ...] = ()
-    sku: str | None = None
-    shape: CapacityShape | None = None
-    gpu_count: int | None = None
-    region: str | None = None
-    keep_allocations: bool = False
-
-    def plain(self) -> dict[str, Any]:
-        """The stored form; adding members uses it as the default."""
-        values = {
-            "allocations": list(self.allocations),
-            "sku": self.sku,
-            "shape": self.shape and self.shape.value,
-            "gpu_count": self.gpu_count,
-            "region": self.region,
-            "keep_allocations": self.keep_allocations,
-        }
-        return {name: value for name, value in values.items() if value}
-
-
-def placement_of(plain: Mapping[str, Any]) -> PlacementSpec:
-    shape = plain.get("shape")
-    return PlacementSpec(
-        allocations=tuple(plain.get("allocations", ())),
-        sku=plain.get("sku"),
-        shape=None if shape is None else CapacityShape(shape),
-        gpu_count=plain.get("gpu_count"),
-        region=plain.get("region"),
-        keep_allocations=bool(plain.get("keep_allocations")),
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchRequest:
-    app: str
-    name: str
-    version: str | None = None
-    channel: str | None = None
-    config: Mapping[str, Any] = field(default_factory=dict)
-    topology: Mapping[str, int] = field(default_factory=dict)
-    placement: PlacementSpec = field(default_factory=PlacementSpec)
-    service_account_id: str | None = None
-    operating_mode: str = DEFAULT_MODE[0].value
-    control_plane_scope: str = DEFAULT_MODE[1].value
-    topology_mode: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class TargetAllocation:
-    """An existing allocation and whether members of other instances use it."""
-
-    allocation: Allocation
-    facts: Mapping[str, Fact] = field(default_factory=dict)
-    taken: bool = False  # members of another instance use it
-    shared: bool = False  # and all of them allow sharing
-
-    def capacity(self, group: GroupWithAllocations | None = None) -> Capacity:
-        """The allocation as `compatibility` sees it; without a node it counts as on its group's node, or alone."""
-        node = self.allocation.node_id or self.allocation.id
-        if group is not None and self.allocation.group_id == group.group.id:
-            node = next((each.node_id for each in group.allocations if each.node_id is not None), group.group.id)
-        return Capacity(CapacityShape(self.allocation.shape), self.allocation.gpu_count, node, self.facts)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaunchSnapshot:
-    """Everything that the evaluation of a launch reads, at one moment."""
-
-    tenant_id: str
-    project_id: str
-    app: App
-    request: LaunchRequest
-    now: datetime
-    version: AppVersion | None
-    manifest: Manifest | None
-    entitlement: Entitlement | None
-    policy: PolicyChain  # global, tenant and project
-    artifacts: Sequence[tuple[Artifact, Trust]] = ()
-    target_allocations: Mapping[str, TargetAllocation] = field(default_factory=dict)  # the named ones that exist
-    terms: SkuTerms | None = None  # of the requested SKU
-    shelf: Sequence[SkuTerms] = ()  # every SKU on offer
-    kinds: Mapping[str, Sequence[Capacity]] = field(
-        default_factory=dict
-    )  # SKU slug → the kinds of machines that offer it
-    holding: ProjectHolding = field(default_factory=lambda: ProjectHolding(0, 0, 0))
-    place_seconds: int = 3_600
-    circuit: CircuitFacts | None = None
-    account: ServiceAccount | None = None  # the operator account
-    name_taken: bool = False
-    open_instances: int = 0
-    expected: LaunchEstimate = field(default_factory=LaunchEstimate)
-    purpose: EvaluationPurpose = EvaluationPurpose.LAUNCH
-    current_allocations: Sequence[TargetAllocation] = ()  # allocations of the instance's current members
-    group: GroupWithAllocations | None = None  # the same-node group of those allocations
-    adding: int = 0  # number of members to add
-
-    @property
-    def chain(self) -> PolicyChain:
-        """The policy, narrowed by the entitlement."""
-        return self.policy if self.entitlement is None else self.policy.narrowed(*self.entitlement.layer)
-
-    @property
-    def is_new(self) -> bool:
-        """Whether this creates an instance."""
-        return self.purpose is EvaluationPurpose.LAUNCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,6 +320,17 @@ def _mode(launch: LaunchSnapshot) -> Iterator[Refusal]:
     elif launch.manifest is not None and mode not in launch.manifest.operating_modes:
         detail = f"{launch.app.slug} does not support {mode[0]} with a control plane of scope {mode[1]}"
         yield Refusal(Code.MODE_NOT_OFFERED, detail, {"offered": offered})
+    yield from _topology_mode(launch)
+
+
+def _topology_mode(launch: LaunchSnapshot) -> Iterator[Refusal]:
+    """The label must be one of those that the manifest offers."""
+    wanted = launch.request.topology_mode
+    if wanted is None or launch.manifest is None or wanted in launch.manifest.topology_modes:
+        return
+    offered = ", ".join(launch.manifest.topology_modes)
+    reason = f"{launch.app.slug} offers {offered}" if offered else f"{launch.app.slug} has no topology mode to choose"
+    yield validation.invalid("topology_mode", reason)
 
 
 def _name(launch: LaunchSnapshot) -> Iterator[Refusal]:

@@ -39,7 +39,8 @@ from mooring.core.runtime.instance_transitions import (
     new_operation,
     together,
 )
-from mooring.core.runtime.launch import STANDS, LaunchSnapshot, evaluate, require
+from mooring.core.runtime.launch import STANDS, evaluate, require
+from mooring.core.runtime.launch_snapshot import LaunchSnapshot
 from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
 from mooring.core.runtime.operation import Operation, OperationKind, OperationState, OperationTrigger, Phase
 from mooring.core.runtime.topology import (

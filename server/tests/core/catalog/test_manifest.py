@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mooring.core.catalog.compatibility import Need, NeedKind, ShapeWanted
+from mooring.core.catalog.compatibility import Compatibility, Need, NeedKind, ShapeWanted
 from mooring.core.catalog.manifest import (
     DEPTH_MAX,
     Component,
@@ -194,6 +194,34 @@ def test_a_whole_manifest_becomes_typed_values() -> None:
     assert manifest.lifecycle.upgrade.from_versions == (">=1.0.0 <2.0.0",)
     assert manifest.runbook is not None
     assert manifest.runbook.entries[0].symptom == "a worker does not join"
+
+
+@every_row(
+    ("given", "wanted"),
+    [
+        (["baremetal", "gpu_slice"], ShapeWanted.ANY),
+        (["gpu_slice", "baremetal"], ShapeWanted.ANY),
+        (["gpu_slice"], ShapeWanted.GPU_SLICE),
+        (["baremetal"], ShapeWanted.BAREMETAL),
+        ("any", ShapeWanted.ANY),
+    ],
+)
+def test_a_list_of_shapes_becomes_the_one_name_for_them(given: object, wanted: ShapeWanted) -> None:
+    block = {"requires_capacity_shape": given, "min_gpu_count": 1, "requires_exclusive_node": False}
+    document = oci(compatibility=block)
+
+    ORACLE.validate(document)
+    compatibility = read(document).compatibility
+    assert compatibility == Compatibility(wanted, 1)
+    assert stored_manifest(document) == read(document)
+
+
+@every_row("given", [[], ["any"], ["gpu_slice", "gpu_slice"], ["gpu_slice", "whole"], "whole", [["gpu_slice"]]])
+def test_a_list_that_is_not_of_shapes_is_refused(given: object) -> None:
+    document = oci(compatibility={"requires_capacity_shape": given})
+
+    assert not ORACLE.is_valid(document)
+    assert [each.rule for each in read_manifest(document).findings] == ["enum"]
 
 
 def test_what_is_left_out_has_the_default_that_the_schema_states() -> None:

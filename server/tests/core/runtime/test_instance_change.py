@@ -17,7 +17,7 @@ from mooring.core.kernel.permissions import FAMILIES, Place, Scope, categories_o
 from mooring.core.runtime import app_action, instance_change, member_change
 from mooring.core.runtime.app_action import check_output, may_act, start_action
 from mooring.core.runtime.instance_change import InstanceContext, PinnedVersion, RepairScope
-from mooring.core.runtime.launch import EvaluationPurpose
+from mooring.core.runtime.launch_snapshot import EvaluationPurpose
 from mooring.core.runtime.member_change import (
     REPORT_GRACE,
     RemoveMemberRequest,

@@ -16,11 +16,12 @@ from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.circuit_breaker import CircuitFacts, LaunchOutcome
 from mooring.core.runtime.instance_launch import OperationBounds, create_instance, plan_launch
-from mooring.core.runtime.launch import LaunchSnapshot, PlacementSpec, TargetAllocation, evaluate
+from mooring.core.runtime.launch import evaluate
 from mooring.core.runtime.launch_estimate import Basis, MeasuredLaunch, estimate
+from mooring.core.runtime.launch_snapshot import LaunchSnapshot, PlacementSpec, TargetAllocation
 from server.tests.support.decision_context import NOW, OTHER_TENANT, TENANT, context
-from server.tests.support.launch_rows import account, entitlement, launch, standing, wished
-from server.tests.support.manifests import digest
+from server.tests.support.launch_rows import SCHEMA, account, entitlement, launch, standing, wished
+from server.tests.support.manifests import digest, launchable
 from tests.support.rows import every_row
 
 CASES: Final = 500
@@ -73,10 +74,8 @@ def test_capacity_that_stands_is_dispatched_at_once_and_shared_in_turn() -> None
 BLOCKERS: Final[dict[str, tuple[Callable[[LaunchSnapshot], LaunchSnapshot], str]]] = {
     "not entitled": (lambda facts: replace(facts, entitlement=None), "not_entitled"),
     "not agreed": (lambda facts: replace(facts, entitlement=entitlement(agreed_actions=[])), "not_entitled"),
-    "draft": (lambda facts: replace(facts, version=replace(known(facts), promotion="draft")), "version_not_offered"),
-    "deprecated": (
-        lambda facts: replace(facts, version=replace(known(facts), promotion="deprecated")), "version_deprecated",
-    ),
+    "draft": (lambda facts: promoted(facts, "draft"), "version_not_offered"),
+    "deprecated": (lambda facts: promoted(facts, "deprecated"), "version_deprecated"),
     "no version": (lambda facts: replace(facts, version=None, manifest=None), "version_not_offered"),
     "revoked": (
         lambda facts: replace(
@@ -121,6 +120,7 @@ BLOCKERS: Final[dict[str, tuple[Callable[[LaunchSnapshot], LaunchSnapshot], str]
         lambda facts: wished(facts, operating_mode="platform_managed", control_plane_scope="platform"),
         "mode_not_offered",
     ),
+    "topology mode": (lambda facts: wished(facts, topology_mode="nonsense"), "validation_failed"),
     "tenant scope": (lambda facts: wished(facts, control_plane_scope="tenant"), "mode_not_offered"),
     "name": (lambda facts: wished(facts, name="No Name"), "validation_failed"),
     "name taken": (lambda facts: replace(facts, name_taken=True), "name_taken"),
@@ -139,14 +139,21 @@ BLOCKERS: Final[dict[str, tuple[Callable[[LaunchSnapshot], LaunchSnapshot], str]
 """Everything that can stand in the way, and the code that it is refused with."""
 
 
-def known(facts: LaunchSnapshot) -> Any:
-    """The version, which is there."""
-    return facts.version
+def promoted(facts: LaunchSnapshot, promotion: str) -> LaunchSnapshot:
+    """The same launch, of a version in this state of promotion if there is one."""
+    return facts if facts.version is None else replace(facts, version=replace(facts.version, promotion=promotion))
 
 
 def layer(**rules: Any) -> PolicyChain:
     """A policy of the tenant's."""
     return PolicyChain((LayerRules(Layer.TENANT, PolicyRules(**rules)),))
+
+
+def test_a_topology_mode_is_one_that_the_manifest_offers() -> None:
+    facts = launch(launchable(version="2.1.0", config_schema=SCHEMA, topology_modes=["flat", "ring"]))
+    assert codes(wished(facts, topology_mode="ring")) == []
+    (refusal,) = evaluate(wished(facts, topology_mode="nonsense")).refusals
+    assert (refusal.details["path"], "flat, ring" in refusal.detail) == ("topology_mode", True)
 
 
 @every_row("name", BLOCKERS)

@@ -11,7 +11,7 @@ from mooring.core.runtime import app_action, instance_change, instance_launch, m
 from mooring.core.runtime.instance import Instance
 from mooring.core.runtime.instance_change import InstanceContext, PinnedVersion, RepairScope
 from mooring.core.runtime.instance_launch import LaunchedInstance, OperationBounds
-from mooring.core.runtime.launch import EvaluationPurpose, LaunchSnapshot, PlacementSpec, TargetAllocation
+from mooring.core.runtime.launch_snapshot import EvaluationPurpose, LaunchSnapshot, PlacementSpec, TargetAllocation
 from mooring.core.runtime.member import Member
 from mooring.core.runtime.operation import Operation
 from server.tests.support.catalog_rows import version

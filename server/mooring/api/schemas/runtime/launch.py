@@ -15,8 +15,8 @@ from mooring.core.fleet.task_schema import NO_NUL_PATTERN
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.validation import invalid
 from mooring.core.runtime.instance_launch import LaunchPlan
-from mooring.core.runtime.launch import LaunchRequest, PlacementSpec
 from mooring.core.runtime.launch_estimate import Basis
+from mooring.core.runtime.launch_snapshot import LaunchRequest, PlacementSpec
 from mooring.core.runtime.topology import AT_ONCE_MAX
 
 APP_PATTERN = "^[A-Za-z0-9_-]+$"
