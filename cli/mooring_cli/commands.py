@@ -38,6 +38,7 @@ HAND_WRITTEN_VERBS: dict[str, dict[str, tuple[str, str]]] = {
         "launch": ("mooring_cli.launch", "launch"),
         "watch": ("mooring_cli.watch", "watch"),
         "stop": ("mooring_cli.launch", "stop"),
+        "replay": ("mooring_cli.replay", "replay"),
     },
 }
 """Hand-written commands of a noun, which make more than one call; they replace generated ones."""

@@ -347,3 +347,43 @@ def test_what_a_server_says_cannot_move_the_cursor(run: Run, platform: FakeCliPl
     evil = {**WHY, "chain": [{**chain[0], "text": "\x1b[2J", "last_lines": ["\x1b]0;evil\x07"]}]}
     platform.on("GET", f"/api/v1/projects/{PROJECT}/why/web", CannedResponse(body=evil))
     assert "\x1b" not in run("why", "web").stdout
+
+
+# Replay -------------------------------------------------------------------------------------------------------------
+
+
+def replayed(**fields: Any) -> dict[str, Any]:
+    given = {"id": INSTANCE, "name": "web", "component_key": None, "status": "running", "since": "2999-01-31T12:00:03Z"}
+    return {**given, "trigger": "report_ready", "generation": 2, "correlation_id": "cor_launch", **fields}
+
+
+def test_replay_shows_every_state_of_a_moment_and_the_moments_beside_it(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("GET", AT, page(instance()))
+    moment = {"at": "2999-01-31T12:00:05Z", "changed_at": "2999-01-31T12:00:03Z", "next_at": None}
+    moment["previous_at"] = "2999-01-31T12:00:02Z"
+    member = replayed(name="main-0", component_key="main", status="ready")
+    body = {**moment, "instance": replayed(), "members": [member], "operations": []}
+    platform.on("GET", f"{ONE}/replay", CannedResponse(body=body))
+    result = run("instances", "replay", "web", "--at", "2999-01-31T12:00:05Z")
+    lines = result.stdout.splitlines()
+    assert lines[0] == "at 2999-01-31 12:00:05.000, unchanged since 2999-01-31 12:00:03.000"
+    assert [line.split()[:3] for line in lines if line.startswith(("instance", "member"))] == [
+        ["instance", "web", "running"],
+        ["member", "main-0", "ready"],
+    ]
+    assert lines[-2:] == ["before: --at 2999-01-31T12:00:02Z", "after: nothing"]
+    assert all(len(line) <= 80 for line in lines)
+    (asked,) = [each for each in platform.of("GET") if each.path.endswith("/replay")]
+    assert asked.query["at"] == "2999-01-31T12:00:05+00:00"
+
+
+def test_replay_without_a_moment_lists_every_transition(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("GET", AT, page(instance()))
+    change = {"noun": "member", "subject_id": "mem_1", "name": "main-0", "generation": 0, "source": None}
+    change |= {"at": "2999-01-31T12:00:01.5Z", "trigger": "create", "target": "requested", "correlation_id": "c"}
+    platform.on("GET", f"{ONE}/transitions", page(change))
+    result = run("instances", "replay", "web")
+    assert result.stdout == "2999-01-31 12:00:01.500  member main-0  (new) → requested  by create\n"
+    refused = run("instances", "replay", "web", "--at", "yesterday")
+    assert refused.exit_code == 1
+    assert "neither a time" in refused.stderr

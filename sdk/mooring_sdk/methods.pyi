@@ -1009,6 +1009,14 @@ class SyncMethods:
     def iter_instance_timeline(self, project_id: str, instance_id: str, *, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.TimelineEntry, None, None]:
         """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_instance_transitions(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TransitionPage:
+        """List every transition of an instance, its members and operations, oldest first.
+
+        Needs the action `event.read`."""
+
+    def iter_instance_transitions(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Transition, None, None]:
+        """List every transition of an instance, its members and operations, oldest first; iterates over all pages, and stops after `most` items if that is given."""
+
     def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
         """List a project's instances, oldest first; stopped ones stay readable.
 
@@ -1669,6 +1677,13 @@ class SyncMethods:
         """Replace the manifest of a draft; once staged, it never changes.
 
         Needs the action `app_version.create`."""
+
+    def replay_instance(self, project_id: str, instance_id: str, *, at: datetime | None = None, options: CallOptions = UNCHANGED) -> models.InstanceReplay:
+        """Read an instance, its members and operations as they were at a moment, from the log of transitions.
+
+        The times are those of the decisions. `previous_at` and `next_at` are the neighbouring moments, to step through.
+
+        Needs the action `event.read`."""
 
     def replay_platform_dead_deliveries(self, *, options: CallOptions = UNCHANGED) -> models.Replayed:
         """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.
@@ -3076,6 +3091,14 @@ class AsyncMethods:
     def iter_instance_timeline(self, project_id: str, instance_id: str, *, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.TimelineEntry, None]:
         """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_instance_transitions(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.TransitionPage:
+        """List every transition of an instance, its members and operations, oldest first.
+
+        Needs the action `event.read`."""
+
+    def iter_instance_transitions(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Transition, None]:
+        """List every transition of an instance, its members and operations, oldest first; iterates over all pages, and stops after `most` items if that is given."""
+
     async def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
         """List a project's instances, oldest first; stopped ones stay readable.
 
@@ -3736,6 +3759,13 @@ class AsyncMethods:
         """Replace the manifest of a draft; once staged, it never changes.
 
         Needs the action `app_version.create`."""
+
+    async def replay_instance(self, project_id: str, instance_id: str, *, at: datetime | None = None, options: CallOptions = UNCHANGED) -> models.InstanceReplay:
+        """Read an instance, its members and operations as they were at a moment, from the log of transitions.
+
+        The times are those of the decisions. `previous_at` and `next_at` are the neighbouring moments, to step through.
+
+        Needs the action `event.read`."""
 
     async def replay_platform_dead_deliveries(self, *, options: CallOptions = UNCHANGED) -> models.Replayed:
         """Send the oldest dead letters of this scope again; `more` says whether to repeat the request.

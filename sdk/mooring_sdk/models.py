@@ -1311,6 +1311,18 @@ class InstancePage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class InstanceReplay(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An instance, its members and its operations as they were at a moment."""
+
+    at: datetime
+    changed_at: datetime
+    previous_at: datetime | None
+    next_at: datetime | None
+    instance: ReplayedState
+    members: list[ReplayedState]
+    operations: list[ReplayedState]
+
+
 class InstanceState(StrEnum):
     CREATED = "created"
     FAILED = "failed"
@@ -2164,6 +2176,19 @@ class Replayed(msgspec.Struct, kw_only=True, omit_defaults=True):
     more: bool
 
 
+class ReplayedState(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The state of one subject at the moment."""
+
+    id: str
+    name: str
+    component_key: str | None
+    status: str
+    since: datetime
+    trigger: str
+    generation: int
+    correlation_id: str
+
+
 class ReportVerdict(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The platform's answer to one report."""
 
@@ -2866,6 +2891,27 @@ class TokenPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
     items: list[Token]
+    next_cursor: str | None = None
+
+
+class Transition(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One transition of an instance, a member or an operation."""
+
+    at: datetime
+    noun: str
+    subject_id: str
+    name: str
+    generation: int
+    source: str | None
+    trigger: str
+    target: str
+    correlation_id: str
+
+
+class TransitionPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[Transition]
     next_cursor: str | None = None
 
 

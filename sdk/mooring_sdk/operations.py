@@ -1536,6 +1536,14 @@ ROWS = {
         ),
         "Read the timeline of an instance: its members, operations, tasks and the capacity that it requested", "Needs the action `event.read`.",
     ),
+    "list_instance_transitions": (
+        "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/transitions", "project", "has_pages is_list", "models.TransitionPage", "models.Transition", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "List every transition of an instance, its members and operations, oldest first", "Needs the action `event.read`.",
+    ),
     "list_instances": (
         "GET", "/api/v1/projects/{project_id}/app-instances", "project", "has_pages is_list", "models.InstancePage", "models.Instance", None,
         (
@@ -2218,6 +2226,13 @@ ROWS = {
         "PUT", "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions/{version_id}/manifest", "tenant", "takes_key", "models.Version", None, "ReplaceManifest",
         (),
         "Replace the manifest of a draft; once staged, it never changes", "Needs the action `app_version.create`.",
+    ),
+    "replay_instance": (
+        "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/replay", "project", "", "models.InstanceReplay", None, None,
+        (
+            ("at", "datetime", "", "The moment to go back to, in RFC 3339."),
+        ),
+        "Read an instance, its members and operations as they were at a moment, from the log of transitions", "The times are those of the decisions. `previous_at` and `next_at` are the neighbouring moments, to step through.\n\nNeeds the action `event.read`.",
     ),
     "replay_platform_dead_deliveries": (
         "POST", "/api/v1/platform/deliveries/replay-dead", "platform", "takes_key", "models.Replayed", None, None,

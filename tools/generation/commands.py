@@ -31,6 +31,7 @@ HAND_WRITTEN = {
     "reference",
     "health",
     "manifest",
+    "replay",
     "timeline",
     "why",
 }

@@ -1,11 +1,13 @@
 """What must be true: after every write that says that something is gone, and when all is over."""
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 
 from mooring.commands.runtime import instance_reconcile
 from mooring.storage.fleet import placement
 from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.records.replay import replay
 from mooring.storage.runtime import instance_reconcile as instances
 from server.tests.world.memory import writes_of
 from server.tests.world.schedule import SimulatedWorld
@@ -71,6 +73,12 @@ SELECT 'without an audit row: ' || o.kind || ' ' || o.id FROM operation o
  WHERE o.created_at >= $3 AND NOT EXISTS (SELECT FROM audit a WHERE a.subject_id = o.id)"""
 
 
+STATES: Final = """
+SELECT id, status FROM instance WHERE id = $1
+UNION ALL SELECT id, status FROM member WHERE instance_id = $1
+UNION ALL SELECT id, status FROM operation WHERE instance_id = $1 AND NOT read_only"""
+
+
 class Watch:
     """Looks at every write that says that something is gone."""
 
@@ -120,6 +128,31 @@ class Watch:
             for number, node in enumerate(self.world.nodes):
                 left = node.left(allocation_id)
                 assert node.gone or not left, f"{allocation_id} is released, and on node {number} there is {left}"
+
+
+class ReplayWatch:
+    """Reads the states after every step that made a transition, and compares them with their replay in the end."""
+
+    def __init__(self, world: SimulatedWorld) -> None:
+        self.world = world
+        self.live: dict[datetime, dict[str, str]] = {}
+        world.checks.append(self.read)
+
+    async def read(self, statement: str, _: Sequence[object]) -> None:
+        if ("INSERT INTO", "transition") in writes_of(statement) and self.world.person.instance_id is not None:
+            rows = await self.world.database.fetch(PLATFORM, STATES, self.world.person.instance_id)
+            self.live[self.world.clock.now()] = {row[0]: row[1] for row in rows}
+
+    async def differences(self) -> list[str]:
+        """The moments whose replay is not what was read then."""
+        found = []
+        for at, states in self.live.items():
+            then = await replay(self.world.database, PLATFORM, self.world.person.instance_id or "", at)
+            assert then is not None, at
+            replayed = {each.id: each.status for each in (then.instance, *then.members, *then.operations)}
+            if replayed != states:
+                found.append(f"{at}: {sorted(replayed.items() ^ states.items())}")
+        return found
 
 
 async def wrong_at_the_end(world: SimulatedWorld) -> list[str]:

@@ -90,7 +90,12 @@ def faults_of(chance: Random) -> Faults:
 
 
 async def run_seed(
-    prepared: PreparedDatabase, seed: int, listener: Callable[[str], None] | None = None
+    prepared: PreparedDatabase,
+    seed: int,
+    listener: Callable[[str], None] | None = None,
+    *,
+    faults_of: Callable[[Random], Faults] = faults_of,
+    watch_also: Callable[[SimulatedWorld], object] | None = None,
 ) -> SimulatedWorld:
     """The whole run of a seed; an AssertionError names it."""
     chance = Random(f"schedule {seed}")
@@ -103,6 +108,8 @@ async def run_seed(
     faults = faults_of(chance)
     world.say(f"begins {name}; wishes {world.person.wishes}; {faults}")
     watch = Watch(world)
+    if watch_also is not None:
+        watch_also(world)
     try:
         await world.run(faults)
         wrong = await wrong_at_the_end(world)

@@ -8,6 +8,8 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from dataclasses import replace
+from random import Random
 from typing import Any, TypeVar
 
 import pytest
@@ -19,11 +21,12 @@ from mooring.core.fleet.task_report import ReportCode
 from mooring.storage.kernel.database import PLATFORM
 from server.tests.conftest import copied_database
 from server.tests.support.postgres import SOAK
-from server.tests.world.checks import wrong_at_the_end
+from server.tests.world.checks import ReplayWatch, wrong_at_the_end
 from server.tests.world.deaths import CASES, GROUPS, Death, end_of
 from server.tests.world.node import SimulatedNode
 from server.tests.world.prepared_database import PreparedDatabase, prepared_database
-from server.tests.world.scenario import run_seed
+from server.tests.world.scenario import faults_of, run_seed
+from server.tests.world.schedule import Faults
 from tools.gates import ENVIRONMENT, SYSTEM
 from tools.soak import seed
 
@@ -61,6 +64,24 @@ def test_every_fault_schedule_comes_to_its_end(sail: Sail, part: int) -> None:
             await run_seed(prepared, number)
 
     sail(schedules)
+
+
+def test_a_replay_of_any_moment_is_what_was_read_at_that_moment(sail: Sail) -> None:
+    """Without processes that wait between a decision and its write: a replay goes by the times of the decisions."""
+
+    def without_stalls(chance: Random) -> Faults:
+        return replace(faults_of(chance), stalls=0.0)
+
+    async def replayed(prepared: PreparedDatabase) -> None:
+        watches: list[ReplayWatch] = []
+        for number in range(FIRST, FIRST + SEEDS // 20):
+            await run_seed(
+                prepared, number, faults_of=without_stalls, watch_also=lambda world: watches.append(ReplayWatch(world))
+            )
+            assert await watches[-1].differences() == [], number
+        assert sum(len(each.live) for each in watches) > SEEDS // 2
+
+    sail(replayed)
 
 
 def test_a_seed_gives_the_same_run_every_time(sail: Sail) -> None:

@@ -33,7 +33,7 @@ from mooring.api.routes.identity import (
 )
 from mooring.api.routes.kernel import reference
 from mooring.api.routes.money import usage
-from mooring.api.routes.records import audit_chain, record, timeline, webhook
+from mooring.api.routes.records import audit_chain, record, replay, timeline, webhook
 from mooring.api.routes.runtime import adapter, attachment, exec_recording, instance, member, member_log, visit, why
 
 __all__ = [
@@ -64,6 +64,7 @@ __all__ = [
     "record",
     "reference",
     "registry_token",
+    "replay",
     "service_account",
     "sku",
     "source_network",
