@@ -31,6 +31,11 @@ LINE_MAX = 4 * 1_048_576
 @scope_options
 @click.option("--correlation", metavar="ID", help="Only entries with this correlation id.")
 @click.option("--actor", metavar="ID", help="Only entries of this user or service account.")
+@click.option(
+    "--actor-kind",
+    type=click.Choice(["user", "service_account", "node", "system", "anonymous"]),
+    help="Only entries of people (user), or of one kind of machine.",
+)
 @click.option("--action", metavar="KEY", help="Only entries with this action key.")
 @click.option(
     "--outcome", type=click.Choice(["done", "denied", "hidden", "refused"]), help="Only entries with this outcome."
@@ -47,6 +52,7 @@ def audit(
     platform: bool,
     correlation: str | None,
     actor: str | None,
+    actor_kind: str | None,
     action: str | None,
     outcome: str | None,
     limit: int,
@@ -56,7 +62,7 @@ def audit(
     Without --project, --tenant or --platform it uses the scope of the context, otherwise your own.
     """
     if ctx.invoked_subcommand is not None:
-        given = project or tenant or platform or correlation or actor or action or outcome
+        given = project or tenant or platform or correlation or actor or actor_kind or action or outcome
         if given:
             raise click.UsageError(f"options of `{ctx.invoked_subcommand}` come after its name")
         return
@@ -65,6 +71,7 @@ def audit(
     query = {
         "correlation_id": correlation,
         "actor_id": actor,
+        "actor_kind": actor_kind,
         "action": action,
         "outcome": outcome,
         "limit": min(limit or PAGE_MAX, PAGE_MAX),

@@ -1094,12 +1094,12 @@ class SyncMethods:
     def iter_platform_artifacts(self, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Artifact, None, None]:
         """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
 
-    def list_platform_audit(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
+    def list_platform_audit(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
 
         Needs the action `audit.read`."""
 
-    def iter_platform_audit(self, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
+    def iter_platform_audit(self, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_audit_links(self, *, after: int | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AuditLinkPage:
@@ -1203,12 +1203,12 @@ class SyncMethods:
     def iter_project_artifacts(self, project_id: str, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Artifact, None, None]:
         """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
 
-    def list_project_audit(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
+    def list_project_audit(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
 
         Needs the action `audit.read`."""
 
-    def iter_project_audit(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
+    def iter_project_audit(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_catalog(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogEntryPage:
@@ -1349,12 +1349,12 @@ class SyncMethods:
     def iter_tenant_artifacts(self, tenant_id: str, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Artifact, None, None]:
         """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
 
-    def list_tenant_audit(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
+    def list_tenant_audit(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
 
         Needs the action `audit.read`."""
 
-    def iter_tenant_audit(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
+    def iter_tenant_audit(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Audit, None, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_audit_links(self, tenant_id: str, *, after: int | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AuditLinkPage:
@@ -1468,7 +1468,7 @@ class SyncMethods:
     def iter_usage_records(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.UsageRecord, None, None]:
         """List the usage that the app reported; iterates over all pages, and stops after `most` items if that is given."""
 
-    def make_member_task(self, instance_id: str, *, fence: int, member_id: str, type: str, step: str, operation_id: str | None = None, arguments: dict[str, Any] | None = None, grants: list[models.Granted] | None = None, lifetime_seconds: float | None = None, options: CallOptions = UNCHANGED) -> models.RuntimeTask:
+    def make_member_task(self, instance_id: str, *, fence: int, member_id: str, type: str, step: str, operation_id: str | None = None, arguments: dict[str, Any] | None = None, grants: list[models.Granted] | None = None, lifetime_seconds: float | None = None, audited: bool | None = None, options: CallOptions = UNCHANGED) -> models.RuntimeTask:
         """Create a task on the node of a member; operation and step name it, and it is created only once.
 
         Name an image by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; the platform fills in registry, repository
@@ -3176,12 +3176,12 @@ class AsyncMethods:
     def iter_platform_artifacts(self, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Artifact, None]:
         """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
 
-    async def list_platform_audit(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
+    async def list_platform_audit(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
 
         Needs the action `audit.read`."""
 
-    def iter_platform_audit(self, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
+    def iter_platform_audit(self, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_audit_links(self, *, after: int | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AuditLinkPage:
@@ -3285,12 +3285,12 @@ class AsyncMethods:
     def iter_project_artifacts(self, project_id: str, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Artifact, None]:
         """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
 
-    async def list_project_audit(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
+    async def list_project_audit(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
 
         Needs the action `audit.read`."""
 
-    def iter_project_audit(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
+    def iter_project_audit(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_catalog(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogEntryPage:
@@ -3431,12 +3431,12 @@ class AsyncMethods:
     def iter_tenant_artifacts(self, tenant_id: str, *, limit: int | None = None, digest: str | None = None, promotion: str | None = None, kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Artifact, None]:
         """List the artifacts that this place sees: the platform's, its tenant's and its own; iterates over all pages, and stops after `most` items if that is given."""
 
-    async def list_tenant_audit(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
+    async def list_tenant_audit(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, options: CallOptions = UNCHANGED) -> models.AuditPage:
         """Read the audit trail, newest first.
 
         Needs the action `audit.read`."""
 
-    def iter_tenant_audit(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
+    def iter_tenant_audit(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, actor_id: str | None = None, action: str | None = None, outcome: str | None = None, actor_kind: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Audit, None]:
         """Read the audit trail, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_audit_links(self, tenant_id: str, *, after: int | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.AuditLinkPage:
@@ -3550,7 +3550,7 @@ class AsyncMethods:
     def iter_usage_records(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.UsageRecord, None]:
         """List the usage that the app reported; iterates over all pages, and stops after `most` items if that is given."""
 
-    async def make_member_task(self, instance_id: str, *, fence: int, member_id: str, type: str, step: str, operation_id: str | None = None, arguments: dict[str, Any] | None = None, grants: list[models.Granted] | None = None, lifetime_seconds: float | None = None, options: CallOptions = UNCHANGED) -> models.RuntimeTask:
+    async def make_member_task(self, instance_id: str, *, fence: int, member_id: str, type: str, step: str, operation_id: str | None = None, arguments: dict[str, Any] | None = None, grants: list[models.Granted] | None = None, lifetime_seconds: float | None = None, audited: bool | None = None, options: CallOptions = UNCHANGED) -> models.RuntimeTask:
         """Create a task on the node of a member; operation and step name it, and it is created only once.
 
         Name an image by `{"artifact": "<role>"}` or `{"digest": "sha256:…"}`; the platform fills in registry, repository

@@ -1523,6 +1523,7 @@ class MemberTaskWanted(msgspec.Struct, kw_only=True, omit_defaults=True):
     arguments: dict[str, Any] | None = None
     grants: list[Granted] | None = None
     lifetime_seconds: float | None = None
+    audited: bool | None = None
 
 
 class Membership(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -2739,6 +2740,8 @@ class Task(msgspec.Struct, kw_only=True, omit_defaults=True):
     log_truncated: bool
     correlation_id: str
     trace_id: str
+    cause_id: str | None
+    routine: bool
     created_at: datetime
     expires_at: datetime
     lease_expires_at: datetime | None

@@ -25,7 +25,7 @@ def watch(view: InstanceView) -> Observation:
         look = looks.get(step)
         if look is None:
             arguments = {"port": port_of(member), "path": "/wanted", "attempts": 5, "interval_seconds": 1}
-            asked.append(RunTask(step=step, member_id=member.id, type="probe.http", arguments=arguments))
+            asked.append(RunTask(step=step, member_id=member.id, type="probe.http", arguments=arguments, audited=True))
         elif look.succeeded:
             rest = {name: value for name, value in member.adapter_detail.items() if name != "cordoned_by"}
             seen.append(MemberObservation(member_id=member.id, detail=rest))

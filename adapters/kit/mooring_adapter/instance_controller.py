@@ -330,6 +330,8 @@ def task_body(request: PendingTask) -> dict[str, Any]:
         body["grants"] = [dict(each) for each in task.grants]
     if task.lifetime_seconds is not None:
         body["lifetime_seconds"] = task.lifetime_seconds
+    if task.audited:
+        body["audited"] = True
     return body
 
 

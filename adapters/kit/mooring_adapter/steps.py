@@ -59,7 +59,8 @@ class Step:
 class RunTask(Step):
     """Run a task on the node of a member. It is created once per step, however often it is requested.
 
-    With `attempts` an interrupted task (the node restarted) is created again, as `<step>/2` and so on.
+    With `attempts` an interrupted task (the node restarted) is created again, as `<step>/2` and so on. A look of
+    `watch` leaves no event and no audit row; set `audited` if it changes something.
     """
 
     member_id: str
@@ -69,6 +70,7 @@ class RunTask(Step):
     on_failure: OnFailure = OnFailure.FAIL_OPERATION
     attempts: int = 1
     lifetime_seconds: int | None = None
+    audited: bool = False
 
     @property
     def of_member(self) -> str | None:

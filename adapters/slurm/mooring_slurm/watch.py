@@ -129,7 +129,7 @@ def resumes(view: InstanceView, seen: Mapping[str, Any]) -> tuple[RunTask, ...]:
             words = ("resume", "--node", member.name, "--owner", OWNER)
             arguments = {"argv": MemberHome(member.name).argv(*words), "attempts": 3, "timeout_seconds": LOOK_SECONDS}
             step = f"wanted/{reason}/{int((view.now or datetime.now(UTC)).timestamp() // WATCH_SECONDS)}"
-            found.append(RunTask(step=step, member_id=member.id, type="probe.exec", arguments=arguments))
+            found.append(RunTask(step=step, member_id=member.id, type="probe.exec", arguments=arguments, audited=True))
     return tuple(found)
 
 
@@ -144,7 +144,7 @@ def forgets(view: InstanceView, controller: Member, seen: Mapping[str, Any]) -> 
         words = ("delete", "--node", name, "--gone", "--owner", OWNER)
         arguments = {"argv": MemberHome(controller.name).argv(*words), "attempts": 1, "timeout_seconds": FORGET_SECONDS}
         step = f"forget/{name}/{period}"
-        found.append(RunTask(step=step, member_id=controller.id, type="probe.exec", arguments=arguments))
+        found.append(RunTask(step=step, member_id=controller.id, type="probe.exec", arguments=arguments, audited=True))
     return tuple(found)
 
 

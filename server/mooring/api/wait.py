@@ -1,7 +1,7 @@
 """Reads that wait: until a state is reached, until something changes, or until the time is over.
 
-Nobody needs to poll. The read is repeated whenever an event about the same subject arrives; the event only wakes it,
-and the database has the truth.
+Nobody needs to poll. The read is repeated whenever an event or a hint about the same subject arrives; it only wakes the
+read, and the database has the truth.
 """
 
 import asyncio
@@ -69,12 +69,31 @@ async def waited(
     `silent` are states that are reached without an event; while a caller waits for one of them, the read is repeated
     often.
     """
+    seconds = min(query.wait, request.services.settings.wait_seconds_max)
+    if not seconds or (query.until is None and query.changed_from is None):
+        return await read()
+    hinted: set[str] = set()
+    stop = request.services.hub.on_hint(lambda hint: hinted.add(hint) if hint == subject_id else None)
+    try:
+        return await _waited(request, query, subject_id, read, seconds=seconds, silent=silent, hinted=hinted)
+    finally:
+        stop()
+
+
+async def _waited(
+    request: RequestContext,
+    query: WaitQuery,
+    subject_id: str,
+    read: Callable[[], Awaitable[View]],
+    *,
+    seconds: float,
+    silent: frozenset[str],
+    hinted: set[str],
+) -> View:
+    """Read until the view is what the caller waits for; `hinted` gets the subject when it changed without an event."""
     hub = request.services.hub
     place = hub.head
     view = await read()
-    seconds = min(query.wait, request.services.settings.wait_seconds_max)
-    if not seconds or (query.until is None and query.changed_from is None):
-        return view
     deadline = time.monotonic() + seconds
     wanted = set(query.until.split(",")) if query.until else set()
     while not hub.closed:
@@ -93,7 +112,8 @@ async def waited(
             continue
         found, place = await hub.read(EventSelection(tenant_id=request.acting.tenant_id), place, 1000)
         concerned = any(subject_id in (event.subject_id, event.app_instance_id) for event in found)
-        if concerned:
+        if concerned or hinted:
+            hinted.clear()
             await require_still_allowed(request)
             view = await read()
     return view

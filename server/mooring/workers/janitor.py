@@ -21,6 +21,7 @@ BATCH: Final = 1_000
 ROUND_SECONDS: Final = 10.0
 CONTINUE_SECONDS: Final = 1.0
 ASSERTION_RETENTION: Final = timedelta(hours=1)  # much longer than their lifetime and any clock skew
+ROUTINE_LOOK_RETENTION: Final = timedelta(days=1)
 READ_ONLY_RETENTION: Final = timedelta(hours=1)  # an app action that only reads is not part of any record
 
 log = logging.getLogger("mooring.janitor")
@@ -80,6 +81,7 @@ class Janitor:
             RetentionRule("task_log", now - timedelta(days=settings.task_log_retention_days)),
             RetentionRule("task", now - timedelta(days=settings.task_retention_days)),
             RetentionRule("log_read", now - READ_ONLY_RETENTION),
+            RetentionRule("routine_look", now - ROUTINE_LOOK_RETENTION),
             RetentionRule("read_only_operation", now - READ_ONLY_RETENTION),
             RetentionRule("artifact_check", now - timedelta(days=settings.check_retention_days)),
         ]

@@ -16,6 +16,7 @@ from typing import Final
 from mooring.commands.services import Services
 from mooring.core.kernel.event import Event, StreamPosition, read_cursor
 from mooring.core.kernel.event_types import EventType
+from mooring.core.kernel.ids import Prefix
 from mooring.core.runtime.claim import PRESENCE_SECONDS, FencedInstance
 from mooring.storage.kernel import event as events
 from mooring.storage.runtime import claim as claims
@@ -26,6 +27,7 @@ CHANGES_READ_MAX: Final = 1_000
 ROUNDS_MAX: Final = 20
 """Claim statements in a row, each of which cleared something out of the way."""
 HOLDERS_MAX: Final = 50_000
+HINTED_MAX: Final = 10_000
 BATCH_SECONDS: Final = 0.02
 """The least time between two claims of one holder: in a burst of launches, one claim takes several of them."""
 WAKES: Final = frozenset({EventType.OPERATION_CHANGED.value, EventType.INSTANCE_REQUESTED.value})
@@ -84,6 +86,7 @@ class ClaimBroker:
         self._waiters: dict[str, set[WaitingPoll]] = {}  # by project
         self._presence_noted: OrderedDict[str, datetime] = OrderedDict()
         self._claimed_at: OrderedDict[ClaimRequester, float] = OrderedDict()  # when each holder claimed last
+        self._hinted: OrderedDict[str, None] = OrderedDict()  # instances that changed without an event, unnoticed
         self._closed = False
         services.hub.on_event(self._on_event)
         services.hub.on_hint(self._on_hint)
@@ -108,12 +111,27 @@ class ClaimBroker:
             waiter.observe(event)
 
     def _on_hint(self, instance_id: str) -> None:
-        """Wake the holder of an instance for a change without an event, such as an action that only reads."""
-        for waiters in self._waiters.values():
-            for waiter in waiters:
-                if instance_id in waiter.held:
-                    waiter.changed.add(instance_id)
-                    waiter.wake.set()
+        """Wake the holder of an instance for a change without an event, such as the end of a routine look.
+
+        No event says so later: between two polls of its holder, the hint is kept for the next one.
+        """
+        if not instance_id.startswith(f"{Prefix.INSTANCE}_"):
+            return
+        holders = [each for waiters in self._waiters.values() for each in waiters if instance_id in each.held]
+        for waiter in holders:
+            waiter.changed.add(instance_id)
+            waiter.wake.set()
+        if not holders:
+            self._hinted[instance_id] = None
+            if len(self._hinted) > HINTED_MAX:
+                self._hinted.popitem(last=False)
+
+    def _take_hints(self, held: frozenset[str]) -> set[str]:
+        """Those of these instances that changed without an event while nobody waited."""
+        found = {each for each in held if each in self._hinted}
+        for each in found:
+            del self._hinted[each]
+        return found
 
     async def poll(self, poll: ClaimPoll, gone: list[Callable[[], object]] | None = None) -> ClaimPollAnswer:
         """Renew and claim, and wait until there is something to answer."""
@@ -123,6 +141,7 @@ class ClaimBroker:
         if gone is not None:
             gone.append(waiter.leave)
         try:
+            waiter.changed |= self._take_hints(waiter.held)
             waiter.changed |= await self._changed_since(poll, waiter)
             await self._note_presence(poll.requester)
             claimed = await self._wait(poll, waiter)

@@ -240,7 +240,7 @@ class TaskDispatcher:
         self._on_commit(event.type)
 
     def _on_hint(self, subject_id: str) -> None:
-        """A task without an event was created, here or in another process."""
+        """A task without an event was created or has ended, here or in another process."""
         if subject_id.startswith(f"{Prefix.TASK}_"):
             self._hint.set()
 

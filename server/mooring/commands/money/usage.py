@@ -3,15 +3,13 @@
 from collections.abc import Sequence
 
 from mooring.commands.kernel.work import Answered, Work
-from mooring.commands.runtime.adapter import ClaimRef, pinned_manifest, require_claim, under_correlation
+from mooring.commands.runtime.adapter import ClaimRef, pinned_manifest, require_claim
 from mooring.core.money.usage import UsageContext, UsageReport, store_usage
 from mooring.storage.money import usage as usages
 from mooring.storage.runtime import attachment as attachments
 
 
 async def report_usage(work: Work[tuple[int, int]], claimed: ClaimRef, reported: Sequence[UsageReport]) -> Answered:
-    _, instance = await require_claim(work.database, work.acting, claimed)
-    work = under_correlation(work, instance)
     attached = sorted({each.attached_project_id for each in reported if each.attached_project_id is not None})
 
     async def load() -> UsageContext:

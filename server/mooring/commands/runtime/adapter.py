@@ -178,7 +178,7 @@ async def _execute(
     decide: Callable[[Snapshot], Decision[Result]],
     report_context_of: Callable[[Snapshot], ReportContext] = lambda current: current,  # type: ignore[assignment, return-value]
 ) -> Answered:
-    """Execute under the correlation of the reported operation or instance, which the log shows too."""
+    """Execute under the correlation of the reported operation, which the log shows too."""
     first: list[Snapshot] = [await load()]
     context = with_correlation(work.context, report_context_of(first[0]))
 

@@ -58,7 +58,7 @@ async def make(work: Work[Task], ref: ClaimRef, operation_id: str | None, reques
     require_grants(work, ref, request)
     first = [await _load(work, ref, operation_id, request)]
     target = first[0].target
-    work = under_correlation(work, target.operation or target.instance)
+    work = work if target.operation is None else under_correlation(work, target.operation)
     new_request = None
     if first[0].earlier is None:
         new_request = await complete_request(work, target, request, ArtifactEvaluator(work, target.instance))
@@ -73,7 +73,7 @@ async def make(work: Work[Task], ref: ClaimRef, operation_id: str | None, reques
         check_room(current.open_count, work.services.settings.open_tasks_per_project_max)
         made = make_task(work.context, new_request)
         writes = (guard_of(current.claim), *guards_of(current.target), *made.writes)
-        return Decision(made.task, writes, made.events, made.audits)
+        return Decision(made.task, writes, made.events, made.audits, traceless=made.task.is_quiet)
 
     return await work.execute(load, decide)
 

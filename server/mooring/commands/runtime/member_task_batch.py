@@ -45,7 +45,7 @@ async def make_many(
     for each in requests:
         require_grants(work, ref, each)
     first = [await _load(work, ref, operation_id, requests)]
-    work = under_correlation(work, first[0].operation or first[0].instance)
+    work = work if first[0].operation is None else under_correlation(work, first[0].operation)
     evaluated = await _evaluate(work, first[0], requests)
 
     async def load() -> _BatchContext:
@@ -75,6 +75,7 @@ async def make_many(
             (guard_of(current.claim), *guards.values(), *writes),
             tuple(event for each in new_tasks for event in each.events),
             tuple(audit for each in new_tasks for audit in each.audits),
+            traceless=all(each.task.is_quiet for each in new_tasks),
         )
 
     return await work.execute(load, decide)

@@ -125,6 +125,8 @@ class Task:
     progress: dict[str, Any] | None = None
     log_bytes: int = 0
     log_truncated: bool = False
+    routine: bool = False  # a look that an adapter takes again and again
+    cause_id: str | None = None  # the launch's correlation id, for tasks of an adapter that belong to no operation
 
     @property
     def is_over(self) -> bool:
@@ -133,8 +135,8 @@ class Task:
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it is a log read for a person: like other reads, it leaves no event and no audit row."""
-        return self.type == LOG_READ and self.maker == SYSTEM_MAKER
+        """Whether it leaves no event and no audit row: a routine look, or a log read for a person."""
+        return self.routine or (self.type == LOG_READ and self.maker == SYSTEM_MAKER)
 
 
 def owner_name(allocation_id: str, label: str = "") -> str:

@@ -59,6 +59,8 @@ class TaskRequest:
     lifetime: timedelta = LIFETIME
     grants: tuple[SecretGrantRequest, ...] = ()
     maker: str = SYSTEM_MAKER  # or the id of a service account
+    routine: bool = False
+    cause_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +101,8 @@ def make_task(context: DecisionContext, request: TaskRequest) -> NewTask:
         trace_id=context.trace_id,
         created_at=context.now,
         expires_at=context.now + request.lifetime,
+        routine=request.routine,
+        cause_id=request.cause_id,
     )
     row = {name: getattr(task, name) for name in Task.__slots__ if name not in UNWRITTEN}
     grants = [
@@ -113,9 +117,7 @@ def make_task(context: DecisionContext, request: TaskRequest) -> NewTask:
         for each in request.grants
     ]
     writes = (Insert("task", row, (TASK,)), *grants)
-    return NewTask(
-        task, writes, () if task.is_quiet else (queued(task),), () if task.is_quiet else _audits(task, request)
-    )
+    return NewTask(task, writes, () if task.is_quiet else (queued(task),), _audits(task, request))
 
 
 def check_room(open_count: int, limit: int) -> None:
@@ -140,12 +142,14 @@ def queued(task: Task) -> EventRecord:
 
 
 def _audits(task: Task, request: TaskRequest) -> tuple[AuditRecord, ...]:
+    """The rows of a new task and of its grants; a quiet one leaves only the latter."""
     summary = {
         "type": task.type,
         "owner": task.owner,
         "step": task.step,
         "maker": task.maker,
         "expires_at": task.expires_at.isoformat(),
+        **({} if task.cause_id is None else {"cause_id": task.cause_id}),
     }
     made = AuditRecord(
         "task.create", "task", task.id, task.tenant_id, task.project_id, after=summary, app_instance_id=task.instance_id
@@ -167,7 +171,7 @@ def _audits(task: Task, request: TaskRequest) -> tuple[AuditRecord, ...]:
         )
         for each in request.grants
     )
-    return (made, *granted)
+    return granted if task.is_quiet else (made, *granted)
 
 
 def _family(request: TaskRequest) -> TaskFamily:

@@ -146,5 +146,5 @@ class Decision(Generic[Result]):
     audits: tuple[AuditRecord, ...] = ()
     """One row for each privileged effect; a decision with writes has at least one."""
     traceless: bool = False
-    """True for requests that only read, as some app actions do: they write no audit row and no event, and their rows
-    are deleted soon."""
+    """True where no audit row is due: for what only reads, as some app actions and routine looks do, and for new
+    figures of an app."""

@@ -102,7 +102,7 @@ def store_usage(
         "instance",
         instance.id,
         *instance.place,
-        after={"records": len(fresh)},
+        after={"records": len(fresh), "cause_id": instance.correlation_id},
         app_instance_id=instance.id,
     )
     rows = tuple(Insert("usage_record", asdict(each)) for each in fresh)

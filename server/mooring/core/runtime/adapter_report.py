@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
@@ -45,6 +45,10 @@ from mooring.core.runtime.terminal import check_endpoint
 ACTION: Final = "runtime.report"
 STEPS_MAX: Final = 200
 DETAIL_BYTES_MAX: Final = 16_384
+FIGURES: Final = frozenset({"adapter_detail", "health_detail"})
+"""What an adapter observes that is not worth an audit row when nothing else changed."""
+
+Subject = TypeVar("Subject", Member, Instance)
 
 
 class ReportableState(StrEnum):
@@ -154,9 +158,11 @@ class ReportContext:
 
 
 def with_correlation(context: DecisionContext, current: ReportContext) -> DecisionContext:
-    """The context with the correlation of the reported operation or instance, not that of the adapter's request."""
-    subject = current.operation or current.instance
-    return replace(context, correlation_id=subject.correlation_id, trace_id=subject.trace_id)
+    """The context with the correlation of the reported operation, if there is one, instead of the request's own."""
+    operation = current.operation
+    if operation is None:
+        return context
+    return replace(context, correlation_id=operation.correlation_id, trace_id=operation.trace_id)
 
 
 def take_report(context: DecisionContext, current: ReportContext, report: AdapterReport) -> Decision[Instance]:
@@ -171,7 +177,19 @@ def take_report(context: DecisionContext, current: ReportContext, report: Adapte
         parts += _member(context, current, each)
     instance, written = _instance(context, current, report)
     parts += written
-    return together(instance, *parts, *_guard(current, parts))
+    return _with_cause(current, together(instance, *parts, *_guard(current, parts)))
+
+
+def _with_cause(current: ReportContext, decision: Decision[Instance]) -> Decision[Instance]:
+    """What a report outside of operations leaves names the launch: the report has a correlation id of its own."""
+    if current.operation is not None:
+        return decision
+    cause = {"cause_id": current.instance.correlation_id}
+    return replace(
+        decision,
+        events=tuple(replace(each, data={**each.data, **cause}) for each in decision.events),
+        audits=tuple(replace(each, after={**(each.after or {}), **cause}) for each in decision.audits),
+    )
 
 
 def _guard(current: ReportContext, parts: list[Decision[Any]]) -> list[Decision[None]]:
@@ -286,7 +304,7 @@ def _member(context: DecisionContext, current: ReportContext, report: MemberRepo
             MEMBER.step(
                 MemberState(member.status), MemberTrigger.RECOVER
             )  # refuses: a member that is torn down takes no observations
-        return [change_member(slug, member, ACTION, **columns)]
+        return [_unaudited_if_figures(change_member(slug, member, ACTION, **columns), columns)]
     trigger = _member_trigger(current, member, report.status)
     if trigger is MemberTrigger.FAIL:
         if report.failure is None:
@@ -352,6 +370,11 @@ def _observed(
     return columns
 
 
+def _unaudited_if_figures(decision: Decision[Subject], columns: Mapping[str, Any]) -> Decision[Subject]:
+    """The change; without audit rows if only figures and texts changed, as at most looks of a busy app."""
+    return replace(decision, audits=(), traceless=True) if columns.keys() <= FIGURES else decision
+
+
 def _version(current: ReportContext, member: Member, version: str | None) -> dict[str, Any]:
     """A member runs the instance's version, its previous one, or the target of the operation; others are refused."""
     if version is None or version == member.version:
@@ -404,7 +427,7 @@ def _instance(
     healthy = columns.get("health") == InstanceHealth.HEALTHY
     event = EventType.INSTANCE_HEALTHY if healthy else EventType.INSTANCE_CHANGED
     changed = change_instance(instance, ACTION, event, **columns)
-    return changed.result, [changed]
+    return changed.result, [_unaudited_if_figures(changed, columns)]
 
 
 def _instance_columns(context: DecisionContext, current: ReportContext, report: InstanceReport) -> dict[str, Any]:

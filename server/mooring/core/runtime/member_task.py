@@ -2,7 +2,7 @@
 
 An adapter names an artifact by role or digest, never by registry: the platform fills in where the bytes are, which
 credentials it takes, and whether the source may be on a private network. Without an operation, an adapter may only
-inspect.
+inspect; such a look is routine and leaves no event and no audit row, unless the adapter says that it changes something.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,6 +50,7 @@ class MemberTaskRequest:
     arguments: Mapping[str, Any]
     lifetime: timedelta
     grants: tuple[tuple[str, str], ...] = ()  # (name in the arguments, name of the instance's secret)
+    audited: bool = False  # without an operation: it changes something, and is not a routine look
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,4 +207,6 @@ def task_request(target: TaskTarget, request: MemberTaskRequest, maker: str) -> 
         lifetime=request.lifetime,
         grants=tuple(grants),
         maker=maker,
+        routine=target.operation is None and not request.audited,
+        cause_id=target.instance.correlation_id if target.operation is None else None,
     )

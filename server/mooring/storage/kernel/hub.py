@@ -23,7 +23,7 @@ from mooring.storage.kernel.database import BROKEN, PLATFORM, Acting, Database
 
 CHANNEL: Final = "mooring_event"
 HINT_CHANNEL: Final = "mooring_hint"
-"""The channel on which the database reports changes of an instance that produce no event."""
+"""The channel on which the database names instances and tasks that changed without an event."""
 RING_SIZE: Final = 10_000
 BATCH: Final = 1_000
 POLL_SECONDS: Final = 1.0
@@ -87,7 +87,7 @@ class EventHub:
         self._close_hooks.append(hook)
 
     def on_hint(self, hook: Callable[[str], None]) -> Callable[[], None]:
-        """Call `hook` with the id of each instance that changed without an event; returns a function to unsubscribe."""
+        """Call `hook` with the id of each instance or task that changed without an event; the result unsubscribes."""
         self._hint_hooks.append(hook)
         return lambda: self._hint_hooks.remove(hook)
 
@@ -201,14 +201,15 @@ class EventHub:
         if sender != own:  # this process polls already after its own commits
             self._poll.set()
 
-    def _on_instance_hint(self, instance_id: str) -> None:
+    def _on_hint(self, subject_id: str) -> None:
         for hook in tuple(self._hint_hooks):
-            hook(instance_id)
+            hook(subject_id)
+        self._wake()  # a waiting read looks whether the hint was about its subject
 
     async def _exchange_notifications(self, connection: asyncpg.Connection) -> None:
         own = connection.get_server_pid()
         await connection.add_listener(CHANNEL, lambda _, sender, *__: self._on_notify(sender, own))
-        await connection.add_listener(HINT_CHANNEL, lambda *received: self._on_instance_hint(str(received[-1])))
+        await connection.add_listener(HINT_CHANNEL, lambda *received: self._on_hint(str(received[-1])))
         while True:
             try:
                 async with asyncio.timeout(30):

@@ -102,6 +102,19 @@ moves AS (DELETE FROM transition m USING past p WHERE m.machine = 'task' AND m.s
 gone AS (DELETE FROM task t USING past p WHERE t.id = p.id RETURNING 1)
 SELECT count(*) AS deleted, count(*) AS examined FROM gone"""
 """Log content may be confidential, and is deleted as soon as no caller can ask for it again."""
+ROUTINE_LOOKS: Final = f"""
+WITH past AS MATERIALIZED (
+  SELECT t.id FROM task t
+   WHERE t.routine AND t.finished_at < $1 AND {_LOCK}
+     AND EXISTS (SELECT FROM task n
+                  WHERE n.member_id = t.member_id AND n.operation_id IS NULL AND n.maker <> 'system' AND n.id > t.id)
+   LIMIT $2 FOR UPDATE OF t SKIP LOCKED),
+logs AS (DELETE FROM task_log l USING past p WHERE l.task_id = p.id),
+granted AS (DELETE FROM secret_grant g USING past p WHERE g.task_id = p.id),
+moves AS (DELETE FROM transition m USING past p WHERE m.machine = 'task' AND m.subject_id = p.id),
+gone AS (DELETE FROM task t USING past p WHERE t.id = p.id RETURNING 1)
+SELECT count(*) AS deleted, count(*) AS examined FROM gone"""
+"""The newest look of each member stays: its adapter reads it."""
 READ_ONLY_OPERATIONS: Final = f"""
 WITH past AS MATERIALIZED (
   SELECT o.id FROM operation o
@@ -137,6 +150,7 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "task_log": TASK_LOGS,
     "task": TASKS,
     "log_read": LOG_READS,
+    "routine_look": ROUTINE_LOOKS,
     "read_only_operation": READ_ONLY_OPERATIONS,
     "artifact_check": ARTIFACT_CHECKS,
 }

@@ -104,7 +104,9 @@ async def _followed(request: RequestContext, query: StreamQuery) -> AsyncGenerat
 async def list_audit(request: RequestContext, query: AuditQuery) -> Page[AuditView]:
     """Read the audit trail, newest first."""
     await _require_project(request)
-    wanted = audits.AuditFilter(query.correlation_id, query.actor_id, query.action, query.outcome)
+    wanted = audits.AuditFilter(
+        query.correlation_id, query.actor_id, query.action, query.outcome, query.actor_kind and query.actor_kind.value
+    )
     pages = PageQuery(cursor=query.cursor, limit=query.limit)
     window = page_window(pages, "audit", LAST_ID)
     rows = await audits.page(request.services.database, request.acting, request.place.project_id, wanted, window)

@@ -65,6 +65,8 @@ class TaskView(Shown):
     log_truncated: bool
     correlation_id: str
     trace_id: str
+    cause_id: str | None
+    routine: bool
     created_at: Time
     expires_at: Time
     lease_expires_at: Time | None
@@ -204,6 +206,8 @@ def task_view(authority: Authority, task: Task) -> TaskView:
         log_truncated=task.log_truncated,
         correlation_id=task.correlation_id,
         trace_id=task.trace_id,
+        cause_id=task.cause_id,
+        routine=task.routine,
         created_at=task.created_at,
         expires_at=task.expires_at,
         lease_expires_at=task.lease_expires_at,

@@ -6,6 +6,7 @@ from msgspec import Meta
 
 from mooring.api.page import Cursor, Limit
 from mooring.api.schemas.kernel.fields import ActionKey, Shown, Strict, Time
+from mooring.core.kernel.decision import PrincipalKind
 from mooring.core.kernel.event import Event, public_event
 from mooring.core.records.audit import AuditRow
 
@@ -79,6 +80,9 @@ class AuditQuery(Strict):
     actor_id: Annotated[str, Meta(max_length=60, pattern="^[a-z0-9_]+$")] | None = None
     action: ActionKey | None = None
     outcome: Annotated[str, Meta(pattern="^(done|denied|hidden|refused)$")] | None = None
+    actor_kind: (
+        Annotated[PrincipalKind, Meta(description="Rows of people (`user`), or of one kind of machine.")] | None
+    ) = None
 
 
 class AuditView(Shown):

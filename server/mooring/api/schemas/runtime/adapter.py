@@ -235,6 +235,13 @@ class MakeMemberTask(Strict):
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     grants: Annotated[list[Granted], Meta(max_length=32)] = msgspec.field(default_factory=list)
     lifetime_seconds: Annotated[float, Meta(ge=LIFETIME_MIN.total_seconds(), le=LIFETIME_MAX.total_seconds())] = 3_600.0
+    audited: Annotated[
+        bool,
+        Meta(
+            description="Without an operation: it changes something, so it leaves events and audit rows. "
+            "Other looks are routine and leave none."
+        ),
+    ] = False
 
 
 class MemberTaskWanted(Strict):
@@ -248,6 +255,13 @@ class MemberTaskWanted(Strict):
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     grants: Annotated[list[Granted], Meta(max_length=32)] = msgspec.field(default_factory=list)
     lifetime_seconds: Annotated[float, Meta(ge=LIFETIME_MIN.total_seconds(), le=LIFETIME_MAX.total_seconds())] = 3_600.0
+    audited: Annotated[
+        bool,
+        Meta(
+            description="Without an operation: it changes something, so it leaves events and audit rows. "
+            "Other looks are routine and leave none."
+        ),
+    ] = False
 
 
 class MakeMemberTasks(Strict):
@@ -268,6 +282,7 @@ def task_request_of(body: MakeMemberTask | MemberTaskWanted) -> MemberTaskReques
         arguments=body.arguments,
         lifetime=timedelta(seconds=body.lifetime_seconds),
         grants=tuple((each.name, each.secret) for each in body.grants),
+        audited=body.audited,
     )
 
 
