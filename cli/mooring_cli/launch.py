@@ -38,6 +38,13 @@ PROOF_COLUMNS = ("member_name", "kind", "receipt_id", "node_id", "reason", "crea
 @click.option(
     "--topology", multiple=True, metavar="COMPONENT=COUNT", help="Number of members of a component; repeatable."
 )
+@click.option(
+    "--use-secret",
+    "secrets",
+    multiple=True,
+    metavar="VARIABLE=NAME",
+    help="Give the app's programs a secret of the project as a variable; repeatable.",
+)
 @click.option("--service-account", metavar="NAME", help="The service account that the app's adapter uses.")
 @click.option("--operating-mode", metavar="MODE", help="How the app is operated.")
 @click.option("--control-plane-scope", metavar="SCOPE", help="Who owns the app's control plane.")
@@ -96,6 +103,7 @@ def body_of(resolver: ScopeResolver, path: dict[str, str], app: str, given: dict
         "operating_mode": given["operating_mode"],
         "control_plane_scope": given["control_plane_scope"],
         "topology_mode": given["topology_mode"],
+        "secrets": dict(map(variable, given["secrets"])) or None,
     }
     return {name: value for name, value in body.items() if value is not None}
 
@@ -125,6 +133,14 @@ def counted(pair: str) -> tuple[str, int]:
     if not given or not name or not count.isdigit():
         raise click.UsageError(f"--topology {pair}: expected COMPONENT=COUNT")
     return name, int(count)
+
+
+def variable(pair: str) -> tuple[str, str]:
+    """Parse `HF_TOKEN=hub-token`; what is wrong is not repeated, because it may be the value of a secret."""
+    name, given, secret = pair.partition("=")
+    if not given or not name or not secret:
+        raise click.UsageError("--use-secret: expected VARIABLE=NAME, the name of a secret of the project")
+    return name, secret
 
 
 def show_plan(invocation: Invocation, plan: dict[str, Any]) -> None:

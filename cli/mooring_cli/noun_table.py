@@ -201,6 +201,13 @@ NOUNS: dict[str, Noun] = {
         "get": ("get_registry",),
         "token": ("get_registry_token",),
     }),
+    "secrets": Noun("secrets", "secret", {
+        "list": ("list_secrets",),
+        "get": ("get_secret",),
+        "create": ("create_secret",),
+        "delete": ("delete_secret",),
+        "rotate": ("rotate_secret",),
+    }),
     "service-accounts": Noun("service-accounts", "service account", {
         "list": ("list_service_accounts",),
         "get": ("get_service_account",),

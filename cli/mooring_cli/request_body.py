@@ -101,5 +101,7 @@ def read_body(file: str) -> dict[str, Any]:
 
 
 def secret_from(file: str) -> str:
-    """A secret from a file, without the final line break."""
-    return read_text(file).rstrip("\r\n")
+    """A secret from a file: one line without its line break, or several as they are, such as a key in PEM form."""
+    text = read_text(file)
+    line = text.rstrip("\r\n")
+    return text if "\n" in line else line

@@ -201,6 +201,8 @@ def test_a_launch_sends_what_the_options_say(run: Run, platform: FakeCliPlatform
         "main=2",
         "--version",
         "1.0.0",
+        "--use-secret",
+        "HF_TOKEN=hub-token",
     )
     assert result.exit_code == 0
     assert platform.of("POST")[0].body == {
@@ -210,6 +212,7 @@ def test_a_launch_sends_what_the_options_say(run: Run, platform: FakeCliPlatform
         "config": {"port": 8080, "motd": "hello there"},
         "topology": {"main": 2},
         "placement": {"sku": "small", "gpu_count": 1},
+        "secrets": {"HF_TOKEN": "hub-token"},
     }
     assert "mooring instances watch web" in result.stderr
 

@@ -335,6 +335,12 @@ class RootKeyMissing(MooringError):
     code = "root_key_missing"
 
 
+class SecretInUse(MooringError):
+    """Instances that are not ended name the secret, or a source of the tenant uses it; `details` has them."""
+
+    code = "secret_in_use"
+
+
 class SignInRefused(MooringError):
     """Tenant, e-mail address and password (or one-time code) do not match, or the user is disabled."""
 
@@ -538,6 +544,7 @@ MooringError.known_codes.update(
             RevisionConflict,
             RollbackUnavailable,
             RootKeyMissing,
+            SecretInUse,
             SignInRefused,
             SignatureInvalid,
             SignatureKeyUnknown,
@@ -624,6 +631,7 @@ __all__ = [
     "RevisionConflict",
     "RollbackUnavailable",
     "RootKeyMissing",
+    "SecretInUse",
     "SignInRefused",
     "SignatureInvalid",
     "SignatureKeyUnknown",

@@ -143,7 +143,7 @@ class SyncMethods:
 
         Needs the action `entitlement.update`."""
 
-    def create_instance(self, project_id: str, *, app: str, name: str, placement: models.Placement, version: str | None = None, channel: str | None = None, config: dict[str, Any] | None = None, topology: dict[str, int] | None = None, service_account_id: str | None = None, operating_mode: str | None = None, control_plane_scope: str | None = None, topology_mode: str | None = None, options: CallOptions = UNCHANGED) -> models.Instance:
+    def create_instance(self, project_id: str, *, app: str, name: str, placement: models.Placement, version: str | None = None, channel: str | None = None, config: dict[str, Any] | None = None, topology: dict[str, int] | None = None, service_account_id: str | None = None, operating_mode: str | None = None, control_plane_scope: str | None = None, topology_mode: str | None = None, secrets: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Instance:
         """Launch an app into existing allocations, or into new capacity that is requested with it.
 
         Needs the action `instance.create`."""
@@ -208,6 +208,14 @@ class SyncMethods:
         Needs the action `webhook.create`.
 
         The answer contains a secret that is shown only once."""
+
+    def create_secret(self, project_id: str, *, name: str, value: str, description: str | None = None, options: CallOptions = UNCHANGED) -> models.Secret:
+        """Store a secret in a project.
+
+        Its value is sealed at once and never shown again. A launch names it (`secrets`), and the app's programs have it as
+        a variable of their environment.
+
+        Needs the action `project_secret.create`."""
 
     def create_service_account(self, project_id: str, *, name: str, actions: list[str], description: str | None = None, public_key: str | None = None, options: CallOptions = UNCHANGED) -> models.ServiceAccount:
         """Create a service account with an explicit list of actions, at most those of its creator.
@@ -328,6 +336,11 @@ class SyncMethods:
         """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`."""
+
+    def delete_secret(self, project_id: str, secret_id: str, *, force: bool | None = None, options: CallOptions = UNCHANGED) -> None:
+        """Delete a secret with its value; refused while instances use it, unless `force` is given.
+
+        Needs the action `project_secret.delete`."""
 
     def delete_service_account(self, project_id: str, service_account_id: str, *, options: CallOptions = UNCHANGED) -> models.ServiceAccount:
         """Permanently delete a service account; its record stays readable.
@@ -745,6 +758,11 @@ class SyncMethods:
         with it.
 
         Needs the action `runtime.claim`."""
+
+    def get_secret(self, project_id: str, secret_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Secret:
+        """Read a secret, without its value.
+
+        Needs the action `project_secret.read`."""
 
     def get_service_account(self, project_id: str, service_account_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.ServiceAccount:
         """Read a service account.
@@ -1275,6 +1293,14 @@ class SyncMethods:
     def iter_receipts(self, project_id: str, *, limit: int | None = None, allocation_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Receipt, None, None]:
         """List the receipts of the project's teardowns, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_secrets(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SecretPage:
+        """List a project's secrets, without their values.
+
+        Needs the action `project_secret.read`."""
+
+    def iter_secrets(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Secret, None, None]:
+        """List a project's secrets, without their values; iterates over all pages, and stops after `most` items if that is given."""
+
     def list_service_account_keys(self, project_id: str, service_account_id: str, *, options: CallOptions = UNCHANGED) -> models.KeyPage:
         """List the public keys of a service account, including revoked ones.
 
@@ -1500,7 +1526,7 @@ class SyncMethods:
 
         The answer contains a secret that is shown only once."""
 
-    def plan_instance(self, project_id: str, *, app: str, name: str | None = None, version: str | None = None, channel: str | None = None, config: dict[str, Any] | None = None, topology: dict[str, int] | None = None, placement: models.Placement | None = None, service_account_id: str | None = None, operating_mode: str | None = None, control_plane_scope: str | None = None, topology_mode: str | None = None, options: CallOptions = UNCHANGED) -> models.Plan:
+    def plan_instance(self, project_id: str, *, app: str, name: str | None = None, version: str | None = None, channel: str | None = None, config: dict[str, Any] | None = None, topology: dict[str, int] | None = None, placement: models.Placement | None = None, service_account_id: str | None = None, operating_mode: str | None = None, control_plane_scope: str | None = None, topology_mode: str | None = None, secrets: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Plan:
         """Evaluate a launch without launching.
 
         The plan says which version would run, which shapes fit or the smallest change that would help, the price, the
@@ -1848,6 +1874,13 @@ class SyncMethods:
         Needs the action `webhook.update`.
 
         The answer contains a secret that is shown only once."""
+
+    def rotate_secret(self, project_id: str, secret_id: str, *, value: str, options: CallOptions = UNCHANGED) -> models.Secret:
+        """Replace the value of a secret.
+
+        What starts later gets the new value; what runs keeps the old one until it is restarted. The old value is deleted.
+
+        Needs the action `project_secret.rotate`."""
 
     def rotate_task_signing_key(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKey:
         """Sign tasks with a new key from now on; nodes trust it because the last key signed it.
@@ -2225,7 +2258,7 @@ class AsyncMethods:
 
         Needs the action `entitlement.update`."""
 
-    async def create_instance(self, project_id: str, *, app: str, name: str, placement: models.Placement, version: str | None = None, channel: str | None = None, config: dict[str, Any] | None = None, topology: dict[str, int] | None = None, service_account_id: str | None = None, operating_mode: str | None = None, control_plane_scope: str | None = None, topology_mode: str | None = None, options: CallOptions = UNCHANGED) -> models.Instance:
+    async def create_instance(self, project_id: str, *, app: str, name: str, placement: models.Placement, version: str | None = None, channel: str | None = None, config: dict[str, Any] | None = None, topology: dict[str, int] | None = None, service_account_id: str | None = None, operating_mode: str | None = None, control_plane_scope: str | None = None, topology_mode: str | None = None, secrets: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Instance:
         """Launch an app into existing allocations, or into new capacity that is requested with it.
 
         Needs the action `instance.create`."""
@@ -2290,6 +2323,14 @@ class AsyncMethods:
         Needs the action `webhook.create`.
 
         The answer contains a secret that is shown only once."""
+
+    async def create_secret(self, project_id: str, *, name: str, value: str, description: str | None = None, options: CallOptions = UNCHANGED) -> models.Secret:
+        """Store a secret in a project.
+
+        Its value is sealed at once and never shown again. A launch names it (`secrets`), and the app's programs have it as
+        a variable of their environment.
+
+        Needs the action `project_secret.create`."""
 
     async def create_service_account(self, project_id: str, *, name: str, actions: list[str], description: str | None = None, public_key: str | None = None, options: CallOptions = UNCHANGED) -> models.ServiceAccount:
         """Create a service account with an explicit list of actions, at most those of its creator.
@@ -2410,6 +2451,11 @@ class AsyncMethods:
         """Delete a webhook and its undelivered messages.
 
         Needs the action `webhook.delete`."""
+
+    async def delete_secret(self, project_id: str, secret_id: str, *, force: bool | None = None, options: CallOptions = UNCHANGED) -> None:
+        """Delete a secret with its value; refused while instances use it, unless `force` is given.
+
+        Needs the action `project_secret.delete`."""
 
     async def delete_service_account(self, project_id: str, service_account_id: str, *, options: CallOptions = UNCHANGED) -> models.ServiceAccount:
         """Permanently delete a service account; its record stays readable.
@@ -2827,6 +2873,11 @@ class AsyncMethods:
         with it.
 
         Needs the action `runtime.claim`."""
+
+    async def get_secret(self, project_id: str, secret_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Secret:
+        """Read a secret, without its value.
+
+        Needs the action `project_secret.read`."""
 
     async def get_service_account(self, project_id: str, service_account_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.ServiceAccount:
         """Read a service account.
@@ -3357,6 +3408,14 @@ class AsyncMethods:
     def iter_receipts(self, project_id: str, *, limit: int | None = None, allocation_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Receipt, None]:
         """List the receipts of the project's teardowns, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_secrets(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SecretPage:
+        """List a project's secrets, without their values.
+
+        Needs the action `project_secret.read`."""
+
+    def iter_secrets(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Secret, None]:
+        """List a project's secrets, without their values; iterates over all pages, and stops after `most` items if that is given."""
+
     async def list_service_account_keys(self, project_id: str, service_account_id: str, *, options: CallOptions = UNCHANGED) -> models.KeyPage:
         """List the public keys of a service account, including revoked ones.
 
@@ -3582,7 +3641,7 @@ class AsyncMethods:
 
         The answer contains a secret that is shown only once."""
 
-    async def plan_instance(self, project_id: str, *, app: str, name: str | None = None, version: str | None = None, channel: str | None = None, config: dict[str, Any] | None = None, topology: dict[str, int] | None = None, placement: models.Placement | None = None, service_account_id: str | None = None, operating_mode: str | None = None, control_plane_scope: str | None = None, topology_mode: str | None = None, options: CallOptions = UNCHANGED) -> models.Plan:
+    async def plan_instance(self, project_id: str, *, app: str, name: str | None = None, version: str | None = None, channel: str | None = None, config: dict[str, Any] | None = None, topology: dict[str, int] | None = None, placement: models.Placement | None = None, service_account_id: str | None = None, operating_mode: str | None = None, control_plane_scope: str | None = None, topology_mode: str | None = None, secrets: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Plan:
         """Evaluate a launch without launching.
 
         The plan says which version would run, which shapes fit or the smallest change that would help, the price, the
@@ -3930,6 +3989,13 @@ class AsyncMethods:
         Needs the action `webhook.update`.
 
         The answer contains a secret that is shown only once."""
+
+    async def rotate_secret(self, project_id: str, secret_id: str, *, value: str, options: CallOptions = UNCHANGED) -> models.Secret:
+        """Replace the value of a secret.
+
+        What starts later gets the new value; what runs keeps the old one until it is restarted. The old value is deleted.
+
+        Needs the action `project_secret.rotate`."""
 
     async def rotate_task_signing_key(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKey:
         """Sign tasks with a new key from now on; nodes trust it because the last key signed it.

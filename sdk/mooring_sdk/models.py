@@ -756,6 +756,7 @@ class Code(StrEnum):
     REVISION_CONFLICT = "revision_conflict"
     ROLLBACK_UNAVAILABLE = "rollback_unavailable"
     ROOT_KEY_MISSING = "root_key_missing"
+    SECRET_IN_USE = "secret_in_use"
     SIGN_IN_REFUSED = "sign_in_refused"
     SIGNATURE_INVALID = "signature_invalid"
     SIGNATURE_KEY_UNKNOWN = "signature_key_unknown"
@@ -1246,6 +1247,7 @@ class Instance(msgspec.Struct, kw_only=True, omit_defaults=True):
     runtime_backend: str
     bound_capacity_shape: str | None
     topology_mode: str | None
+    secrets: dict[str, str]
     service_account_id: str
     status: str
     health: Any
@@ -2477,6 +2479,31 @@ class RuntimeWhole(msgspec.Struct, kw_only=True, omit_defaults=True):
     tasks: list[RuntimeTask]
     attachments: list[RuntimeAttachment]
     etag: str
+
+
+class Secret(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A secret of a project, without its value."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    name: str
+    description: str
+    version: int
+    instances: int
+    created_by: str
+    created_at: datetime
+    rotated_at: datetime | None
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class SecretPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[Secret]
+    next_cursor: str | None = None
 
 
 class ServiceAccount(msgspec.Struct, kw_only=True, omit_defaults=True):

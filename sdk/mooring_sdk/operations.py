@@ -105,6 +105,7 @@ OBJECTS = {
         ("operating_mode", "str", "", "", ("platform_managed", "tenant_dedicated")),
         ("control_plane_scope", "str", "", "", ("platform", "project", "tenant")),
         ("topology_mode", "str | None", "", "A label that the adapter defines."),
+        ("secrets", "dict[str, str]", "", "Secrets of the project for the app's programs: variable of the environment → name of the secret. It takes `project_secret.use`."),
     ),
     "CreateKey": (
         ("public_key", "str", "required", "The 32 bytes of an Ed25519 public key, in base64."),
@@ -117,6 +118,11 @@ OBJECTS = {
     "CreateProject": (
         ("slug", "str", "required", "A name for URLs and the command line."),
         ("display_name", "str", "required", "A name that people read."),
+    ),
+    "CreateSecret": (
+        ("name", "str", "required", "What launches name it by."),
+        ("value", "str", "required is_secret", "Text of at most 32768 bytes; it is never shown again."),
+        ("description", "str", ""),
     ),
     "CreateServiceAccount": (
         ("name", "str", "required", "A name for URLs and the command line."),
@@ -290,6 +296,7 @@ OBJECTS = {
         ("operating_mode", "str", "", "", ("platform_managed", "tenant_dedicated")),
         ("control_plane_scope", "str", "", "", ("platform", "project", "tenant")),
         ("topology_mode", "str | None", "", "A label that the adapter defines."),
+        ("secrets", "dict[str, str]", "", "Secrets of the project for the app's programs: variable of the environment → name of the secret. It takes `project_secret.use`."),
     ),
     "PromoteArtifact": (
         ("move", "str", "required", "", ("activate", "canary", "deprecate", "retire", "rollback", "stage", "withdraw")),
@@ -385,6 +392,9 @@ OBJECTS = {
     ),
     "RevokeArtifact": (
         ("reason", "str", "required", "The reason, at least 10 characters."),
+    ),
+    "RotateSecret": (
+        ("value", "str", "required is_secret", "Text of at most 32768 bytes; it is never shown again."),
     ),
     "RulesBody": (
         ("sources", "models.NamesRule | None", ""),
@@ -632,6 +642,11 @@ ROWS = {
         (),
         "Send the events of this scope to a URL", "The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat\nwith the same Idempotency-Key shows it again.\n\nNeeds the action `webhook.create`.",
     ),
+    "create_secret": (
+        "POST", "/api/v1/projects/{project_id}/secrets", "project", "takes_key", "models.Secret", None, "CreateSecret",
+        (),
+        "Store a secret in a project", "Its value is sealed at once and never shown again. A launch names it (`secrets`), and the app's programs have it as\na variable of their environment.\n\nNeeds the action `project_secret.create`.",
+    ),
     "create_service_account": (
         "POST", "/api/v1/projects/{project_id}/service-accounts", "project", "takes_key", "models.ServiceAccount", None, "CreateServiceAccount",
         (),
@@ -731,6 +746,13 @@ ROWS = {
         "DELETE", "/api/v1/projects/{project_id}/webhooks/{webhook_id}", "project", "takes_key", None, None, None,
         (),
         "Delete a webhook and its undelivered messages", "Needs the action `webhook.delete`.",
+    ),
+    "delete_secret": (
+        "DELETE", "/api/v1/projects/{project_id}/secrets/{secret_id}", "project", "takes_key", None, None, None,
+        (
+            ("force", "bool", "", "Delete it although instances use it: what they start later fails for lack of it."),
+        ),
+        "Delete a secret with its value; refused while instances use it, unless `force` is given", "Needs the action `project_secret.delete`.",
     ),
     "delete_service_account": (
         "DELETE", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}", "project", "takes_key", "models.ServiceAccount", None, None,
@@ -1232,6 +1254,15 @@ ROWS = {
             ("fence", "int", "required", "The fence of the claim; a stale one is refused."),
         ),
         "Read a held instance with everything that its adapter needs to continue: manifest, members, open operations,", "their tasks.\n\nAll of it except the nodes is read at one moment, so an operation never appears without what was written together\nwith it.\n\nNeeds the action `runtime.claim`.",
+    ),
+    "get_secret": (
+        "GET", "/api/v1/projects/{project_id}/secrets/{secret_id}", "project", "", "models.Secret", None, None,
+        (
+            ("wait", "float", "", "Seconds to wait for a change or a state."),
+            ("until", "str", "", "States to wait for, separated by commas."),
+            ("changed_from", "str", "", "The last known `etag`: wait until it changes."),
+        ),
+        "Read a secret, without its value", "Needs the action `project_secret.read`.",
     ),
     "get_service_account": (
         "GET", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}", "project", "", "models.ServiceAccount", None, None,
@@ -1851,6 +1882,14 @@ ROWS = {
         ),
         "List the receipts of the project's teardowns, newest first", "Needs the action `receipt.read`.",
     ),
+    "list_secrets": (
+        "GET", "/api/v1/projects/{project_id}/secrets", "project", "has_pages is_list", "models.SecretPage", "models.Secret", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "List a project's secrets, without their values", "Needs the action `project_secret.read`.",
+    ),
     "list_service_account_keys": (
         "GET", "/api/v1/projects/{project_id}/service-accounts/{service_account_id}/keys", "project", "is_list", "models.KeyPage", None, None,
         (),
@@ -2382,6 +2421,11 @@ ROWS = {
         "POST", "/api/v1/projects/{project_id}/webhooks/{webhook_id}/rotate-key", "project", "takes_key shows_secret_once", "models.WebhookKeyed", None, None,
         (),
         "Give a webhook a new signing key, which is shown only once", "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
+    ),
+    "rotate_secret": (
+        "POST", "/api/v1/projects/{project_id}/secrets/{secret_id}/rotate", "project", "takes_key", "models.Secret", None, "RotateSecret",
+        (),
+        "Replace the value of a secret", "What starts later gets the new value; what runs keeps the old one until it is restarted. The old value is deleted.\n\nNeeds the action `project_secret.rotate`.",
     ),
     "rotate_task_signing_key": (
         "POST", "/api/v1/platform/task-signing-keys/rotate", "platform", "takes_key", "models.PlatformKey", None, None,

@@ -18,6 +18,7 @@ from mooring.commands.live.task_dispatcher import TaskDispatcher
 from mooring.commands.services import Services
 from mooring.core.identity.caller import Caller
 from mooring.core.kernel.decision import DecisionContext
+from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Place
 from mooring.core.runtime.visit import RelayAddress
 from mooring.gateways.telemetry.instruments import Telemetry
@@ -75,6 +76,13 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def services(self) -> Services:
         return self.tools.services
+
+    def require_also(self, action: str) -> None:
+        """Refuse unless the caller holds a further key, which the route declares in `also`, at this place."""
+        if action not in self.route.also:
+            raise ValueError(f"{self.route.key} does not declare that it also needs {action}")
+        if action not in self.caller.authority.at(self.place):
+            raise Refusal(Code.PERMISSION_DENIED, f"this caller does not have {action} here", {"action": action})
 
     def work(self, view: Callable[[Result], Any], *, acting: Acting | None = None) -> Work[Result]:
         """The work of this request; `view` turns its result into the response."""

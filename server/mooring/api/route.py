@@ -58,6 +58,7 @@ class Route:
     family: bool = False  # the key of a category (`<category>.<action>`) is enough; see `api/category_access.py`
     websocket: bool = False  # it upgrades to a WebSocket, whose first message may contain the token
     without_certificate: bool = False  # a node's route that needs no client certificate: it issues them
+    also: tuple[str, ...] = ()  # keys that parts of a request need besides the action
     path_parameters: tuple[str, ...] = ()
     key: str = field(init=False)
     """The route's name in records: method and path template."""
@@ -96,6 +97,7 @@ class RouteSpec:
     family: bool = False  # the key of a category is enough
     websocket: bool = False  # always hidden: OpenAPI cannot describe it; the docs of the timeline do
     without_certificate: bool = False  # a node's route that needs no client certificate
+    also: tuple[str, ...] = ()  # keys that parts of a request need besides the action
 
 
 ROUTES: Final[list[Route]] = []
@@ -141,6 +143,8 @@ def _route(method: str, path: str, scope: Scope, spec: RouteSpec, *, handler: Ha
             raise ValueError(f"{method} {path} is public: it must declare the action {PUBLIC_ACTION!r}")
     elif spec.action not in ACTIONS:
         raise ValueError(f"{method} {path} declares the action {spec.action!r}, which is not in the table")
+    if unknown := sorted(set(spec.also) - set(ACTIONS)):
+        raise ValueError(f"{method} {path} declares the action {unknown[0]!r}, which is not in the table")
     signature = inspect.signature(handler, eval_str=True)
     body = signature.parameters.get("body")
     query = signature.parameters.get("query")
@@ -181,6 +185,7 @@ def _route(method: str, path: str, scope: Scope, spec: RouteSpec, *, handler: Ha
         family=spec.family,
         websocket=spec.websocket,
         without_certificate=spec.without_certificate,
+        also=spec.also,
         path_parameters=in_path,
     )
 

@@ -139,9 +139,12 @@ class AdapterSite:
         self.services.hub.notify(event.type for event in decision.events)
         return decision.result
 
-    async def launch(self, workers: int = 1, *, dispatched: bool = True) -> tuple[Instance, list[Member], Operation]:
+    async def launch(
+        self, workers: int = 1, *, dispatched: bool = True, **columns: Any
+    ) -> tuple[Instance, list[Member], Operation]:
         """An instance with a head and workers in one active allocation, and the operation that deploys it."""
         instance, members, operation = self.made(workers, dispatched=dispatched)
+        instance = replace(instance, **columns)
         await self.apply(
             together(
                 instance,

@@ -325,6 +325,8 @@ class MutationSubjects:
             return str((await self._post(f"{place}/memberships", body, token=token))["id"])
         if name == "webhook_id":
             return await self._webhook(route.scope, SELDOM)
+        if name == "secret_id":
+            return str((await self._post(f"{place}/secrets", {"name": self._new("secret"), "value": "hidden"}))["id"])
         if name == "delivery_id":
             return await self._delivery(route.scope)
         if name == "entitlement_id":
@@ -389,6 +391,8 @@ class MutationSubjects:
                 "first_admin": {"email": "admin@made.example", "display_name": "Admin"},
             },
             "CreateToken": {"name": "made"},
+            "CreateSecret": {"name": self._new("made"), "value": "hidden"},
+            "RotateSecret": {"value": self._new("rotated")},
             "CreateEnrolmentToken": {"region": "local"},
             "CreateSku": self._sku(),
             "UpdateSku": {"price_minor_per_gpu_hour": 250, "reason": "the tests raise the price"},

@@ -231,6 +231,16 @@ async def _new_artifact(home: Home, scope: Scope) -> dict[str, str]:
     return {"artifact_id": str(row["id"])}
 
 
+async def _new_project_secret(home: Home, scope: Scope) -> dict[str, str]:
+    """One more secret of the project; those of before go, since a project has a bounded number."""
+    kept = {each.get("secret_id") for each in home.kept.values()}
+    for each in (await home.post(Scope.PROJECT, "/secrets?limit=500", method="GET"))["items"]:
+        if each["id"] not in kept:
+            await home.post(Scope.PROJECT, f"/secrets/{each['id']}", method="DELETE")
+    body = {"name": fresh_name("secret"), "value": "hidden"}
+    return {"secret_id": (await home.post(Scope.PROJECT, "/secrets", body))["id"]}
+
+
 async def _new_source(home: Home, scope: Scope) -> dict[str, str]:
     """One more source on the list of this place."""
     body = {"name": "any", "pattern": f"oci://{fresh_name('registry')}.example/*"}
@@ -314,6 +324,7 @@ MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "artifact_id": _new_artifact,
     "check_id": _new_check,
     "source_id": _new_source,
+    "secret_id": _new_project_secret,
     "signer_key_id": _new_signer_key,
     "delivery_id": Home.new_delivery,
     "allocation_id": _new_allocation,
@@ -443,6 +454,7 @@ FIELDS: Final[dict[str, Field]] = {
     "type": _always(lambda: "process.run"),
     "url": _always(lambda: RECEIVER),
     "user_id": _a_user,
+    "value": _always(lambda: "hidden"),
 }
 """A good value for each field that some body requires."""
 

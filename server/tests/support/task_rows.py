@@ -84,18 +84,9 @@ async def every_row(rows: ProjectRows) -> None:
     }
     await own.write(Insert("task_log", chunk), acting=PLATFORM)
     for home in ({"allocation_id": own.allocation_id}, {"instance_id": rows.instance_id}):
-        secret_id, kept_id = CLOCK.mint(Prefix.SECRET), CLOCK.mint(Prefix.RUNTIME_SECRET)
-        sealed = {
-            "id": secret_id,
-            "tenant_id": own.tenant_id,
-            "purpose": "runtime_secret",
-            "master_key_id": "k",
-            "wrapped_key": b"w",
-            "ciphertext": b"c",
-            "created_at": now,
-        }
+        sealed, kept_id = _sealed(own, "runtime_secret"), CLOCK.mint(Prefix.RUNTIME_SECRET)
         named = {"name": f"secret-{len(home)}", "purpose": "artifact_pull"}
-        kept = place | home | named | {"id": kept_id, "secret_id": secret_id}
+        kept = place | home | named | {"id": kept_id, "secret_id": sealed["id"]}
         await own.write(Insert("secret", sealed), Insert("runtime_secret", kept))
         grant = (
             place
@@ -109,20 +100,32 @@ async def every_row(rows: ProjectRows) -> None:
             }
         )
         await own.write(Insert("secret_grant", grant))
+    sealed, stored_id = _sealed(own, "project_secret"), CLOCK.mint(Prefix.PROJECT_SECRET)
+    stored = {"id": stored_id, "name": f"of-{stored_id[-8:]}", "secret_id": sealed["id"], "version": 1}
+    grant = {"id": CLOCK.mint(Prefix.SECRET_GRANT), "task_id": task_id, "project_secret_id": stored_id, "name": "own"}
+    await own.write(
+        Insert("secret", sealed),
+        Insert("project_secret", place | stored | {"created_by": "test"}),
+        Insert("secret_grant", place | grant | {"purpose": "member_secret", "expires_at": now}),
+    )
     await a_receipt(rows)
     # The last ones are named by nobody, so that naming them breaks no rule but the one that is tried.
     await own.birth("operation")
     await own.birth("instance")
-    unused = {
+    await own.write(Insert("secret", _sealed(own, "any")))
+
+
+def _sealed(rows: ProjectRows, purpose: str) -> dict[str, object]:
+    """The row of a sealed value that nothing can open."""
+    return {
         "id": CLOCK.mint(Prefix.SECRET),
-        "tenant_id": own.tenant_id,
-        "purpose": "any",
+        "tenant_id": rows.tenant_id,
+        "purpose": purpose,
         "master_key_id": "k",
         "wrapped_key": b"w",
         "ciphertext": b"c",
-        "created_at": now,
+        "created_at": CLOCK.now(),
     }
-    await own.write(Insert("secret", unused))
 
 
 async def _own_ground(rows: ProjectRows) -> ProjectRows:

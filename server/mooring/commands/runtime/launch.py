@@ -29,6 +29,7 @@ from mooring.core.runtime.member import Member
 from mooring.storage.catalog import app_version as stored_versions
 from mooring.storage.catalog import catalog
 from mooring.storage.fleet import allocation as allocations
+from mooring.storage.identity import project_secret as project_secrets
 from mooring.storage.kernel.database import Acting
 from mooring.storage.runtime import launch
 
@@ -100,6 +101,9 @@ async def load(
         name_taken=facts.is_new and opening.name_taken,
         open_instances=opening.open_instances,
     )
+    if facts.is_new and request.secrets:
+        named = await project_secrets.find_named(database, acting, project_id, list(request.secrets.values()))
+        facts = replace(facts, secret_names=frozenset(named))
     return await _for_launching(services, acting, facts, options.planning)
 
 

@@ -6,7 +6,7 @@ platform writes the location and the credentials into the task here; an adapter 
 token.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ from mooring.core.catalog.entitlement import Entitlement
 from mooring.core.fleet.runtime_secret import SecretGrantRequest, SecretPurpose
 from mooring.core.fleet.task import Task
 from mooring.core.fleet.task_creation import TaskRequest, check_room, make_task
+from mooring.core.identity.project_secret import ProjectSecret
 from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Place, Scope
@@ -32,6 +33,7 @@ from mooring.core.runtime.member_task import (
     FETCH,
     LAUNCH,
     PULL,
+    STARTS_PROGRAM,
     MemberTaskRequest,
     TaskTarget,
     check_target,
@@ -44,6 +46,7 @@ from mooring.core.runtime.member_task import (
 from mooring.storage.catalog import entitlement as entitlements
 from mooring.storage.fleet import runtime_secret as runtime_secrets
 from mooring.storage.fleet import task as tasks
+from mooring.storage.identity import project_secret as project_secrets
 from mooring.storage.runtime import claim as claims
 from mooring.storage.runtime import instance as instances
 
@@ -107,8 +110,20 @@ async def _load(work: Work[Any], ref: ClaimRef, operation_id: str | None, reques
     if member.allocation_id is not None:
         allocation = (await claims.allocations(database, acting, [member.allocation_id])).get(member.allocation_id)
     secrets = await runtime_secrets.of_owner(database, acting, ref.project_id, instance.id) if request.grants else []
-    target = TaskTarget(instance, member, allocation, operation, {each.name: each for each in secrets})
+    launched_with = await launch_secrets(work, instance, [request])
+    by_name = {each.name: each for each in secrets}
+    target = TaskTarget(instance, member, allocation, operation, by_name, launched_with)
     return _TaskContext(claim, target, await _earlier(work, target, request), await count_open(work, ref))
+
+
+async def launch_secrets(
+    work: Work[Any], instance: Instance, requests: Sequence[MemberTaskRequest]
+) -> dict[str, ProjectSecret]:
+    """The secrets of the project that the launch names, if one of these tasks starts a program."""
+    if not instance.secrets or not any(each.type in STARTS_PROGRAM for each in requests):
+        return {}
+    names = list(instance.secrets.values())
+    return await project_secrets.find_named(work.database, work.acting, instance.project_id, names)
 
 
 async def count_open(work: Work[Any], ref: ClaimRef) -> int:

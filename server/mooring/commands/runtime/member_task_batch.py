@@ -11,7 +11,13 @@ from typing import Any, Final
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.runtime.adapter import ClaimRef, require_claim, under_correlation
-from mooring.commands.runtime.member_task import ArtifactEvaluator, complete_request, count_open, require_grants
+from mooring.commands.runtime.member_task import (
+    ArtifactEvaluator,
+    complete_request,
+    count_open,
+    launch_secrets,
+    require_grants,
+)
 from mooring.core.fleet.task import Task
 from mooring.core.fleet.task_creation import NewTask, TaskRequest, check_room, make_task
 from mooring.core.kernel.decision import Decision, Insert, Write
@@ -106,8 +112,11 @@ async def _load(
     needs_secrets = any(each.grants for each in requests)
     secrets = await runtime_secrets.of_owner(database, acting, ref.project_id, instance.id) if needs_secrets else []
     by_name = {each.name: each for each in secrets}
+    launched_with = await launch_secrets(work, instance, requests)
     targets = {
-        each.id: TaskTarget(instance, each, allocations.get(each.allocation_id or ""), operation, by_name)
+        each.id: TaskTarget(
+            instance, each, allocations.get(each.allocation_id or ""), operation, by_name, launched_with
+        )
         for each in members
     }
     names = [

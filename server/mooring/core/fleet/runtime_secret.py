@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from mooring.core.fleet.task_schema import NAME_PATTERN, REPOSITORY_PATTERN
+from mooring.core.identity.project_secret import ProjectSecret
 from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, Insert, Update, Write
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
@@ -84,12 +85,16 @@ class RuntimeSecretSpec:
 
 @dataclass(frozen=True, slots=True)
 class SecretGrantRequest:
-    """A secret for a task under a name: a stored one, or a token for one repository, which is made at the claim."""
+    """A secret for a task under a name: a stored one, one of the project, or a token for one repository.
+
+    The value is read, and the token made, when the task is claimed.
+    """
 
     name: str
     purpose: str
     stored: RuntimeSecret | None = None
     repository: str | None = None
+    project_secret: ProjectSecret | None = None
 
 
 def read_purpose(text: str, path: str = "purpose") -> SecretPurpose:
@@ -178,8 +183,8 @@ def check_grant(request: SecretGrantRequest, instance_id: str | None, allocation
     if not _NAME.fullmatch(request.name):
         raise invalid(f"{path}/name", f"a name of the form {NAME_PATTERN}")
     purpose = read_purpose(request.purpose, f"{path}/purpose")
-    if (request.stored is None) == (request.repository is None):
-        raise invalid(path, "either a stored secret or a repository")
+    if sum(each is not None for each in (request.stored, request.repository, request.project_secret)) != 1:
+        raise invalid(path, "a stored secret, a secret of the project, or a repository")
     if request.repository is not None:
         if purpose is not SecretPurpose.ARTIFACT_PULL:
             raise invalid(f"{path}/purpose", f"a repository is read for {SecretPurpose.ARTIFACT_PULL}")
@@ -216,6 +221,7 @@ def grant_row(
             "name": request.name,
             "purpose": request.purpose,
             "runtime_secret_id": None if request.stored is None else request.stored.id,
+            "project_secret_id": None if request.project_secret is None else request.project_secret.id,
             "repository": request.repository,
             "expires_at": min(until, context.now + GRANT_LIFETIME_MAX),
             "created_at": context.now,

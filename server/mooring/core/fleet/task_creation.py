@@ -166,6 +166,7 @@ def _audits(task: Task, request: TaskRequest) -> tuple[AuditRecord, ...]:
                 "purpose": each.purpose,
                 "repository": each.repository,
                 "runtime_secret_id": None if each.stored is None else each.stored.id,
+                "project_secret_id": None if each.project_secret is None else each.project_secret.id,
             },
             app_instance_id=task.instance_id,
         )

@@ -61,6 +61,7 @@ class Code(StrEnum):
     REVISION_CONFLICT = "revision_conflict"
     ROLLBACK_UNAVAILABLE = "rollback_unavailable"
     ROOT_KEY_MISSING = "root_key_missing"
+    SECRET_IN_USE = "secret_in_use"
     SIGNATURE_INVALID = "signature_invalid"
     SIGNATURE_KEY_UNKNOWN = "signature_key_unknown"
     SIGNATURE_MISSING = "signature_missing"

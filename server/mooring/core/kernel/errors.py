@@ -316,6 +316,12 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
         "This platform knows no root key, so no key can be put into use with its signature.",
         "Create a root key offline, set its public half as `MOORING_ROOT_KEY`, and start the platform again.",
     ),
+    Code.SECRET_IN_USE: ErrorEntry(
+        "Secret in use",
+        "Instances that are not ended name the secret, or a source of the tenant uses it; `details` has them.",
+        "Stop the instances and remove the source first, or repeat with `force`: then what starts later fails for "
+        "lack of the secret.",
+    ),
     Code.SIGNATURE_INVALID: ErrorEntry(
         "Signature invalid",
         "There are signatures, but none of them can be used: they are malformed, too large, or of an unsupported kind.",

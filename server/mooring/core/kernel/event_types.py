@@ -17,6 +17,7 @@ class EventType(StrEnum):
     PROJECT_CREATED = "identity.project.created"
     PROJECT_UPDATED = "identity.project.updated"
     PROJECT_DELETED = "identity.project.deleted"
+    PROJECT_SECRET_CHANGED = "identity.project_secret.changed"
     USER_CREATED = "identity.user.created"
     USER_UPDATED = "identity.user.updated"
     MEMBERSHIP_CREATED = "identity.membership.created"
@@ -100,6 +101,7 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.PROJECT_CREATED: "A project was made.",
     EventType.PROJECT_UPDATED: "A project's display name changed.",
     EventType.PROJECT_DELETED: "An empty project was deleted.",
+    EventType.PROJECT_SECRET_CHANGED: "A project's secret was created, rotated or deleted; `data.change` says which.",
     EventType.USER_CREATED: "A user was made; their creator got the one-time sign-in code.",
     EventType.USER_UPDATED: "A user was disabled, enabled, reset, or changed the password; `data.change` says which.",
     EventType.MEMBERSHIP_CREATED: "A user was given a role.",

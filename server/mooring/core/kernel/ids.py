@@ -48,6 +48,7 @@ class Prefix(StrEnum):
     POLICY = "pol"
     PROJECT = "prj"
     PROJECT_NETWORK = "net"
+    PROJECT_SECRET = "pse"
     RECEIPT = "rcp"
     RUNTIME_SECRET = "rsc"
     SECRET = "sec"

@@ -150,6 +150,7 @@ class Instance:
     created_at: datetime
     config_hidden: list[str] = field(default_factory=list)  # JSON pointers to secrets in the config, which views hide
     config_secrets: dict[str, Any] | None = None  # as stored: the values at those places, which are sealed
+    secrets: dict[str, str] = field(default_factory=dict)  # variable → name of a secret of the project
     previous_pin: dict[str, Any] | None = None
     bound_capacity_shape: str | None = None
     topology_mode: str | None = None

@@ -154,6 +154,7 @@ def create_instance(
         channel=None if launch.request.version is not None else (launch.request.channel or "stable"),
         pin=pin.plain(),
         config=dict(launch.request.config),
+        secrets=dict(launch.request.secrets),
         config_hidden=list(hidden_places(launch.request.config, manifest.config_schema or {})),
         topology=dict(evaluation.topology),
         placement=launch.request.placement.plain(),

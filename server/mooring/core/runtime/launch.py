@@ -5,7 +5,7 @@ never promises what a launch would refuse. Adding members and upgrading use it t
 instance needs no name, and a version that was deprecated since may still grow.
 
 The order goes from who may launch to how the request is spelled: entitlement, promotion, trust, policy, compatibility,
-quota, configuration, topology, modes, name, account, circuit.
+quota, configuration, secrets, topology, modes, name, account, circuit.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,6 +35,7 @@ from mooring.core.fleet.allocation import (
     gpu_count_of,
     regions_of,
 )
+from mooring.core.identity.project_secret import refused_variables
 from mooring.core.identity.service_account import ServiceAccountState
 from mooring.core.kernel import validation
 from mooring.core.kernel.errors import Code, Refusal
@@ -88,6 +89,7 @@ def evaluate(launch: LaunchSnapshot) -> Evaluation:
         "compatibility": [*refusals.pop("allocations", []), *list(_compatibility(launch, offer))],
         "quota": list(_quota(launch, members if gpu_count else 0)),
         "config": list(_config(launch)),
+        "secrets": list(refused_variables(launch.request.secrets, launch.secret_names)) if launch.is_new else [],
         "topology": refusals.pop("topology", []),
         "mode": list(_mode(launch)),
         "name": list(_name(launch)),
@@ -102,8 +104,8 @@ def evaluate(launch: LaunchSnapshot) -> Evaluation:
 
 
 ORDER: Final = (
-    "entitlement", "promotion", "trust", "policy", "compatibility", "quota", "config", "topology", "mode", "name",
-    "account", "circuit",
+    "entitlement", "promotion", "trust", "policy", "compatibility", "quota", "config", "secrets", "topology", "mode",
+    "name", "account", "circuit",
 )  # fmt: skip
 
 

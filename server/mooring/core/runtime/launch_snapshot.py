@@ -79,6 +79,7 @@ class LaunchRequest:
     operating_mode: str = DEFAULT_MODE[0].value
     control_plane_scope: str = DEFAULT_MODE[1].value
     topology_mode: str | None = None
+    secrets: Mapping[str, str] = field(default_factory=dict)  # variable → name of a secret of the project
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +123,7 @@ class LaunchSnapshot:
     place_seconds: int = 3_600
     circuit: CircuitFacts | None = None
     account: ServiceAccount | None = None  # the operator account
+    secret_names: frozenset[str] = frozenset()  # the named secrets that the project has
     name_taken: bool = False
     open_instances: int = 0
     expected: LaunchEstimate = field(default_factory=LaunchEstimate)

@@ -6,15 +6,16 @@ inspect; such a look is routine and leaves no event and no audit row, unless the
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final
 
 from mooring.core.fleet.allocation import Allocation, AllocationState
-from mooring.core.fleet.runtime_secret import RuntimeSecret, SecretGrantRequest
+from mooring.core.fleet.runtime_secret import RuntimeSecret, SecretGrantRequest, SecretPurpose
 from mooring.core.fleet.task import Task
 from mooring.core.fleet.task_creation import TaskRequest
 from mooring.core.fleet.task_log_read import LOG_READ
+from mooring.core.identity.project_secret import ProjectSecret
 from mooring.core.kernel.decision import RowGuard
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.json_schema import count_exceeds
@@ -27,6 +28,10 @@ from mooring.core.runtime.operation import Operation
 LAUNCH: Final = "container.launch"
 FETCH: Final = "artifact.fetch"
 WRITE: Final = "files.write"
+STARTS_PROGRAM: Final = frozenset({LAUNCH, "process.run", "service.start"})
+"""Task types that start a program of the app: it gets the secrets that the launch names."""
+LAUNCHED_WITH: Final = "mooring-launch"
+"""The first part of the names under which a task has those secrets."""
 READ_ONLY_TYPES: Final = frozenset({"probe.tcp", "probe.http", "probe.exec", "service.inspect", LOG_READ})
 """Task types that only inspect; `container.control` with the action `inspect` does too."""
 STANDS: Final = frozenset({AllocationState.ACTIVE, AllocationState.RELEASING})
@@ -71,6 +76,7 @@ class TaskTarget:
     allocation: Allocation | None
     operation: Operation | None
     secrets: Mapping[str, RuntimeSecret]
+    project_secrets: Mapping[str, ProjectSecret] = field(default_factory=dict)  # those that the launch named, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +198,7 @@ def task_request(target: TaskTarget, request: MemberTaskRequest, maker: str) -> 
         if secret is None:
             raise Refusal(Code.NOT_FOUND, f"grants/{index}: the instance has no secret {secret_name!r}")
         grants.append(SecretGrantRequest(name, secret.purpose, stored=secret))
-    return TaskRequest(
+    plain = TaskRequest(
         tenant_id=target.instance.tenant_id,
         project_id=target.instance.project_id,
         allocation_id=allocation.id,
@@ -210,3 +216,39 @@ def task_request(target: TaskTarget, request: MemberTaskRequest, maker: str) -> 
         routine=target.operation is None and not request.audited,
         cause_id=target.instance.correlation_id if target.operation is None else None,
     )
+    return with_launch_secrets(target, plain)
+
+
+def with_launch_secrets(target: TaskTarget, request: TaskRequest) -> TaskRequest:
+    """The request with the secrets that the launch names, as variables of the program that the task starts.
+
+    A variable of the launch replaces the app's own of the same name.
+    """
+    variables = target.instance.secrets
+    plain, secret = request.arguments.get("environment", {}), request.arguments.get("environment_secrets", {})
+    if request.type not in STARTS_PROGRAM or not variables:
+        return request
+    if not isinstance(plain, Mapping) or not isinstance(secret, Mapping):
+        return request  # its creation will be refused
+    grants = []
+    for number, (variable, name) in enumerate(sorted(variables.items())):
+        stored = target.project_secrets.get(name)
+        if stored is None:
+            raise Refusal(
+                Code.NOT_FOUND,
+                f"the project has no secret {name!r} any more, which the launch names for {variable}: create it again",
+                {"name": name, "variable": variable},
+            )
+        granted_as = f"{LAUNCHED_WITH}-{number}"
+        grants.append(
+            (variable, SecretGrantRequest(granted_as, SecretPurpose.MEMBER_SECRET.value, project_secret=stored))
+        )
+    own = {variable: name for variable, name in secret.items() if variable not in variables}
+    replaced = [name for variable, name in secret.items() if variable in variables and name not in own.values()]
+    arguments = {
+        **request.arguments,
+        "environment": {variable: value for variable, value in plain.items() if variable not in variables},
+        "environment_secrets": {**own, **{variable: grant.name for variable, grant in grants}},
+    }
+    kept = tuple(each for each in request.grants if each.name not in replaced)
+    return replace(request, arguments=arguments, grants=(*kept, *(grant for _, grant in grants)))

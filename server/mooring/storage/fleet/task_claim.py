@@ -105,7 +105,8 @@ SELECT g.task_id, g.name, g.purpose, g.repository,
        s.id, s.tenant_id, s.purpose AS kept_for, s.master_key_id, s.wrapped_key, s.ciphertext
   FROM secret_grant g
   LEFT JOIN runtime_secret r ON r.id = g.runtime_secret_id
-  LEFT JOIN secret s ON s.id = r.secret_id
+  LEFT JOIN project_secret p ON p.id = g.project_secret_id
+  LEFT JOIN secret s ON s.id = coalesce(r.secret_id, p.secret_id)
  WHERE g.task_id = ANY ($1) AND g.expires_at > $2 AND (g.repository IS NOT NULL OR s.id IS NOT NULL)
  ORDER BY g.task_id, g.name"""
 RENEW: Final = """

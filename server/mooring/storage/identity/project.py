@@ -19,6 +19,7 @@ LIST_SOME: Final = f"""
 SELECT {_COLUMNS} FROM project WHERE id = ANY ($1::text[]) AND deleted_at IS NULL AND id > $2 ORDER BY id LIMIT $3"""
 CONTENTS: Final = """
 SELECT (SELECT count(*) FROM service_account WHERE project_id = $1 AND status <> 'deleted') AS service_account,
+       (SELECT count(*) FROM project_secret WHERE project_id = $1) AS project_secret,
        (SELECT count(*) FROM webhook WHERE project_id = $1) AS webhook,
        (SELECT count(*) FROM artifact WHERE project_id = $1 AND promotion <> 'retired') AS artifact,
        (SELECT count(*) FROM allocation WHERE project_id = $1 AND status <> 'released') AS allocation,

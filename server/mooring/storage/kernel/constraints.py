@@ -85,7 +85,10 @@ REFUSALS: Final[Mapping[str, tuple[Code, str]]] = {
     "member_instance_is_open": (Code.ILLEGAL_TRANSITION, "the instance accepts no more members"),
     "task_member_is_open": (Code.ILLEGAL_TRANSITION, "the member is closed"),
     "task_owner_is_open": (Code.ILLEGAL_TRANSITION, "the owner is closed: the task that ends it exists already"),
+    "project_secret_name_taken": (Code.NAME_TAKEN, "the project has a secret with this name already"),
+    "project_secret_project_of_tenant": (Code.NOT_FOUND, "the tenant has no such project"),
     "runtime_secret_name_taken": (Code.NAME_TAKEN, "there is a secret with this name already"),
+    "secret_grant_project_secret_of_project": (Code.NOT_FOUND, "the project has no such secret any more"),
     "secret_grant_is_of_task": (Code.NOT_FOUND, "there is no such secret, or this task may not have it"),
 }
 

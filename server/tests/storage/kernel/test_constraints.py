@@ -57,7 +57,8 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
     "ids are minted with 80 bits of chance": (
         "usage_record_pkey",
         "visit_by_ticket", "visit_pkey",
-        "receipt_pkey", "runtime_secret_pkey", "runtime_secret_by_value", "secret_grant_pkey",
+        "receipt_pkey", "runtime_secret_pkey", "runtime_secret_by_value", "secret_grant_pkey", "project_secret_pkey",
+        "project_secret_by_value",
         "allocation_group_pkey", "project_network_pkey",
         "allocation_pkey", "app_pkey", "app_version_check_pkey", "app_version_pkey", "entitlement_pkey", "policy_pkey",
         "artifact_check_pkey", "artifact_evidence_pkey", "artifact_hold_pkey",
@@ -69,7 +70,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "sku_pkey", "sku_price_pkey",
     ),
     "a wider key beside the primary one, for composite references": (
-        "receipt_of_one_project", "runtime_secret_of_one_project",
+        "receipt_of_one_project", "runtime_secret_of_one_project", "project_secret_of_one_project",
         "allocation_group_of_one_project",
         "allocation_of_one_project", "app_of_one_tenant", "app_version_of_one_tenant",
         "artifact_of_one_tenant", "attachment_of_one_project", "break_glass_of_one_tenant",
@@ -88,7 +89,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "event_horizon_single_key", "event_pkey", "lifecycle_edge_pkey", "schema_migration_pkey",
     ),
     "the core checks the form first, with the same bounds": (
-        "tenant_source_networks_count",
+        "tenant_source_networks_count", "project_secret_name_form", "project_secret_description_length",
         "app_adapter_key_length", "instance_failure_detail_length", "instance_health_detail_length",
         "instance_name_form", "instance_topology_mode_length", "member_blocker_length",
         "member_failure_detail_length", "member_health_detail_length", "member_ordinal_counts",
@@ -122,7 +123,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
     ),
     "the program writes these columns from closed tables, not from a request": (
         "instance_claim_fence_counts", "instance_claim_holder_has_lease", "instance_health_known",
-        "attachment_instance_of_tenant", "attachment_operation_of_owner",
+        "attachment_instance_of_tenant", "attachment_operation_of_owner", "project_secret_version_counts",
         "member_health_known", "operation_kind_known", "operation_phase_known", "usage_record_source_known",
         "visit_has_aim", "visit_kind_known", "visit_ticket_hash_length",
         "receipt_is_immutable", "runtime_secret_destroyed_is_gone", "task_claim_has_fence", "task_fence_counts",
@@ -157,6 +158,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "receipt_allocation_of_project", "receipt_node_id_fkey", "receipt_task_of_project",
         "runtime_secret_allocation_of_project", "runtime_secret_instance_of_project",
         "runtime_secret_secret_id_fkey", "runtime_secret_value_of_tenant", "secret_grant_secret_of_project",
+        "project_secret_value_of_tenant",
         "secret_grant_task_of_project", "task_allocation_of_project", "task_instance_of_project",
         "task_log_task_of_project", "task_node_id_fkey", "task_operation_of_project",
         "allocation_group_of_project", "allocation_group_project_of_tenant", "allocation_sku",

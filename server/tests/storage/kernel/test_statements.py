@@ -24,6 +24,7 @@ from mooring.core.identity import (
     break_glass,
     membership,
     project,
+    project_secret,
     service_account,
     source_network,
     tenant,
@@ -120,6 +121,14 @@ def a_key() -> service_account.ServiceAccountKey:
 def a_token() -> token.Token:
     spec = token.PersonalTokenSpec("cli", timedelta(days=1))
     return token.personal_token(NOW, FRESH, spec, user_id=USER, tenant_id=TENANT, limit=None)
+
+
+def a_secret_spec() -> project_secret.ProjectSecretSpec:
+    return project_secret.ProjectSecretSpec(TENANT, PROJECT, "hub-token", "of the hub", SEALED)
+
+
+def a_project_secret() -> project_secret.ProjectSecret:
+    return project_secret.create_secret(NOW, a_secret_spec(), 0).result
 
 
 def a_webhook() -> webhook.Webhook:
@@ -242,6 +251,9 @@ DRIVEN: Final[dict[str, Driver]] = {
     ),
     "webhook.update_webhook": _every_change_of_a_webhook,
     "webhook.rotate_key": lambda now: webhook.rotate_key(now, a_webhook(), NewWebhookKey("whsec_y", SEALED), SEALED),
+    "project_secret.create_secret": lambda now: project_secret.create_secret(now, a_secret_spec(), 0),
+    "project_secret.rotate_secret": lambda now: project_secret.rotate_secret(now, a_project_secret(), SEALED),
+    "project_secret.delete_secret": lambda now: project_secret.delete_secret(now, a_project_secret(), (), force=False),
     "webhook.delete_webhook": lambda now: webhook.delete_webhook(now, a_webhook()),
 }
 """How each function that decides is driven once, or once for each shape of what it decides."""

@@ -34,6 +34,7 @@ from mooring.storage.runtime import instance as instances
 PLACES = (Scope.PROJECT,)
 PATH = "/app-instances"
 ONE = PATH + "/{instance_id}"
+USE_SECRET = "project_secret.use"
 REFUSED = (
     Code.ALLOCATION_IN_USE, Code.ARTIFACT_REVOKED, Code.ARTIFACT_UNVERIFIED, Code.CIRCUIT_OPEN, Code.INCOMPATIBLE,
     Code.LIMIT_REACHED, Code.MODE_NOT_OFFERED, Code.NAME_TAKEN, Code.NOT_ENTITLED, Code.POLICY_DENIED,
@@ -73,7 +74,7 @@ async def shown(request: RequestContext, rows: list[Instance]) -> dict[str, Inst
     PLACES,
     "POST",
     PATH + ":plan",
-    RouteSpec("instance", "plan", "instance.create", answer=PlanView, read_only=True, family=True),
+    RouteSpec("instance", "plan", "instance.create", answer=PlanView, read_only=True, family=True, also=(USE_SECRET,)),
 )
 async def plan_instance(request: RequestContext, body: PlanInstance) -> PlanView:
     """Evaluate a launch without launching.
@@ -82,6 +83,8 @@ async def plan_instance(request: RequestContext, body: PlanInstance) -> PlanView
     policy layer that decides, how long earlier launches took, and every refusal; a create would raise the first of
     them.
     """
+    if body.secrets:
+        request.require_also(USE_SECRET)
     project_id = str(request.place.project_id)
     return plan_view(await commands.plan(request.services, request.acting, project_id, launch_request(body)))
 
@@ -90,10 +93,14 @@ async def plan_instance(request: RequestContext, body: PlanInstance) -> PlanView
     PLACES,
     "POST",
     PATH,
-    RouteSpec("instance", "create", "instance.create", 201, InstanceView, errors=REFUSED, family=True),
+    RouteSpec(
+        "instance", "create", "instance.create", 201, InstanceView, errors=REFUSED, family=True, also=(USE_SECRET,)
+    ),
 )
 async def create_instance(request: RequestContext, body: CreateInstance) -> Answered:
     """Launch an app into existing allocations, or into new capacity that is requested with it."""
+    if body.secrets:
+        request.require_also(USE_SECRET)
     authority = request.caller.authority
 
     def view(made: LaunchedInstance) -> InstanceView:

@@ -203,6 +203,7 @@ class InstanceView(Shown):
     runtime_backend: str
     bound_capacity_shape: str | None
     topology_mode: str | None
+    secrets: Annotated[dict[str, str], Meta(description="Variable → name of the project's secret that it has.")]
     service_account_id: str
     status: InstanceState
     health: HealthState

@@ -86,6 +86,7 @@ def instance_view(authority: Authority, instance: Instance, around: InstanceSurr
         runtime_backend=instance.runtime_backend,
         bound_capacity_shape=instance.bound_capacity_shape,
         topology_mode=instance.topology_mode,
+        secrets=instance.secrets,
         service_account_id=instance.service_account_id,
         status=InstanceState(instance.status),
         health=_health(instance.health),

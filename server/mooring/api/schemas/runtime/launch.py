@@ -12,6 +12,8 @@ from mooring.core.catalog.compatibility import CapacityShape
 from mooring.core.catalog.operating_mode import DEFAULT_MODE, ControlPlaneScope, OperatingMode
 from mooring.core.catalog.policy import Layer
 from mooring.core.fleet.task_schema import NO_NUL_PATTERN
+from mooring.core.identity.project_secret import NAME_PATTERN as SECRET_NAME_PATTERN
+from mooring.core.identity.project_secret import VARIABLE_PATTERN, VARIABLES_MAX
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.validation import invalid
 from mooring.core.runtime.instance_launch import LaunchPlan
@@ -30,6 +32,19 @@ Topology = Annotated[dict[ComponentKey, MemberCount], Meta(max_length=32, descri
 Config = Annotated[dict[str, Any], Meta(max_length=1_000, description="By the manifest's `config_schema`.")]
 TopologyMode = Annotated[
     str, Meta(min_length=1, max_length=64, pattern=NO_NUL_PATTERN, description="A label that the adapter defines.")
+]
+Secrets = Annotated[
+    dict[
+        Annotated[str, Meta(pattern=VARIABLE_PATTERN, max_length=128)],
+        Annotated[str, Meta(pattern=SECRET_NAME_PATTERN, max_length=63)],
+    ],
+    Meta(
+        max_length=VARIABLES_MAX,
+        description=(
+            "Secrets of the project for the app's programs: variable of the environment → name of the secret. "
+            "It takes `project_secret.use`."
+        ),
+    ),
 ]
 
 
@@ -60,6 +75,7 @@ class PlanInstance(Strict):
     operating_mode: OperatingMode = DEFAULT_MODE[0]
     control_plane_scope: ControlPlaneScope = DEFAULT_MODE[1]
     topology_mode: TopologyMode | None = None
+    secrets: Secrets = msgspec.field(default_factory=dict)
 
 
 class CreateInstance(Strict):
@@ -76,6 +92,7 @@ class CreateInstance(Strict):
     operating_mode: OperatingMode = DEFAULT_MODE[0]
     control_plane_scope: ControlPlaneScope = DEFAULT_MODE[1]
     topology_mode: TopologyMode | None = None
+    secrets: Secrets = msgspec.field(default_factory=dict)
 
 
 class PlanHindranceView(Shown):
@@ -204,6 +221,7 @@ def launch_request(body: CreateInstance | PlanInstance) -> LaunchRequest:
         operating_mode=body.operating_mode.value,
         control_plane_scope=body.control_plane_scope.value,
         topology_mode=body.topology_mode,
+        secrets=dict(body.secrets),
     )
 
 
