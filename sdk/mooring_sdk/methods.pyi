@@ -623,7 +623,10 @@ class SyncMethods:
         Needs the action `artifact.read`."""
 
     def get_platform_artifact_impact(self, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.Impact:
-        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
+        """Read what a revocation would affect: the versions, instances and members that use its digest, and the reactions.
+
+        Tenants and projects see the names of their own. The platform sees numbers only; a tenant's names need break-glass
+        into that tenant.
 
         Needs the action `artifact.read`."""
 
@@ -698,7 +701,10 @@ class SyncMethods:
         Needs the action `artifact.read`."""
 
     def get_project_artifact_impact(self, project_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.Impact:
-        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
+        """Read what a revocation would affect: the versions, instances and members that use its digest, and the reactions.
+
+        Tenants and projects see the names of their own. The platform sees numbers only; a tenant's names need break-glass
+        into that tenant.
 
         Needs the action `artifact.read`."""
 
@@ -825,7 +831,10 @@ class SyncMethods:
         Needs the action `artifact.read`."""
 
     def get_tenant_artifact_impact(self, tenant_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.Impact:
-        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
+        """Read what a revocation would affect: the versions, instances and members that use its digest, and the reactions.
+
+        Tenants and projects see the names of their own. The platform sees numbers only; a tenant's names need break-glass
+        into that tenant.
 
         Needs the action `artifact.read`."""
 
@@ -2738,7 +2747,10 @@ class AsyncMethods:
         Needs the action `artifact.read`."""
 
     async def get_platform_artifact_impact(self, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.Impact:
-        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
+        """Read what a revocation would affect: the versions, instances and members that use its digest, and the reactions.
+
+        Tenants and projects see the names of their own. The platform sees numbers only; a tenant's names need break-glass
+        into that tenant.
 
         Needs the action `artifact.read`."""
 
@@ -2813,7 +2825,10 @@ class AsyncMethods:
         Needs the action `artifact.read`."""
 
     async def get_project_artifact_impact(self, project_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.Impact:
-        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
+        """Read what a revocation would affect: the versions, instances and members that use its digest, and the reactions.
+
+        Tenants and projects see the names of their own. The platform sees numbers only; a tenant's names need break-glass
+        into that tenant.
 
         Needs the action `artifact.read`."""
 
@@ -2940,7 +2955,10 @@ class AsyncMethods:
         Needs the action `artifact.read`."""
 
     async def get_tenant_artifact_impact(self, tenant_id: str, artifact_id: str, *, options: CallOptions = UNCHANGED) -> models.Impact:
-        """Read what a revocation would affect: the versions, instances and members that this place sees on its digest.
+        """Read what a revocation would affect: the versions, instances and members that use its digest, and the reactions.
+
+        Tenants and projects see the names of their own. The platform sees numbers only; a tenant's names need break-glass
+        into that tenant.
 
         Needs the action `artifact.read`."""
 

@@ -1181,13 +1181,32 @@ class HostKind(StrEnum):
 
 
 class Impact(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """What a revocation would affect, as far as this place may know."""
+    """What a revocation would affect, as far as this place may know; the platform sees no names of tenants."""
 
     digest: str
     holds_count: int
+    counts: ImpactCounts
+    reactions: ImpactReactions
     versions: list[ImpactedVersion]
     instances: list[ImpactedInstance]
     members: list[ImpactedMember]
+
+
+class ImpactCounts(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How much a revocation would affect in this place, without names."""
+
+    tenants: int
+    projects: int
+    instances: int
+    members: int
+    versions: int
+
+
+class ImpactReactions(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How many instances run the digest now, by what the policy of their project would do to them."""
+
+    notify: int
+    refuse: int
 
 
 class ImpactedInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -2348,6 +2367,7 @@ class RulesBody(msgspec.Struct, kw_only=True, omit_defaults=True):
     signatures: str | None = None
     gpus_max: int | None = None
     record_exec: bool | None = None
+    untrusted_instances: str | None = None
 
 
 class RuntimeAllocation(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -404,6 +404,7 @@ OBJECTS = {
         ("signatures", "str | None", "", "What must be signed by a trusted key: `none`, `images` or `everything`."),
         ("gpus_max", "int | None", "", "How many GPUs a project may have at once."),
         ("record_exec", "bool", "", "Whether what exec sessions show is recorded; one layer that says so is enough."),
+        ("untrusted_instances", "str | None", "", "What happens to running instances whose artifacts are no longer trusted: `notify`, or also `refuse` actions and attachments. The strictest layer counts; without a rule of the platform it is `refuse`."),
     ),
     "RunAtTerminal": (
         ("argv", "list[str]", "", "The command; without one it is a login shell."),
@@ -1092,7 +1093,7 @@ ROWS = {
     "get_platform_artifact_impact": (
         "GET", "/api/v1/platform/artifacts/{artifact_id}/impact", "platform", "", "models.Impact", None, None,
         (),
-        "Read what a revocation would affect: the versions, instances and members that this place sees on its digest", "Needs the action `artifact.read`.",
+        "Read what a revocation would affect: the versions, instances and members that use its digest, and the reactions", "Tenants and projects see the names of their own. The platform sees numbers only; a tenant's names need break-glass\ninto that tenant.\n\nNeeds the action `artifact.read`.",
     ),
     "get_platform_audit_chain": (
         "GET", "/api/v1/platform/audit/chain", "platform", "", "models.AuditChain", None, None,
@@ -1191,7 +1192,7 @@ ROWS = {
     "get_project_artifact_impact": (
         "GET", "/api/v1/projects/{project_id}/artifacts/{artifact_id}/impact", "project", "", "models.Impact", None, None,
         (),
-        "Read what a revocation would affect: the versions, instances and members that this place sees on its digest", "Needs the action `artifact.read`.",
+        "Read what a revocation would affect: the versions, instances and members that use its digest, and the reactions", "Tenants and projects see the names of their own. The platform sees numbers only; a tenant's names need break-glass\ninto that tenant.\n\nNeeds the action `artifact.read`.",
     ),
     "get_project_delivery": (
         "GET", "/api/v1/projects/{project_id}/deliveries/{delivery_id}", "project", "", "models.Delivery", None, None,
@@ -1355,7 +1356,7 @@ ROWS = {
     "get_tenant_artifact_impact": (
         "GET", "/api/v1/tenants/{tenant_id}/artifacts/{artifact_id}/impact", "tenant", "", "models.Impact", None, None,
         (),
-        "Read what a revocation would affect: the versions, instances and members that this place sees on its digest", "Needs the action `artifact.read`.",
+        "Read what a revocation would affect: the versions, instances and members that use its digest, and the reactions", "Tenants and projects see the names of their own. The platform sees numbers only; a tenant's names need break-glass\ninto that tenant.\n\nNeeds the action `artifact.read`.",
     ),
     "get_tenant_audit_chain": (
         "GET", "/api/v1/tenants/{tenant_id}/audit/chain", "tenant", "", "models.AuditChain", None, None,

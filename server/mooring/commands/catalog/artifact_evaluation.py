@@ -4,7 +4,7 @@ Every use of an artifact is evaluated here. So the removal of a key or a source,
 the next use, whatever the stored conclusion says.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from mooring.commands.services import Services
@@ -12,7 +12,7 @@ from mooring.core.catalog.artifact import Artifact
 from mooring.core.catalog.artifact_evidence import EvaluatedArtifact
 from mooring.core.catalog.artifact_location import ArtifactSource, Location, SourceType, source_of
 from mooring.core.catalog.artifact_source import may_read
-from mooring.core.catalog.artifact_trust import Evidence, SignerKey, Trust, derive_trust
+from mooring.core.catalog.artifact_trust import ArtifactTrust, Evidence, SignerKey, Trust, derive_trust
 from mooring.core.catalog.entitlement import Entitlement
 from mooring.core.catalog.policy import PolicyChain
 from mooring.core.catalog.policy_change import layers_of
@@ -21,7 +21,7 @@ from mooring.gateways.registry.artifact_reader import ArtifactReader, namespace
 from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.catalog import artifact_check as checks
 from mooring.storage.catalog import policy as policies
-from mooring.storage.catalog.trust_context import trust_rows
+from mooring.storage.catalog.trust_context import TrustRows, trust_rows, trust_rows_of
 from mooring.storage.kernel.database import Acting
 
 
@@ -62,8 +62,21 @@ class TrustContext:
 
 async def trust_context(services: Services, acting: Acting, project_id: str | None) -> TrustContext:
     """The current sources, keys and policy of a place."""
-    found = await trust_rows(services.database, acting, project_id)
-    return TrustContext(services.artifacts, found.sources, found.keys, PolicyChain(layers_of(found.policies)))
+    return _context(services, await trust_rows(services.database, acting, project_id))
+
+
+async def trust_contexts(
+    services: Services, acting: Acting, places: Iterable[tuple[str, str]]
+) -> dict[tuple[str, str], TrustContext]:
+    """The current sources, keys and policy of each of these places (tenant, project), read in one statement."""
+    wanted = sorted(set(places))
+    tenant_ids = sorted({tenant_id for tenant_id, _ in wanted})
+    rows = await trust_rows_of(services.database, acting, tenant_ids, [project_id for _, project_id in wanted])
+    return {place: _context(services, rows.at(*place)) for place in wanted}
+
+
+def _context(services: Services, rows: TrustRows) -> TrustContext:
+    return TrustContext(services.artifacts, rows.sources, rows.keys, PolicyChain(layers_of(rows.policies)))
 
 
 async def policy_of(services: Services, acting: Acting, project_id: str | None) -> PolicyChain:
@@ -94,14 +107,14 @@ async def evaluate_under(
     evaluator: TrustContext,
     entitled: Entitlement | None,
     registered: Sequence[Artifact],
-) -> list[tuple[Artifact, Trust]]:
+) -> list[ArtifactTrust]:
     """These artifacts, each with its trust under the project's policy, narrowed by the entitlement."""
     if not registered:
         return []
     if entitled is not None:
         evaluator = replace(evaluator, policy=evaluator.policy.narrowed(*entitled.layer))
     evidence = await artifacts.evidence(services.database, acting, [each.id for each in registered])
-    return [(each, evaluator.evaluate(each, evidence[each.id])) for each in registered]
+    return [ArtifactTrust(each, evaluator.evaluate(each, evidence[each.id])) for each in registered]
 
 
 def location_of(artifact: Artifact) -> Location:

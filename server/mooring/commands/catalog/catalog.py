@@ -74,7 +74,7 @@ async def of_project(
     entitled = await entitlement.of_apps(database, acting, project_id, [app.id for app in apps])
     chain = PolicyChain(layers_of(await policy.chain(database, acting, project_id)))
     digests = sorted({digest for version in chosen.values() for digest in version.digests})
-    registered = await stored_versions.artifacts(database, acting, digests, acting.tenant_id)
+    registered = await stored_versions.artifacts(database, acting, digests, acting.tenant_id, project_id)
     measured = await evaluate_artifacts(services, acting, project_id, list(registered.values()))
     artifacts = {each.artifact.digest: each for each in measured}
     capacity = await services.fleet.capacity_of(database, project_id, chain)

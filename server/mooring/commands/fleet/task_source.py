@@ -16,6 +16,7 @@ from mooring.commands.catalog.artifact_evaluation import TrustContext, evaluate_
 from mooring.commands.services import Services
 from mooring.core.catalog.artifact import Artifact
 from mooring.core.catalog.artifact_location import Location, read_location
+from mooring.core.catalog.artifact_trust import trust_of_digests
 from mooring.core.catalog.entitlement import Entitlement
 from mooring.core.fleet.task_creation import TaskRequest
 from mooring.core.fleet.task_family import FAMILIES, argument_findings
@@ -59,21 +60,18 @@ async def trusted_artifacts(
     An entitlement narrows the project's policy.
     """
     registered = await artifacts.find_many(services.database, acting, sorted(digests), project_id)
-    best: dict[str, Artifact] = {}
-    refusals: dict[str, Refusal] = {}
-    for artifact, trust in await evaluate_under(services, acting, measure, entitlement, registered):
-        refusal = trust.refusal(artifact)
-        if refusal is None:
-            best.setdefault(artifact.digest, artifact)
-        else:
-            refusals.setdefault(artifact.digest, refusal)
-    for digest in sorted(digests - set(best)):
-        raise refusals.get(digest) or Refusal(
-            Code.ARTIFACT_NOT_REGISTERED,
-            f"the project sees no registered artifact with the digest {digest}",
-            {"digest": digest},
-        )
-    return best
+    found = trust_of_digests(await evaluate_under(services, acting, measure, entitlement, registered))
+    for digest in sorted(digests):
+        if digest not in found:
+            raise Refusal(
+                Code.ARTIFACT_NOT_REGISTERED,
+                f"the project sees no registered artifact with the digest {digest}",
+                {"digest": digest},
+            )
+        artifact, trust = found[digest]
+        if (refusal := trust.refusal(artifact)) is not None:
+            raise refusal
+    return {digest: artifact for digest, (artifact, _) in found.items()}
 
 
 def _named(type_: str, arguments: Mapping[str, Any]) -> tuple[Target, Location]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mooring.commands.kernel.work import Answered, Work
-from mooring.commands.runtime.instance import load_context
+from mooring.commands.runtime.instance import load_for_use
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Place, Scope
 from mooring.core.runtime.app_action import action_of, may_act, start_action
@@ -19,7 +19,7 @@ async def start(
     """Ask the instance's adapter for an action, if the caller holds the key that the manifest names."""
 
     async def load() -> InstanceContext:
-        current = await load_context(work, ref)
+        current = await load_for_use(work, ref)
         permission = action_of(current.manifest, name).permission
         place = Place(Scope.PROJECT, None, ref.project_id)
         if not may_act(work.context.actor, work.authority, place, permission):

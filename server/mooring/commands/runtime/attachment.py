@@ -10,7 +10,7 @@ from typing import Any
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
-from mooring.commands.runtime.instance import bounds_of, load_context
+from mooring.commands.runtime.instance import bounds_of, load_context, load_for_use
 from mooring.commands.services import Services
 from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.errors import Code, Refusal
@@ -60,7 +60,7 @@ async def attach(work: Work[Attachment], project_id: str, instance_id: str) -> A
     async def load() -> AttachContext:
         project = require(await projects.find(database, acting, project_id), "project")
         instance = require(await attachments.shared_instance(database, acting, instance_id), "instance")
-        current = await load_context(work, InstanceRef(instance.project_id, instance.id))
+        current = await load_for_use(work, InstanceRef(instance.project_id, instance.id))
         return AttachContext(
             current,
             project,
@@ -83,7 +83,7 @@ async def act(work: Work[AttachedAction], ref: AttachmentRef, name: str, argumen
     """Ask the instance for an action, if the caller holds the key that the manifest names in the attached project."""
 
     async def load() -> _AttachmentContext:
-        loaded = await _load(work, ref)
+        loaded = await _load(work, ref, for_use=True)
         action = action_of(loaded.current.manifest, name)
         place = Place(Scope.PROJECT, None, ref.project_id)
         if not may_act(work.context.actor, work.authority, place, action.permission):
@@ -116,7 +116,8 @@ class _AttachmentContext:
     current: InstanceContext
 
 
-async def _load(work: Work[Any], ref: AttachmentRef) -> _AttachmentContext:
+async def _load(work: Work[Any], ref: AttachmentRef, *, for_use: bool = False) -> _AttachmentContext:
     attachment = await find(work.services, work.acting, ref)
-    current = await load_context(work, InstanceRef(attachment.owning_project_id, attachment.instance_id))
+    instance = InstanceRef(attachment.owning_project_id, attachment.instance_id)
+    current = await (load_for_use if for_use else load_context)(work, instance)
     return _AttachmentContext(attachment, current)

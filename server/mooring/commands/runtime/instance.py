@@ -3,12 +3,13 @@
 No command here checks permissions: the API has checked the route's key and the category's (`api/category_access.py`).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.runtime import launch
+from mooring.commands.runtime.instance_trust import current_distrust
 from mooring.commands.runtime.launch import LoadOptions, manifest_of, trusted
 from mooring.commands.services import Services
 from mooring.core.kernel.decision import Decision
@@ -86,6 +87,12 @@ async def load_context(work: Work[Any], ref: InstanceRef) -> InstanceContext:
     )
 
 
+async def load_for_use(work: Work[Any], ref: InstanceRef) -> InstanceContext:
+    """The same, with whether what it runs is trusted at this moment."""
+    current = await load_context(work, ref)
+    return replace(current, distrust=await current_distrust(work.services, work.acting, current.instance.id))
+
+
 async def plan(services: Services, acting: Acting, project_id: str, request: LaunchRequest) -> LaunchPlan:
     """What a launch would create, and every refusal that it would meet."""
     return plan_launch(await launch.load(services, acting, project_id, request, LoadOptions(planning=True)))
@@ -158,7 +165,7 @@ async def reconcile(work: Work[Operation], ref: InstanceRef) -> Answered:
     """Let the adapter correct differences from the desired state."""
     bounds = bounds_of(work.services)
     return await work.execute(
-        lambda: load_context(work, ref), lambda current: reconcile_instance(work.context, current, bounds)
+        lambda: load_for_use(work, ref), lambda current: reconcile_instance(work.context, current, bounds)
     )
 
 
@@ -166,7 +173,7 @@ async def restart(work: Work[Operation], ref: InstanceRef) -> Answered:
     """Restart with the same version."""
     bounds = bounds_of(work.services)
     return await work.execute(
-        lambda: load_context(work, ref), lambda current: restart_instance(work.context, current, bounds)
+        lambda: load_for_use(work, ref), lambda current: restart_instance(work.context, current, bounds)
     )
 
 
@@ -174,7 +181,7 @@ async def repair(work: Work[Operation], ref: InstanceRef, scope: RepairScope, me
     """Let the adapter rebuild what is broken."""
     bounds = bounds_of(work.services)
     return await work.execute(
-        lambda: load_context(work, ref),
+        lambda: load_for_use(work, ref),
         lambda current: repair_instance(work.context, current, scope, member_id, bounds),
     )
 

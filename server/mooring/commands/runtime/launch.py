@@ -11,8 +11,7 @@ from mooring.commands.catalog.artifact_evaluation import TrustContext, evaluate_
 from mooring.commands.kernel.lookup import require
 from mooring.commands.services import Services
 from mooring.core.catalog.app_version import AppVersion
-from mooring.core.catalog.artifact import Artifact
-from mooring.core.catalog.artifact_trust import Trust
+from mooring.core.catalog.artifact_trust import ArtifactTrust
 from mooring.core.catalog.catalog import chosen_candidate
 from mooring.core.catalog.channel import Candidate, Channel, first_canary
 from mooring.core.catalog.compatibility import Capacity
@@ -66,6 +65,7 @@ async def load(
     version = await _version(services, acting, request, options, app_id=app.id, project_id=project_id)
     manifest = None if version is None else stored_manifest(version.manifest)
     context = await trust_context(services, acting, project_id)
+    digests = () if version is None else version.digests
     target_allocations = await launch.target_allocations(
         database, acting, project_id, request.placement.allocations, "" if instance is None else instance.id
     )
@@ -81,7 +81,7 @@ async def load(
         manifest=manifest,
         entitlement=entitlement,
         policy=context.policy,
-        artifacts=() if version is None else await _trusted(services, acting, context, entitlement, version.digests),
+        artifacts=await _trusted(services, acting, context, entitlement, digests=digests, project_id=project_id),
         target_allocations=target_allocations,
         terms=terms,
         holding=opening.holding,
@@ -109,15 +109,23 @@ async def load(
 
 async def trusted(
     services: Services, acting: Acting, project_id: str, entitled: Entitlement | None, digests: Sequence[str]
-) -> list[tuple[Artifact, Trust]]:
+) -> list[ArtifactTrust]:
     """The registered artifacts of these digests, with their trust under the current policy and entitlement."""
-    return await _trusted(services, acting, await trust_context(services, acting, project_id), entitled, digests)
+    context = await trust_context(services, acting, project_id)
+    return await _trusted(services, acting, context, entitled, digests=digests, project_id=project_id)
 
 
 async def _trusted(
-    services: Services, acting: Acting, context: TrustContext, entitled: Entitlement | None, digests: Sequence[str]
-) -> list[tuple[Artifact, Trust]]:
-    registered = await stored_versions.artifacts(services.database, acting, list(digests), acting.tenant_id)
+    services: Services,
+    acting: Acting,
+    context: TrustContext,
+    entitled: Entitlement | None,
+    *,
+    digests: Sequence[str],
+    project_id: str,
+) -> list[ArtifactTrust]:
+    database, tenant_id = services.database, acting.tenant_id
+    registered = await stored_versions.artifacts(database, acting, list(digests), tenant_id, project_id)
     return await evaluate_under(services, acting, context, entitled, list(registered.values()))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.runtime import launch
-from mooring.commands.runtime.instance import InstanceWithLaunch, bounds_of, load_context
+from mooring.commands.runtime.instance import InstanceWithLaunch, bounds_of, load_context, load_for_use
 from mooring.commands.runtime.launch import LoadOptions
 from mooring.core.kernel.decision import Decision
 from mooring.core.runtime.instance import InstanceRef
@@ -82,7 +82,7 @@ async def resume(work: Work[Member], ref: InstanceRef, member_id: str) -> Answer
     def decide(loaded: _MemberContext) -> Decision[Member]:
         return resume_member(work.context, loaded.current, loaded.member)
 
-    return await work.execute(lambda: _member(work, ref, member_id), decide)
+    return await work.execute(lambda: _member(work, ref, member_id, for_use=True), decide)
 
 
 async def remove(work: Work[Operation], ref: InstanceRef, member_id: str, request: RemoveMemberRequest) -> Answered:
@@ -133,7 +133,7 @@ async def _facts(
     return await launch.load(work.services, work.acting, row.project_id, request, options)
 
 
-async def _member(work: Work[Any], ref: InstanceRef, member_id: str) -> _MemberContext:
-    current = await load_context(work, ref)
+async def _member(work: Work[Any], ref: InstanceRef, member_id: str, *, for_use: bool = False) -> _MemberContext:
+    current = await (load_for_use if for_use else load_context)(work, ref)
     row = await instance.find_member(work.database, work.acting, ref, member_id)
     return _MemberContext(current, require(row, "member"))

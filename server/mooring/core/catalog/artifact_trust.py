@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from mooring.core.catalog.artifact import Artifact, ArtifactKind
 from mooring.core.catalog.artifact_location import Location, SourceType
@@ -177,6 +177,26 @@ def derive_trust(
         return Trust(TrustState.VERIFIED, (), tuple(relied))
     doubts.sort(key=lambda each: list(_STATE_OF).index(each.code))
     return Trust(_STATE_OF[doubts[0].code], tuple(doubts), tuple(relied))
+
+
+class ArtifactTrust(NamedTuple):
+    """An artifact, and the trust in it at this moment."""
+
+    artifact: Artifact
+    trust: Trust
+
+
+def trust_of_digests(evaluated: Iterable[ArtifactTrust]) -> dict[str, ArtifactTrust]:
+    """The artifact that decides for each digest; several owners may have registered the same bytes.
+
+    A revocation is about the bytes, so it counts even if others registered them too: otherwise a tenant could go on
+    using what the platform revoked. Without one, any verified artifact is enough.
+    """
+    order = {TrustState.REVOKED: 0, TrustState.VERIFIED: 1, TrustState.REJECTED: 2, TrustState.UNVERIFIED: 3}
+    found: dict[str, ArtifactTrust] = {}
+    for each in sorted(evaluated, key=lambda one: (order[one.trust.state], one.artifact.id)):
+        found.setdefault(each.artifact.digest, each)
+    return found
 
 
 def trust_step(stored: TrustState, derived: Trust) -> Transition[TrustState, TrustTrigger] | None:

@@ -7,7 +7,9 @@ refused when it is written (`widenings`), because the addition would have no eff
 
 An allow list of None allows everything; otherwise only the listed names are allowed. A deny list has precedence over
 the allow list. A name may end with `*`. The strictest layer decides which signatures are required. The maximum of GPUs
-is what one project may have at once; the smallest value applies.
+is what one project may have at once; the smallest value applies. What happens to an instance whose artifacts are no
+longer trusted is what the strictest layer says; without a rule of the platform, it is `refuse`, and no layer below can
+say less.
 
 A chain is compiled once (`PolicyChain`) and then used often: a decision only evaluates layers that have rules.
 """
@@ -51,6 +53,21 @@ class SignatureRules(IntEnum):
     EVERYTHING = 2
 
 
+class Reaction(IntEnum):
+    """What happens to a running instance whose artifacts are no longer trusted; each one includes those before it.
+
+    What would fetch or start the bytes again is refused at every level.
+    """
+
+    NOTIFY = 0  # tell its project
+    REFUSE = 1  # also refuse actions and new attachments
+
+
+REACTION_DEFAULT: Final = Reaction.REFUSE
+"""Safe and not destructive: nothing new starts, and nothing that runs is ended."""
+REACTION_NAME: Final[Mapping[str, Reaction]] = {each.name.lower(): each for each in Reaction}
+
+
 SIGNATURES_NAME: Final[Mapping[str, SignatureRules]] = {each.name.lower(): each for each in SignatureRules}
 
 
@@ -73,6 +90,7 @@ class PolicyRules:
     signatures: SignatureRules | None = None
     gpus_max: int | None = None
     record_exec: bool = False  # whether exec sessions are recorded; no layer below can refuse
+    untrusted_instances: Reaction | None = None
 
 
 LISTS: Final[Mapping[Subject, str]] = {
@@ -204,6 +222,16 @@ class PolicyChain:
         """The most GPUs that the project may have at once; None means no limit."""
         return min((each.gpus_max for each in self._compiled if each.gpus_max is not None), default=None)
 
+    @property
+    def reaction(self) -> "LayerReaction":
+        """What happens to instances whose artifacts are no longer trusted, and the widest layer that says so."""
+        decisive = LayerReaction(REACTION_DEFAULT, None)
+        for layer, rules in self.layers:
+            wanted = rules.untrusted_instances
+            if wanted is not None and (layer is Layer.GLOBAL or wanted > decisive.reaction):
+                decisive = LayerReaction(wanted, layer)
+        return decisive
+
     def explain(self, request: PolicyRequest) -> tuple[PolicyVerdict, ...]:
         """The verdict of each layer on each part of the request, in the order of the chain."""
         return tuple(_answer(layer, rules, part) for layer, rules in self.layers for part in _single(request))
@@ -211,6 +239,13 @@ class PolicyChain:
     def _denied_by(self, layer: Layer, subject: Subject, name: str) -> str:
         names: NameRules = getattr(dict(self.layers)[layer], LISTS[subject])
         return f"the deny list has {next(each for each in names.deny if covers(each, name))!r}"
+
+
+class LayerReaction(NamedTuple):
+    """A reaction, and the layer that asks for it; None is the default of the platform."""
+
+    reaction: Reaction
+    layer: Layer | None
 
 
 class Widening(NamedTuple):
@@ -222,14 +257,15 @@ class Widening(NamedTuple):
     reason: str
 
 
-def widenings(above: Sequence[LayerRules], overlay: PolicyRules) -> tuple[Widening, ...]:
-    """Everything that the overlay allows although a layer above does not."""
-    return tuple(each for layer, rules in above for each in _widens(layer, rules, overlay))
+def widenings(above: Sequence[LayerRules], overlay: PolicyRules, layer: Layer = Layer.PROJECT) -> tuple[Widening, ...]:
+    """Everything that the overlay, as this layer, allows although a layer above does not."""
+    widened = [each for upper, rules in above for each in _widens(upper, rules, overlay)]
+    return (*widened, *(_relaxes(above, overlay) if layer is not Layer.GLOBAL else ()))
 
 
-def refuse_widening(above: Sequence[LayerRules], overlay: PolicyRules) -> None:
+def refuse_widening(above: Sequence[LayerRules], overlay: PolicyRules, layer: Layer = Layer.PROJECT) -> None:
     """Refuse an overlay that allows more than the layers above it."""
-    found = widenings(above, overlay)
+    found = widenings(above, overlay, layer)
     if found:
         first = found[0]
         raise Refusal(
@@ -237,6 +273,15 @@ def refuse_widening(above: Sequence[LayerRules], overlay: PolicyRules) -> None:
             f"{first.field} {first.value}: {first.reason} ({first.layer} layer)",
             {"widenings": [each._asdict() | {"layer": each.layer.value} for each in found[:100]]},
         )
+
+
+def _relaxes(above: Sequence[LayerRules], overlay: PolicyRules) -> Iterator[Widening]:
+    """A reaction that is weaker than that of the layers above, or than the default if they have none."""
+    wanted, required = overlay.untrusted_instances, PolicyChain(tuple(above)).reaction
+    if wanted is None or wanted >= required.reaction:
+        return
+    reason = f"{required.reaction.name.lower()} is required there"
+    yield Widening("untrusted_instances", wanted.name.lower(), required.layer or Layer.GLOBAL, reason)
 
 
 def _compile(layer: Layer, rules: PolicyRules) -> _Compiled:

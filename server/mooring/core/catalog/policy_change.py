@@ -15,6 +15,7 @@ from mooring.core.catalog.artifact_location import read_pattern
 from mooring.core.catalog.policy import (
     GPUS_MAX,
     LISTS,
+    REACTION_NAME,
     SIGNATURES_NAME,
     Layer,
     LayerRules,
@@ -65,10 +66,12 @@ def layer_of(tenant_id: str | None, project_id: str | None) -> Layer:
 
 def check_rules(rules: PolicyRules, path: str = "rules") -> PolicyRules:
     """Validate the rules and bring them into their canonical form."""
-    lists = {field: _check_names(getattr(rules, field), subject, f"{path}.{field}") for subject, field in LISTS.items()}
+    lists: dict[str, Any] = {
+        field: _check_names(getattr(rules, field), subject, f"{path}.{field}") for subject, field in LISTS.items()
+    }
     if rules.gpus_max is not None and not 0 <= rules.gpus_max <= GPUS_MAX:
         raise validation.invalid(f"{path}.gpus_max", f"0 to {GPUS_MAX}")
-    return PolicyRules(**lists, signatures=rules.signatures, gpus_max=rules.gpus_max, record_exec=rules.record_exec)
+    return replace(rules, **lists)
 
 
 def plain_rules(rules: PolicyRules) -> dict[str, Any]:
@@ -87,6 +90,8 @@ def plain_rules(rules: PolicyRules) -> dict[str, Any]:
         plain["gpus_max"] = rules.gpus_max
     if rules.record_exec:
         plain["record_exec"] = True
+    if rules.untrusted_instances is not None:
+        plain["untrusted_instances"] = rules.untrusted_instances.name.lower()
     return plain
 
 
@@ -97,10 +102,13 @@ def read_rules(plain: Mapping[str, Any]) -> PolicyRules:
         plain_list = plain.get(field, {})
         allow = plain_list.get("allow")
         lists[field] = NameRules(None if allow is None else tuple(allow), tuple(plain_list.get("deny", ())))
-    signatures = plain.get("signatures")
-    required = None if signatures is None else SIGNATURES_NAME[signatures]
+    signatures, reaction = plain.get("signatures"), plain.get("untrusted_instances")
     return PolicyRules(
-        **lists, signatures=required, gpus_max=plain.get("gpus_max"), record_exec=bool(plain.get("record_exec"))
+        **lists,
+        signatures=None if signatures is None else SIGNATURES_NAME[signatures],
+        gpus_max=plain.get("gpus_max"),
+        record_exec=bool(plain.get("record_exec")),
+        untrusted_instances=None if reaction is None else REACTION_NAME[reaction],
     )
 
 
@@ -121,7 +129,7 @@ def create_policy(
     project_id: str | None,
 ) -> Decision[Policy]:
     """Create a layer with its first rules; without tenant and project it is the platform's layer."""
-    rules = plain_rules(_narrowing(spec.rules, above))
+    rules = plain_rules(_narrowing(spec.rules, above, layer_of(tenant_id, project_id)))
     policy = Policy(policy_id, tenant_id, project_id, rules, 0, context.now, context.now)
     return Decision(
         result=policy,
@@ -140,7 +148,7 @@ def change_policy(
 ) -> Decision[Policy]:
     """Replace the rules of a layer; they take effect with the next decision."""
     require_revision(policy.revision, revision_seen)
-    rules = plain_rules(_narrowing(spec.rules, above))
+    rules = plain_rules(_narrowing(spec.rules, above, policy.layer))
     after = replace(policy, rules=rules, revision=policy.revision + 1, updated_at=context.now)
     return Decision(
         result=after,
@@ -150,9 +158,9 @@ def change_policy(
     )
 
 
-def _narrowing(rules: PolicyRules, above: Sequence[LayerRules]) -> PolicyRules:
+def _narrowing(rules: PolicyRules, above: Sequence[LayerRules], layer: Layer) -> PolicyRules:
     checked = check_rules(rules)
-    refuse_widening(above, checked)
+    refuse_widening(above, checked, layer)
     return checked
 
 

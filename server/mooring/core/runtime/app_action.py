@@ -14,7 +14,7 @@ from mooring.core.kernel.decision import Actor, Decision, DecisionContext, Princ
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.form_schema import hidden_places, plain_findings, value_findings
 from mooring.core.kernel.permissions import Authority, Place, is_app_action
-from mooring.core.runtime.instance_change import InstanceContext, require_running
+from mooring.core.runtime.instance_change import InstanceContext, require_running, require_trusted
 from mooring.core.runtime.instance_launch import build_operation
 from mooring.core.runtime.instance_transitions import new_operation
 from mooring.core.runtime.launch import refusals_of
@@ -63,6 +63,7 @@ def start_action(
     """
     instance, action = current.instance, action_of(current.manifest, name)
     require_running(instance, "act")
+    require_trusted(current, "act")
     check_input(action, arguments)
     _require_target(current, action, member_id)
     if sum(1 for each in current.operations if each.kind == OperationKind.ACTION) >= OPEN_MAX:

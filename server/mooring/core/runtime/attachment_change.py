@@ -26,7 +26,7 @@ from mooring.core.runtime.attachment import (
 from mooring.core.runtime.attachment_reconcile import DETACH_SECONDS, detach_operation
 from mooring.core.runtime.attachment_transitions import change_attachment, move_attachment, new_attachment
 from mooring.core.runtime.instance import InstanceState
-from mooring.core.runtime.instance_change import InstanceContext, require_running
+from mooring.core.runtime.instance_change import InstanceContext, require_running, require_trusted
 from mooring.core.runtime.instance_launch import OperationBounds, build_operation
 from mooring.core.runtime.instance_transitions import move_operation, new_operation, together
 from mooring.core.runtime.operation import ATTACHMENT_KINDS, Operation, OperationKind, OperationState, OperationTrigger
@@ -60,6 +60,7 @@ def attach_project(context: DecisionContext, facts: AttachContext, bounds: Opera
     instance, project = facts.current.instance, facts.project
     _require_shared(facts)
     require_running(instance, "attach")
+    require_trusted(facts.current, "attach")
     existing = next((each for each in facts.live if each.project_id == project.id), None)
     if existing is not None:
         raise Refusal(

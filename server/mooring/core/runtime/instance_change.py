@@ -25,6 +25,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.instance import INSTANCE, Instance, InstanceState, InstanceTrigger, VersionPin, pin_of
 from mooring.core.runtime.instance_launch import OperationBounds, build_operation, pin_of_version
 from mooring.core.runtime.instance_transitions import move_instance, move_operation, new_operation, together
+from mooring.core.runtime.instance_trust import Distrust
 from mooring.core.runtime.launch import evaluate, require
 from mooring.core.runtime.launch_snapshot import LaunchSnapshot
 from mooring.core.runtime.member import Member, MemberState
@@ -52,6 +53,7 @@ class InstanceContext:
     manifest: Manifest | None  # of the pinned version
     last_stop: Operation | None = None  # of a stopped instance: the operation that stopped it
     held: frozenset[str] = frozenset()  # digests that the instance holds
+    distrust: Distrust | None = None  # as it is at this moment, for the verbs that ask for it
 
     @property
     def lifecycle(self) -> ManifestLifecycle | None:
@@ -90,6 +92,12 @@ def require_running(instance: Instance, verb: str) -> None:
         f"instance is {instance.status}: cannot {verb}; only a running instance can",
         {"machine": "instance", "state": instance.status, "trigger": verb, "allowed": allowed},
     )
+
+
+def require_trusted(current: InstanceContext, verb: str) -> None:
+    """Refuse what an instance whose artifacts are not trusted now does not accept."""
+    if current.distrust is not None and current.distrust.refuses(verb):
+        raise current.distrust.refusal(verb)
 
 
 def stop_instance(context: DecisionContext, current: InstanceContext, bounds: OperationBounds) -> Decision[Operation]:
@@ -203,6 +211,7 @@ def reconcile_instance(
 ) -> Decision[Operation]:
     """Let the adapter compare actual with desired state and correct the difference."""
     require_running(current.instance, "reconcile")
+    require_trusted(current, "reconcile")
     require_no_whole(current)
     return _start_change(context, current, OperationKind.RECONCILE, bounds)
 
@@ -218,6 +227,7 @@ def restart_instance(
         raise Refusal(
             Code.NOT_SUPPORTED, "the app does not support a restart of the whole instance", {"instead": instead}
         )
+    require_trusted(current, "restart")
     require_no_whole(current)
     return _start_change(context, current, OperationKind.RESTART, bounds)
 
@@ -238,6 +248,7 @@ def repair_instance(
     concerned = [each.id for each in current.members if member_id is None or each.id == member_id]
     if member_id is not None and not concerned:
         raise validation.invalid("member_id", "the instance has no such member")
+    require_trusted(current, "repair")
     require_no_whole(current)
     if scope is RepairScope.MEMBER:
         require_no_member_operation(current.operations, concerned)

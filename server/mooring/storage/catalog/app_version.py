@@ -2,7 +2,7 @@
 
 Several owners may register the same digest. A version uses an artifact that everybody who sees its app may use; of
 those, the most widely promoted one is read. An artifact of a single project is read only when there is no other, so
-that the refusal can name it.
+that the refusal can name it. A revocation is about the bytes: where one of them is revoked, that one is read.
 """
 
 from dataclasses import dataclass, fields
@@ -31,7 +31,8 @@ ARTIFACTS: Final = f"""
 SELECT DISTINCT ON (a.digest) {columns_of(Artifact, "a")}
   FROM artifact a
  WHERE a.digest = ANY ($1::text[]) AND (a.tenant_id IS NULL OR a.tenant_id = $2)
- ORDER BY a.digest, a.project_id IS NULL DESC,
+ ORDER BY a.digest,
+       (a.trust = 'revoked' AND (a.project_id IS NULL OR a.project_id = $3)) IS TRUE DESC, a.project_id IS NULL DESC,
        array_position(ARRAY['active', 'canary', 'staged', 'deprecated', 'draft', 'retired'], a.promotion),
        array_position(ARRAY['verified', 'unverified', 'rejected', 'revoked'], a.trust), a.id"""
 HOLDS: Final = """
@@ -78,10 +79,13 @@ async def page(database: Database, acting: Acting, app_id: str, window: PageWind
 
 
 async def artifacts(
-    database: Database, acting: Acting, digests: list[str], tenant_id: str | None
+    database: Database, acting: Acting, digests: list[str], tenant_id: str | None, project_id: str | None = None
 ) -> dict[str, Artifact]:
-    """The artifacts with these digests that the owner of a version sees, by digest."""
-    rows = await database.fetch(acting, ARTIFACTS, digests, tenant_id)
+    """The artifacts with these digests that the owner of a version sees, by digest; a revoked one where there is one.
+
+    A project that uses the version also counts what it revoked itself.
+    """
+    rows = await database.fetch(acting, ARTIFACTS, digests, tenant_id, project_id)
     return {row["digest"]: Artifact(**row) for row in rows}
 
 

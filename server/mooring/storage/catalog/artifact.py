@@ -35,6 +35,11 @@ FIND_OWN: Final = f"SELECT {_COLUMNS} FROM artifact a WHERE {_OWN} AND a.id = $3
 FIND_AT: Final = f"SELECT {_COLUMNS} FROM artifact a WHERE {_OWN} AND a.location = $3 AND a.digest = $4"
 FIND_MANY: Final = f"""
 SELECT {_COLUMNS} FROM artifact a WHERE {_SEEN} AND a.digest = ANY ($3::text[]) ORDER BY a.digest, a.id"""
+FIND_IN_PLACES: Final = f"""
+SELECT {_COLUMNS} FROM artifact a
+ WHERE a.digest = ANY ($1::text[]) AND (a.tenant_id IS NULL OR a.tenant_id = ANY ($2::text[]))
+   AND (a.project_id IS NULL OR a.project_id = ANY ($3::text[]))
+ ORDER BY a.digest, a.id"""
 LIST: Final = f"""
 SELECT {_COLUMNS} FROM artifact a
  WHERE {_SEEN} AND a.id > $3 AND ($5::text IS NULL OR a.digest = $5) AND ($6::text IS NULL OR a.promotion = $6)
@@ -70,20 +75,6 @@ SELECT v.id, v.app_slug, v.version, v.promotion
       WHERE o.digest = $1 AND o.id <> $3 AND o.project_id IS NULL AND o.promotion = 'active'
         AND (o.tenant_id IS NULL OR o.tenant_id = v.tenant_id))
  ORDER BY v.id LIMIT $4"""
-VERSIONS_SEEN: Final = """
-SELECT v.id, v.app_slug, v.version, v.promotion
-  FROM app_version_artifact l JOIN app_version v ON v.id = l.version_id
- WHERE l.digest = $1 AND v.promotion <> 'retired' AND ($2::text IS NULL OR v.tenant_id = $2)
- ORDER BY v.id LIMIT $3"""
-HELD_INSTANCES: Final = """
-SELECT i.id, i.tenant_id, i.project_id, i.status, i.name, i.app_slug, i.version
-  FROM artifact_hold h JOIN instance i ON h.holder_noun = 'instance' AND i.id = h.holder_id
- WHERE h.digest = $1
-   AND ($2::text IS NULL OR (h.tenant_id = $2 AND ($3::text IS NULL OR h.project_id = $3)))
- GROUP BY i.id ORDER BY i.id LIMIT $4"""
-HELD_MEMBERS: Final = """
-SELECT m.id, m.tenant_id, m.project_id, m.instance_id, m.status, m.name, m.component_key, m.version FROM member m
- WHERE m.instance_id = ANY ($1::text[]) AND m.status <> 'removed' ORDER BY m.id LIMIT $2"""
 HISTORY: Final = """
 SELECT t.machine, t.generation, t.source, t.trigger, t.target, t.occurred_at, t.correlation_id,
        d.actor_kind, d.actor_id, d.reason
@@ -136,6 +127,19 @@ async def find_many(
     return [artifact_of(row) for row in rows]
 
 
+async def find_in_places(
+    database: Database,
+    acting: Acting,
+    digests: Sequence[str],
+    *,
+    tenant_ids: Sequence[str],
+    project_ids: Sequence[str],
+) -> list[Artifact]:
+    """All artifacts with these digests that any of these places may see; `is_visible` says which of them one sees."""
+    rows = await database.fetch(acting, FIND_IN_PLACES, list(digests), list(tenant_ids), list(project_ids))
+    return [artifact_of(row) for row in rows]
+
+
 async def page(
     database: Database,
     acting: Acting,
@@ -177,12 +181,6 @@ async def holds(database: Database, artifact: Artifact) -> list[Hold]:
     return [Hold(*row) for row in await database.fetch(PLATFORM, HOLDS, artifact.digest, *owner, HOLDS_MAX)]
 
 
-async def holds_seen(database: Database, acting: Acting, artifact: Artifact, project_id: str | None) -> list[Hold]:
-    """The holds on an artifact's digest that this place may see."""
-    rows = await database.fetch(acting, HOLDS, artifact.digest, acting.tenant_id, project_id, HOLDS_MAX)
-    return [Hold(*row) for row in rows]
-
-
 async def holds_of(
     database: Database, acting: Acting, holder_noun: str, holder_id: str, digests: Sequence[str] | None = None
 ) -> list[ArtifactHold]:
@@ -196,22 +194,6 @@ async def versions(database: Database, artifact: Artifact) -> list[VersionUse]:
     """The versions that need this artifact: no other active artifact with its digest can serve them."""
     rows = await database.fetch(PLATFORM, VERSIONS, artifact.digest, artifact.tenant_id, artifact.id, VERSIONS_MAX)
     return [VersionUse(row[0], row[1], row[2], PromotionState(row[3])) for row in rows]
-
-
-async def versions_seen(database: Database, acting: Acting, artifact: Artifact) -> list[VersionUse]:
-    """The visible versions that need this digest."""
-    rows = await database.fetch(acting, VERSIONS_SEEN, artifact.digest, artifact.tenant_id, VERSIONS_MAX)
-    return [VersionUse(row[0], row[1], row[2], PromotionState(row[3])) for row in rows]
-
-
-async def held_by(
-    database: Database, acting: Acting, artifact: Artifact, project_id: str | None
-) -> tuple[list[asyncpg.Record], list[asyncpg.Record]]:
-    """The instances and members that use a digest, as far as this place may see them."""
-    # The platform sees all of them, a tenant only its own.
-    instances = await database.fetch(acting, HELD_INSTANCES, artifact.digest, acting.tenant_id, project_id, HOLDS_MAX)
-    members = await database.fetch(acting, HELD_MEMBERS, [row["id"] for row in instances], HOLDS_MAX)
-    return instances, members
 
 
 async def history(database: Database, acting: Acting, artifact: Artifact) -> list[ArtifactTransition]:

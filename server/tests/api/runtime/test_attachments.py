@@ -15,7 +15,7 @@ from mooring.storage.runtime import instance_reconcile
 from mooring.workers.instance_reconciler import InstanceReconciler
 from server.tests.support.adapter_site import MANIFEST, AdapterClient, AdapterSite, make_operator
 from server.tests.support.lifecycle_rows import context
-from server.tests.support.manifests import LIFECYCLE
+from server.tests.support.manifests import LIFECYCLE, digest
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 
@@ -41,6 +41,7 @@ class Shared:
     fence: int
     project_id: str
     people: httpx.AsyncClient  # an admin of the tenant
+    artifact_id: str
 
     @property
     def path(self) -> str:
@@ -87,6 +88,7 @@ async def a_shared(site: AdapterSite, manifest: dict[str, Any] | None = None, sc
     site.ground = replace(
         site.ground, version_id=await site.ground.birth("app_version", app_slug="hello", manifest=manifest or SHARED)
     )
+    artifact_id = await site.artifact(digest("a"))
     instance, members, operation = site.made(0)
     instance = replace(instance, control_plane_scope=scope)
     await site.apply(
@@ -104,7 +106,8 @@ async def a_shared(site: AdapterSite, manifest: dict[str, Any] | None = None, sc
         await adapter.report(instance.id, fence, members=[{"id": each.id, "status": status} for each in members])
     await adapter.finish(instance.id, fence, operation.id)
     project_id = await site.world.project(site.tenant, "research")
-    return Shared(site, adapter, instance.id, fence, project_id, site.world.client(site.tenant.token))
+    people = site.world.client(site.tenant.token)
+    return Shared(site, adapter, instance.id, fence, project_id, people, artifact_id)
 
 
 def said(answer: httpx.Response) -> tuple[int, str]:
@@ -189,6 +192,21 @@ async def test_what_is_not_shared_or_not_the_tenants_is_not_attached(site: Adapt
     assert said(await alone.people.post(own, json={"instance_id": alone.instance_id})) == (409, "conflict")
     member = site.world.client(await site.world.member(site.tenant, alone.project_id, "project_admin", "pat"))
     assert (await member.post(alone.path, json={"instance_id": alone.instance_id})).status_code == 403
+
+
+async def test_an_attached_project_cannot_use_what_was_revoked_and_no_other_is_attached(site: AdapterSite) -> None:
+    shared = await a_shared(site)
+    attachment_id = await shared.attach()
+    revoked = await shared.people.post(
+        f"/api/v1/tenants/{site.tenant.id}/artifacts/{shared.artifact_id}/revoke",
+        json={"reason": "it holds a backdoor"},
+    )
+    assert revoked.status_code == 200, revoked.text
+    acted = await shared.people.post(f"{shared.path}/{attachment_id}/actions/list", json={})
+    assert said(acted) == (409, "artifact_revoked")
+    other = await site.world.project(site.tenant, "finance")
+    asked = await shared.people.post(f"/api/v1/projects/{other}/attachments", json={"instance_id": shared.instance_id})
+    assert said(asked) == (409, "artifact_revoked")
 
 
 async def test_an_app_that_lets_nobody_attach_says_so_and_a_second_attachment_is_refused(site: AdapterSite) -> None:

@@ -33,6 +33,7 @@ from mooring.commands.catalog import artifact as commands
 from mooring.commands.catalog import artifact_check as check_commands
 from mooring.commands.catalog import artifact_promotion as promotions
 from mooring.commands.catalog.artifact_evaluation import evaluate_artifacts
+from mooring.commands.catalog.artifact_impact import impact
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.catalog.artifact import Artifact, ArtifactSpec
@@ -260,11 +261,10 @@ async def get_artifact_history(request: RequestContext, artifact_id: str) -> His
 
 @route_in(PLACES, "GET", ONE + "/impact", RouteSpec("artifact", "impact", "artifact.read", answer=ImpactView))
 async def get_artifact_impact(request: RequestContext, artifact_id: str) -> ImpactView:
-    """Read what a revocation would affect: the versions, instances and members that this place sees on its digest."""
+    """Read what a revocation would affect: the versions, instances and members that use its digest, and the reactions.
+
+    Tenants and projects see the names of their own. The platform sees numbers only; a tenant's names need break-glass
+    into that tenant.
+    """
     artifact = await _visible(request, artifact_id)
-    database, acting, project_id = request.services.database, request.acting, request.place.project_id
-    holds = await artifacts.holds_seen(database, acting, artifact, project_id)
-    versions = await artifacts.versions_seen(database, acting, artifact)
-    return impact_view(
-        artifact.digest, holds, versions, await artifacts.held_by(database, acting, artifact, project_id)
-    )
+    return impact_view(await impact(request.services, request.acting, artifact, request.place.project_id))

@@ -6,7 +6,7 @@ from mooring.api.page import Page, page, page_window
 from mooring.api.request_context import RequestContext, encode_json
 from mooring.api.response import Response
 from mooring.api.route import RouteSpec, route_in
-from mooring.api.routes.runtime.instance import CHANGED, at
+from mooring.api.routes.runtime.instance import CHANGED, UNTRUSTED, at
 from mooring.api.routes.runtime.instance import ONE as ONE_INSTANCE
 from mooring.api.schemas.runtime.attachment import (
     AttachedOperationQuery,
@@ -62,7 +62,7 @@ def _attachment_work(request: RequestContext) -> Work[Attachment]:
         "attachment.create",
         201,
         AttachmentView,
-        errors=(Code.CONFLICT, Code.ILLEGAL_TRANSITION, Code.LIMIT_REACHED, Code.NOT_SUPPORTED),
+        errors=(*UNTRUSTED, Code.CONFLICT, Code.ILLEGAL_TRANSITION, Code.LIMIT_REACHED, Code.NOT_SUPPORTED),
     ),
 )
 async def create_attachment(request: RequestContext, body: CreateAttachment) -> Answered:
@@ -133,7 +133,7 @@ async def delete_attachment(request: RequestContext, attachment_id: str) -> Answ
         "attachment.read",
         202,
         AttachedOperationView,
-        errors=(*CHANGED, Code.LIMIT_REACHED),
+        errors=(*CHANGED, *UNTRUSTED, Code.LIMIT_REACHED),
         name="start_attachment_action",
     ),
 )

@@ -41,6 +41,12 @@ REFUSED = (
     Code.SIGNATURE_MISSING, Code.SOURCE_DENIED, Code.VERSION_DEPRECATED, Code.VERSION_NOT_OFFERED,
 )  # fmt: skip
 CHANGED = (Code.ILLEGAL_TRANSITION, Code.NOT_SUPPORTED, Code.OPERATION_IN_PROGRESS)
+UNTRUSTED = (
+    Code.ARTIFACT_NOT_FOUND_AT_SOURCE, Code.ARTIFACT_REVOKED, Code.ARTIFACT_UNVERIFIED, Code.DIGEST_MISMATCH,
+    Code.SIGNATURE_INVALID, Code.SIGNATURE_KEY_UNKNOWN, Code.SIGNATURE_MISSING, Code.SIGNATURE_REPLAYED,
+    Code.SOURCE_DENIED,
+)  # fmt: skip
+"""Why an artifact that the instance runs must not be used any more."""
 
 
 def at(request: RequestContext, instance_id: str) -> InstanceRef:
@@ -195,7 +201,7 @@ async def upgrade_instance(request: RequestContext, instance_id: str, body: Upgr
         "instance.update",
         202,
         OperationView,
-        errors=(*CHANGED, Code.ROLLBACK_UNAVAILABLE),
+        errors=(*CHANGED, *UNTRUSTED, Code.ROLLBACK_UNAVAILABLE),
         family=True,
     ),
 )
@@ -208,7 +214,9 @@ async def rollback_instance(request: RequestContext, instance_id: str) -> Answer
     PLACES,
     "POST",
     ONE + "/reconcile",
-    RouteSpec("instance", "reconcile", "instance.update", 202, OperationView, errors=CHANGED, family=True),
+    RouteSpec(
+        "instance", "reconcile", "instance.update", 202, OperationView, errors=(*CHANGED, *UNTRUSTED), family=True
+    ),
 )
 async def reconcile_instance(request: RequestContext, instance_id: str) -> Answered:
     """Let the adapter compare actual with desired state and correct the difference."""
@@ -219,7 +227,7 @@ async def reconcile_instance(request: RequestContext, instance_id: str) -> Answe
     PLACES,
     "POST",
     ONE + "/repair",
-    RouteSpec("instance", "repair", "instance.update", 202, OperationView, errors=CHANGED, family=True),
+    RouteSpec("instance", "repair", "instance.update", 202, OperationView, errors=(*CHANGED, *UNTRUSTED), family=True),
 )
 async def repair_instance(request: RequestContext, instance_id: str, body: RepairInstance) -> Answered:
     """Let the adapter rebuild what is broken: everything, the control plane, or one member."""
@@ -230,7 +238,7 @@ async def repair_instance(request: RequestContext, instance_id: str, body: Repai
     PLACES,
     "POST",
     ONE + "/restart",
-    RouteSpec("instance", "restart", "instance.update", 202, OperationView, errors=CHANGED, family=True),
+    RouteSpec("instance", "restart", "instance.update", 202, OperationView, errors=(*CHANGED, *UNTRUSTED), family=True),
 )
 async def restart_instance(request: RequestContext, instance_id: str) -> Answered:
     """Restart with the same version, if the manifest allows it; otherwise `details.instead` names the alternative."""

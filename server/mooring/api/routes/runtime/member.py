@@ -6,7 +6,7 @@ from mooring.api.page import Page, page, page_window
 from mooring.api.request_context import RequestContext, encode_json
 from mooring.api.response import Response
 from mooring.api.route import RouteSpec, route_in
-from mooring.api.routes.runtime.instance import CHANGED, ONE, PLACES, REFUSED, at, operation_work
+from mooring.api.routes.runtime.instance import CHANGED, ONE, PLACES, REFUSED, UNTRUSTED, at, operation_work
 from mooring.api.schemas.runtime.instance import (
     ActionQuery,
     AddMembers,
@@ -103,7 +103,7 @@ async def drain_member(request: RequestContext, instance_id: str, member_id: str
     PLACES,
     "POST",
     ONE_MEMBER + "/resume",
-    RouteSpec("member", "resume", "member.drain", 200, MemberView, errors=(*CHANGED, Code.CONFLICT)),
+    RouteSpec("member", "resume", "member.drain", 200, MemberView, errors=(*CHANGED, *UNTRUSTED, Code.CONFLICT)),
 )
 async def resume_member(request: RequestContext, instance_id: str, member_id: str) -> Answered:
     """Put a member back to work; a hold of its adapter stays until the adapter drops it."""
@@ -190,7 +190,7 @@ async def cancel_operation(
         "instance.read",
         202,
         OperationView,
-        errors=(*CHANGED, Code.LIMIT_REACHED),
+        errors=(*CHANGED, *UNTRUSTED, Code.LIMIT_REACHED),
         name="start_instance_action",
         family=True,
     ),

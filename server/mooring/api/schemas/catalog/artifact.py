@@ -1,6 +1,6 @@
 """Request and response bodies for artifacts."""
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
@@ -9,10 +9,11 @@ from mooring.api.page import Cursor, Limit
 from mooring.api.schemas.catalog.artifact_check import ArtifactCheckView, check_view
 from mooring.api.schemas.kernel.fields import Shown, Strict, Time, allowed
 from mooring.commands.catalog.artifact import PublishIntent
+from mooring.commands.catalog.artifact_impact import Impact
 from mooring.core.catalog.artifact import LABEL_LENGTH_MAX, LABELS_MAX, Artifact, ArtifactKind, Visibility
 from mooring.core.catalog.artifact_evidence import ArtifactTransition, EvaluatedArtifact
 from mooring.core.catalog.artifact_location import LOCATION_LENGTH_MAX, SourceType
-from mooring.core.catalog.artifact_promotion import CheckResult, Hold, VersionUse
+from mooring.core.catalog.artifact_promotion import CheckResult
 from mooring.core.catalog.manifest_schema import DIGEST_PATTERN
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
 from mooring.core.catalog.trust_lifecycle import TrustState
@@ -222,11 +223,30 @@ class ImpactedVersion(Shown):
     promotion: PromotionState
 
 
+class ImpactCounts(Shown):
+    """How much a revocation would affect in this place, without names."""
+
+    tenants: int
+    projects: int
+    instances: Annotated[int, Meta(description="That hold the digest, be it only for a rollback.")]
+    members: Annotated[int, Meta(description="Of those instances.")]
+    versions: int
+
+
+class ImpactReactions(Shown):
+    """How many instances run the digest now, by what the policy of their project would do to them."""
+
+    notify: int
+    refuse: int
+
+
 class ImpactView(Shown):
-    """What a revocation would affect, as far as this place may know."""
+    """What a revocation would affect, as far as this place may know; the platform sees no names of tenants."""
 
     digest: str
     holds_count: int
+    counts: ImpactCounts
+    reactions: ImpactReactions
     versions: list[ImpactedVersion]
     instances: list[ImpactedInstance]
     members: list[ImpactedMember]
@@ -323,17 +343,24 @@ def history_view(steps: list[ArtifactTransition]) -> HistoryView:
     )
 
 
-def impact_view(digest: str, holds: list[Hold], versions: list[VersionUse], rows: tuple[Any, Any]) -> ImpactView:
-    instances, members = rows
+def impact_view(impact: Impact) -> ImpactView:
     return ImpactView(
-        digest=digest,
-        holds_count=len(holds),
+        digest=impact.digest,
+        holds_count=impact.holds,
+        counts=ImpactCounts(
+            tenants=impact.tenants,
+            projects=impact.projects,
+            instances=impact.instances,
+            members=impact.members,
+            versions=impact.versions.count,
+        ),
+        reactions=ImpactReactions(**{each.name.lower(): count for each, count in impact.running.items()}),
         versions=[
             ImpactedVersion(id=each.version_id, app_slug=each.app_slug, version=each.version, promotion=each.promotion)
-            for each in versions
+            for each in impact.versions.named
         ],
-        instances=[ImpactedInstance(**dict(row.items())) for row in instances],
-        members=[ImpactedMember(**dict(row.items())) for row in members],
+        instances=[ImpactedInstance(**dict(row.items())) for row in impact.names.instances],
+        members=[ImpactedMember(**dict(row.items())) for row in impact.names.members],
     )
 
 

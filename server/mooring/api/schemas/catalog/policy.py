@@ -10,6 +10,7 @@ from mooring.api.schemas.kernel.fields import Revision, Shown, Strict, Time, all
 from mooring.core.catalog.policy import (
     GPUS_MAX,
     LISTS,
+    REACTION_NAME,
     SIGNATURES_NAME,
     Layer,
     NameRules,
@@ -40,6 +41,16 @@ GpusMax = Annotated[int, Meta(ge=0, le=GPUS_MAX, description="How many GPUs a pr
 RecordExec = Annotated[
     bool, Meta(description="Whether what exec sessions show is recorded; one layer that says so is enough.")
 ]
+UntrustedInstances = Annotated[
+    str,
+    Meta(
+        pattern="^(notify|refuse)$",
+        description=(
+            "What happens to running instances whose artifacts are no longer trusted: `notify`, or also `refuse` "
+            "actions and attachments. The strictest layer counts; without a rule of the platform it is `refuse`."
+        ),
+    ),
+]
 AskedName = Annotated[str, Meta(min_length=1, max_length=200)]
 
 
@@ -60,6 +71,7 @@ class RulesBody(Strict):
     signatures: Signatures | None = None
     gpus_max: GpusMax | None = None
     record_exec: RecordExec = False
+    untrusted_instances: UntrustedInstances | None = None
 
 
 class PutPolicy(Strict):
@@ -117,8 +129,14 @@ class ExplainedView(Shown):
 
 def rules_of(body: RulesBody) -> PolicyRules:
     lists = {field: _names(getattr(body, field)) for field in LISTS.values()}
-    signatures = None if body.signatures is None else SIGNATURES_NAME[body.signatures]
-    return PolicyRules(**lists, signatures=signatures, gpus_max=body.gpus_max, record_exec=body.record_exec)
+    reaction = body.untrusted_instances
+    return PolicyRules(
+        **lists,
+        signatures=None if body.signatures is None else SIGNATURES_NAME[body.signatures],
+        gpus_max=body.gpus_max,
+        record_exec=body.record_exec,
+        untrusted_instances=None if reaction is None else REACTION_NAME[reaction],
+    )
 
 
 def policy_view(authority: Authority, place: Place, policy: Policy | None) -> PolicyView:
