@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from mooring_cli import check_progress, keys, option_types, output, request_body
-from mooring_cli.invocation import Invocation, current, plain_call
+from mooring_cli import check_progress, keys, listing, option_types, output, request_body
+from mooring_cli.invocation import Invocation, current
 from mooring_cli.main import MooringCommand, MooringGroup, close_to
 from mooring_cli.nouns import CommandEndpoint, Field, Noun, Verb
 from mooring_cli.scope import ScopeOptions, ScopeResolver
@@ -22,16 +22,6 @@ SCOPE_HELP = {
     "platform": "The platform itself.",
 }
 NAMED = ("tenant", "project", "reference", "sibling")
-LIMIT = 100
-PAGE_MAX = 500
-COLUMNS = {
-    "allocations": ("id", "name", "sku", "gpu_count", "status", "region", "node_id", "created_at"),
-    "nodes": ("id", "name", "host", "region", "status", "reachable", "slots_free", "slots_total", "last_seen_at"),
-    "receipts": ("id", "clean", "task_type", "allocation_id", "node_id", "sequence", "created_at"),
-    "skus": ("slug", "shape", "gpu_model", "allowed_gpu_counts", "regions", "price_minor_per_gpu_hour", "status"),
-    "tasks": ("id", "type", "status", "failure_code", "allocation_id", "created_at"),
-}
-"""Columns of nouns whose first fields are not the most useful ones."""
 
 HAND_WRITTEN_VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "instances": {
@@ -87,13 +77,13 @@ def command_of(noun: Noun, verb: Verb) -> click.Command:
     return MooringCommand(
         name=verb.name,
         callback=run,
-        params=parameters_of(verb),
+        params=parameters_of(verb, noun),
         help="\n\n".join(text for text in (f"{verb.summary}.", verb.description, scope_text(verb)) if text),
         short_help=verb.summary,
     )
 
 
-def parameters_of(verb: Verb) -> list[click.Parameter]:
+def parameters_of(verb: Verb, noun: Noun) -> list[click.Parameter]:
     """Arguments and options of a verb, over all its endpoints."""
     first = verb.endpoints[0]
     parameters: list[click.Parameter] = [
@@ -111,9 +101,8 @@ def parameters_of(verb: Verb) -> list[click.Parameter]:
         parameters.append(click.Option(["--generate-key"], metavar="FILE", help=about))
     if first.deletes:
         parameters.append(click.Option(["-y", "--yes"], is_flag=True, help="Do not ask for confirmation."))
-    if first.pages:
-        about = f"Show at most this many; 0 for all. [default: {LIMIT}]"
-        parameters.append(click.Option(["--limit"], type=click.IntRange(min=0), default=LIMIT, help=about))
+    if first.lists:
+        parameters += listing.list_options(verb, noun)
     if check_progress.follows(verb):
         parameters.append(check_progress.follow_option())
     if mutates(verb):
@@ -170,7 +159,19 @@ def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any
         path[name] = named(resolver, name, given.get(name), path)
     if endpoint.lists:
         query = request_body.gather_query(endpoint.query, given)
-        show_list(invocation, noun, endpoint, path=path, query=query, limit=given.get("limit"))
+        asked = listing.ListRequest(
+            invocation,
+            noun,
+            listing.kind_of(verb, noun),
+            endpoint,
+            path=path,
+            query=query,
+            limit=given.get("limit"),
+            everything=given.get("everything", False),
+        )
+        if given["watch"]:
+            listing.watch_list(asked, scope=endpoint.scope)
+        listing.show_list(asked, empty=empty_text(noun))
         return
     if endpoint.deletes:
         confirm(invocation, f"{verb.name} {noun.singular} {path[endpoint.arguments[-1]]}", given["yes"])
@@ -253,32 +254,6 @@ def confirm(invocation: Invocation, what: str, agreed: bool) -> None:
         raise click.UsageError(f"{what}: give --yes, because there is no terminal to ask on")
     if not click.confirm(f"{what}?", err=True):
         raise click.exceptions.Exit(1)
-
-
-def show_list(
-    invocation: Invocation,
-    noun: Noun,
-    endpoint: CommandEndpoint,
-    *,
-    path: dict[str, str],
-    query: dict[str, Any],
-    limit: int | None,
-) -> None:
-    """Show the items of a list, and say so if it is empty or there are more."""
-    if endpoint.pages:
-        most = limit + 1 if limit else None
-        sized = {**query, "limit": PAGE_MAX if most is None else min(most, PAGE_MAX)}
-        items = list(invocation.client.pages(plain_call(endpoint.operation, path, sized), most=most))
-    else:
-        items = invocation.call(endpoint.operation, path, query)["items"]
-    shown = items[:limit] if limit else items
-    if shown or invocation.output != "table":
-        wanted = [name for name in COLUMNS.get(noun.name, ()) if shown and name in shown[0]]
-        output.show(invocation.output, shown, wanted)
-    else:
-        output.note(empty_text(noun))
-    if len(shown) < len(items):
-        output.note(f"There are more than {limit}; use --limit 0 to show all.")
 
 
 def empty_text(noun: Noun) -> str:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import click
 
 from mooring_cli import output
+from mooring_cli.columns import OF_NOUN
 from mooring_cli.contexts import Context
 from mooring_cli.invocation import Invocation, current
 from mooring_cli.main import MooringGroup
@@ -30,8 +31,7 @@ def list_() -> None:
     if not rows and invocation.output == "table":
         output.note("No contexts yet. Create the first one: mooring login --url URL --email ADDRESS")
         return
-    columns = ("current", "name", "url", "tenant", "project", "email", "signed_in", "token_expires_at")
-    output.show(invocation.output, rows, columns)
+    output.show(invocation.output, rows, OF_NOUN["context"], wide=invocation.wide)
 
 
 @context.command()

@@ -6,7 +6,9 @@ from typing import Any
 import click
 
 from mooring_cli import output
-from mooring_cli.invocation import current, plain_call
+from mooring_cli.columns import read_time
+from mooring_cli.invocation import Invocation, current, plain_call
+from mooring_cli.listing import COMPLETE
 from mooring_cli.main import MooringCommand
 from mooring_cli.nouns import CommandEndpoint
 from mooring_cli.output import plain
@@ -44,10 +46,12 @@ def events(
     since: str | None,
     limit: int,
 ) -> None:
-    """Show events, oldest first, or follow them as they happen.
+    """Show the newest events in order, or follow them as they happen.
 
     Without --project, --tenant or --platform it uses the scope of the context, otherwise your own.
-    With --follow and without --since it starts now. It reconnects when a connection breaks and misses nothing.
+    With --since it starts there. For programs (-o json and -o yaml) it starts with the oldest, so that they can page
+    with --since. With --follow and without --since it starts now. It reconnects when a connection breaks and misses
+    nothing.
     """
     invocation = current()
     chosen = ScopeOptions(project, tenant, platform)
@@ -58,6 +62,9 @@ def events(
         output.show_lines(invocation.output, stream, event_line)
         return
     endpoint, path = ScopeResolver(invocation).choose(EVENTS, chosen)
+    if since is None and limit and invocation.output not in COMPLETE:
+        show_newest(invocation, endpoint, path, {**query, "limit": min(limit, PAGE_MAX)})
+        return
     begins = None if since == "beginning" else since
     call = plain_call(endpoint.operation, path, {**query, "cursor": begins, "limit": min(limit or PAGE_MAX, PAGE_MAX)})
     found = list(invocation.client.pages(call, most=limit or None))
@@ -71,8 +78,17 @@ def events(
         output.note(f"There may be more: --since {found[-1]['cursor']}")
 
 
+def show_newest(invocation: Invocation, endpoint: CommandEndpoint, path: dict[str, str], query: dict[str, Any]) -> None:
+    found = invocation.call(endpoint.operation, path, {**query, "newest": True})["items"]
+    output.show_lines(invocation.output, found, event_line)
+    if not found:
+        output.note("No events.")
+    elif len(found) == query["limit"]:
+        output.note("There may be earlier ones: --limit shows more, --since beginning starts with the oldest.")
+
+
 def event_line(event: dict[str, Any]) -> str:
-    moment = output.read_time(str(event.get("occurred_at", "")))
+    moment = read_time(str(event.get("occurred_at", "")))
     clock = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if isinstance(moment, datetime) else "-"
     data = " ".join(f"{name}={output.nested(value)}" for name, value in (event.get("data") or {}).items())
     actor = f"by {event.get('actor_kind')} {event.get('actor_id')}"

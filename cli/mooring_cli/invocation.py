@@ -39,6 +39,7 @@ class Invocation:
 
     environment: dict[str, str] = field(default_factory=lambda: dict(os.environ), repr=False)
     output: str = "table"
+    wide: bool = False
     no_input: bool = False
     verbose: bool = False
     context_name: str | None = None

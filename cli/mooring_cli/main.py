@@ -55,7 +55,14 @@ def _remember(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]
             setattr(invocation, name, value)
         return value
 
-    return keep
+    def keep_output(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        """A wide table is a table with more columns: commands ask only for the form."""
+        invocation = ctx.find_object(Invocation)
+        if invocation is not None and value is not None:
+            invocation.wide = value == "wide"
+        return keep(ctx, parameter, "table" if value == "wide" else value)
+
+    return keep_output if name == "output" else keep
 
 
 def global_options(*, hidden: bool) -> list[click.Option]:
@@ -65,7 +72,7 @@ def global_options(*, hidden: bool) -> list[click.Option]:
             ["-o", "--output"],
             "output",
             {
-                "type": click.Choice(["table", "json", "yaml", "name"]),
+                "type": click.Choice(["table", "wide", "json", "yaml", "name"]),
                 "help": "Output format.",
                 "is_eager": True,
                 "hidden": False,

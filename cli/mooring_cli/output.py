@@ -1,45 +1,49 @@
 """Output of commands: a table for people; complete JSON and YAML for programs; names for pipes.
 
-A table shows the most useful fields of a resource, times as "3 minutes ago", and colours only on a terminal. The
-columns follow from the fields themselves, so a new noun needs no entry here. Control characters from the server are
-removed: a name must not move the cursor.
+A table has the columns of its noun (`columns.py`), as many as fit on the terminal; a single resource is shown as
+sections, without the fields that have no value. Colours appear only on a terminal. Control characters from the server
+are removed: a name must not move the cursor.
 """
 
 import json
 import os
+import shutil
 import sys
 import unicodedata
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import click
 
-FORMS = ("table", "json", "yaml", "name")
-COLUMNS_MAX = 7
-INNER_COLUMNS_MAX = 10
-BOOKKEEPING = {
-    "revision",
-    "generation",
-    "etag",
-    "allowed_actions",
-    "tenant_id",
-    "project_id",
-    "org_id",
-    "trace_id",
-    "cursor",
-    "correlation_id",
-    "actor_kind",
-    "source_type",
-    "media_type",
+from mooring_cli.columns import (
+    BOOKKEEPING,
+    NAME_FIELDS,
+    NOTHING,
+    Columns,
+    Row,
+    chosen,
+    columns_of,
+    is_short,
+    read_time,
+    value_of,
+)
+
+FORMS = ("table", "wide", "json", "yaml", "name")
+GAP = 2
+CELL_MIN = 8
+HEADINGS = {
+    "mark": " ",
+    "short_digest": "DIGEST",
+    "component_key": "COMPONENT",
+    "app_slug": "APP",
+    "allocation_count": "COUNT",
 }
-MATTERS = {"status", "promotion", "trust", "enabled", "launchable", "version", "hindrances"}
-"""Fields that a table always shows."""
 GOOD = {"active", "running", "ready", "healthy", "succeeded", "verified", "released", "delivered", "done"}
 BAD = {"failed", "dead", "deleted", "rejected", "revoked", "release_failed", "denied", "refused", "expired", "hidden"}
 UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
-
-Row = Mapping[str, Any]
+LEADING = (*NAME_FIELDS, "display_name", "status", "health", "health_detail")
+"""Fields that begin the details of a resource."""
 
 
 def on_terminal() -> bool:
@@ -47,7 +51,11 @@ def on_terminal() -> bool:
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ and os.environ.get("TERM") != "dumb"
 
 
-def show(form: str, value: Any, columns: Sequence[str] = ()) -> None:
+def terminal_width() -> int:
+    return shutil.get_terminal_size((80, 24)).columns
+
+
+def show(form: str, value: Any, columns: Columns | Sequence[str] = (), *, wide: bool = False) -> None:
     """Print one resource, or a list of them."""
     if form == "json":
         click.echo(json.dumps(value, indent=2, ensure_ascii=False))
@@ -57,9 +65,9 @@ def show(form: str, value: Any, columns: Sequence[str] = ()) -> None:
         for row in value if isinstance(value, list) else [value]:
             click.echo(plain(name_of(row)))
     elif isinstance(value, list):
-        show_table(value, columns or columns_of(value))
+        show_table(value, columns, wide=wide)
     else:
-        show_record(value)
+        show_details(value)
 
 
 def as_yaml(value: Any) -> str:
@@ -70,90 +78,158 @@ def as_yaml(value: Any) -> str:
 
 
 def name_of(row: Any) -> str:
-    """The id, which names a resource in other commands."""
+    """How other commands name a resource: by its name, or by its id if it has none."""
     if isinstance(row, Mapping):
-        for field in ("id", "slug", "name", "key", "code"):
+        for field in (*NAME_FIELDS, "id", "key", "code"):
             if row.get(field):
                 return str(row[field])
     return str(row)
 
 
-def columns_of(rows: Sequence[Row], most: int = COLUMNS_MAX) -> list[str]:
-    """The fields for a table: values of one line that are set, without bookkeeping."""
-    found: dict[str, bool] = {}
-    for row in rows:
-        for name, value in row.items():
-            if name not in BOOKKEEPING:
-                found[name] = found.get(name, False) or bool(brief(value))
-    filled = [name for name, is_filled in found.items() if is_filled]
-    room = most - len(MATTERS.intersection(filled))
-    others = [name for name in filled if name not in MATTERS][:room]
-    return [name for name in filled if name in MATTERS or name in others]
-
-
-def brief(value: Any) -> str:
-    """A short form of a value for a table; empty if there is none."""
-    if isinstance(value, dict):
-        return f"{value['version']} ({value['status']})" if {"version", "status"} <= value.keys() else ""
-    if isinstance(value, list):
-        codes = [each["code"] for each in value if isinstance(each, dict) and "code" in each]
-        return ", ".join(codes) if len(codes) == len(value) else ""
-    return "" if value is None or "\n" in str(value) else str(value)
-
-
-def show_table(rows: Sequence[Row], columns: Sequence[str]) -> None:
-    heads, cells = cells_of(rows, columns)
-    if on_terminal():
-        _rich_table(heads, cells)
-        return
-    for line in plain_lines(heads, cells):
+def show_table(rows: Sequence[Row], columns: Columns | Sequence[str] = (), *, wide: bool = False) -> None:
+    for line in table_lines(rows, columns, wide=wide):
         click.echo(line)
+
+
+def table_lines(
+    rows: Sequence[Row], columns: Columns | Sequence[str] = (), *, wide: bool = False, coloured: bool | None = None
+) -> list[str]:
+    """A table, not wider than the terminal unless it is wide; in a pipe nothing is left out."""
+    if not isinstance(columns, Columns):
+        columns = Columns(tuple(columns)) if columns else columns_of(rows)
+    heads, cells = cells_of(rows, chosen(rows, columns, wide=wide))
+    if sys.stdout.isatty() and not wide:
+        heads, cells = fitted(heads, cells, len(columns.first), terminal_width())
+    return plain_lines(heads, cells, coloured=on_terminal() if coloured is None else coloured)
 
 
 def cells_of(rows: Sequence[Row], columns: Sequence[str]) -> tuple[list[str], list[list[str]]]:
     now = datetime.now(UTC)
-    return [heading(name) for name in columns], [[cell(name, row.get(name), now) for name in columns] for row in rows]
+    return [heading(name) for name in columns], [
+        [cell(name, value_of(row, name), now) for name in columns] for row in rows
+    ]
 
 
-def plain_lines(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[str]:
-    """Columns separated by spaces, never truncated."""
-    widths = [max(width(row[number]) for row in [heads, *cells]) for number in range(len(heads))]
+def fitted(
+    heads: Sequence[str], cells: Sequence[Sequence[str]], first: int, room: int
+) -> tuple[list[str], list[list[str]]]:
+    """The columns that fit into this room, at least the first ones; those are shortened if they do not fit."""
+    widths = widths_of(heads, cells)
+    count = len(widths)
+    while count > first and total(widths[:count]) > room:
+        count -= 1
+    widths = widths[:count]
+    while total(widths) > room and max(widths) > CELL_MIN:
+        widest = widths.index(max(widths))
+        widths[widest] -= min(total(widths) - room, max(1, widths[widest] - CELL_MIN))
+    shortened = [[shorten(text, size) for text, size in zip(row, widths, strict=False)] for row in [heads, *cells]]
+    return shortened[0], shortened[1:]
+
+
+def total(widths: Sequence[int]) -> int:
+    return sum(widths) + GAP * (len(widths) - 1)
+
+
+def shorten(text: str, size: int) -> str:
+    """A text of at most this width; an ellipsis marks what is missing."""
+    if width(text) <= size:
+        return text
+    kept, used = "", 0
+    for each in text:
+        used += width(each)
+        if used >= size:
+            break
+        kept += each
+    return kept + "…"
+
+
+def widths_of(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> list[int]:
+    return [max(width(row[number]) for row in [heads, *cells]) for number in range(len(heads))]
+
+
+def plain_lines(heads: Sequence[str], cells: Sequence[Sequence[str]], *, coloured: bool = False) -> list[str]:
+    """Columns separated by spaces."""
+    widths = widths_of(heads, cells)
     lines = []
-    for row in [heads, *cells]:
-        padded = [text + " " * (size - width(text)) for text, size in zip(row, widths, strict=True)]
-        lines.append("  ".join(padded).rstrip())
+    for number, row in enumerate([heads, *cells]):
+        padded = []
+        for text, size in zip(row, widths, strict=True):
+            styled = text if not coloured else click.style(text, bold=True) if number == 0 else in_colour(text)
+            padded.append(styled + " " * (size - width(text)))
+        lines.append((" " * GAP).join(padded).rstrip())
     return lines
 
 
-def _rich_table(heads: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False, header_style="bold", show_edge=False)
-    for head in heads:
-        table.add_column(head, overflow="fold", no_wrap=head == "ID")
-    for row in cells:
-        table.add_row(*(Text(text, style=style_of(text)) for text in row))
-    Console(highlight=False).print(table)
-
-
-def show_record(row: Any) -> None:
-    """One resource, one field per line."""
+def show_details(row: Any) -> None:
+    """One resource: what it is and how it is, then a section for each part, then its ids."""
     if not isinstance(row, Mapping):
         click.echo(plain(str(row)))
         return
+    for number, (title, lines) in enumerate(sections_of(row, coloured=on_terminal())):
+        if number:
+            click.echo("")
+            click.echo(click.style(title, bold=True) if on_terminal() else title)
+        for line in lines:
+            click.echo(f"{' ' * GAP}{line}" if number else line)
+
+
+def sections_of(row: Row, *, coloured: bool) -> list[tuple[str, list[str]]]:
+    """The details of a resource as titles with lines; fields without a value are left out."""
     now = datetime.now(UTC)
-    pairs = [(heading(name, row), cell(name, value, now, whole=True)) for name, value in row.items() if name != "etag"]
-    size = max((width(name) for name, _ in pairs), default=0)
-    coloured = on_terminal()
+    filled = {name: value for name, value in row.items() if value not in NOTHING and name != "etag"}
+    named_by_id = not any(name in filled for name in NAME_FIELDS)
+    parts = {name: value for name, value in filled.items() if is_part(value)}
+    ids = [name for name in filled if is_id(name) and name not in parts and not (name == "id" and named_by_id)]
+    leading = [name for name in LEADING if name in filled and name not in parts]
+    others = [name for name in filled if name not in (*parts, *ids, *leading)]
+    main = {name: filled[name] for name in (*leading, *others)}
+    sections = [("", pair_lines(main, now, row, coloured=coloured))] if main else []
+    for name, value in parts.items():
+        lines = cell(name, value, now, whole=True).split("\n")
+        sections.append((heading(name, row), [wrap for each in lines for wrap in wrapped(each, GAP)]))
+    if ids:
+        sections.append(("IDS", pair_lines({name: filled[name] for name in ids}, now, row, coloured=coloured)))
+    return sections
+
+
+def is_part(value: Any) -> bool:
+    """Whether a value has a section of its own: it is an object, or a list of more than words."""
+    return isinstance(value, dict) or (isinstance(value, list) and any(isinstance(each, dict) for each in value))
+
+
+def is_id(name: str) -> bool:
+    """Whether a field is for programs: an id, or bookkeeping."""
+    return name == "id" or name.endswith("_id") or name in BOOKKEEPING
+
+
+def pair_lines(fields: Row, now: datetime, row: Row, *, coloured: bool) -> list[str]:
+    """One field per line, and the further lines of a text below its first."""
+    pairs = [(heading(name, row), cell(name, value, now, whole=True)) for name, value in fields.items()]
+    size = max((width(name) for name, _ in pairs), default=0) + GAP
+    lines = []
     for name, text in pairs:
-        lines = text.split("\n")
-        shown = click.style(lines[0], fg=colour_of(lines[0])) if coloured and colour_of(lines[0]) else lines[0]
+        first, *further = [line for each in text.split("\n") for line in wrapped(each, size + GAP)]
         head = click.style(name, bold=True) if coloured else name
-        click.echo((head + " " * (size - width(name) + 2) + shown).rstrip())
-        for line in lines[1:]:
-            click.echo(" " * (size + 2) + line)
+        lines.append((head + " " * (size - width(name)) + (in_colour(first) if coloured else first)).rstrip())
+        lines += [" " * size + line for line in further]
+    return lines
+
+
+def wrapped(line: str, indent: int) -> list[str]:
+    """A line in pieces that fit on the terminal; words, such as ids and digests, are never broken."""
+    room = terminal_width() - indent
+    if not sys.stdout.isatty() or width(line) <= room:
+        return [line]
+    import textwrap
+
+    further = " " * GAP
+    return textwrap.wrap(
+        line,
+        max(room, CELL_MIN),
+        subsequent_indent=further,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def show_text(text: str) -> None:
@@ -162,8 +238,10 @@ def show_text(text: str) -> None:
         click.echo(plain(line.replace("\t", "    ")))
 
 
-def heading(name: str, other_names: Collection[str] = ()) -> str:
+def heading(name: str, other_names: Iterable[str] = ()) -> str:
     """A field's name as a heading; `created_at` becomes CREATED, unless a field of that name exists."""
+    if name in HEADINGS:
+        return HEADINGS[name]
     happened = name.removesuffix("_at")
     return (name if happened in other_names else happened).replace("_", " ").upper()
 
@@ -181,9 +259,7 @@ def cell(name: str, value: Any, now: datetime, *, whole: bool = False) -> str:
     if isinstance(value, list):
         return "\n".join(inner_lines(value)) or "-"
     if isinstance(value, dict) and whole:
-        hidden = BOOKKEEPING if "id" in value else ()  # hidden in a nested resource, but not in labels
-        pairs = (plain(f"{key}: {nested(each)}") for key, each in value.items() if key not in hidden)
-        return "\n".join(pairs) or "-"
+        return "\n".join(part_lines(value)) or "-"
     if isinstance(value, dict):
         return plain(nested(value)) if value else "-"
     if name.endswith("_at") and isinstance(value, str) and (moment := read_time(value)) is not None:
@@ -191,12 +267,46 @@ def cell(name: str, value: Any, now: datetime, *, whole: bool = False) -> str:
     return "\n".join(plain(line) for line in str(value).splitlines()) if whole else plain(str(value))
 
 
+def brief(value: Any) -> str:
+    """A short form of a value for a table; empty if there is none."""
+    if not is_short(value):
+        return ""
+    if isinstance(value, dict):
+        return f"{value['version']} ({value['status']})"
+    return ", ".join(each["code"] for each in value) if isinstance(value, list) else str(value)
+
+
 def inner_lines(items: Sequence[Any]) -> list[str]:
-    """A list in a record: objects as a small table, other items one per line."""
-    if not items or not all(isinstance(each, dict) for each in items):
-        return [plain(nested(each)) for each in items]
-    heads, cells = cells_of(items, [name for name in columns_of(items, INNER_COLUMNS_MAX) if name != "id"])
-    return plain_lines(heads, cells)
+    """A list in the details: objects as a small table, words in one line, other items one per line."""
+    if items and all(isinstance(each, dict) for each in items):
+        found = columns_of(items)
+        columns = [name for name in (*found.first, *found.others, *found.wide) if name != "id"]
+        heads, cells = cells_of(items, columns)
+        if sys.stdout.isatty():
+            heads, cells = fitted(heads, cells, 1, terminal_width() - GAP)
+        return plain_lines(heads, cells)
+    if all(isinstance(each, str) and " " not in each for each in items):
+        return [plain(", ".join(items))]
+    return [plain(nested(each)) for each in items]
+
+
+def part_lines(part: Row) -> list[str]:
+    """An object in the details: its values, one per line; bookkeeping of a nested resource is left out."""
+    hidden = BOOKKEEPING if "id" in part else ()
+    filled = {key: each for key, each in part.items() if key not in hidden and each not in NOTHING}
+    size = max((width(key) for key in filled), default=0) + GAP
+    return [plain(f"{key}{' ' * (size - width(key))}{flat(each)}") for key, each in filled.items()]
+
+
+def flat(value: Any) -> str:
+    """A value in one line: objects as `key=value`, lists with commas."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict) and all(not isinstance(each, dict | list) for each in value.values()):
+        return ", ".join(f"{key}={nested(each)}" for key, each in value.items())
+    if isinstance(value, list) and all(not isinstance(each, dict | list) for each in value):
+        return ", ".join(map(str, value))
+    return nested(value).replace("\n", " ")
 
 
 def nested(value: Any) -> str:
@@ -216,15 +326,6 @@ def width(text: str) -> int:
     )
 
 
-def read_time(text: str) -> datetime | None:
-    """Parse a time of the API; None if it is not one."""
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
-
-
 def relative(moment: datetime, now: datetime) -> str:
     """How long ago, or how long until."""
     seconds = (now - moment).total_seconds()
@@ -238,9 +339,10 @@ def relative(moment: datetime, now: datetime) -> str:
     return "now"
 
 
-def style_of(text: str) -> str:
-    """The colour of a status; none for other fields."""
-    return colour_of(text) or ""
+def in_colour(text: str) -> str:
+    """A text, coloured if it is a state."""
+    colour = colour_of(text)
+    return click.style(text, fg=colour) if colour else text
 
 
 def colour_of(text: str) -> str | None:

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from mooring_cli import output
+from mooring_cli.columns import read_time
 from mooring_cli.invocation import current, plain_call
 from mooring_cli.main import MooringCommand
 from mooring_cli.option_types import duration_seconds
@@ -87,5 +88,5 @@ def lines_of(answer: dict[str, Any]) -> list[str]:
 
 def clock(text: str) -> str:
     """A time in UTC, to the millisecond: several things change in one second."""
-    moment = output.read_time(text)
+    moment = read_time(text)
     return moment.astimezone(UTC).isoformat(" ", "milliseconds").removesuffix("+00:00") if moment else text

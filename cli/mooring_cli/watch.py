@@ -18,6 +18,7 @@ import click
 
 from mooring_cli import output
 from mooring_cli.check_progress import size
+from mooring_cli.columns import read_time
 from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
@@ -172,7 +173,7 @@ class InstanceWatch:
 
 def is_before(text: str, other: str) -> bool:
     """Whether one time of the API is before another."""
-    moment, since = output.read_time(text), output.read_time(other)
+    moment, since = read_time(text), read_time(other)
     return moment is not None and since is not None and moment < since
 
 
@@ -218,7 +219,7 @@ class Screen:
         if self._json:
             click.echo(json.dumps(entry, ensure_ascii=False))
         else:
-            moment = output.read_time(str(entry["at"]))
+            moment = read_time(str(entry["at"]))
             at = moment.astimezone(UTC).strftime("%H:%M:%S") if moment is not None else "-"
             click.echo(plain(f"{at}  {entry['text']}"))
         sys.stdout.flush()

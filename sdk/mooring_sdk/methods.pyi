@@ -1150,12 +1150,14 @@ class SyncMethods:
     def iter_platform_deliveries(self, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Delivery, None, None]:
         """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
-    def list_platform_events(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
+    def list_platform_events(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
+
+        With `newest` and without a cursor the page has the last events, still in order; its cursor leads to later ones.
 
         Needs the action `event.read`."""
 
-    def iter_platform_events(self, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
+    def iter_platform_events(self, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_platform_memberships(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
@@ -1254,12 +1256,14 @@ class SyncMethods:
     def iter_project_deliveries(self, project_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Delivery, None, None]:
         """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
-    def list_project_events(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
+    def list_project_events(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
+
+        With `newest` and without a cursor the page has the last events, still in order; its cursor leads to later ones.
 
         Needs the action `event.read`."""
 
-    def iter_project_events(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
+    def iter_project_events(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_memberships(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
@@ -1413,12 +1417,14 @@ class SyncMethods:
     def iter_tenant_deliveries(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Delivery, None, None]:
         """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
-    def list_tenant_events(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
+    def list_tenant_events(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
+
+        With `newest` and without a cursor the page has the last events, still in order; its cursor leads to later ones.
 
         Needs the action `event.read`."""
 
-    def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
+    def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_memberships(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
@@ -3274,12 +3280,14 @@ class AsyncMethods:
     def iter_platform_deliveries(self, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Delivery, None]:
         """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
-    async def list_platform_events(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
+    async def list_platform_events(self, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
+
+        With `newest` and without a cursor the page has the last events, still in order; its cursor leads to later ones.
 
         Needs the action `event.read`."""
 
-    def iter_platform_events(self, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
+    def iter_platform_events(self, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_platform_memberships(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
@@ -3378,12 +3386,14 @@ class AsyncMethods:
     def iter_project_deliveries(self, project_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Delivery, None]:
         """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
-    async def list_project_events(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
+    async def list_project_events(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
+
+        With `newest` and without a cursor the page has the last events, still in order; its cursor leads to later ones.
 
         Needs the action `event.read`."""
 
-    def iter_project_events(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
+    def iter_project_events(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_memberships(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
@@ -3537,12 +3547,14 @@ class AsyncMethods:
     def iter_tenant_deliveries(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, webhook_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Delivery, None]:
         """List the deliveries of this scope's webhooks, newest first; iterates over all pages, and stops after `most` items if that is given."""
 
-    async def list_tenant_events(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
+    async def list_tenant_events(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, options: CallOptions = UNCHANGED) -> models.EventPage:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
+
+        With `newest` and without a cursor the page has the last events, still in order; its cursor leads to later ones.
 
         Needs the action `event.read`."""
 
-    def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
+    def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_memberships(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:

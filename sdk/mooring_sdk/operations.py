@@ -1719,8 +1719,9 @@ ROWS = {
             ("correlation_id", "str", "", "A correlation id."),
             ("app_instance_id", "str", "", "Only entries of this instance."),
             ("wait", "float", "", "Seconds to wait for the first event."),
+            ("newest", "bool", "", "Without a cursor: the last events instead of the first."),
         ),
-        "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "Needs the action `event.read`.",
+        "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "With `newest` and without a cursor the page has the last events, still in order; its cursor leads to later ones.\n\nNeeds the action `event.read`.",
     ),
     "list_platform_memberships": (
         "GET", "/api/v1/platform/memberships", "platform", "has_pages is_list", "models.MembershipPage", "models.Membership", None,
@@ -1839,8 +1840,9 @@ ROWS = {
             ("correlation_id", "str", "", "A correlation id."),
             ("app_instance_id", "str", "", "Only entries of this instance."),
             ("wait", "float", "", "Seconds to wait for the first event."),
+            ("newest", "bool", "", "Without a cursor: the last events instead of the first."),
         ),
-        "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "Needs the action `event.read`.",
+        "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "With `newest` and without a cursor the page has the last events, still in order; its cursor leads to later ones.\n\nNeeds the action `event.read`.",
     ),
     "list_project_memberships": (
         "GET", "/api/v1/projects/{project_id}/memberships", "project", "has_pages is_list", "models.MembershipPage", "models.Membership", None,
@@ -2021,8 +2023,9 @@ ROWS = {
             ("correlation_id", "str", "", "A correlation id."),
             ("app_instance_id", "str", "", "Only entries of this instance."),
             ("wait", "float", "", "Seconds to wait for the first event."),
+            ("newest", "bool", "", "Without a cursor: the last events instead of the first."),
         ),
-        "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "Needs the action `event.read`.",
+        "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "With `newest` and without a cursor the page has the last events, still in order; its cursor leads to later ones.\n\nNeeds the action `event.read`.",
     ),
     "list_tenant_memberships": (
         "GET", "/api/v1/tenants/{tenant_id}/memberships", "tenant", "has_pages is_list", "models.MembershipPage", "models.Membership", None,

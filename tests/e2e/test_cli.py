@@ -189,7 +189,7 @@ def test_a_repeat_under_one_key_has_one_effect(run: Run, tenant_admin: str) -> N
 
 
 def test_another_tenant_s_things_are_not_found(run: Run, platform_admin: str, tenant_admin: str) -> None:
-    project = run("projects", "get", "--context", tenant_admin, "-o", "name").out.strip()
+    project = run("projects", "get", "--context", tenant_admin, "-o", "json").data["id"]
     ran = run("projects", "get", project, "--context", platform_admin, "-o", "json")
     assert (ran.exit_code, ran.error["code"]) == (4, "not_found")
 
@@ -212,7 +212,7 @@ def test_a_service_account_works_by_its_key_and_is_refused_the_rest(run: Run, ro
 def test_a_denial_is_in_the_audit_trail_under_its_correlation_id(
     run: Run, tenant_admin: str, robot: dict[str, str]
 ) -> None:
-    project = run("projects", "get", "--context", tenant_admin, "-o", "name").out.strip()
+    project = run("projects", "get", "--context", tenant_admin, "-o", "json").data["id"]
     run("projects", "delete", project, "--yes", "--correlation-id", "look-here", **robot)
     rows = run(
         "audit", "--context", tenant_admin, "--correlation", "look-here", "--outcome", "denied", "-o", "json"

@@ -20,23 +20,28 @@ SETTLED: Final = """(e.tx < (pg_snapshot_xmin(pg_current_snapshot())::text)::big
         OR e.epoch < (SELECT current FROM event_epoch))"""
 _SEEN: Final = f"(e.epoch, e.tx, e.seq) > ($1, $2, $3) AND {SETTLED}"
 _ORDER: Final = "ORDER BY e.epoch, e.tx, e.seq LIMIT $4"
+_NEWEST: Final = "ORDER BY e.epoch DESC, e.tx DESC, e.seq DESC LIMIT $4"
 
 _WHOSE: Final = {"all": "", "tenant": "e.tenant_id", "project": "e.project_id"}
 _WHICH: Final = ("e.correlation_id", "e.app_instance_id")
 
 
-def _statement(*equal: str) -> str:
+def _statement(*equal: str, order: str) -> str:
     """A read of the events whose `equal` columns have the values from $5 on."""
     wanted = "".join(f" AND {column} = ${number}" for number, column in enumerate(equal, 5))
-    return f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN}{wanted} {_ORDER}"
+    return f"SELECT {EVENT_COLUMNS} FROM event e WHERE {_SEEN}{wanted} {order}"
 
 
 READS: Final = {
-    columns: _statement(*columns)
+    (order, columns): _statement(*columns, order=order)
+    for order in (_ORDER, _NEWEST)
     for whose in _WHOSE.values()
     for columns in (tuple(filter(None, (whose, *which))) for which in ((), (_WHICH[0],), (_WHICH[1],), _WHICH))
 }
-"""Every read, by the columns that it compares. One statement with optional conditions would not use the indexes."""
+"""Every read, by its order and the columns that it compares.
+
+One statement with optional conditions would not use the indexes.
+"""
 HEAD: Final = f"""
 SELECT e.epoch, e.tx, e.seq FROM event e
  WHERE {SETTLED}
@@ -56,12 +61,12 @@ class EventSelection:
     correlation_id: str | None = None
     app_instance_id: str | None = None
 
-    def statement(self) -> tuple[str, tuple[str, ...]]:
+    def statement(self, order: str = _ORDER) -> tuple[str, tuple[str, ...]]:
         """The SQL that selects these events, and its additional arguments."""
         whose = ("e.project_id", self.project_id) if self.project_id is not None else ("e.tenant_id", self.tenant_id)
         compared = (whose, (_WHICH[0], self.correlation_id), (_WHICH[1], self.app_instance_id))
         given = [(column, value) for column, value in compared if value is not None]
-        return READS[tuple(column for column, _ in given)], tuple(value for _, value in given)
+        return READS[order, tuple(column for column, _ in given)], tuple(value for _, value in given)
 
     def matches(self, event: Event) -> bool:
         return (
@@ -78,6 +83,13 @@ async def read(
     """The next events after a position, in order."""
     statement, further = selection.statement()
     return [event_of(row) for row in await database.fetch(acting, statement, *after, limit, *further)]
+
+
+async def newest(database: Database, acting: Acting, selection: EventSelection, limit: int) -> list[Event]:
+    """The last events that are settled, in order."""
+    statement, further = selection.statement(_NEWEST)
+    rows = await database.fetch(acting, statement, *BEGINNING, limit, *further)
+    return [event_of(row) for row in reversed(rows)]
 
 
 async def head(database: Database) -> StreamPosition:

@@ -123,6 +123,12 @@ class EventHub:
             return found, found[-1].position
         return found, max(known, found[-1].position) if found else max(known, after)
 
+    async def newest(self, selection: events.EventSelection, limit: int) -> tuple[list[Event], StreamPosition]:
+        """The last events of a selection in order, and the position from which to read on."""
+        known = self._head
+        found = await events.newest(self._database, Acting(selection.tenant_id), selection, limit)
+        return found, max(known, found[-1].position) if found else known
+
     async def wait(self, after: StreamPosition, timeout_seconds: float) -> bool:
         """Wait for an event after this position; False when the time-out comes first."""
         if self._head > after or self._closed:

@@ -317,3 +317,19 @@ async def test_streams_go_on_while_the_database_is_away_and_show_what_comes_afte
                     continue
         events = await events_until(opened, "after")
     assert [each.data["correlation_id"] for each in events] == ["after"]
+
+
+# The newest ---------------------------------------------------------------------------------------------------------
+
+
+async def test_the_newest_events_are_the_last_ones_in_order_and_lead_on(world: World) -> None:
+    acme = await world.tenant("acme")
+    project, client = await world.project(acme, "vision"), world.client(acme.token)
+    for number in range(5):
+        await rename(client, project, f"name-{number}")
+    await shown(client, path_of(acme), correlation_id="name-4")
+    page = (await client.get(f"{path_of(acme)}/events?newest=true&limit=2")).json()
+    assert [each["correlation_id"] for each in page["items"]] == ["name-3", "name-4"]
+    await rename(client, project, "name-5")
+    further = (await client.get(f"{path_of(acme)}/events?wait=20&cursor={page['next_cursor']}")).json()
+    assert [each["correlation_id"] for each in further["items"]] == ["name-5"]

@@ -34,12 +34,20 @@ LAST_ID = "~"  # sorts after every id
     RouteSpec("event", "list", "event.read", answer=EventPage, errors=(Code.CURSOR_EXPIRED,)),
 )
 async def list_events(request: RequestContext, query: EventQuery) -> EventPage:
-    """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first."""
+    """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first.
+
+    With `newest` and without a cursor the page has the last events, still in order; its cursor leads to later ones.
+    """
     await _require_project(request)
     hub = request.services.hub
     wanted = stream.selection(request, query.correlation_id, query.app_instance_id)
-    position = await stream.position_of(request, query.cursor) if query.cursor else await stream.first_position(request)
-    rows, position = await hub.read(wanted, position, query.limit)
+    if query.newest and not query.cursor:
+        rows, position = await hub.newest(wanted, query.limit)
+    else:
+        first = (
+            await stream.position_of(request, query.cursor) if query.cursor else await stream.first_position(request)
+        )
+        rows, position = await hub.read(wanted, first, query.limit)
     if not rows and query.wait:
         rows, position = await stream.wait_for_first(request, wanted, position, query)
     if query.wait:

@@ -32,6 +32,7 @@ class EventQuery(Strict):
     correlation_id: CorrelationId | None = None
     app_instance_id: InstanceId | None = None
     wait: Annotated[float, Meta(ge=0, le=60, description="Seconds to wait for the first event.")] = 0
+    newest: Annotated[bool, Meta(description="Without a cursor: the last events instead of the first.")] = False
 
 
 class StreamQuery(Strict):
