@@ -25,7 +25,6 @@ import msgspec
 
 from mooring_agent import log_context, simulate
 from mooring_agent.agent import Agent, AgentParts, NodeRetired
-from mooring_agent.artifacts.disk_room import RESERVE_BYTES
 from mooring_agent.containers.container_tasks import create_container_tasks
 from mooring_agent.containers.podman import Podman
 from mooring_agent.control_plane.addresses import check_local_address, check_platform_url, local_address
@@ -40,6 +39,7 @@ from mooring_agent.hosts.namespace.machine_network import MachineNetwork
 from mooring_agent.hosts.namespace.sandbox_disk import DISK_BYTES
 from mooring_agent.hosts.select import check_host_requirements, create_host
 from mooring_agent.inventory import collect_inventory, fact_text
+from mooring_agent.supervisor.log_room import RESERVE_BYTES
 from mooring_agent.tasks.handlers import HANDLERS
 from mooring_agent.tasks.journal import Journal
 
@@ -127,6 +127,7 @@ def _run(options: argparse.Namespace) -> int:
                 directory,
                 identity.node_id,
                 disk_bytes=disk,
+                reserve_bytes=int(options.disk_reserve_gib * GIB),
                 address=address,
                 machine_network=network,
             )
@@ -288,7 +289,7 @@ def _parser() -> argparse.ArgumentParser:
         "--disk-reserve-gib",
         type=_reserve,
         default=RESERVE_BYTES / GIB,
-        help="how much of the disk images and artifacts must leave free, in GiB (default %(default)g)",
+        help="how much of the disk images, artifacts and logs must leave free, in GiB (default %(default)g)",
     )
     simulate.add_parser(commands)
     return parser

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from mooring_agent.supervisor.log_room import RESERVE_BYTES
+
 GIB: Final = 1 << 30
-RESERVE_BYTES: Final = 2 * GIB
 RESERVE_FILES: Final = 20_000
 
 

@@ -19,7 +19,7 @@ import httpx
 import msgspec
 
 from mooring_agent.artifacts.blob_cache import BlobCache
-from mooring_agent.artifacts.disk_room import RESERVE_BYTES, DiskRoom
+from mooring_agent.artifacts.disk_room import DiskRoom
 from mooring_agent.artifacts.fetch_history import FetchHistory
 from mooring_agent.artifacts.http_sources import HttpSource, RegistryRepository
 from mooring_agent.containers.container_secrets import ContainerSecrets
@@ -40,6 +40,7 @@ from mooring_agent.hosts.contract import (
 from mooring_agent.hosts.log_parts import read_container_log
 from mooring_agent.hosts.namespace import root_filesystem
 from mooring_agent.kernel import hostile_files
+from mooring_agent.supervisor.log_room import RESERVE_BYTES
 from mooring_agent.tasks import arguments as task_arguments
 from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler
 from mooring_agent.tasks.log_read import LogReader, LogReadHandler

@@ -12,7 +12,7 @@ import os
 import secrets
 import stat
 import unicodedata
-from typing import Final
+from typing import Final, NamedTuple
 
 from mooring_agent.hosts.contract import HostFailure
 from mooring_agent.kernel import hostile_files
@@ -25,6 +25,16 @@ FILES_MAX: Final = 1000
 MODE_MAX: Final = 0o777
 
 PathParts = tuple[str, ...]
+
+
+class FileOwner(NamedTuple):
+    """Numbers of the machine's; -1 leaves a file to the user who wrote it."""
+
+    uid: int
+    gid: int
+
+
+KEEP_OWNER: Final = FileOwner(-1, -1)
 
 _ODD_CATEGORIES: Final = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -72,8 +82,11 @@ def missing_directories(root: int, parts: PathParts) -> list[PathParts]:
         os.close(current)
 
 
-def write_file(root: int, parts: PathParts, content: bytes, mode: int) -> None:
-    """Write a file atomically, creating the directories above it."""
+def write_file(root: int, parts: PathParts, content: bytes, mode: int, owner: FileOwner = KEEP_OWNER) -> None:
+    """Write a file atomically, creating the directories above it.
+
+    It has its owner and mode before it has its name: what is there a moment later may be somebody else's file.
+    """
     parent = _open_parent(root, parts)
     temporary = _TEMPORARY + secrets.token_hex(8)
     try:
@@ -82,6 +95,8 @@ def write_file(root: int, parts: PathParts, content: bytes, mode: int) -> None:
         try:
             with os.fdopen(file, "wb") as stream:
                 stream.write(content)
+                stream.flush()
+                os.fchown(file, owner.uid, owner.gid)
                 os.fchmod(file, mode)
             os.rename(temporary, parts[-1], src_dir_fd=parent, dst_dir_fd=parent)
         except OSError as error:

@@ -14,6 +14,7 @@ from mooring_agent.hosts.namespace.machine_network import MachineNetwork
 from mooring_agent.hosts.namespace.sandbox_disk import DISK_BYTES
 from mooring_agent.hosts.process import ProcessHost
 from mooring_agent.sandbox_init.spawner import INIT_PROGRAM
+from mooring_agent.supervisor.log_room import RESERVE_BYTES
 
 REQUIRED_PROGRAMS: Final[Mapping[str, Mapping[str, str]]] = {
     "namespace": {"ip": "iproute2", "nsenter": "util-linux", "unshare": "util-linux"}
@@ -64,17 +65,23 @@ def create_host(
     node_id: str,
     *,
     disk_bytes: int = DISK_BYTES,
+    reserve_bytes: int = RESERVE_BYTES,
     address: str = LOOPBACK,
     machine_network: MachineNetwork | None = None,
 ) -> Host:
     """Create the host of this kind below the agent's state directory.
 
-    `disk_bytes` limits what each sandbox writes; `address` is where other machines reach this one; `machine_network` is
-    how a sandbox that has the whole machine reaches them.
+    `disk_bytes` limits what each sandbox writes, and logs leave `reserve_bytes` free; `address` is where other machines
+    reach this one; `machine_network` is how a sandbox that has the whole machine reaches them.
     """
     if kind == "namespace":
         return NamespaceHost(
-            directory / "host", node_id, disk_bytes=disk_bytes, address=address, machine_network=machine_network
+            directory / "host",
+            node_id,
+            disk_bytes=disk_bytes,
+            reserve_bytes=reserve_bytes,
+            address=address,
+            machine_network=machine_network,
         )
     if kind == "process":
         return ProcessHost(directory / "host", node_id)

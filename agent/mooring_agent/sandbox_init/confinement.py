@@ -46,6 +46,10 @@ PERSONALITIES: Final = (0x0, 0x8, 0x20000, 0x20008, 0x40000, 0xFFFFFFFF)
 # sandbox owns what it sees of the machine, such as /usr/bin.
 _FCNTL: Final = (72, 25)
 _F_SETLEASE: Final = 1024
+_IOCTL: Final = (16, 29)
+TERMINAL_REQUESTS: Final = (0x5412, 0x541C, 0x541D, 0x5423)
+"""Requests to a terminal: type into it (TIOCSTI), control the machine's consoles (TIOCLINUX, TIOCCONS), and have
+another part of the kernel read it (TIOCSETD, which loads modules that few have reviewed)."""
 _CLONE3: Final = 435
 _X32: Final = 0x40000000
 _NEW_NAMESPACES: Final = (
@@ -93,13 +97,15 @@ def filter_program(machine: str) -> bytes | None:
             instruction(_RETURN, refuse),
             instruction(_RETURN, _ALLOW),
         ]
-    parts += [
-        instruction(_EQUAL, _FCNTL[column], 0, 4),
-        instruction(_LOAD, _SECOND_ARGUMENT),
-        instruction(_EQUAL, _F_SETLEASE, 0, 1),
-        instruction(_RETURN, refuse),
-        instruction(_RETURN, _ALLOW),
-    ]
+    for call, refused_values in ((_FCNTL[column], (_F_SETLEASE,)), (_IOCTL[column], TERMINAL_REQUESTS)):
+        values = [instruction(_EQUAL, value, len(refused_values) - index) for index, value in enumerate(refused_values)]
+        parts += [
+            instruction(_EQUAL, call, 0, len(values) + 3),
+            instruction(_LOAD, _SECOND_ARGUMENT),
+            *values,
+            instruction(_RETURN, _ALLOW),
+            instruction(_RETURN, refuse),
+        ]
     for call, allowed, otherwise in (
         (_SOCKET[column], SOCKET_FAMILIES, _REFUSE | errno.EAFNOSUPPORT),
         (_PERSONALITY[column], PERSONALITIES, refuse),

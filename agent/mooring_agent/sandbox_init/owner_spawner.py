@@ -119,7 +119,8 @@ class OwnerSpawner(InitSpawner):
                 for descriptor in (go, self.lock, self.proc, self.directory, self.init_program):
                     os.close(descriptor)
                 confinement.confine(frozenset())
-                serve(NamespaceSupervisorOptions(listener.detach(), state, init.detach(), self.plan["label"]))
+                label, reserve = self.plan["label"], self.plan["reserve_bytes"]
+                serve(NamespaceSupervisorOptions(listener.detach(), state, init.detach(), label, reserve))
         finally:
             os._exit(0)
 

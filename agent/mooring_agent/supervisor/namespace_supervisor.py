@@ -30,6 +30,7 @@ class NamespaceSupervisorOptions(NamedTuple):
     state: int  # the directory of records and logs
     init: int  # the socket to the owner's init
     label: str
+    reserve_bytes: int  # what logs must leave free on the disk
 
 
 def serve(options: NamespaceSupervisorOptions) -> None:
@@ -52,7 +53,7 @@ class NamespaceSupervisor:
         self._loop = EventLoop(lambda: None)
         self._processes = InitProcesses(socket.socket(fileno=options.init))
         self._processes.on_ended = self._reap_soon
-        self._programs = ProgramRunner(self._loop, self._processes, directory)
+        self._programs = ProgramRunner(self._loop, self._processes, directory, reserve_bytes=options.reserve_bytes)
         self._supervisor = OwnerSupervisor(self._loop, self._programs)
         self._listener = RequestListener(self._loop, options.listener, os.geteuid(), self._handle)
         self._is_reaping = False

@@ -4,19 +4,21 @@ A run is started at most once under its key. A service has a main process; what 
 running, keeps writing to the service's log, and still belongs to the owner.
 """
 
+import contextlib
 import fcntl
 import os
 import signal
 import struct
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from mooring_agent.backoff import Backoff
-from mooring_agent.supervisor import program_records
+from mooring_agent.supervisor import program_records, segmented_log
 from mooring_agent.supervisor.event_loop import EventLoop, Timer
+from mooring_agent.supervisor.log_room import LOGS_BYTES, RESERVE_BYTES, LogRoom
 from mooring_agent.supervisor.output_capture import OutputCapture
 from mooring_agent.supervisor.process_control import (
     KEY_VARIABLE,
@@ -36,6 +38,7 @@ _STEADY_SECONDS: Final = 60.0
 _READ_BYTES: Final = 65_536
 _POLL_SECONDS: Final = 0.02
 _POLLS_MAX: Final = 250
+_REAP_SECONDS: Final = 1.0
 _SAVE_AGAIN_SECONDS: Final = 1.0
 
 
@@ -56,6 +59,7 @@ class SupervisedProgram:
         self.spec: SpawnSpec | None = None
         self.restart = ServiceRestartPolicy("never", 0.0, 0)
         self.log: LogWriter | None = None
+        self.has_log = True  # whether something of its log may still be on disk
         self.outputs: set[int] = set()
         self.capture: tuple[int, OutputCapture] | None = None  # the captured standard output, by its descriptor
         self.timer: Timer | None = None
@@ -94,6 +98,8 @@ class ProgramRunner:
         *,
         log_segment_bytes: int = SEGMENT_BYTES,
         log_head_bytes: int = HEAD_BYTES,
+        logs_bytes: int = LOGS_BYTES,
+        reserve_bytes: int = RESERVE_BYTES,
     ) -> None:
         self.loop = loop
         self.control = control
@@ -105,6 +111,11 @@ class ProgramRunner:
         self.programs = {
             name: SupervisedProgram(name, entry) for name, entry in program_records.load(directory).items()
         }
+        self._room = LogRoom(self._logs, logs_bytes, reserve_bytes)
+        self._room.make_room = self._drop_oldest_log
+        for name in os.listdir(self._logs):
+            with self._opened_log(name) as log:
+                self._room.add(segmented_log.size_of(log))
         self.children: dict[int, Callable[[int], None]] = {}
         self._saving: Timer | None = None  # the next try to save, after one failed
 
@@ -148,8 +159,27 @@ class ProgramRunner:
                 self._finish(program, "exited")
             return False
         self.control.signal([pid], signal.SIGTERM)
-        program.timer = self.loop.call_later(grace_seconds, lambda: self.control.signal([pid], signal.SIGKILL))
+        program.timer = self.loop.call_later(grace_seconds, lambda: self._kill_main(program, pid))
         return True
+
+    def _kill_main(self, program: SupervisedProgram, pid: int) -> None:
+        self.control.signal([pid], signal.SIGKILL)
+        self._end_unreaped_later(program, pid)
+
+    def _end_unreaped_later(self, program: SupervisedProgram, pid: int) -> None:
+        """A killed process is reaped at once, unless a tracer holds it: after a while it counts as ended all the same.
+
+        Otherwise a tenant could keep a program, and the task that waits for it, from ever ending.
+        """
+        program.timer = self.loop.call_later(_REAP_SECONDS, lambda: self._end_unreaped(program, pid))
+
+    def _end_unreaped(self, program: SupervisedProgram, pid: int) -> None:
+        if program.pid != pid:
+            return
+        if pid in self.control.living():  # it is in a system call that ends only with its device
+            self._end_unreaped_later(program, pid)
+        elif (on_exit := self.children.pop(pid, None)) is not None:
+            on_exit(128 + signal.SIGKILL)
 
     def abandon(self) -> None:
         """Start nothing more; runs that are killed now count as lost."""
@@ -201,12 +231,32 @@ class ProgramRunner:
         finished = [each for each in self.programs.values() if each.is_finished and not each.outputs]
         for program in finished[: max(0, len(self.programs) - program_records.PROGRAMS_MAX + 1)]:
             self._close_log(program)
-            directory = self.log_directory(program.name)
-            for name in os.listdir(directory):
-                os.unlink(name, dir_fd=directory)
-            os.close(directory)
+            with self._opened_log(program.name) as directory:
+                self._room.release(segmented_log.remove_segments(directory))
+                for name in os.listdir(directory):
+                    os.unlink(name, dir_fd=directory)
             os.rmdir(program.name, dir_fd=self._logs)
             del self.programs[program.name]
+
+    def _drop_oldest_log(self) -> bool:
+        """Remove the log of the program that ended first and still has one; its result stays known."""
+        ended = [each for each in self.programs.values() if each.is_finished and each.log is None and each.has_log]
+        for program in sorted(ended, key=lambda each: each.entry["ended_at"] or 0.0):
+            with self._opened_log(program.name) as directory:
+                size = segmented_log.remove_segments(directory)
+            program.has_log = False
+            if size:
+                self._room.release(size)
+                return True
+        return False
+
+    @contextlib.contextmanager
+    def _opened_log(self, name: str) -> Iterator[int]:
+        directory = self.log_directory(name)
+        try:
+            yield directory
+        finally:
+            os.close(directory)
 
     def _start_first(self, program: SupervisedProgram, spec: SpawnSpec) -> None:
         """Start the first process; if that fails, the program is finished."""
@@ -223,7 +273,8 @@ class ProgramRunner:
             raise RequestRefused("capacity", "too many processes of ended programs still hold their output open")
         if program.log is None:
             directory = self.log_directory(program.name)
-            program.log = LogWriter(directory, self._log_segment_bytes, self._log_head_bytes)
+            program.has_log = True
+            program.log = LogWriter(directory, self._log_segment_bytes, self._log_head_bytes, self._room)
         spawn_spec = spec._replace(environment={**spec.environment, KEY_VARIABLE: program.name})
         # Standard output and error share a pipe, so that the log keeps their order, unless output is captured.
         pipes = [os.pipe2(os.O_CLOEXEC) for _ in range(2 if spec.output_bytes else 1)]
@@ -352,6 +403,8 @@ class ProgramRunner:
         if not remaining or polls_left == 0:
             if reply is not None:
                 reply.send_and_close(left=sorted(remaining))
+            if program.pid is not None and not remaining:
+                self._end_unreaped_later(program, program.pid)
             return
         self.control.signal(found.related, signal.SIGKILL)
         self.loop.call_later(_POLL_SECONDS, lambda: self._kill_related(program, reply, polls_left - 1, remaining))

@@ -5,12 +5,14 @@ for ever, so a reader from the start gets an unbroken beginning; of the rest the
 were dropped, a reader gets a line that says so.
 """
 
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 from mooring_agent.kernel import hostile_files
+from mooring_agent.supervisor.log_room import LogRoom
 
 SEGMENT_BYTES: Final = 1_048_576
 HEAD_BYTES: Final = 8 * SEGMENT_BYTES
@@ -22,8 +24,15 @@ _NAME_DIGITS: Final = 20
 class LogWriter:
     """Writes one log; a second writer of the same directory continues at its end."""
 
-    def __init__(self, directory: int, segment_bytes: int = SEGMENT_BYTES, head_bytes: int = HEAD_BYTES) -> None:
+    def __init__(
+        self,
+        directory: int,
+        segment_bytes: int = SEGMENT_BYTES,
+        head_bytes: int = HEAD_BYTES,
+        room: LogRoom | None = None,
+    ) -> None:
         self._directory = directory
+        self._room = room
         self._segment_bytes = segment_bytes
         self._head_bytes = head_bytes
         self._segments = sorted(_segments(directory))
@@ -38,12 +47,12 @@ class LogWriter:
             self.offset = last + self._filled
 
     def write(self, data: bytes) -> None:
-        """Append to the log. On a full disk output is lost, but neither the program nor its supervisor fails."""
+        """Append to the log. Without room output is lost, but neither the program nor its supervisor fails."""
         while data:
             try:
                 if self._file < 0 or self._filled >= self._segment_bytes:
                     self._next()
-                written = os.write(self._file, data[: self._segment_bytes - self._filled])
+                written = self._append(data[: self._segment_bytes - self._filled])
             except OSError:
                 self.dropped += len(data)
                 return
@@ -57,7 +66,21 @@ class LogWriter:
             self._file = -1
         os.close(self._directory)
 
+    def _append(self, data: bytes) -> int:
+        if self._room is None:
+            return os.write(self._file, data)
+        if not self._room.claim(len(data)):
+            raise OSError(errno.EDQUOT, "the logs of this owner have reached their limit")
+        written = 0
+        try:
+            written = os.write(self._file, data)
+        finally:
+            self._room.release(len(data) - written)
+        return written
+
     def _next(self) -> None:
+        if self._room is not None and not self._room.has_reserve():
+            raise OSError(errno.ENOSPC, "logs must leave the disk's reserve free")
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
         file = hostile_files.open_regular(self._directory, _name(self.offset), flags, 0o600)
         if self._file >= 0:
@@ -66,8 +89,24 @@ class LogWriter:
         self._segments.append(self.offset)
         tail = [start for start in self._segments if start >= self._head_bytes]
         for start in tail[:-TAIL_SEGMENTS]:
+            size = os.lstat(_name(start), dir_fd=self._directory).st_size
             os.unlink(_name(start), dir_fd=self._directory)
             self._segments.remove(start)
+            if self._room is not None:
+                self._room.release(size)
+
+
+def size_of(directory: int) -> int:
+    """How many bytes of a log are kept."""
+    return sum(os.lstat(_name(start), dir_fd=directory).st_size for start in _segments(directory))
+
+
+def remove_segments(directory: int) -> int:
+    """Remove everything that is kept of a log that nobody writes; returns how many bytes that were."""
+    size = size_of(directory)
+    for start in _segments(directory):
+        os.unlink(_name(start), dir_fd=directory)
+    return size
 
 
 def read_log(path: str, offset: int) -> Iterator[bytes]:

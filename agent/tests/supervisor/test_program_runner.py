@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
@@ -196,3 +197,61 @@ def test_a_supervisor_writes_a_bounded_number_of_errors(
 
 def failing_callback() -> None:
     raise LookupError
+
+
+def print_much(processes: SimulatedProcesses, runner: ProgramRunner, name: str, size: int) -> None:
+    """A program that prints this many bytes and ends."""
+    program = runner.start_run(name, SPEC, 60)
+    for _ in range(size // 65_536):
+        os.write(processes.outputs[-1], b"x" * 65_536)
+        runner._on_output(program, next(iter(program.outputs)))
+    processes.endings.append(Ended(100 + len(processes.outputs), 0))
+    runner.reap()
+    os.close(processes.outputs.pop())
+    processes.outputs.append(os.open("/dev/null", os.O_RDONLY))
+    runner._on_output(program, next(iter(program.outputs)))
+
+
+def kept(directory: Path) -> dict[str, int]:
+    """The bytes of each log on disk."""
+    logs = sorted((directory / "logs").iterdir())
+    return {log.name: sum(file.stat().st_size for file in log.iterdir()) for log in logs}
+
+
+def test_the_logs_of_an_owner_have_one_limit_and_the_oldest_make_room(
+    tmp_path: Path, loop: EventLoop, processes: SimulatedProcesses
+) -> None:
+    directory = hostile_files.open_directory(tmp_path)
+    runner = ProgramRunner(loop, processes, directory, logs_bytes=4 << 20)
+    for number in range(5):
+        print_much(processes, runner, f"run-{number}", 1 << 20)
+    assert kept(tmp_path) == {"run-0": 0, **{f"run-{number}": 1 << 20 for number in range(1, 5)}}
+    assert runner.programs["run-0"].entry["state"] == "ended", "its result is still known"
+    # A supervisor that is started later counts what is there.
+    later = ProgramRunner(loop, processes, hostile_files.open_directory(tmp_path), logs_bytes=4 << 20)
+    print_much(processes, later, "run-5", 2 << 20)
+    assert sum(kept(tmp_path).values()) <= 4 << 20
+    assert kept(tmp_path)["run-5"] == 2 << 20
+    # What still runs is not removed; it loses output.
+    running = later.start_run("running", SPEC, 60)
+    for _ in range(6 << 4):
+        os.write(processes.outputs[-1], b"x" * 65_536)
+        later._on_output(running, next(iter(running.outputs)))
+    assert kept(tmp_path)["running"] == 4 << 20
+    assert sum(kept(tmp_path).values()) == 4 << 20
+
+
+def test_logs_leave_the_reserve_of_the_disk_free(
+    tmp_path: Path, loop: EventLoop, processes: SimulatedProcesses
+) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", tmp_path], check=True)
+    try:
+        directory = hostile_files.open_directory(tmp_path)
+        runner = ProgramRunner(loop, processes, directory)
+        for number in range(8):
+            print_much(processes, runner, f"run-{number}", 12 << 20)
+        free = os.statvfs(tmp_path)
+        assert free.f_bavail * free.f_frsize >= (64 << 20) // 20 - (1 << 20)
+        assert sum(kept(tmp_path).values()) > 48 << 20
+    finally:
+        subprocess.run(["umount", "--lazy", tmp_path], check=True)

@@ -46,6 +46,7 @@ from mooring_agent.hosts.namespace.sandbox_records import InitProcess, SandboxRe
 from mooring_agent.hosts.namespace.supervised_programs import SupervisedPrograms
 from mooring_agent.hosts.streams import SocketStream
 from mooring_agent.kernel import proc
+from mooring_agent.supervisor.log_room import RESERVE_BYTES
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,13 +68,14 @@ class NamespaceHost(SupervisedPrograms):
         registry: Path = _DEFAULT_REGISTRY,
         *,
         disk_bytes: int = sandbox_disk.DISK_BYTES,
+        reserve_bytes: int = RESERVE_BYTES,
         address: str = LOOPBACK,
         machine_network: MachineNetwork | None = None,
     ) -> None:
         label = hashlib.sha256(f"{node_id}\n{directory}".encode()).hexdigest()[:12]
         if disk_bytes and disk_bytes < sandbox_disk.DISK_BYTES_MIN:
             raise ValueError(f"a sandbox's disk needs at least {sandbox_disk.DISK_BYTES_MIN} bytes")
-        store = SandboxStore(directory.absolute(), label, registry)
+        store = SandboxStore(directory.absolute(), label, registry, reserve_bytes)
         network = machine_network or MachineNetwork()
         self.machine = Machine(store, cgroups.detect(), threading.Lock(), disk_bytes, address, network)
         self.store.make()

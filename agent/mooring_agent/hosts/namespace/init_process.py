@@ -98,8 +98,14 @@ def owner_plan(store: SandboxStore, record: SandboxRecord, owner: Owner, sandbox
         # Written by an init of an older agent, which was inside the sandbox: nothing in it can be trusted.
         root_filesystem.remove(data)
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    plan = {"data": str(data), "sandbox_pid": sandbox.pid, "socket": SOCKET_NAME, "label": owner.label}
-    return {**_shared_plan(store, record, owner), **plan}
+    return {
+        **_shared_plan(store, record, owner),
+        "data": str(data),
+        "sandbox_pid": sandbox.pid,
+        "socket": SOCKET_NAME,
+        "label": owner.label,
+        "reserve_bytes": store.reserve_bytes,
+    }
 
 
 def find_living(store: SandboxStore, owner: Owner) -> InitProcess | None:

@@ -42,20 +42,22 @@ def write(store: SandboxStore, record: SandboxRecord, owner: Owner, files: Seque
         for each, parts in zip(files, paths, strict=True):
             made = safe_paths.missing_directories(root, parts)
             store.add_files(owner, ["/" + "/".join(path) for path in (*made, parts)])
-            _write_one(root, each, parts)
-            for path in (*made, parts):
-                _chown(root, "/".join(path), users[each.user], record.first_uid or 0)
+            user, first_uid = users[each.user], record.first_uid or 0
+            file_owner = safe_paths.FileOwner(first_uid + user.uid, first_uid + user.gid)
+            _write_one(root, each, parts, file_owner)
+            for path in (*made, parts) if each.directory else made:
+                _give_directory(root, "/".join(path), file_owner)
     finally:
         os.close(root)
     return len(files)
 
 
-def _write_one(root: int, file: FileSpec, parts: safe_paths.PathParts) -> None:
+def _write_one(root: int, file: FileSpec, parts: safe_paths.PathParts, owner: safe_paths.FileOwner) -> None:
     try:
         if file.directory:
             safe_paths.make_directory(root, parts, file.mode)
         else:
-            safe_paths.write_file(root, parts, file.content, file.mode)
+            safe_paths.write_file(root, parts, file.content, file.mode, owner)
     except OSError as problem:
         # For example below /usr, /proc or /sys, which belong to the machine.
         code = "capacity" if problem.errno in (errno.ENOSPC, errno.EDQUOT) else "permission_denied"
@@ -80,19 +82,17 @@ def _user(root: int, name: str) -> SandboxUser:
     return user
 
 
-def _chown(root: int, path: str, user: SandboxUser, first_uid: int) -> None:
-    """Give what was just written to its user; something else that was put in its place meanwhile is left alone."""
+def _give_directory(root: int, path: str, owner: safe_paths.FileOwner) -> None:
+    """Give a directory that was just made to its user. What was put in its place can only be another directory of the
+    sandbox's: those have no second name elsewhere."""
     try:
-        descriptor = syscalls.open_below(root, path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        directory = syscalls.open_below(root, path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as problem:
-        raise HostFailure("path_refused", f"/{path} was removed while it was written") from problem
+        raise HostFailure("path_refused", f"/{path} was replaced while it was written") from problem
     try:
-        mode = os.fstat(descriptor).st_mode
-        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
-            os.fchown(descriptor, first_uid + user.uid, first_uid + user.gid)
-            os.fchmod(descriptor, stat.S_IMODE(mode))
+        os.fchown(directory, owner.uid, owner.gid)
     finally:
-        os.close(descriptor)
+        os.close(directory)
 
 
 def remaining(store: SandboxStore, owner: Owner) -> tuple[list[str], int]:

@@ -26,6 +26,7 @@ import msgspec
 from mooring_agent.atomic_files import sync_directory, write_private
 from mooring_agent.hosts.contract import HostFailure, Owner, SandboxSpec
 from mooring_agent.kernel import hostile_files
+from mooring_agent.supervisor.log_room import RESERVE_BYTES
 
 Status = Literal["creating", "standing", "destroying"]
 
@@ -89,6 +90,7 @@ class SandboxStore:
     state: Path
     label: str
     registry: Path = Path("/var/lib/mooring-agent/uid-ranges")  # shared by all agents of the machine
+    reserve_bytes: int = RESERVE_BYTES  # what the logs of sandboxes must leave free on the disk
 
     @property
     def sandboxes(self) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from agent.tests.support import killed_owner_spawner
 from agent.tests.support.namespace_sandboxes import Inside, spec_of
 from agent.tests.support.supervisors import until
-from mooring_agent.hosts.contract import Isolation, Owner, ProcessSpec, RestartPolicy
+from mooring_agent.hosts.contract import HostFailure, Isolation, Owner, ProcessSpec, RestartPolicy
 from mooring_agent.hosts.namespace import NamespaceHost, cgroups, init_process, namespace_processes
 from mooring_agent.hosts.namespace.sandbox_records import sandbox_owner
 from tests.support.rows import every_row
@@ -149,3 +149,39 @@ async def test_an_owner_whose_spawn_is_killed_anywhere_leaves_nothing_and_can_be
 def of_sandbox(number: int) -> list[str]:
     """The names of the living processes of a sandbox, whichever owner's."""
     return [each.name for each in namespace_processes.survey() if each.namespaces.get("uts") == number]
+
+
+# Traces every other process of its owner, and never looks at what becomes of it.
+HOLDS = """
+import ctypes, os
+libc = ctypes.CDLL(None)
+libc.ptrace.argtypes = [ctypes.c_long] * 4
+own, held = os.getpid(), set()
+print("watching", flush=True)
+while True:
+    for name in os.listdir("/proc"):
+        if name.isdigit() and int(name) > own and name not in held and libc.ptrace(0x4206, int(name), 0, 0) == 0:
+            held.add(name)
+            print("holds", len(held), flush=True)
+"""
+
+
+async def test_a_program_that_is_traced_to_its_end_and_never_let_go_still_ends_in_time(host: NamespaceHost) -> None:
+    """The kernel reports the end of a traced process to its tracer first, who need not listen."""
+    await host.create(spec_of("alc_1"))
+    await start(host, ATTACKER, HOLDS, "watching")
+    service = ProcessSpec(("sleep", "1000"))
+    await host.start_service(ATTACKER, "web", service, RestartPolicy("never"))
+    run = asyncio.create_task(host.run(ATTACKER, "run", ProcessSpec(("sleep", "1000")), 2))
+    inside = Inside(host, ATTACKER)
+
+    async def are_held() -> bool:
+        return "holds 2" in await inside.log("evil")
+
+    await until(are_held)
+    async with asyncio.timeout(30):
+        with pytest.raises(HostFailure, match="timed_out"):
+            await run
+        assert await host.stop_service(ATTACKER, "web", "main", 0)
+    assert (await host.inspect_service(ATTACKER, "web")).state == "exited"
+    assert (await host.close_owner(ATTACKER)).clean
