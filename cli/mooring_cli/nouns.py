@@ -117,11 +117,12 @@ def endpoint_of(operation: "Operation", table: "OperationTable") -> CommandEndpo
 def body_fields(
     parameters: tuple["Parameter", ...], table: "OperationTable", path: tuple[str, ...] = ()
 ) -> Iterator[Field]:
-    """The options of a body; the fields of a nested object are options too."""
+    """The options of a body; the fields of a nested object are options too, and required if the object is."""
     for each in parameters:
         inside = table.fields_of(each.type_without_none)
         if inside and len(path) + 1 < OBJECT_DEPTH_MAX:
-            yield from body_fields(inside, table, (*path, each.name))
+            for field in body_fields(inside, table, (*path, each.name)):
+                yield field._replace(required=field.required and each.required)
         else:
             yield field_of(each, path)
 

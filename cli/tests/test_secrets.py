@@ -67,6 +67,20 @@ def test_a_secret_is_rotated_and_deleted_by_its_name(run: Run, platform: FakeCli
     assert platform.of("DELETE")[0].query == {"force": "true"}
 
 
+def test_a_source_needs_a_credential_only_for_a_private_registry(run: Run, platform: FakeCliPlatform) -> None:
+    at = f"/api/v1/tenants/{TENANT}/artifact-sources"
+    platform.on("POST", at, CannedResponse(201, {"id": "src_1"}))
+    platform.on("GET", AT, page(secret()))
+    create = ("artifact-sources", "create", "--tenant", TENANT, "--name", "any", "--pattern", "oci://a.example/*")
+    assert run(*create).exit_code == 0
+    login = ("--credential-username", "robot", "--credential-secret", "hub-token")
+    result = run(*create, *login)
+    assert result.exit_code == 0, result.stderr
+    plain = {"name": "any", "pattern": "oci://a.example/*"}
+    private = {**plain, "credential": {"username": "robot", "secret_id": "pse_01hub"}}
+    assert [each.body for each in platform.of("POST")] == [plain, private]
+
+
 def test_a_mistaken_value_in_a_launch_is_not_repeated(run: Run) -> None:
     result = run("instances", "launch", "hello", "--use-secret", "hf_the-value-itself")
     assert (result.exit_code, "hf_the-value-itself" in result.stderr) == (1, False)

@@ -153,8 +153,11 @@ class SyncMethods:
 
         Needs the action `app.create`."""
 
-    def create_platform_artifact_source(self, *, name: str, pattern: str, reaches_private: bool | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSource:
+    def create_platform_artifact_source(self, *, name: str, pattern: str, reaches_private: bool | None = None, credential: models.SourceCredentialBody | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSource:
         """Allow artifacts from a source.
+
+        A tenant's source may name a credential for a private registry. Everybody in the tenant who may register artifacts
+        can then read from it, and nodes pull from it with a short-lived token where the registry has a token service.
 
         Needs the action `artifact_source.update`."""
 
@@ -247,8 +250,11 @@ class SyncMethods:
 
         Needs the action `app.create`."""
 
-    def create_tenant_artifact_source(self, tenant_id: str, *, name: str, pattern: str, reaches_private: bool | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSource:
+    def create_tenant_artifact_source(self, tenant_id: str, *, name: str, pattern: str, reaches_private: bool | None = None, credential: models.SourceCredentialBody | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSource:
         """Allow artifacts from a source.
+
+        A tenant's source may name a credential for a private registry. Everybody in the tenant who may register artifacts
+        can then read from it, and nodes pull from it with a short-lived token where the registry has a token service.
 
         Needs the action `artifact_source.update`."""
 
@@ -2283,8 +2289,11 @@ class AsyncMethods:
 
         Needs the action `app.create`."""
 
-    async def create_platform_artifact_source(self, *, name: str, pattern: str, reaches_private: bool | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSource:
+    async def create_platform_artifact_source(self, *, name: str, pattern: str, reaches_private: bool | None = None, credential: models.SourceCredentialBody | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSource:
         """Allow artifacts from a source.
+
+        A tenant's source may name a credential for a private registry. Everybody in the tenant who may register artifacts
+        can then read from it, and nodes pull from it with a short-lived token where the registry has a token service.
 
         Needs the action `artifact_source.update`."""
 
@@ -2377,8 +2386,11 @@ class AsyncMethods:
 
         Needs the action `app.create`."""
 
-    async def create_tenant_artifact_source(self, tenant_id: str, *, name: str, pattern: str, reaches_private: bool | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSource:
+    async def create_tenant_artifact_source(self, tenant_id: str, *, name: str, pattern: str, reaches_private: bool | None = None, credential: models.SourceCredentialBody | None = None, options: CallOptions = UNCHANGED) -> models.ArtifactSource:
         """Allow artifacts from a source.
+
+        A tenant's source may name a credential for a private registry. Everybody in the tenant who may register artifacts
+        can then read from it, and nodes pull from it with a short-lived token where the registry has a token service.
 
         Needs the action `artifact_source.update`."""
 

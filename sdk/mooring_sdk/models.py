@@ -274,6 +274,7 @@ class ArtifactSource(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: str
     pattern: str
     reaches_private: bool
+    credential: SourceCredential | None
     created_at: datetime
     revision: int
     etag: str
@@ -2690,6 +2691,22 @@ class SlotStatus(StrEnum):
     CLEANUP_BLOCKED = "cleanup_blocked"
     FREE = "free"
     QUARANTINED = "quarantined"
+
+
+class SourceCredential(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How a private registry is read; the password is not shown."""
+
+    username: str
+    secret_id: str | None
+    token_host: str | None
+
+
+class SourceCredentialBody(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How a private registry is read."""
+
+    username: str
+    secret_id: str
+    token_host: str | None = None
 
 
 class SourceNetworks(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -75,6 +75,7 @@ OBJECTS = {
         ("name", "str", "required", "A name that people read."),
         ("pattern", "str", "required", "A location, or the beginning of one that ends with `/*`, such as `oci://registry.example/*`."),
         ("reaches_private", "bool", "", "Whether it may be in a private network; only for sources of the platform."),
+        ("credential", "models.SourceCredentialBody | None", "", "For a private registry; only for sources of a tenant."),
     ),
     "CreateAttachment": (
         ("instance_id", "str", "required", "An instance of another project of the tenant."),
@@ -432,6 +433,11 @@ OBJECTS = {
         ("one_time_code", "str | None", "is_secret"),
         ("new_password", "str | None", "is_secret", "At least 12 characters, and not easy to guess."),
     ),
+    "SourceCredentialBody": (
+        ("username", "str", "required"),
+        ("secret_id", "str", "required", "A secret of one of the tenant's projects: the password. It takes `project_secret.use`."),
+        ("token_host", "str | None", "", "The host of its token service, if it is another."),
+    ),
     "StartAction": (
         ("input", "dict[str, Any]", "", "At most 65536 bytes."),
         ("member_id", "str | None", ""),
@@ -606,7 +612,7 @@ ROWS = {
     "create_platform_artifact_source": (
         "POST", "/api/v1/platform/artifact-sources", "platform", "takes_key", "models.ArtifactSource", None, "CreateArtifactSource",
         (),
-        "Allow artifacts from a source", "Needs the action `artifact_source.update`.",
+        "Allow artifacts from a source", "A tenant's source may name a credential for a private registry. Everybody in the tenant who may register artifacts\ncan then read from it, and nodes pull from it with a short-lived token where the registry has a token service.\n\nNeeds the action `artifact_source.update`.",
     ),
     "create_platform_membership": (
         "POST", "/api/v1/platform/memberships", "platform", "takes_key", "models.Membership", None, "CreateMembership",
@@ -676,7 +682,7 @@ ROWS = {
     "create_tenant_artifact_source": (
         "POST", "/api/v1/tenants/{tenant_id}/artifact-sources", "tenant", "takes_key", "models.ArtifactSource", None, "CreateArtifactSource",
         (),
-        "Allow artifacts from a source", "Needs the action `artifact_source.update`.",
+        "Allow artifacts from a source", "A tenant's source may name a credential for a private registry. Everybody in the tenant who may register artifacts\ncan then read from it, and nodes pull from it with a short-lived token where the registry has a token service.\n\nNeeds the action `artifact_source.update`.",
     ),
     "create_tenant_membership": (
         "POST", "/api/v1/tenants/{tenant_id}/memberships", "tenant", "takes_key", "models.Membership", None, "CreateMembership",

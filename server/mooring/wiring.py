@@ -25,6 +25,7 @@ from mooring.api.guess_limits import GuessLimits
 from mooring.api.project_tenant_cache import ProjectTenantCache
 from mooring.api.request_context import AppState
 from mooring.commands.catalog.artifact_check import hand_back
+from mooring.commands.catalog.artifact_source import SourceCredentials
 from mooring.commands.identity.bootstrap import (
     load_document_key,
     make_first_admin,
@@ -119,7 +120,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
             log.warning("created a master key in %s; store a copy of it apart from the database", keys.name)
         clock = SystemClock()
         secrets = SecretBox(keys)
-        reader = ArtifactReader(settings, public, inside)
+        reader = ArtifactReader(settings, public, inside, passwords=SourceCredentials(database, secrets))
         services = Services(settings, database, clock, secrets, passwords, hub, outbound, reader)
         await load_document_key(services)
         code = await make_first_admin(services)

@@ -49,7 +49,7 @@ class HttpSource:
             if offset:
                 headers["Range"] = f"bytes={offset}-"
             if token is not None:
-                headers["Authorization"] = f"Bearer {token.decode('ascii', 'replace')}"
+                headers["Authorization"] = _authorization(token)
             try:
                 async with self.http.stream(
                     "GET", **await _pinned_request(url, headers, private=self.private)
@@ -87,7 +87,7 @@ class RegistryRepository:
         """The bytes of a manifest, as the registry stores them under this digest."""
         headers = {"Accept": ", ".join((*MANIFESTS, *INDEXES))}
         if self.token is not None:
-            headers["Authorization"] = f"Bearer {self.token.decode('ascii', 'replace')}"
+            headers["Authorization"] = _authorization(self.token)
         url = f"{self.address}/v2/{self.repository}/manifests/{digest}"
         read = bytearray()
         try:
@@ -146,6 +146,12 @@ def _is_public(address: IPv4Address | IPv6Address) -> bool:
     if isinstance(address, IPv6Address):
         return address in _PUBLIC_V6 and address.is_global and not any(address in each for each in _CARRIERS)
     return address.is_global and not address.is_multicast and address not in _METADATA
+
+
+def _authorization(token: bytes) -> str:
+    """The header for a token; a registry without tokens has `Basic …`, with the blank that no token contains."""
+    text = token.decode("ascii", "replace")
+    return text if text.startswith("Basic ") else f"Bearer {text}"
 
 
 def _check_status(response: httpx.Response, url: str) -> None:

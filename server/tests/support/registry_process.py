@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.support.certificates import KeyFiles
 from tests.support.waiting import until_sync
 
 PROGRAM = "docker-registry"
@@ -45,7 +46,7 @@ class RunningRegistry:
 
 @contextmanager
 def running_registry(
-    directory: Path, auth: Mapping[str, Any] | None = None, port: int = 0
+    directory: Path, auth: Mapping[str, Any] | None = None, port: int = 0, tls: KeyFiles | None = None
 ) -> Iterator[RunningRegistry]:
     """Start a registry that keeps its data below a directory, on a port of its own choice, and end it afterwards."""
     program, keeper = shutil.which(PROGRAM), shutil.which("setpriv")
@@ -59,6 +60,8 @@ def running_registry(
     }
     if auth is not None:
         settings["auth"] = dict(auth)
+    if tls is not None:
+        settings["http"]["tls"] = {"certificate": str(tls.certificate), "key": str(tls.key)}
     config, log = directory / "config.yml", directory / "log"
     config.write_bytes(msgspec.json.encode(settings))  # JSON is YAML
     with log.open("wb") as output:

@@ -108,6 +108,17 @@ async def every_row(rows: ProjectRows) -> None:
         Insert("project_secret", place | stored | {"created_by": "test"}),
         Insert("secret_grant", place | grant | {"purpose": "member_secret", "expires_at": now}),
     )
+    source_id = CLOCK.mint(Prefix.ARTIFACT_SOURCE)
+    source = {"id": source_id, "tenant_id": own.tenant_id, "name": "private", "created_at": now}
+    login = {"username": "any", "project_secret_id": stored_id, "pattern": f"oci://{source_id[-8:]}.example/*"}
+    pulls = {"id": CLOCK.mint(Prefix.SECRET_GRANT), "task_id": task_id, "source_id": source_id, "name": "pulls"}
+    await own.write(
+        Insert("artifact_source", source | login),
+        Insert(
+            "secret_grant",
+            place | pulls | {"repository": "team/app", "purpose": "artifact_pull", "expires_at": now},
+        ),
+    )
     await a_receipt(rows)
     # The last ones are named by nobody, so that naming them breaks no rule but the one that is tried.
     await own.birth("operation")

@@ -9,6 +9,7 @@ from mooring.core.identity.project_secret import (
     SEALED_FOR,
     ProjectSecret,
     ProjectSecretSpec,
+    SecretUsers,
     check_value,
     create_secret,
     delete_secret,
@@ -31,7 +32,7 @@ class SecretRef:
 @dataclass(frozen=True, slots=True)
 class _SecretContext:
     secret: ProjectSecret
-    users: list[str]
+    users: SecretUsers
 
 
 async def create(work: Work[ProjectSecret], project_id: str, name: str, *, value: str, description: str) -> Answered:
@@ -54,9 +55,7 @@ async def rotate(work: Work[ProjectSecret], ref: SecretRef, value: str) -> Answe
 async def delete(work: Work[ProjectSecret], ref: SecretRef, *, force: bool) -> Answered:
     async def load() -> _SecretContext:
         secret = await _load(work, ref)
-        return _SecretContext(
-            secret, await project_secrets.users(work.database, work.acting, ref.project_id, secret.name)
-        )
+        return _SecretContext(secret, await project_secrets.users(work.database, work.acting, secret))
 
     return await work.execute(
         load, lambda current: delete_secret(work.context, current.secret, current.users, force=force)

@@ -20,6 +20,7 @@ from functools import partial
 from typing import Any, Final
 
 from mooring.commands.identity.platform_key import task_audience
+from mooring.commands.live.registry_login import RegistryLogins
 from mooring.commands.services import Services
 from mooring.core.fleet.task import TaskState
 from mooring.core.fleet.task_envelope import SealedSecret, TaskEnvelope, payload_of, sealing_info
@@ -148,6 +149,7 @@ class TaskDispatcher:
         self._signing: SigningKeys | None = None
         self._announced = ""  # the key of which the waiting polls know
         self._tasks: list[asyncio.Task[None]] = []
+        self._logins = RegistryLogins(services.artifacts)
         self._closed = False
 
     @property
@@ -171,6 +173,7 @@ class TaskDispatcher:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._logins.close()
 
     def release(self) -> None:
         """Answer every waiting poll: the process stops."""
@@ -321,16 +324,28 @@ class TaskDispatcher:
         naming = [each.task.id for each in claimed if secret_names(each.task.arguments)]
         grants = await task_claim.grants(self._services.database, naming, now) if naming else {}
         by_node: dict[str, list[TaskEnvelope]] = {}
-        for each in claimed:
-            envelope = self._envelope(signing, each, grants.get(each.task.id, ()))
-            by_node.setdefault(each.task.node_id, []).append(envelope)
         until = asyncio.get_running_loop().time() + lease / 2
+        for each in claimed:
+            granted = grants.get(each.task.id, [])
+            if any(grant.source is not None for grant in granted):
+                self._logins.start(each.task, granted, partial(self._log_in_and_deliver, signing, each, until))
+                continue
+            by_node.setdefault(each.task.node_id, []).append(self._envelope(signing, each, granted))
         for node_id, envelopes in by_node.items():
-            waiting = self._waiting.get(node_id)
-            if waiting is None or waiting.answer.done():
-                self._undelivered.setdefault(node_id, []).extend(UndeliveredTask(each, until) for each in envelopes)
-            else:
-                waiting.resolve(self._answer(tasks=tuple(envelopes)))
+            self._deliver(node_id, envelopes, until)
+
+    def _log_in_and_deliver(
+        self, signing: SigningKeys, claimed: ClaimedTask, until: float, grants: Sequence[SecretGrant]
+    ) -> None:
+        """Deliver a task whose tokens of private registries are there, or could not be had."""
+        self._deliver(claimed.task.node_id, [self._envelope(signing, claimed, grants)], until)
+
+    def _deliver(self, node_id: str, envelopes: Sequence[TaskEnvelope], until: float) -> None:
+        waiting = self._waiting.get(node_id)
+        if waiting is None or waiting.answer.done():
+            self._undelivered.setdefault(node_id, []).extend(UndeliveredTask(each, until) for each in envelopes)
+        else:
+            waiting.resolve(self._answer(tasks=tuple(envelopes)))
 
     async def _signing_keys(self) -> SigningKeys:
         """The signing key, which is unsealed after each rotation, and again from time to time."""
@@ -374,6 +389,8 @@ class TaskDispatcher:
         return seal_to_node(claimed.sealing_key, info, value, name=grant.name, purpose=grant.purpose)
 
     def _value(self, task_id: str, grant: SecretGrant) -> bytes | None:
+        if grant.source is not None:
+            return grant.value
         if grant.sealed is not None:
             try:
                 return self._services.secrets.unseal(grant.sealed)

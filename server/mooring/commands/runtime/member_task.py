@@ -18,7 +18,7 @@ from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.runtime.adapter import ClaimRef, require_claim, under_correlation
 from mooring.commands.services import Services
 from mooring.core.catalog.artifact import Artifact, ArtifactKind
-from mooring.core.catalog.artifact_location import SourceType
+from mooring.core.catalog.artifact_location import ArtifactSource, SourceType
 from mooring.core.catalog.entitlement import Entitlement
 from mooring.core.fleet.runtime_secret import SecretGrantRequest, SecretPurpose
 from mooring.core.fleet.task import Task
@@ -146,6 +146,7 @@ class ArtifactEvaluator:
         self._instance = instance
         self._read: tuple[TrustContext, Entitlement | None] | None = None
         self._trusted: dict[str, Artifact] = {}
+        self._logins: dict[tuple[str, str], bool] = {}
 
     async def context(self) -> TrustContext:
         return (await self._by())[0]
@@ -163,6 +164,14 @@ class ArtifactEvaluator:
                 entitlement=entitled,
             )
         return {each: self._trusted[each] for each in digests}
+
+    async def needs_login(self, source: ArtifactSource, repository: str) -> bool:
+        """Whether a private registry asks for its credential; a Refusal when it does not accept it."""
+        key = (source.id, repository)
+        if key not in self._logins:
+            header = await self._work.services.artifacts.pull_authorization(source, repository)
+            self._logins[key] = header is not None
+        return self._logins[key]
 
     async def _by(self) -> tuple[TrustContext, Entitlement | None]:
         if self._read is None:
@@ -186,12 +195,12 @@ async def complete_request(
     if request.type == LAUNCH:
         image = _image(services, trust_context_, trusted[named[0].digest], plain.arguments["image"])
         completed = replace(plain, arguments={**plain.arguments, "image": image})
-        return _opened(services, completed, trusted[named[0].digest])
+        return await _opened(services, evaluator, completed, trusted[named[0].digest])
     if request.type == FETCH:
         completed = replace(
             plain, arguments=_fetch(services, trust_context_, trusted[named[0].digest], plain.arguments)
         )
-        return _opened(services, completed, trusted[named[0].digest])
+        return await _opened(services, evaluator, completed, trusted[named[0].digest])
     by_role = {role: trusted[digest] for role, digest in roles_of(target).items() if digest in trusted}
     return await inline_artifacts(services, acting, plain, by_role)
 
@@ -205,8 +214,12 @@ def _registry_location(services: Services, artifact: Artifact) -> tuple[str, str
     ) else f"https://{authority}", repository
 
 
+def _source(trust_context_: TrustContext, artifact: Artifact) -> ArtifactSource | None:
+    return trust_context_.source(location_of(artifact), (artifact.tenant_id, artifact.project_id))[1]
+
+
 def _is_private(trust_context_: TrustContext, artifact: Artifact) -> bool:
-    _, source = trust_context_.source(location_of(artifact), (artifact.tenant_id, artifact.project_id))
+    source = _source(trust_context_, artifact)
     return source is None or (source.tenant_id is None and source.reaches_private)
 
 
@@ -223,7 +236,6 @@ def _image(
         "repository": repository,
         "digest": artifact.digest,
         "private": _is_private(trust_context_, artifact),
-        **({"secret": PULL} if services.artifacts.is_own(location_of(artifact)) else {}),
     }
 
 
@@ -251,14 +263,32 @@ def _fetch(
         "size": artifact.size_bytes,
         "source": source,
         "private": _is_private(trust_context_, artifact),
-        **({"secret": PULL} if services.artifacts.is_own(location) else {}),
     }
 
 
-def _opened(services: Services, request: TaskRequest, artifact: Artifact) -> TaskRequest:
-    """Grant a pull token for the platform's own registry; it is created when the task is claimed."""
-    location = location_of(artifact)
-    if not services.artifacts.is_own(location):
+async def _opened(
+    services: Services, evaluator: ArtifactEvaluator, request: TaskRequest, artifact: Artifact
+) -> TaskRequest:
+    """Grant a pull token for the platform's own registry, or for a tenant's private one.
+
+    The token is created when the task is claimed. A private registry is asked now too, so that a wrong credential is
+    refused here with its reason, and not by the node.
+    """
+    location, source = location_of(artifact), _source(await evaluator.context(), artifact)
+    if location.source_type is not SourceType.OCI:
         return request
-    grant = SecretGrantRequest(PULL, SecretPurpose.ARTIFACT_PULL.value, repository=location.rest.partition("/")[2])
-    return replace(request, grants=(*request.grants, grant))
+    repository, purpose = location.rest.partition("/")[2], SecretPurpose.ARTIFACT_PULL.value
+    if services.artifacts.is_own(location):
+        grant = SecretGrantRequest(PULL, purpose, repository=repository)
+    elif source is not None and source.username is not None:
+        if not await evaluator.needs_login(source, repository):
+            return request
+        grant = SecretGrantRequest(PULL, purpose, repository=repository, source_id=source.id)
+    else:
+        return request
+    arguments = {**request.arguments}
+    if request.type == LAUNCH:
+        arguments["image"] = {**arguments["image"], "secret": PULL}
+    else:
+        arguments["secret"] = PULL
+    return replace(request, arguments=arguments, grants=(*request.grants, grant))

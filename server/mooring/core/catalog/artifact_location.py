@@ -91,6 +91,14 @@ class ArtifactSource:
     revision: int
     created_at: datetime
     reaches_private: bool = False  # whether it may be in a private network; only for sources of the platform
+    username: str | None = None  # with the secret below: how a tenant's private registry is read
+    project_secret_id: str | None = None  # its password or token; None also after the secret was deleted by force
+    token_host: str | None = None  # the host of its token service, if that is another than the registry
+
+    @property
+    def authority(self) -> str:
+        """Host and port of the one registry that a source with a credential names."""
+        return self.pattern.removeprefix(f"{SourceType.OCI}://").partition("/")[0]
 
     @property
     def tier(self) -> SourceTier:
@@ -152,11 +160,15 @@ def covers(pattern: str, other: str) -> bool:
 def source_of(location: Location, sources: Iterable[ArtifactSource], tenant_id: str | None) -> ArtifactSource | None:
     """The most specific source that allows this location for this tenant; None when no source does.
 
-    A tenant uses the platform's sources and its own. When both are equally specific, the platform's source wins,
-    because it may reach more networks.
+    A tenant uses the platform's sources and its own. When both are equally specific, one with a credential wins, then
+    the platform's, because it may reach more networks.
     """
     fitting = [each for each in sources if each.tenant_id in (None, tenant_id) and covers(each.pattern, location.text)]
-    return max(fitting, key=lambda each: (len(each.pattern), each.tenant_id is None), default=None)
+    return max(fitting, key=_specificity, default=None)
+
+
+def _specificity(source: ArtifactSource) -> tuple[int, bool, bool]:
+    return len(source.pattern), source.project_secret_id is not None, source.tenant_id is None
 
 
 def _source_type(text: str, path: str) -> SourceType:

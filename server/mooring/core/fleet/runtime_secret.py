@@ -95,6 +95,7 @@ class SecretGrantRequest:
     stored: RuntimeSecret | None = None
     repository: str | None = None
     project_secret: ProjectSecret | None = None
+    source_id: str | None = None  # of the repository, if it is in a tenant's private registry
 
 
 def read_purpose(text: str, path: str = "purpose") -> SecretPurpose:
@@ -223,6 +224,7 @@ def grant_row(
             "runtime_secret_id": None if request.stored is None else request.stored.id,
             "project_secret_id": None if request.project_secret is None else request.project_secret.id,
             "repository": request.repository,
+            "source_id": request.source_id,
             "expires_at": min(until, context.now + GRANT_LIFETIME_MAX),
             "created_at": context.now,
         },

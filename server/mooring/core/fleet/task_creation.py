@@ -165,6 +165,7 @@ def _audits(task: Task, request: TaskRequest) -> tuple[AuditRecord, ...]:
                 "name": each.name,
                 "purpose": each.purpose,
                 "repository": each.repository,
+                "source_id": each.source_id,
                 "runtime_secret_id": None if each.stored is None else each.stored.id,
                 "project_secret_id": None if each.project_secret is None else each.project_secret.id,
             },

@@ -111,17 +111,30 @@ def rotate_secret(context: DecisionContext, secret: ProjectSecret, sealed: Seale
     )
 
 
+@dataclass(frozen=True, slots=True)
+class SecretUsers:
+    """The names of what uses a secret: instances that are not ended, and sources of the tenant."""
+
+    instances: Sequence[str] = ()
+    sources: Sequence[str] = ()
+
+
 def delete_secret(
-    context: DecisionContext, secret: ProjectSecret, users: Sequence[str], *, force: bool
+    context: DecisionContext, secret: ProjectSecret, users: SecretUsers, *, force: bool
 ) -> Decision[ProjectSecret]:
-    """Delete a secret with its value; refused while instances use it (`users` are their names), unless forced."""
-    if users and not force:
+    """Delete a secret with its value; refused while something uses it, unless forced."""
+    used = bool(users.instances or users.sources)
+    if used and not force:
         raise Refusal(
             Code.SECRET_IN_USE,
-            f"{len(users)} running instance{'s' if len(users) > 1 else ''} of the project use {secret.name}",
-            {"instances": list(users[:USERS_SHOWN_MAX]), "count": len(users)},
+            f"{secret.name} is used by {len(users.instances)} instances and {len(users.sources)} artifact sources",
+            {
+                "instances": list(users.instances[:USERS_SHOWN_MAX]),
+                "sources": list(users.sources[:USERS_SHOWN_MAX]),
+                "count": len(users.instances) + len(users.sources),
+            },
         )
-    before = {**_summary(secret), "forced": bool(users)}
+    before = {**_summary(secret), "forced": used}
     return Decision(
         result=secret,
         writes=(Remove("project_secret", secret.id, secret.revision),),

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from mooring.core.catalog.artifact import ArtifactKind
 from mooring.core.catalog.artifact_location import ArtifactSource, Location, SourceType
@@ -32,6 +32,7 @@ from mooring.settings import Settings
 
 if TYPE_CHECKING:
     from mooring.gateways.registry import blob_source, image_smoke, registry_client
+    from mooring.gateways.registry.registry_auth import RegistryPassword
     from mooring.gateways.signing import cosign
 else:
     blob_source = lazy_module("mooring.gateways.registry.blob_source")
@@ -95,10 +96,26 @@ class OwnRegistry:
         return read_url(self.url, "registry").authority
 
 
+class SourcePasswords(Protocol):
+    """Finds the credentials of sources."""
+
+    async def password(self, source: ArtifactSource) -> RegistryPassword | None:
+        """The user name and the password of a source, None if it has none."""
+        ...
+
+
 class ArtifactReader:
     """Reads artifacts from their sources."""
 
-    def __init__(self, settings: Settings, public: Dialer, inside: Dialer, own: OwnRegistry | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        public: Dialer,
+        inside: Dialer,
+        own: OwnRegistry | None = None,
+        passwords: SourcePasswords | None = None,
+    ) -> None:
+        self._passwords = passwords
         self._public = public
         self._inside = inside
         self.own = own
@@ -174,14 +191,14 @@ class ArtifactReader:
         self, location: Location, digest: str, source: ArtifactSource | None, keys: Sequence[TrustedKey], now: datetime
     ) -> cosign.CosignVerdict:
         """All signatures of a digest in its registry."""
-        client, repository = self._registry(location, source, self._patience)
+        client, repository = await self._registry(location, source, self._patience)
         return await self._bounded(cosign.verify(client, repository, digest, keys, now=now), location)
 
     async def smoke(
         self, location: Location, digest: str, source: ArtifactSource | None, tally: ByteCounter
     ) -> image_smoke.SmokeResult:
         """The smoke check of content in a registry; without a time limit as long as bytes keep arriving."""
-        client, repository = self._registry(location, source, self._patience_of_checks)
+        client, repository = await self._registry(location, source, self._patience_of_checks)
         limits = image_smoke.SmokeLimits(total_bytes=self._limit_bytes)
         return await image_smoke.smoke(client, repository, digest, limits=limits, progress=tally.update)
 
@@ -190,7 +207,7 @@ class ArtifactReader:
     ) -> StatedContent:
         if location.source_type is not SourceType.OCI:
             return await self._state_of_blob(location, source)
-        client, repository = self._registry(location, source, self._patience)
+        client, repository = await self._registry(location, source, self._patience)
         try:
             manifest = await client.manifest(repository, digest)
         except Refusal as refusal:
@@ -224,7 +241,7 @@ class ArtifactReader:
             reader = self._blob_source(source, patience)
             received = await reader.read(blob_source.read_place(location.text), sink, digest=digest)
             return HashedBytes(received.digest, received.size_bytes, BLOB_MEDIA_TYPE)
-        client, repository = self._registry(location, source, patience)
+        client, repository = await self._registry(location, source, patience)
         try:
             manifest = await client.manifest(repository, digest)
         except Refusal as refusal:
@@ -261,7 +278,13 @@ class ArtifactReader:
             total += await self._size(client, repository, part)
         return total
 
-    def _registry(
+    async def pull_authorization(self, source: ArtifactSource, repository: str) -> str | None:
+        """The Authorization header with which a node pulls from a repository of this source; None if it needs none."""
+        location = Location(SourceType.OCI, f"{SourceType.OCI}://{source.authority}/{repository}")
+        client, _ = await self._registry(location, source, self._patience)
+        return await self._bounded(client.pull_authorization(repository), location)
+
+    async def _registry(
         self, location: Location, source: ArtifactSource | None, patience: SourceTimeouts
     ) -> tuple[registry_client.RegistryClient, str]:
         authority, _, repository = location.rest.partition("/")
@@ -271,8 +294,17 @@ class ArtifactReader:
                 self.own.url, credentials=self.own.issuer, blob_limit_bytes=limit, patience=patience
             )
             return registry_client.RegistryClient(place, self._inside), repository
-        place = registry_client.RegistryPlace(f"https://{authority}", blob_limit_bytes=limit, patience=patience)
+        place = registry_client.RegistryPlace(
+            f"https://{authority}",
+            credentials=await self._password(source),
+            token_hosts=frozenset() if source is None or source.token_host is None else frozenset({source.token_host}),
+            blob_limit_bytes=limit,
+            patience=patience,
+        )
         return registry_client.RegistryClient(place, self._dialer(source)), repository
+
+    async def _password(self, source: ArtifactSource | None) -> RegistryPassword | None:
+        return None if source is None or self._passwords is None else await self._passwords.password(source)
 
     def _dialer(self, source: ArtifactSource | None) -> Dialer:
         private = source is not None and source.tenant_id is None and source.reaches_private

@@ -33,7 +33,7 @@ from mooring.gateways.registry.image_manifest import (
     tag_name,
 )
 from mooring.gateways.registry.registry_auth import Credentials, RegistryAuthorizer
-from mooring.gateways.registry.source_refusals import malformed, mismatch, status_refusal
+from mooring.gateways.registry.source_refusals import auth_refused, malformed, mismatch, status_refusal
 from mooring.gateways.registry.source_stream import (
     BodyRequest,
     Dialer,
@@ -104,7 +104,8 @@ class RegistryClient:
             raise Refusal(Code.VALIDATION_FAILED, "registry: an address without a path", {"path": "registry"})
         self._place = place
         self._target = target
-        authorizer = RegistryAuthorizer(
+        self._dialer = dialer
+        self._authorizer = RegistryAuthorizer(
             target,
             dialer,
             credentials=place.credentials,
@@ -115,7 +116,7 @@ class RegistryClient:
             dialer,
             redirects=RedirectPolicy(place.redirect_hosts),
             patience=place.patience,
-            authorizer=authorizer,
+            authorizer=self._authorizer,
         )
 
     @property
@@ -135,6 +136,26 @@ class RegistryClient:
     def names(self, repository: str) -> tuple[str, ...]:
         """The full names of a repository, as publishers and signers write them."""
         return tuple(f"{host}/{repository_name(repository)}" for host in (self.host, *self._place.known_as))
+
+    async def pull_authorization(self, repository: str) -> str | None:
+        """The Authorization header with which somebody else may pull from a repository for a while.
+
+        Where the registry has a token service, it is a token for this repository; otherwise it is the password itself,
+        which is tried first. None if the registry asks for nothing.
+        """
+        plain = SourceReader(self._dialer, redirects=RedirectPolicy(hops=0), patience=self._place.patience)
+        root = f"{self._target.scheme}://{self.host}/v2/"
+        asked = await plain.ask(SourceRequest("GET", root))
+        if asked.status == 200:
+            return None
+        if asked.status != 401:
+            raise status_refusal(self.host, asked.status, "/v2/")
+        header = await self._authorizer.answer(pull(repository), asked.headers.get("www-authenticate"))
+        if header.startswith("Basic "):
+            tried = await plain.ask(SourceRequest("GET", root, {"authorization": header}))
+            if tried.status != 200:
+                raise auth_refused(self.host, f"it does not accept the password (HTTP {tried.status})")
+        return header
 
     async def manifest(self, repository: str, digest: str) -> ImageManifest:
         """The manifest with this digest; a Refusal when the bytes do not match."""

@@ -8,7 +8,7 @@ from mooring.core.catalog.artifact_location import ArtifactSource
 from mooring.storage.kernel.database import Acting, Database
 from mooring.storage.kernel.page_window import PageWindow
 
-_COLUMNS: Final = "s.id, s.tenant_id, s.name, s.pattern, s.revision, s.created_at, s.reaches_private"
+_COLUMNS: Final = ", ".join(f"s.{name}" for name in ArtifactSource.__slots__)
 _SEEN: Final = "(s.tenant_id IS NULL OR s.tenant_id = $1)"
 FIND: Final = f"SELECT {_COLUMNS} FROM artifact_source s WHERE s.tenant_id IS NOT DISTINCT FROM $1 AND s.id = $2"
 LIST: Final = f"SELECT {_COLUMNS} FROM artifact_source s WHERE {_SEEN} AND s.id > $2 ORDER BY s.id LIMIT $3"

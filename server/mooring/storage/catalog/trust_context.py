@@ -10,16 +10,16 @@ from mooring.core.catalog.policy_change import Policy
 from mooring.storage.kernel.database import Acting, Database
 
 MEASURES: Final = """
-SELECT 'source', s.id, s.tenant_id, s.name, s.pattern, NULL, NULL::jsonb, NULL::text, s.revision, s.created_at,
-       NULL::timestamptz, s.reaches_private
+SELECT 'source', s.id, s.tenant_id, s.name, s.pattern, s.username, NULL::jsonb, s.project_secret_id, s.revision,
+       s.created_at, NULL::timestamptz, s.reaches_private, s.token_host
   FROM artifact_source s WHERE s.tenant_id IS NULL OR s.tenant_id = ANY ($1::text[])
 UNION ALL
 SELECT 'key', k.id, k.tenant_id, k.fingerprint, k.name, k.algorithm, NULL, k.public_key, k.revision, k.created_at,
-       NULL, NULL
+       NULL, NULL, NULL
   FROM signer_key k WHERE (k.tenant_id IS NULL OR k.tenant_id = ANY ($1::text[])) AND k.removed_at IS NULL
 UNION ALL
 SELECT 'policy', p.id, p.tenant_id, p.project_id, NULL, NULL, p.rules, NULL, p.revision, p.created_at, p.updated_at,
-       NULL
+       NULL, NULL
   FROM policy p
  WHERE p.tenant_id IS NULL
     OR (p.tenant_id = ANY ($1::text[]) AND (p.project_id IS NULL OR p.project_id = ANY ($2::text[])))"""
@@ -59,9 +59,11 @@ async def trust_rows_of(
     """What applies in any of these places; `TrustRows.at` chooses what applies in one of them."""
     found = TrustRows([], [], [])
     for row in await database.fetch(acting, MEASURES, list(tenant_ids), list(project_ids)):
-        what, id, owner, first, second, third, rules, public_key, revision, created_at, updated_at, flag = row
+        what, id, owner, first, second, third, rules, public_key, revision, created_at, updated_at, flag, host = row
         if what == "source":
-            found.sources.append(ArtifactSource(id, owner, first, second, revision, created_at, flag))
+            found.sources.append(
+                ArtifactSource(id, owner, first, second, revision, created_at, flag, third, public_key, host)
+            )
         elif what == "key":
             key = SignerKey(
                 id=id,

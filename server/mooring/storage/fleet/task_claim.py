@@ -12,10 +12,11 @@ states from the lifecycle's table, and the database checks every status against 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from mooring.core.catalog.artifact_location import ArtifactSource
 from mooring.core.fleet.task import TASK, Task, TaskState, TaskTrigger
 from mooring.core.fleet.task_room import HELD_OF_ALLOCATION, HELD_OF_TENANT, Lane
 from mooring.core.kernel.secret import Sealed
@@ -100,12 +101,14 @@ left_over AS (SELECT DISTINCT o.node_id FROM offered o WHERE o.id NOT IN (SELECT
 SELECT {COLUMNS}, n.sealing_key, l.node_id IS NOT NULL AS more
   FROM taken t JOIN node n ON n.id = t.node_id LEFT JOIN left_over l ON l.node_id = t.node_id
  ORDER BY t.node_id, t.id"""
-GRANTS: Final = """
-SELECT g.task_id, g.name, g.purpose, g.repository,
+_SOURCE: Final = ", ".join(f"a.{name}" for name in ArtifactSource.__slots__)
+GRANTS: Final = f"""
+SELECT g.task_id, g.name, g.purpose, g.repository, {_SOURCE},
        s.id, s.tenant_id, s.purpose AS kept_for, s.master_key_id, s.wrapped_key, s.ciphertext
   FROM secret_grant g
   LEFT JOIN runtime_secret r ON r.id = g.runtime_secret_id
   LEFT JOIN project_secret p ON p.id = g.project_secret_id
+  LEFT JOIN artifact_source a ON a.id = g.source_id
   LEFT JOIN secret s ON s.id = coalesce(r.secret_id, p.secret_id)
  WHERE g.task_id = ANY ($1) AND g.expires_at > $2 AND (g.repository IS NOT NULL OR s.id IS NOT NULL)
  ORDER BY g.task_id, g.name"""
@@ -164,6 +167,8 @@ class SecretGrant:
     purpose: str
     repository: str | None
     sealed: Sealed | None
+    source: ArtifactSource | None = None  # the private registry of a tenant that the repository is in
+    value: bytes | None = field(default=None, repr=False)  # its token, once the registry has issued it
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +210,12 @@ async def grants(database: Database, task_ids: Sequence[str], now: datetime) -> 
     """The unexpired secret grants of these tasks, by task."""
     found: dict[str, list[SecretGrant]] = {}
     for row in await database.fetch(PLATFORM, GRANTS, list(task_ids), now):
-        task_id, name, purpose, repository, *sealed = tuple(row)
+        task_id, name, purpose, repository, *rest = tuple(row)
+        width = len(ArtifactSource.__slots__)
+        source, sealed = rest[:width], rest[width:]
         stored = None if sealed[0] is None else Sealed(*sealed)
-        found.setdefault(task_id, []).append(SecretGrant(name, purpose, repository, stored))
+        private = None if source[0] is None else ArtifactSource(*source)
+        found.setdefault(task_id, []).append(SecretGrant(name, purpose, repository, stored, private))
     return found
 
 

@@ -88,6 +88,8 @@ REFUSALS: Final[Mapping[str, tuple[Code, str]]] = {
     "project_secret_name_taken": (Code.NAME_TAKEN, "the project has a secret with this name already"),
     "project_secret_project_of_tenant": (Code.NOT_FOUND, "the tenant has no such project"),
     "runtime_secret_name_taken": (Code.NAME_TAKEN, "there is a secret with this name already"),
+    "artifact_source_secret_of_tenant": (Code.NOT_FOUND, "the tenant has no such secret any more"),
+    "secret_grant_source_of_tenant": (Code.NOT_FOUND, "the tenant has no such source any more"),
     "secret_grant_project_secret_of_project": (Code.NOT_FOUND, "the project has no such secret any more"),
     "secret_grant_is_of_task": (Code.NOT_FOUND, "there is no such secret, or this task may not have it"),
 }

@@ -118,7 +118,7 @@ async def test_a_launch_names_secrets_of_its_own_project_and_needs_the_key_for_i
     assert (await shop.client.get(f"{path}/secrets/{made['id']}")).json()["instances"] == 1
     in_use = await shop.client.delete(f"{path}/secrets/{made['id']}")
     assert (in_use.status_code, in_use.json()["code"]) == (409, "secret_in_use")
-    assert in_use.json()["details"] == {"instances": [launched["name"]], "count": 1}
+    assert in_use.json()["details"] == {"instances": [launched["name"]], "sources": [], "count": 1}
     assert (await shop.client.delete(f"{path}/secrets/{made['id']}?force=true")).status_code == 204
 
 

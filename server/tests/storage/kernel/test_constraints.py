@@ -71,6 +71,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
     ),
     "a wider key beside the primary one, for composite references": (
         "receipt_of_one_project", "runtime_secret_of_one_project", "project_secret_of_one_project",
+        "project_secret_of_one_tenant", "artifact_source_of_one_tenant",
         "allocation_group_of_one_project",
         "allocation_of_one_project", "app_of_one_tenant", "app_version_of_one_tenant",
         "artifact_of_one_tenant", "attachment_of_one_project", "break_glass_of_one_tenant",
@@ -90,6 +91,8 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
     ),
     "the core checks the form first, with the same bounds": (
         "tenant_source_networks_count", "project_secret_name_form", "project_secret_description_length",
+        "artifact_source_username_length", "artifact_source_token_host_length", "artifact_source_credential_is_tenants",
+        "artifact_source_credential_has_username", "secret_grant_source_has_repository",
         "app_adapter_key_length", "instance_failure_detail_length", "instance_health_detail_length",
         "instance_name_form", "instance_topology_mode_length", "member_blocker_length",
         "member_failure_detail_length", "member_health_detail_length", "member_ordinal_counts",

@@ -253,7 +253,9 @@ DRIVEN: Final[dict[str, Driver]] = {
     "webhook.rotate_key": lambda now: webhook.rotate_key(now, a_webhook(), NewWebhookKey("whsec_y", SEALED), SEALED),
     "project_secret.create_secret": lambda now: project_secret.create_secret(now, a_secret_spec(), 0),
     "project_secret.rotate_secret": lambda now: project_secret.rotate_secret(now, a_project_secret(), SEALED),
-    "project_secret.delete_secret": lambda now: project_secret.delete_secret(now, a_project_secret(), (), force=False),
+    "project_secret.delete_secret": lambda now: project_secret.delete_secret(
+        now, a_project_secret(), project_secret.SecretUsers(), force=False
+    ),
     "webhook.delete_webhook": lambda now: webhook.delete_webhook(now, a_webhook()),
 }
 """How each function that decides is driven once, or once for each shape of what it decides."""

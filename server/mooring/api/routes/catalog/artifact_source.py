@@ -14,6 +14,7 @@ from mooring.api.schemas.catalog.artifact_source import (
 from mooring.commands.catalog import artifact_source as commands
 from mooring.commands.catalog import signer_key as key_commands
 from mooring.commands.kernel.work import Answered, Work
+from mooring.core.catalog.artifact_location import ArtifactSource
 from mooring.core.catalog.artifact_source import ArtifactSourceSpec
 from mooring.core.catalog.artifact_trust import SignerKey
 from mooring.core.kernel.errors import Code
@@ -25,6 +26,7 @@ PLACES = (Scope.PLATFORM, Scope.TENANT)
 READERS = (Scope.PLATFORM, Scope.TENANT, Scope.PROJECT)
 SOURCES = "/artifact-sources"
 KEYS = "/signer-keys"
+USE_SECRET = "project_secret.use"
 
 
 @route_in(
@@ -50,12 +52,24 @@ async def list_artifact_sources(request: RequestContext, query: PageQuery) -> Pa
         201,
         ArtifactSourceView,
         errors=(Code.LIMIT_REACHED, Code.NAME_TAKEN),
+        also=(USE_SECRET,),
     ),
 )
 async def create_artifact_source(request: RequestContext, body: CreateArtifactSource) -> Answered:
-    """Allow artifacts from a source."""
+    """Allow artifacts from a source.
+
+    A tenant's source may name a credential for a private registry. Everybody in the tenant who may register artifacts
+    can then read from it, and nodes pull from it with a short-lived token where the registry has a token service.
+    """
     spec = ArtifactSourceSpec(body.name, body.pattern, body.reaches_private)
-    return await commands.create(request.work(lambda made: source_view(request.caller.authority, made)), spec)
+    asked = None
+    if body.credential is not None:
+        request.require_also(USE_SECRET)
+        asked = commands.CredentialRequest(
+            body.credential.username, body.credential.secret_id, body.credential.token_host
+        )
+    work: Work[ArtifactSource] = request.work(lambda made: source_view(request.caller.authority, made))
+    return await commands.create(work, spec, asked)
 
 
 @route_in(

@@ -6,9 +6,39 @@ from msgspec import Meta
 
 from mooring.api.schemas.kernel.fields import DisplayName, Shown, Strict, Time, allowed
 from mooring.core.catalog.artifact_location import LOCATION_LENGTH_MAX, ArtifactSource
+from mooring.core.catalog.artifact_source import HOST_PATTERN, USERNAME_PATTERN
 from mooring.core.catalog.artifact_trust import SignerKey
+from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.permissions import Authority, Place, Scope
 from mooring.gateways.signing.cosign_keys import PEM_BYTES_MAX
+
+
+class SourceCredentialBody(Strict):
+    """How a private registry is read."""
+
+    username: Annotated[str, Meta(min_length=1, max_length=255, pattern=USERNAME_PATTERN)]
+    secret_id: Annotated[
+        str,
+        Meta(
+            pattern=pattern(Prefix.PROJECT_SECRET),
+            description="A secret of one of the tenant's projects: the password. It takes `project_secret.use`.",
+        ),
+    ]
+    token_host: (
+        Annotated[
+            str,
+            Meta(max_length=259, pattern=HOST_PATTERN, description="The host of its token service, if it is another."),
+        ]
+        | None
+    ) = None
+
+
+class SourceCredentialView(Shown):
+    """How a private registry is read; the password is not shown."""
+
+    username: str
+    secret_id: Annotated[str | None, Meta(description="None after the secret was deleted by force.")]
+    token_host: str | None
 
 
 class CreateArtifactSource(Strict):
@@ -26,6 +56,9 @@ class CreateArtifactSource(Strict):
     reaches_private: Annotated[
         bool, Meta(description="Whether it may be in a private network; only for sources of the platform.")
     ] = False
+    credential: Annotated[
+        SourceCredentialBody | None, Meta(description="For a private registry; only for sources of a tenant.")
+    ] = None
 
 
 class ArtifactSourceView(Shown):
@@ -36,6 +69,7 @@ class ArtifactSourceView(Shown):
     name: str
     pattern: str
     reaches_private: bool
+    credential: SourceCredentialView | None
     created_at: Time
     revision: int
     etag: str
@@ -75,6 +109,11 @@ def source_view(authority: Authority, source: ArtifactSource) -> ArtifactSourceV
         name=source.name,
         pattern=source.pattern,
         reaches_private=source.reaches_private,
+        credential=None
+        if source.username is None
+        else SourceCredentialView(
+            username=source.username, secret_id=source.project_secret_id, token_host=source.token_host
+        ),
         created_at=source.created_at,
         revision=source.revision,
         etag=str(source.revision),
