@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import msgspec
 
-from bench import agents, fairness, instances, members, slurm
+from bench import agents, fairness, hot_row, instances, members, slurm
 from bench.bench_platform import running_platform
 from bench.catalog import measure_catalog
 from bench.measure import Bench, BenchEffort, BenchResult
@@ -41,6 +41,7 @@ def main(arguments: list[str] | None = None) -> int:
     result = asyncio.run(measure(connections, effort))
     waited = asyncio.run(agents.measure(crowd))
     grown = asyncio.run(members.measure(width))
+    hot = asyncio.run(hot_row.measure(hot_row.QUICK if options.quick else hot_row.HotRowEffort()))
     shared = asyncio.run(fairness.measure(fairness.QUICK if options.quick else fairness.FairnessEffort()))
     # Its quick form, `python -m bench.instances --quick`, starts three servers more.
     launched = None if options.quick else asyncio.run(instances.measure(instances.InstancesEffort()))
@@ -49,13 +50,15 @@ def main(arguments: list[str] | None = None) -> int:
     cluster = None if options.quick or no_cluster_because else slurm.measure(slurm.SlurmEffort())
     if options.json:
         report = asdict(result) | {"agents": asdict(waited), "members": asdict(grown), "fairness": asdict(shared)}
+        report["hot_row"] = asdict(hot)
         if launched is not None:
             report["instances"] = asdict(launched)
         if cluster is not None:
             report["slurm"] = asdict(cluster)
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(report)).decode() + "\n")
     else:
-        parts = [lines_of(result), agents.lines_of(waited), members.lines_of(grown), fairness.lines_of(shared)]
+        parts = [lines_of(result), hot_row.lines_of(hot), agents.lines_of(waited), members.lines_of(grown)]
+        parts.append(fairness.lines_of(shared))
         if launched is not None:
             parts.append(instances.lines_of(launched))
         if cluster is not None:

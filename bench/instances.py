@@ -152,7 +152,7 @@ async def _launches(effort: InstancesEffort) -> tuple[dict[str, float], list[flo
     async with running_platform(CONNECTIONS, tenants=1) as platform, AsyncExitStack() as stack:
         tenant = platform.tenants[0]
         joined = await fleet.join(platform.dsn, count + effort.looks, (tenant.id, tenant.projects[0]))
-        people, operator, app = await _callers(platform, stack)
+        people, operator, app = await callers(platform, stack)
         adapter = BenchAdapter(operator)
         asked: dict[str, float] = {}
         answers: list[float] = []
@@ -196,7 +196,7 @@ async def _launches(effort: InstancesEffort) -> tuple[dict[str, float], list[flo
         return counted, answers[:count], adapter, seconds, found
 
 
-async def _callers(
+async def callers(
     platform: BenchPlatform, stack: AsyncExitStack
 ) -> tuple[httpx.AsyncClient, httpx.AsyncClient, instance_rows.Launchable]:
     """The client that launches, the client of the operator account, and the app."""
@@ -236,7 +236,7 @@ async def _stored(effort: InstancesEffort) -> list[InstancesLine]:
         sides = []
         for count in (effort.few, effort.many):
             platform = await stack.enter_async_context(running_platform(2, tenants=1))
-            people, operator, app = await _callers(platform, stack)
+            people, operator, app = await callers(platform, stack)
             await instance_rows.fill(platform, platform.tenants[0], app, count)
             sides.append(await _acts(platform, stack, people, operator))
         lines = []

@@ -5,8 +5,8 @@ plan, never an argument. Requests are prepared as bytes, only the status and the
 epoll loop serves all connections: per request it takes a small part of the server's time (the report says how much),
 so that with two cores the load program is not the bottleneck.
 
-A mutation gets a new Idempotency-Key each time; a connection has targets of its own, so that no two writers ever meet
-on one row.
+A mutation gets a new Idempotency-Key each time. Most plans give every connection targets of its own, so that no two
+writers ever meet on one row.
 """
 
 import itertools
@@ -23,6 +23,8 @@ from typing import Any
 ANSWER_BYTES_MAX = 1 << 16
 HEAD_END = b"\r\n\r\n"
 LENGTH = b"content-length: "
+ACCEPTED = (b"HTTP/1.1 200", b"HTTP/1.1 201")
+CONFLICT = b"HTTP/1.1 409"
 SILENCE_SECONDS_MAX = 30.0
 
 
@@ -34,6 +36,8 @@ class LoadPlan:
     port: int
     seconds: float
     lanes: list[list[dict[str, str]]]  # of each connection its targets: method, path, token, and a body's template
+    counts_conflicts: bool = False  # 409 is an answer too; otherwise it ends the measurement
+    once: bool = False  # each target gets one request, however long that takes
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class LoadSamples:
     cpu_seconds: float
     latencies_ms: list[float]
     last_body: str
+    conflicts: int = 0  # of the requests, those that were answered 409
 
 
 class LoadFailed(Exception):
@@ -80,11 +85,14 @@ def _keys() -> Iterator[str]:
 class LoadConnection:
     """One connection and its pending request."""
 
-    __slots__ = ("_makers", "_turn", "received", "sent_at", "socket")
+    __slots__ = ("_accepted", "_makers", "_turn", "conflicts", "left", "received", "sent_at", "socket")
 
     def __init__(self, plan: LoadPlan, targets: list[dict[str, str]]) -> None:
         self._makers = [request_maker(target, f"{plan.host}:{plan.port}") for target in targets]
         self._turn = itertools.cycle(self._makers)
+        self._accepted = (*ACCEPTED, CONFLICT) if plan.counts_conflicts else ACCEPTED
+        self.conflicts = 0
+        self.left = len(targets)  # that have not been asked yet
         self.socket = socket.create_connection((plan.host, plan.port), timeout=10)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.received = b""
@@ -93,6 +101,7 @@ class LoadConnection:
     def send(self) -> None:
         """Send the next request."""
         request = next(self._turn)()
+        self.left -= 1
         self.received = b""
         self.sent_at = time.perf_counter()
         self.socket.sendall(request)
@@ -105,11 +114,12 @@ class LoadConnection:
         answer = self.received + piece if self.received else piece
         head_end = answer.find(HEAD_END)
         if head_end >= 0:
-            if not answer.startswith((b"HTTP/1.1 200", b"HTTP/1.1 201")):
+            if not answer.startswith(self._accepted):
                 raise LoadFailed(answer.decode(errors="replace")[:2000])
             at = answer.index(LENGTH) + len(LENGTH)
             length = int(answer[at : answer.index(b"\r", at)])
             if len(answer) >= head_end + len(HEAD_END) + length:
+                self.conflicts += answer.startswith(CONFLICT)
                 return answer[head_end + len(HEAD_END) :]
         self.received = answer
         return None
@@ -141,14 +151,15 @@ def run(plan: LoadPlan) -> LoadSamples:
                 now = time.perf_counter()
                 latencies.append((now - lane.sent_at) * 1000)
                 body = whole
-                if now < deadline:
+                if lane.left > 0 if plan.once else now < deadline:
                     lane.send()
                 else:
                     under_way -= 1
         ended, cpu_ended = time.perf_counter(), time.process_time()
     for lane in lanes:
         lane.socket.close()
-    return LoadSamples(len(latencies), ended - begun, cpu_ended - cpu_begun, latencies, body.decode())
+    conflicts = sum(lane.conflicts for lane in lanes)
+    return LoadSamples(len(latencies), ended - begun, cpu_ended - cpu_begun, latencies, body.decode(), conflicts)
 
 
 def main() -> int:

@@ -200,7 +200,7 @@ class Bench:
         return [[_read(self._first, project)] for project in self._first.projects]
 
     def _mutations(self) -> list[list[dict[str, str]]]:
-        return [[_mutation(self._first, project)] for project in self._first.projects]
+        return [[mutation_of(self._first, project)] for project in self._first.projects]
 
     async def _api(self, lanes: list[list[dict[str, str]]]) -> BenchRound:
         platform = self._platform
@@ -267,7 +267,7 @@ class Bench:
             port=platform.port,
             token=first.token,
             stream_path=f"/api/v1/tenants/{first.id}/events/stream",
-            change=_mutation(first, first.projects[0]),
+            change=mutation_of(first, first.projects[0]),
             followers=self._effort.followers,
             changes=self._effort.changes,
         )
@@ -292,7 +292,8 @@ def _read(tenant: BenchTenant, project_id: str) -> dict[str, str]:
     return _target(tenant, f"/api/v1/projects/{project_id}")
 
 
-def _mutation(tenant: BenchTenant, project_id: str) -> dict[str, str]:
+def mutation_of(tenant: BenchTenant, project_id: str) -> dict[str, str]:
+    """The target of a mutation, as the load takes it."""
     return {**_read(tenant, project_id), "method": "PATCH", "body": RENAME}
 
 

@@ -6,6 +6,7 @@ every transaction, everything else is the value that the server would send. Sess
 in the tenants' role and behind the second lock, with prepared statements and as many connections.
 
 A client of pgbench has a project of its own, as a connection of the load has: an update never waits for another one.
+Only the scripts for a hot row let all clients change the same project.
 """
 
 import asyncio
@@ -85,6 +86,25 @@ def renaming_read_script(tenants: Sequence[BenchTenant]) -> PgbenchScript:
 def mutation_script(tenant: BenchTenant, answer_body: bytes) -> PgbenchScript:
     """The statements of `PATCH /projects/{project_id}`: read the row, then write everything at once."""
     loads = [_with_variables(projects.FIND, [f"p{client}"]) + " \\gset seen_" for client in range(len(tenant.projects))]
+    return _mutation(tenant, answer_body, _by_number("client_id", loads))
+
+
+def locked_mutation_script(tenant: BenchTenant, answer_body: bytes) -> PgbenchScript:
+    """The same by every client on the first project: each locks the row before it reads it, or its guard would fail."""
+    load = _with_variables(projects.FIND, ["p0"]) + " FOR UPDATE \\gset seen_"
+    script = _mutation(tenant, answer_body, f"BEGIN;\n{load}")
+    return PgbenchScript(f"{script.text}\nCOMMIT;", script.constants)
+
+
+def blind_mutation_script(tenant: BenchTenant, answer_body: bytes) -> PgbenchScript:
+    """The same on the first project without reading it: the statement alone, which counts the revision up."""
+    script = _mutation(tenant, answer_body, "\\set seen_revision 0")
+    text = script.text.replace('"revision" = :next', '"revision" = "revision" + 1')
+    text = text.replace(' AND "revision" = :seen_revision', "").replace(":seen_id", ":p0")
+    return PgbenchScript(text, script.constants)
+
+
+def _mutation(tenant: BenchTenant, answer_body: bytes, load: str) -> PgbenchScript:
     statement, arguments = _composed(tenant, answer_body)
     names, constants = [], {}
     for number, argument in enumerate(arguments, 1):
@@ -97,7 +117,7 @@ def mutation_script(tenant: BenchTenant, answer_body: bytes) -> PgbenchScript:
         (
             "\\set n :n + 1",
             *(f"\\set {name} {expression}" for name, expression in _FRESH.items()),
-            _by_number("client_id", loads),
+            load,
             "\\set next :seen_revision + 1",
             _with_variables(statement, names) + ";",
         )

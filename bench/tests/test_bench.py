@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from bench import agents, fairness, load, members, meters, pgbench
+from bench import agents, fairness, hot_row, load, members, meters, pgbench
 from bench.bench_platform import BenchTenant
 from bench.measure import BenchResult, latency_of
 from bench.report import lines_of
@@ -54,8 +54,19 @@ def test_a_quick_run_measures_everything_and_reports_it() -> None:
     shared = msgspec.convert(json.loads(done.stdout)["fairness"], fairness.FairnessResult)
     assert shared.running == 64
     assert shared.ratio_p99 > 0
+    hot = msgspec.convert(json.loads(done.stdout)["hot_row"], hot_row.HotResult)
+    assert (hot.row.writers, hot.reports.members) == (hot_row.QUICK.writers, hot_row.QUICK.members)
+    assert min(hot.row.per_second, hot.row.locked_per_second, hot.row.blind_per_second, hot.row.ratio) > 0
+    assert min(hot.reports.at_once, hot.reports.one_by_one) > 0
+    assert hot.row.conflicts == hot.reports.conflicts == 0
     report = "\n".join(
-        [*lines_of(result), *agents.lines_of(waited), *members.lines_of(grown), *fairness.lines_of(shared)]
+        [
+            *lines_of(result),
+            *hot_row.lines_of(hot),
+            *agents.lines_of(waited),
+            *members.lines_of(grown),
+            *fairness.lines_of(shared),
+        ]
     )
     for promised in (
         "ratio",
@@ -73,6 +84,9 @@ def test_a_quick_run_measures_everything_and_reports_it() -> None:
         "intent to agent",
         "members added at once on simulated nodes",
         "tasks alone",
+        "writers change one row",
+        "pgbench on the same row",
+        "members report at once, twice",
     ):
         assert promised in report
 
@@ -97,6 +111,18 @@ def test_every_client_of_pgbench_writes_to_a_project_of_its_own() -> None:
     assert r"\elif :client_id = 1" in script.text
 
 
+def test_on_a_hot_row_every_client_of_pgbench_writes_to_the_same_project() -> None:
+    locked, blind = (
+        script(TENANT, b"{}") for script in (pgbench.locked_mutation_script, pgbench.blind_mutation_script)
+    )
+    assert "FOR UPDATE" in locked.text
+    assert locked.text.endswith("COMMIT;")
+    assert '"revision" = "revision" + 1' in blind.text
+    for script in (locked, blind):
+        assert ":client_id = " not in script.text
+        assert 'INSERT INTO "idempotency"' in script.text
+
+
 async def _answering(answer: bytes) -> Any:
     """A server that answers everything with these bytes, in two pieces."""
 
@@ -113,12 +139,12 @@ async def _answering(answer: bytes) -> Any:
     return await asyncio.start_server(serve, "127.0.0.1", 0)
 
 
-async def _loaded(answer: bytes) -> load.LoadSamples:
+async def _loaded(answer: bytes, **how: bool) -> load.LoadSamples:
     server = await _answering(answer)
     port = server.sockets[0].getsockname()[1]
     target = {"method": "GET", "path": "/x", "token": "t"}
     async with server:
-        return await asyncio.to_thread(load.run, load.LoadPlan("127.0.0.1", port, 0.05, [[target], [target]]))
+        return await asyncio.to_thread(load.run, load.LoadPlan("127.0.0.1", port, 0.05, [[target], [target]], **how))
 
 
 @pytest.mark.anyio
@@ -126,6 +152,15 @@ async def test_the_load_counts_whole_answers() -> None:
     seen = await _loaded(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
     assert seen.requests == len(seen.latencies_ms) >= 2
     assert seen.last_body == "hello"
+
+
+@pytest.mark.anyio
+async def test_the_load_counts_conflicts_where_they_are_measured_and_sends_each_request_once() -> None:
+    conflict = b"HTTP/1.1 409 Conflict\r\ncontent-length: 0\r\n\r\n"
+    seen = await _loaded(conflict, counts_conflicts=True, once=True)
+    assert (seen.requests, seen.conflicts) == (2, 2)
+    with pytest.raises(load.LoadFailed, match="409"):
+        await _loaded(conflict)
 
 
 @pytest.mark.anyio

@@ -96,7 +96,7 @@ class ClosingRecordMissing(MooringError):
 
 
 class Conflict(MooringError):
-    """Other requests kept changing the same resource, and this request ran out of internal retries."""
+    """Another request changed the same resource at the same time, or its state does not allow this any more."""
 
     code = "conflict"
 
@@ -432,7 +432,7 @@ class TagMoved(MooringError):
 
 
 class TemporarilyUnavailable(MooringError):
-    """A component that the request needs, most often the database, does not answer."""
+    """A component that the request needs, most often the database, does not answer; or so many requests change the same resource that this one did not get its turn in time."""
 
     code = "temporarily_unavailable"
 

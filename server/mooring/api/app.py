@@ -141,6 +141,7 @@ class Application:
             place=place,
             acting=acting,
             origin=Origin(route.key, _remote(scope)),
+            path=scope["path"],
             token=_bearer(route, authorization),
             idempotency=_idempotency(route, headers, caller, scope, body),
             headers=headers,

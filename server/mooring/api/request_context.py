@@ -68,6 +68,7 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
     place: Place
     acting: Acting
     origin: Origin
+    path: str
     token: str | None = None
     idempotency: IdempotencyRequest | None = None
     headers: dict[str, str] = {}
@@ -101,4 +102,5 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
             origin=self.origin,
             idempotency=self.idempotency,
             present=present,
+            path=self.path,
         )

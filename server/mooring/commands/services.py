@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from mooring.commands.live.check_runner import CheckRunner
 from mooring.commands.live.denial_log import DenialLog
 from mooring.commands.live.refusal_limit import RefusalLimit
+from mooring.commands.live.row_queues import RowQueues
 from mooring.gateways.clock import Clock
 from mooring.gateways.egress import EgressClient
 from mooring.gateways.passwords import Passwords
@@ -37,3 +38,4 @@ class Services:
     refusals: RefusalLimit = field(default_factory=RefusalLimit)
     threads: WorkThreads = field(default_factory=WorkThreads)
     denials: DenialLog = field(default_factory=DenialLog)
+    rows: RowQueues = field(default_factory=RowQueues)

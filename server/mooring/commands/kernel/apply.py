@@ -2,20 +2,20 @@
 
 A decision is guarded by the rows that it was made on. When another writer changed one of them first, the decision is
 stale and nothing of it is written. Three functions cover what a caller can do then: `apply_and_notify` raises,
-`apply_once` reports the lost race, and `apply_with_retry` decides again.
+`apply_once` reports the lost race, and `apply_with_retry` waits for its turn (`commands/live/row_queues.py`) and
+decides again.
 """
 
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
+from mooring.commands.live.row_queues import OutOfPatience
 from mooring.commands.services import Services
 from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.storage.kernel.database import Acting
 from mooring.storage.kernel.unit_of_work import Origin, StaleWrite, StoredAnswer, apply
-
-ATTEMPTS_MAX: Final = 20
 
 Result = TypeVar("Result")
 
@@ -23,10 +23,13 @@ log = logging.getLogger("mooring.apply")
 
 
 class EveryRaceLost(Refusal):
-    """Other writers were faster in every attempt; the caller may try again later."""
+    """Other writers were faster as long as this one had time; the caller did nothing wrong and may try again."""
 
     def __init__(self) -> None:
-        super().__init__(Code.CONFLICT, f"other requests changed the same resource {ATTEMPTS_MAX} times in a row")
+        super().__init__(
+            Code.TEMPORARILY_UNAVAILABLE,
+            "other requests kept changing the same resource, and this one never had its turn; nothing was changed",
+        )
 
 
 async def apply_and_notify(
@@ -78,14 +81,21 @@ async def apply_with_retry(
     *,
     origin: Origin | None = None,
 ) -> Decision[Result] | None:
-    """Load and decide, then write; after a lost race again, up to ATTEMPTS_MAX times.
+    """Load and decide, then write; after a lost race again, in turn with other writers of the same rows.
 
-    `decide` returns None when nothing is left to do. Raises EveryRaceLost after the last attempt.
+    `decide` returns None when nothing is left to do. Raises EveryRaceLost when the time for it is over.
     """
-    for _ in range(ATTEMPTS_MAX):
-        decision = await decide()
-        if decision is None:
-            return None
-        if await apply_once(services, acting, context, decision, origin=origin):
-            return decision
-    raise EveryRaceLost
+    turn = services.rows.turn()
+    try:
+        while True:
+            decision = await decide()
+            while decision is not None and turn.is_behind(decision):
+                await turn.wait_for(decision)
+                decision = await decide()
+            if decision is None or await apply_once(services, acting, context, decision, origin=origin):
+                return decision
+            await turn.lost(decision)
+    except OutOfPatience as error:
+        raise EveryRaceLost from error
+    finally:
+        turn.end()

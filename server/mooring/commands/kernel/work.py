@@ -2,7 +2,7 @@
 
 Every mutation, from the API or from a worker, runs through `Work.execute`. It loads a snapshot, lets the core decide,
 builds the answer, and applies the decision together with a record of that answer. When another writer was faster, it
-loads and decides again, a bounded number of times.
+waits for its turn (`commands/live/row_queues.py`), loads and decides again, for a bounded time.
 
 Idempotency costs nothing in the normal case: the record is written together with the effect, under a unique key. It
 is looked up only after a failure. So two equal requests at once have one effect and get the same answer, and a
@@ -10,19 +10,19 @@ repeated request gets its first answer even when it would be refused now. Refusa
 request is evaluated again.
 """
 
-import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Final, Generic, TypeVar
 
-from mooring.commands.kernel.apply import ATTEMPTS_MAX, EveryRaceLost, apply_and_notify
+from mooring.commands.kernel.apply import EveryRaceLost, apply_and_notify
+from mooring.commands.live.row_queues import OutOfPatience, Turn
 from mooring.commands.services import Services
 from mooring.core.kernel.decision import Actor, Decision, DecisionContext, Insert, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Authority
+from mooring.gateways.telemetry.instruments import bound
 from mooring.storage.kernel import idempotency
 from mooring.storage.kernel.database import Acting, Database
 from mooring.storage.kernel.sealed_document import open_body, seal_body
@@ -62,6 +62,13 @@ class IdempotencyRequest:
     fingerprint: bytes
 
 
+class LostRace(Exception):
+    """Another writer was faster than this decision."""
+
+    def __init__(self, decision: Decision[Any]) -> None:
+        self.decision = decision
+
+
 def _no_content(result: Any) -> PresentedAnswer:
     return PresentedAnswer(204, b"")
 
@@ -77,44 +84,78 @@ class Work(Generic[Result]):
     origin: Origin = field(default_factory=Origin)
     idempotency: IdempotencyRequest | None = None
     present: Callable[[Result], PresentedAnswer] = _no_content
+    path: str = ""  # of the request: those to the same path most often want the same rows
 
     @property
     def database(self) -> Database:
         return self.services.database
 
     async def execute(
-        self, load: Callable[[], Awaitable[Snapshot]], decide: Callable[[Snapshot], Decision[Result]]
+        self,
+        load: Callable[[], Awaitable[Snapshot]],
+        decide: Callable[[Snapshot], Decision[Result]],
+        *,
+        context_of: Callable[[Snapshot], DecisionContext] | None = None,
     ) -> Answered:
-        """Load, decide and apply once, even when the same idempotency key comes several times; return the answer."""
-        for attempt in range(ATTEMPTS_MAX):
-            try:
-                return await self._attempt(load, decide)
-            except AlreadyAnswered:
-                earlier = await self._earlier()
-                if earlier is not None:
-                    return earlier
-            except StaleWrite:
-                earlier = await self._earlier()
-                if earlier is not None:
-                    return earlier
-                await asyncio.sleep(random.uniform(0, 0.002 * 2 ** min(attempt, 6)))
-            except Refusal:
-                earlier = await self._earlier()
-                if earlier is not None:
-                    return earlier
-                raise
-        raise EveryRaceLost
+        """Load, decide and apply once, even when the same idempotency key comes several times; return the answer.
+
+        `context_of` returns the context under which a snapshot is decided on, where that is not the request's own.
+        """
+        turn = self.services.rows.turn(self.path)
+        try:
+            await turn.wait_by_path()
+            while True:
+                try:
+                    return await self._attempt(load, decide, context_of, turn)
+                except LostRace as lost:
+                    earlier = await self._earlier()
+                    if earlier is not None:
+                        return earlier
+                    await turn.lost(lost.decision)
+                except AlreadyAnswered:
+                    earlier = await self._earlier()
+                    if earlier is not None:
+                        return earlier
+                    await turn.pause()
+                except Refusal:
+                    earlier = await self._earlier()
+                    if earlier is not None:
+                        return earlier
+                    raise
+        except OutOfPatience as error:
+            raise EveryRaceLost from error
+        finally:
+            turn.end()
 
     async def _attempt(
-        self, load: Callable[[], Awaitable[Snapshot]], decide: Callable[[Snapshot], Decision[Result]]
+        self,
+        load: Callable[[], Awaitable[Snapshot]],
+        decide: Callable[[Snapshot], Decision[Result]],
+        context_of: Callable[[Snapshot], DecisionContext] | None,
+        turn: Turn,
     ) -> Answered:
-        decision = decide(await load())
+        snapshot = await load()
+        decision = decide(snapshot)
+        while turn.is_behind(decision):
+            await turn.wait_for(decision)
+            snapshot = await load()
+            decision = decide(snapshot)
+        if context_of is None:
+            return await self._write(decision)
+        context = context_of(snapshot)
+        with bound(correlation_id=context.correlation_id, trace_id=context.trace_id):
+            return await replace(self, context=context)._write(decision)
+
+    async def _write(self, decision: Decision[Result]) -> Answered:
         presented = self.present(decision.result)
         decision, answer = self._recorded(decision, presented)
         if decision.writes or decision.audits or answer is not None:
-            await apply_and_notify(
-                self.services, self.acting, self.context, decision, origin=self.origin, answer=answer
-            )
+            try:
+                await apply_and_notify(
+                    self.services, self.acting, self.context, decision, origin=self.origin, answer=answer
+                )
+            except StaleWrite as error:
+                raise LostRace(decision) from error
         return Answered(presented.status, presented.body)
 
     def _recorded(

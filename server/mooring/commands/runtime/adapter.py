@@ -4,7 +4,7 @@ All rows are loaded for the calling account: an instance of another account is n
 instance is read, for a better error, and guarded again in the statement that writes.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from mooring.commands.services import Services
 from mooring.core.catalog.manifest import Manifest, stored_manifest
 from mooring.core.fleet.allocation import Allocation
 from mooring.core.fleet.task import Task
-from mooring.core.kernel.decision import Decision
+from mooring.core.kernel.decision import DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.adapter_report import AdapterReport, ReportContext, take_report, with_correlation
 from mooring.core.runtime.attachment import Attachment
@@ -24,14 +24,12 @@ from mooring.core.runtime.instance import Instance, InstanceRef
 from mooring.core.runtime.member import Member
 from mooring.core.runtime.operation import ATTACHMENT_KINDS, Operation, Phase
 from mooring.core.runtime.operation_finish import FinishContext, OperationEnd, finish_operation
-from mooring.gateways.telemetry.instruments import bound
 from mooring.storage.kernel.database import Acting, RowReader
 from mooring.storage.runtime import attachment as attachments
 from mooring.storage.runtime import claim as claims
 from mooring.storage.runtime import instance as instances
 from mooring.storage.runtime.claim import MemberNodeView
 
-Snapshot = TypeVar("Snapshot")
 Result = TypeVar("Result")
 
 
@@ -117,8 +115,11 @@ async def report(work: Work[Instance], ref: ClaimRef, operation_id: str | None, 
     async def load() -> ReportContext:
         return await load_report_context(work, ref, operation_id, named)
 
-    return await _execute(
-        work, load, lambda current: take_report(with_correlation(work.context, current), current, report)
+    def context_of(current: ReportContext) -> DecisionContext:
+        return with_correlation(work.context, current)
+
+    return await work.execute(
+        load, lambda current: take_report(context_of(current), current, report), context_of=context_of
     )
 
 
@@ -135,11 +136,11 @@ async def finish(work: Work[Operation], ref: ClaimRef, operation_id: str, ending
             attachment = await attachments.of_operation(work.database, work.acting, current.instance.id, operation.id)
         return FinishContext(current, operation, manifest, holds, attachment)
 
-    return await _execute(
-        work,
-        load,
-        lambda finishing: finish_operation(with_correlation(work.context, finishing.report_context), finishing, ending),
-        report_context_of=lambda finishing: finishing.report_context,
+    def context_of(finishing: FinishContext) -> DecisionContext:
+        return with_correlation(work.context, finishing.report_context)
+
+    return await work.execute(
+        load, lambda finishing: finish_operation(context_of(finishing), finishing, ending), context_of=context_of
     )
 
 
@@ -170,23 +171,6 @@ async def pinned_manifest(work: Work[Any], instance: Instance) -> Manifest:
     if manifest is None:
         raise Refusal(Code.INTERNAL, "the instance's pinned manifest can no longer be read")
     return manifest
-
-
-async def _execute(
-    work: Work[Result],
-    load: Callable[[], Awaitable[Snapshot]],
-    decide: Callable[[Snapshot], Decision[Result]],
-    report_context_of: Callable[[Snapshot], ReportContext] = lambda current: current,  # type: ignore[assignment, return-value]
-) -> Answered:
-    """Execute under the correlation of the reported operation, which the log shows too."""
-    first: list[Snapshot] = [await load()]
-    context = with_correlation(work.context, report_context_of(first[0]))
-
-    async def load_once() -> Snapshot:
-        return first.pop() if first else await load()
-
-    with bound(correlation_id=context.correlation_id, trace_id=context.trace_id):
-        return await replace(work, context=context).execute(load_once, decide)
 
 
 def under_correlation(work: Work[Result], subject: Operation | Instance) -> Work[Result]:

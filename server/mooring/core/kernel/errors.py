@@ -108,8 +108,8 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
     ),
     Code.CONFLICT: ErrorEntry(
         "Conflict",
-        "Other requests kept changing the same resource, and this request ran out of internal retries.",
-        "Try again; nothing was changed.",
+        "Another request changed the same resource at the same time, or its state does not allow this any more.",
+        "Read the resource, then try again; nothing was changed.",
         retryable=True,
     ),
     Code.CONTENT_EXPANDS_TOO_FAR: ErrorEntry(
@@ -405,7 +405,8 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
     ),
     Code.TEMPORARILY_UNAVAILABLE: ErrorEntry(
         "Temporarily unavailable",
-        "A component that the request needs, most often the database, does not answer.",
+        "A component that the request needs, most often the database, does not answer; or so many requests change the "
+        "same resource that this one did not get its turn in time.",
         "Try again with the same Idempotency-Key.",
         retryable=True,
     ),

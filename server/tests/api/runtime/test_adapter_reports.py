@@ -307,9 +307,9 @@ async def test_two_hundred_members_are_reported_in_one_request(site: AdapterSite
     assert ready == 200
 
 
-async def test_two_reports_at_once_do_not_lose_each_others_words(site: AdapterSite) -> None:
+async def test_two_hundred_members_that_report_at_once_are_all_heard(site: AdapterSite) -> None:
     adapter = site.adapter()
-    instance, members, operation = await site.launch(7)
+    instance, members, operation = await site.launch(199)
     fence = await adapter.claim(instance.id)
     await adapter.report(instance.id, fence, operation_id=operation.id, begin=True)
     sent: list[Callable[[], Awaitable[httpx.Response]]] = [
@@ -324,7 +324,7 @@ async def test_two_reports_at_once_do_not_lose_each_others_words(site: AdapterSi
         for each in members
     ]
     answers = await asyncio.gather(*(each() for each in sent))
-    assert {each.status_code for each in answers} == {200}
+    assert {each.status_code for each in answers} == {200}, [each.text for each in answers if each.is_error][:1]
     (seen_,) = (await adapter.read(instance.id, fence))["operations"]
     assert sorted(each["name"] for each in seen_["steps"]) == sorted(f"start {each.name}" for each in members)
 
