@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from mooring_cli import check_progress, keys, listing, option_types, output, request_body
+from mooring_cli import check_progress, keys, listing, option_types, output, request_body, waiting
 from mooring_cli.invocation import Invocation, current
 from mooring_cli.main import MooringCommand, MooringGroup, close_to
 from mooring_cli.nouns import CommandEndpoint, Field, Noun, Verb
@@ -71,8 +71,8 @@ def group_of(noun: Noun) -> click.Group:
 
 
 def command_of(noun: Noun, verb: Verb) -> click.Command:
-    def run(**given: Any) -> None:
-        perform(current(), noun, verb, given)
+    def run(**given: Any) -> int | None:
+        return perform(current(), noun, verb, given)
 
     return MooringCommand(
         name=verb.name,
@@ -103,6 +103,8 @@ def parameters_of(verb: Verb, noun: Noun) -> list[click.Parameter]:
         parameters.append(click.Option(["-y", "--yes"], is_flag=True, help="Do not ask for confirmation."))
     if first.lists:
         parameters += listing.list_options(verb, noun)
+    if waiting.goal_of(verb) is not None:
+        parameters.append(waiting.wait_option())
     if check_progress.follows(verb):
         parameters.append(check_progress.follow_option())
     if mutates(verb):
@@ -150,8 +152,8 @@ def mutates(verb: Verb) -> bool:
     return not verb.endpoints[0].lists and verb.name not in ("list", "get")
 
 
-def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any]) -> None:
-    """Run a command."""
+def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any]) -> int | None:
+    """Run a command; returns its exit code if it is not 0."""
     resolver = ScopeResolver(invocation)
     chosen = ScopeOptions(given.get("scope_project"), given.get("scope_tenant"), given.get("scope_platform", False))
     endpoint, path = resolver.choose(verb.endpoints, chosen)
@@ -172,7 +174,7 @@ def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any
         if given["watch"]:
             listing.watch_list(asked, scope=endpoint.scope)
         listing.show_list(asked, empty=empty_text(noun))
-        return
+        return None
     if endpoint.deletes:
         confirm(invocation, f"{verb.name} {noun.singular} {path[endpoint.arguments[-1]]}", given["yes"])
     with keys.offered(given.get("generate_key")) as key:
@@ -187,9 +189,13 @@ def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any
             return call(invocation, endpoint, path, query=query, body=body, key=given.get("idempotency_key"))
 
         answer = check_progress.followed(invocation, endpoint, path, send) if given.get("follow") else send()
+    goal = waiting.GOALS.get(endpoint.operation)
+    if given.get("waits") and goal is not None:
+        return waiting.wait_for(invocation, goal, path, answer)
     show_answer(invocation, noun, verb, endpoint, answer)
     if key is not None:
         keys.explain(invocation, key, path, answer)
+    return None
 
 
 def gather(

@@ -12,7 +12,7 @@ from mooring_cli.commands import confirm
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
 from mooring_cli.scope import ScopeResolver
-from mooring_cli.watch import InstanceWatch, find
+from mooring_cli.watch import find, wait_for_instance
 
 NAME_LENGTH_MAX = 40
 PLAN_COLUMNS = ("sku", "shape", "gpu_count", "regions", "fits", "price_minor_per_hour", "currency", "smallest_change")
@@ -77,7 +77,7 @@ def launch(*, app: str, project: str | None, plan: bool, waits: bool, **given: A
         return None
     if invocation.output == "table":
         output.note(f"Launched {made['name']}: {made['id']}, correlation id {made['correlation_id']}.")
-    return InstanceWatch(invocation, {**path, "instance_id": made["id"]}).run(from_beginning=True)
+    return wait_for_instance(invocation, {**path, "instance_id": made["id"]}, made)
 
 
 def body_of(resolver: ScopeResolver, path: dict[str, str], app: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -197,7 +197,8 @@ def stop(*, instance: str, project: str | None, waits: bool, yes: bool, idempote
     if not waits:
         output.show(invocation.output, operation)
         return None
-    code = InstanceWatch(invocation, path, since=operation["created_at"]).run()
+    stopping = invocation.call("get_instance", path)
+    code = wait_for_instance(invocation, path, stopping, since=operation["created_at"])
     call = plain_call("list_closing_records", path, {"limit": 500})
     proofs = [
         {**each, "receipt_id": (each.get("receipt") or {}).get("receipt_id")} for each in invocation.client.pages(call)

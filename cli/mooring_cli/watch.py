@@ -17,13 +17,14 @@ from typing import Any
 import click
 
 from mooring_cli import output
-from mooring_cli.check_progress import size
 from mooring_cli.columns import read_time
 from mooring_cli.failures import NoSuchName
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
 from mooring_cli.output import plain
+from mooring_cli.progress import ProgressDisplay
 from mooring_cli.scope import ScopeResolver
+from mooring_cli.waiting import INSTANCE, REFUSED, STOPPED, PatientReader, amount_of, wait_for
 
 WAIT_SECONDS = 2
 LINE_SECONDS = 10.0
@@ -32,7 +33,6 @@ SETTLED = ("running", "failed", "stopped")
 WHOLE = ("deploy", "upgrade", "rollback", "reconcile", "repair", "restart", "decommission")
 UNDER_WAY = ("claimed", "queued", "cancelling")
 FAILED_EXIT = 1
-OUTAGE_SECONDS_MAX = 600.0
 
 
 @click.command(cls=MooringCommand)
@@ -82,10 +82,13 @@ class InstanceWatch:
     screen: "Screen" = field(init=False)
     since: str | None = None  # earlier entries are not shown
     cursor: str | None = None
+    blind: bool = False  # the caller may not read events: the state is read instead
+    etag: str | None = None
     outcome: dict[str, Any] | None = None  # the last finished operation of the whole instance, from its event
 
     def __post_init__(self) -> None:
         self.screen = Screen(self.invocation, self.clock)
+        self._reader = PatientReader(self.invocation, self.screen.progress, self.clock)
 
     def run(self, *, from_beginning: bool = False) -> int | None:
         """Show what happens until it has settled; returns the exit code."""
@@ -120,9 +123,20 @@ class InstanceWatch:
         return None if operation is None else str(operation["created_at"])
 
     def _entries(self) -> Iterator[dict[str, Any]]:
-        """The next entries; waits a little for the first of them."""
+        """The next entries; waits a little for the first of them. None for a caller who may not read events."""
+        from mooring_sdk import MooringError
+
+        if self.blind:
+            return
         query = {"limit": PAGE, "wait": WAIT_SECONDS, "audit": self.audit, "cursor": self.cursor}
-        page = self._asked("list_instance_timeline", self.path, query)
+        try:
+            page = self._reader.read("list_instance_timeline", self.path, query)
+        except MooringError as error:
+            if error.status not in REFUSED or self.audit:
+                raise
+            self.blind = True
+            output.note("You may not read events here (event.read), so only the state is shown.")
+            return
         self.cursor = page["next_cursor"]
         yield from page["items"]
 
@@ -142,33 +156,35 @@ class InstanceWatch:
         return FAILED_EXIT if failed and state["status"] != "stopped" else None
 
     def _state(self) -> dict[str, Any]:
-        return dict(self._asked("get_instance", self.path, {}))
+        query = {"wait": WAIT_SECONDS, "changed_from": self.etag} if self.blind and self.etag else {}
+        state = dict(self._reader.read("get_instance", self.path, query))
+        self.etag = state.get("etag")
+        return state
 
     def _operation(self, state: dict[str, Any]) -> dict[str, Any] | None:
         opened = state.get("operation")
         if opened is None:
             return None
-        return dict(self._asked("get_operation", {**self.path, "operation_id": opened["id"]}, {}))
+        return dict(self._reader.read("get_operation", {**self.path, "operation_id": opened["id"]}, {}))
 
     def _tasks(self, state: dict[str, Any]) -> list[dict[str, Any]]:
         if state["status"] not in ("created", "starting", "running", "stopping"):
             return []
         where, query = {"project_id": self.path["project_id"]}, {"limit": 100, "instance_id": state["id"]}
-        page = self._asked("list_tasks", where, query)
-        return [each for each in page["items"] if each["status"] in UNDER_WAY]
+        page = self._reader.read_if_allowed("list_tasks", where, query)
+        return [each for each in (page or {"items": []})["items"] if each["status"] in UNDER_WAY]
 
-    def _asked(self, operation: str, path: dict[str, str], query: dict[str, Any]) -> Any:
-        """The answer, with retries while the server cannot be reached; raises if that lasts too long."""
-        from mooring_sdk import ConnectionFailed
 
-        since = self.clock()
-        while True:
-            try:
-                return self.invocation.call(operation, path, query)
-            except ConnectionFailed:
-                if self.clock() - since > OUTAGE_SECONDS_MAX:
-                    raise
-                self.screen.progress("the server does not answer; retrying")
+def wait_for_instance(
+    invocation: Invocation, path: dict[str, str], made: dict[str, Any], *, since: str | None = None
+) -> int | None:
+    """Wait until an instance runs, or until the operation that stops it has ended; returns the exit code.
+
+    With JSON the timeline is printed, one entry per line, as `mooring instances watch` does.
+    """
+    if invocation.output == "json":
+        return InstanceWatch(invocation, path, since=since).run(from_beginning=since is None)
+    return wait_for(invocation, INSTANCE if since is None else STOPPED, path, made)
 
 
 def is_before(text: str, other: str) -> bool:
@@ -194,15 +210,6 @@ def progress_of(state: dict[str, Any], operation: dict[str, Any] | None, tasks: 
     return plain(" · ".join(parts))
 
 
-def amount_of(progress: dict[str, Any]) -> str:
-    """The progress of a task."""
-    done, total = progress.get("done") or 0, progress.get("total") or 0
-    if progress.get("unit") == "bytes":
-        whole = f" of {size(total)} ({done * 100 // total} %)" if total else ""
-        return f"{size(done)}{whole}"
-    return f"{progress.get('stage') or ''} {done}{f'/{total}' if total else ''}".strip()
-
-
 class Screen:
     """Where it is shown: a terminal, a pipe, or a program that reads JSON."""
 
@@ -210,27 +217,24 @@ class Screen:
         self._json = invocation.output == "json"
         self._drawn = sys.stderr.isatty() and not self._json
         self._clock = clock
-        self._width = 0
+        self._display = ProgressDisplay.of(invocation, clock)
         self._said: tuple[str, float] = ("", float("-inf"))
 
     def show(self, entry: dict[str, Any]) -> None:
         """Print one entry of the timeline."""
-        self.close()
         if self._json:
-            click.echo(json.dumps(entry, ensure_ascii=False))
+            self._display.say(json.dumps(entry, ensure_ascii=False))
         else:
             moment = read_time(str(entry["at"]))
             at = moment.astimezone(UTC).strftime("%H:%M:%S") if moment is not None else "-"
-            click.echo(plain(f"{at}  {entry['text']}"))
-        sys.stdout.flush()
+            self._display.say(plain(f"{at}  {entry['text']}"))
 
     def progress(self, text: str) -> None:
         """Show the progress: updated on a terminal, otherwise printed when it changed, and not too often."""
         if self._json:
             return
         if self._drawn:
-            click.echo(f"\r{text.ljust(self._width)}", err=True, nl=False)
-            self._width = len(text)
+            self._display.show([text])
             return
         said, at = self._said
         if text != said and self._clock() - at >= LINE_SECONDS:
@@ -239,9 +243,7 @@ class Screen:
 
     def close(self) -> None:
         """Clear the line that is being updated."""
-        if self._width:
-            click.echo(f"\r{' ' * self._width}\r", err=True, nl=False)
-            self._width = 0
+        self._display.close()
 
     def end(self, state: dict[str, Any]) -> None:
         """Print the final state."""

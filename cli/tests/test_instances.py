@@ -169,7 +169,7 @@ def test_progress_is_written_over_on_a_terminal(on_terminal: Callable[..., Any],
     story(platform, [entry(1, "instance web is starting")], [])
     ran = on_terminal("instances", "watch", "web")
     assert ran.exit_code == 0
-    assert "\rstarting · main 1/2 healthy" in ran.screen
+    assert "\r\x1b[Jstarting · main 1/2 healthy" in ran.screen
     assert "web is running" in ran.screen
 
 
