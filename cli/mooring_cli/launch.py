@@ -161,7 +161,7 @@ def show_plan(invocation: Invocation, plan: dict[str, Any]) -> None:
             "price": ", ".join(
                 f"{each['minor_per_hour'] / 100:.2f} {each['currency']} an hour" for each in plan["price"]
             ),
-            "policy": plan["policy"]["reason"],
+            "policy": _policy_text(plan["policy"]),
             "time_to_ready": "not known yet" if expected["seconds"] is None else f"about {expected['seconds']:.0f} s",
         },
     )
@@ -170,6 +170,14 @@ def show_plan(invocation: Invocation, plan: dict[str, Any]) -> None:
         output.show_table(plan["shapes"], PLAN_COLUMNS)
     for each in plan["hindrances"]:
         click.echo(output.plain(f"blocked: {each['code']}: {each['detail']}"))
+
+
+def _policy_text(policy: dict[str, Any]) -> str:
+    """The decision of the policy, with the layer that made it."""
+    if policy.get("layer") is None:
+        return str(policy["reason"])
+    verb = "allowed" if policy["allowed"] else "denied"
+    return f"{verb} by the {policy['layer']} policy: {policy['reason']}"
 
 
 @click.command(cls=MooringCommand)

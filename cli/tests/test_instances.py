@@ -245,7 +245,7 @@ def test_a_plan_is_shown_as_a_table_with_what_stands_in_the_way(run: Run, platfo
         "new_allocations": 1,
         "hindrances": [{"code": "policy_denied", "detail": "region eu is not allowed", "details": {}}],
         "version": {"version": "1.1.0", "canary": True},
-        "policy": {"reason": "the tenant's layer"},
+        "policy": {"allowed": False, "layer": "tenant", "reason": "it is not on the allow list"},
         "shapes": [
             {
                 "sku": "small",
@@ -267,6 +267,7 @@ def test_a_plan_is_shown_as_a_table_with_what_stands_in_the_way(run: Run, platfo
     assert "2.50 EUR an hour" in result.stdout
     assert "about 12 s" in result.stdout
     assert "blocked: policy_denied: region eu is not allowed" in result.stdout
+    assert "denied by the tenant policy: it is not on the allow list" in result.stdout
 
 
 # Stopping -----------------------------------------------------------------------------------------------------------

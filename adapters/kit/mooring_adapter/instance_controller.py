@@ -372,8 +372,8 @@ def unrecorded_changes(view: InstanceView, observation: Observation) -> dict[str
     whole: dict[str, Any] = {}
     if observation.health is not None and observation.health != instance.health:
         whole["health"] = observation.health
-        if observation.health_detail is not None:
-            whole["health_detail"] = observation.health_detail
+    if observation.health_detail is not None and observation.health_detail != instance.health_detail:
+        whole["health_detail"] = observation.health_detail  # also alone: it is of the same moment as the figures
     if observation.detail is not None and dict(observation.detail) != instance.adapter_detail:
         whole["detail"] = dict(observation.detail)
     if whole:
@@ -390,8 +390,8 @@ def _member_changes(view: InstanceView, observed: MemberObservation) -> dict[str
         changes["status"] = observed.status
     if observed.health is not None and observed.health != member.health:
         changes["health"] = observed.health
-        if observed.health_detail is not None:
-            changes["health_detail"] = observed.health_detail
+    if observed.health_detail is not None and observed.health_detail != member.health_detail:
+        changes["health_detail"] = observed.health_detail
     if observed.detail is not None and dict(observed.detail) != member.adapter_detail:
         changes["detail"] = dict(observed.detail)
     if observed.failure is not None and "status" in changes:

@@ -39,6 +39,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     control_plane_scope: str = "project"
     status: str = "created"
     health: str = "unknown"
+    health_detail: str | None = None
     pin: Pin = Pin()
     config: dict[str, Any] = {}
     topology: dict[str, int] = {}
@@ -73,6 +74,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     ordinal: int = 0
     status: str = "requested"
     health: str = "unknown"
+    health_detail: str | None = None
     version: str = ""
     holds: list[dict[str, Any]] = []
     adapter_detail: dict[str, Any] = {}
@@ -120,6 +122,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     deadline_at: datetime | None = None
     phase_deadline_at: datetime | None = None
     blocker_code: str | None = None
+    blocker: str | None = None
     correlation_id: str = ""
     trace_id: str = ""
     target_pin: Pin | None = None

@@ -115,8 +115,10 @@ class NextActions:
         if self.begins:
             body["begin"] = True
         if self.blocked is not None:
-            if self.operation.status != "blocked" or self.operation.blocker_code not in (None, self.blocked.code):
-                body["blocked"] = {"code": self.blocked.code, "detail": self.blocked.detail[:1_000]}
+            known, detail = self.operation, self.blocked.detail[:1_000]
+            is_same = known.blocker_code in (None, self.blocked.code) and known.blocker in (None, detail)
+            if known.status != "blocked" or not is_same:
+                body["blocked"] = {"code": self.blocked.code, "detail": detail}
         elif self.operation.status == "blocked":
             body["blocked"] = None
         for name, values in (("steps", self.steps), ("members", self.members)):
@@ -165,7 +167,16 @@ class _PlanWalk:
                 last_of = {}
         if self.failure is not None:
             self._fail(self.failure)
+        self._end_stale_steps()
         return self.actions
+
+    def _end_stale_steps(self) -> None:
+        """Show the end of tasks that the plan no longer has, such as an earlier check of the same thing."""
+        for name, status in self.recorded.items():
+            task = self.tasks.get(name)
+            if status == StepProgress.RUNNING and name not in self.states and task is not None and task.is_over:
+                self.actions.steps.setdefault(name, {"name": name, "status": StepProgress.DONE.value})
+                self.actions.shown.add(name)
 
     def _state(self, step: Step, may_begin: bool) -> StepProgress:
         if isinstance(step, RunTask):

@@ -15,6 +15,8 @@ from mooring_adapter import (
     Finish,
     InstanceView,
     MakeSecret,
+    MemberObservation,
+    Observation,
     Operation,
     Plan,
     ReportUsage,
@@ -23,7 +25,13 @@ from mooring_adapter import (
     Task,
     Usage,
 )
-from mooring_adapter.instance_controller import CALM_SECONDS, OLD_VIEWS_MAX, SHOW_SECONDS, InstanceController
+from mooring_adapter.instance_controller import (
+    CALM_SECONDS,
+    OLD_VIEWS_MAX,
+    SHOW_SECONDS,
+    InstanceController,
+    unrecorded_changes,
+)
 from mooring_adapter.platform_client import HeldClaim, PlatformClient
 from mooring_sdk import MooringError
 
@@ -218,3 +226,16 @@ async def test_a_record_stored_with_other_content_blocks_neither_the_others_nor_
     await controller._round()
     assert platform.stored == ["a", "b"]
     assert reported[-1] == {"steps": [{"name": "usage", "status": "done"}]}
+
+
+def test_a_new_text_is_reported_with_the_figures_of_its_moment_though_the_health_is_the_same() -> None:
+    instance = msgspec.structs.replace(view().instance, health="healthy", health_detail="2 workers")
+    seen = view(member("a", "ready", health="healthy", health_detail="idle"), instance=instance)
+    observed = MemberObservation(member_id="a", health="healthy", health_detail="3 jobs")
+    found = Observation(members=(observed,), health="healthy", health_detail="3 workers", detail={"nodes": 3})
+    assert unrecorded_changes(seen, found) == {
+        "members": [{"id": "a", "health_detail": "3 jobs"}],
+        "instance": {"health_detail": "3 workers", "detail": {"nodes": 3}},
+    }
+    known = msgspec.structs.replace(instance, health_detail="3 workers", adapter_detail={"nodes": 3})
+    assert unrecorded_changes(view(instance=known), Observation(health="healthy", health_detail="3 workers")) == {}

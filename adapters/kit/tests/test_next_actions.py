@@ -162,6 +162,20 @@ def test_a_blocker_is_reported_once_and_cleared_when_it_is_gone() -> None:
     assert gone["blocked"] is None
 
 
+def test_a_blocker_that_names_something_else_is_reported_again() -> None:
+    known = operation(status="blocked", blocker_code="not_quiet", blocker="it runs 42")
+    now = Plan((Blocked(step="busy", code="not_quiet", detail="it runs 43"),))
+    assert next_actions(now, view(), known).report() == {"blocked": {"code": "not_quiet", "detail": "it runs 43"}}
+
+
+def test_a_step_that_the_plan_no_longer_has_ends_with_its_task() -> None:
+    recorded = [StepRecord(name="check/1", status="running"), StepRecord(name="check/2", status="running")]
+    seen = view(member("a"), tasks=(task("check/1", "failed"), task("check/2", "claimed")))
+    found = next_actions(Plan((run("check/3", "a"),)), seen, operation(steps=recorded))
+    assert found.steps["check/1"] == {"name": "check/1", "status": "done"}
+    assert "check/2" not in found.steps, "its task still runs"
+
+
 def test_a_wait_ends_by_the_platforms_clock() -> None:
     later = NOW + timedelta(seconds=5)
     plan = Plan((Wait(step="pause", until=later), Finish()))

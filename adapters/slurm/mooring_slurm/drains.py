@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from mooring_adapter import Member, OnFailure, Operation, RunTask, Step, Task, Wait
+from mooring_adapter import Blocked, Member, OnFailure, Operation, RunTask, Step, Task, Wait
 from mooring_slurm.members import OWNER, UP, ClusterMembers, OperationRefused, ask, is_reached
 from mooring_slurm.responses import answer_of, code_of, ended, job_ids, jobs_named
 
@@ -76,6 +76,15 @@ class WorkerDrain:
         """The jobs that the last check found."""
         found = self.answer.get("jobs")
         return found if isinstance(found, list) else []
+
+    def blocker(self) -> list[Step]:
+        """The jobs that the drain waits for, by the last check that is over; it stands last in a plan."""
+        over = next((each for each in reversed(self.looks) if each.is_over), None)
+        jobs = (answer_of(over) or {}).get("jobs")
+        if self.is_quiet or not isinstance(jobs, list) or not jobs:
+            return []
+        detail = f"{self.member.name} still runs {jobs_named(jobs)}"
+        return [Blocked(step=f"busy/{self.member.id}", code="not_quiet", detail=detail, after=())]
 
     def steps(self) -> list[Step]:
         """Drain the node, then check, pause, and check again; the plan always contains the last check."""

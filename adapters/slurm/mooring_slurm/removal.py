@@ -5,6 +5,7 @@ stops. If its machine is gone, the controller deletes the node. Jobs are killed 
 evidence names them.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from mooring_adapter import (
@@ -59,6 +60,7 @@ def drain(view: InstanceView, operation: Operation) -> Plan:
     """A worker is drained when it was observed to have DRAIN and no jobs."""
     cluster = cluster_of(view)
     steps: list[Step] = []
+    busy: list[Step] = []
     waiting = False
     for member in view.concerned(operation):
         if is_controller(member):
@@ -73,8 +75,9 @@ def drain(view: InstanceView, operation: Operation) -> Plan:
             steps.append(ReportMember(step=f"drained/{member.id}", member_id=member.id, status="drained"))
         else:
             waiting = True
+            busy += quietness.blocker()
     if waiting:
-        return Plan(tuple(steps))  # without an end: the kit plans again when the check is over
+        return Plan((*steps, *busy[:1]))  # without an end: the kit plans again when the check is over
     return Plan((*steps, Finish(evidence={"quiet": [each.name for each in view.concerned(operation)]})))
 
 
@@ -150,10 +153,15 @@ def remove(view: InstanceView, operation: Operation) -> Plan:
     leaving = [WorkerRemoval(cluster, operation, each) for each in view.concerned(operation) if not is_controller(each)]
     steps = [step for each in leaving for step in each.steps()]
     if any(each.waits for each in leaving):
-        return Plan(tuple(steps))
+        return Plan((*steps, *blockers(leaving)))
     heads = [each for each in view.concerned(operation) if is_controller(each)]
     steps += [stop(each, f"stop/{each.id}", MUNGED, kill="owner") for each in heads if is_reached(each)]
     return Plan((*steps, Finish(evidence={"left": [each.evidence() for each in leaving]})))
+
+
+def blockers(leaving: Sequence[WorkerRemoval]) -> list[Step]:
+    """What the removal waits for first."""
+    return [step for each in leaving if each.waits for step in each.quietness.blocker()][:1]
 
 
 def replace(view: InstanceView, operation: Operation) -> Plan:
@@ -176,7 +184,7 @@ def replace(view: InstanceView, operation: Operation) -> Plan:
     else:
         steps = going if waits else [*going, Barrier(step="left"), *arriving]
     if waits:
-        return Plan(tuple(steps))
+        return Plan((*steps, *blockers(leaving)))
     evidence = {"arrived": [each.name for each in new], "left": [each.evidence() for each in leaving]}
     return Plan((*steps, Barrier(step="replaced"), Finish(evidence=evidence)))
 

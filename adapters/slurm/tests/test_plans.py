@@ -1,7 +1,6 @@
 """The plans of a cluster: state in, steps out."""
 
 import json
-from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -137,19 +136,6 @@ def test_nothing_is_begun_without_a_controller(kind: str) -> None:
 # Going ---------------------------------------------------------------------------------------------------------------
 
 
-def test_a_member_is_drained_when_it_was_seen_with_drain_and_no_job_and_not_before() -> None:
-    under = operation("drain", FIRST)
-    members = (member(HEAD), member(FIRST, "draining"))
-    asked = task("cordon/one", {"changed": True})
-    busy = task("quiet/one/1", BUSY, "failed", member_id=FIRST)
-    here = view(*members, tasks=(asked, busy))
-    found = next_actions(plan(here, under), here, under)
-    assert (found.members, found.finish) == ({}, None)
-    here = view(*members, tasks=(asked, busy, task("quiet/one/2", QUIET, member_id=FIRST)))
-    found = next_actions(plan(here, under), here, under)
-    assert found.members["one"]["status"] == "drained"
-
-
 def test_a_worker_that_found_no_controller_waits_for_what_the_controllers_own_steps_say() -> None:
     down = {"error": {"code": "controller_down", "detail": "slurmctld does not answer"}}
     asked = task("prove/one", down, "failed", member_id=FIRST)
@@ -169,15 +155,6 @@ def test_the_reason_of_a_drain_has_its_owner_and_what_the_caller_said() -> None:
     held = msgspec.structs.replace(member(FIRST, "draining"), holds=[{"owner": "usr_1", "reason": "new memory"}])
     said = named(plan(view(member(HEAD), held), operation("drain", FIRST)), "cordon/one")
     assert said.arguments["argv"][-1] == "--reason=drain op: new memory"
-
-
-def test_a_drain_whose_time_is_over_names_the_jobs() -> None:
-    busy = task("quiet/one/1", BUSY, "failed", member_id=FIRST)
-    here = view(member(HEAD), member(FIRST, "draining"), tasks=(task("cordon/one"), busy))
-    end = end_of(plan(here, operation("drain", FIRST, deadline_at=NOW + timedelta(seconds=1))))
-    assert end.failure is not None
-    assert (end.failure.code, "42 (train of ada)" in end.failure.detail) == ("not_quiet", True)
-    assert end.evidence == {"jobs": ["42"]}
 
 
 def test_what_cannot_be_asked_is_never_called_drained() -> None:

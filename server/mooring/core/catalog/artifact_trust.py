@@ -15,7 +15,7 @@ by adding one.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -167,12 +167,14 @@ def derive_trust(
     relied = [] if presence is None else [presence.id]
     if presence_doubt is not None:
         doubts.append(presence_doubt)
-    if policy.requires_signature(image=artifact.kind == ArtifactKind.OCI):
+    required = policy.decide(PolicyRequest(signed=False, image=artifact.kind == ArtifactKind.OCI))
+    if not required.allowed:
         signature, signature_doubt = _signature(artifact, own, keys, known_as)
         if signature is not None:
             relied.append(signature.id)
         if signature_doubt is not None:
-            doubts.append(signature_doubt)
+            reason = f"{signature_doubt.reason}; the {required.layer} policy requires a signature"
+            doubts.append(replace(signature_doubt, reason=reason, denied_by=required))
     if not doubts:
         return Trust(TrustState.VERIFIED, (), tuple(relied))
     doubts.sort(key=lambda each: list(_STATE_OF).index(each.code))

@@ -371,14 +371,18 @@ def _policy(launch: LaunchSnapshot, evaluation: Evaluation) -> PolicyAnswer:
     """The first layer that denies; if none does, the narrowest layer that says anything."""
     chain, gpus = launch.chain, launch.holding.gpus
     requests = [PolicyRequest(app=launch.app.slug)]
-    if evaluation.is_new_capacity and launch.terms is not None:
+    if launch.request.placement.sku is not None and launch.terms is not None:
         gpus += evaluation.gpu_count * evaluation.members
-        requests += [PolicyRequest(sku=launch.terms.slug, region=region) for region in evaluation.regions]
+        region = launch.request.placement.region
+        wanted = evaluation.regions or (sorted(launch.terms.regions) if region is None else (region,))
+        requests += [PolicyRequest(sku=launch.terms.slug, region=each) for each in wanted]
     for allocation_id in dict.fromkeys(launch.request.placement.allocations):
         if (target := launch.target_allocations.get(allocation_id)) is not None:
             requests.append(PolicyRequest(sku=target.allocation.sku_slug, region=target.allocation.region))
     requests.append(PolicyRequest(gpus=gpus))
-    answers = tuple(dict.fromkeys(each for request in requests for each in chain.explain(request)))
+    of_artifacts = (each.denied_by for _, trust in launch.artifacts for each in trust.doubts)
+    explained = (each for request in requests for each in chain.explain(request))
+    answers = tuple(dict.fromkeys((*explained, *(each for each in of_artifacts if each is not None))))
     denied = next((each for each in answers if not each.allowed), None)
     if denied is not None:
         return PolicyAnswer(False, denied.layer, denied.reason, answers)

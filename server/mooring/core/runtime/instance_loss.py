@@ -40,6 +40,8 @@ from mooring.core.runtime.operation import (
 from mooring.core.runtime.operation_advice import advice_of
 
 SYSTEM: Final = "system"
+ALLOCATION_ID: Final = "allocation_id"
+"""Where the request of an operation names the released allocation that caused it."""
 NAMED_MAX: Final = 10
 _GIVEN_BACK: Final = frozenset(
     {AllocationState.RELEASING, AllocationState.RELEASE_FAILED, AllocationState.RELEASED, AllocationState.FAILED}
@@ -154,8 +156,8 @@ def given_back(context: DecisionContext, limits: TimeLimits, snapshot: InstanceS
         return None
     lacking = _lacking(snapshot, [each for each in snapshot.members if _is_leaving(each)])
     if lacking is not None:
-        reason = f"an allocation is released, and {lacking}"
-        return _stop(context, snapshot, reason=reason, duration=limits.operation)
+        reason = f"{_released_name(leaving[0])} is released, and {lacking}"
+        return _stop(context, snapshot, leaving[0], reason=reason, duration=limits.operation)
     blocking = _blocking_operation(snapshot, [each.member.id for each in leaving])
     if blocking is not None:
         reason, slug = "the allocation of a member is released", snapshot.instance.app_slug
@@ -164,8 +166,7 @@ def given_back(context: DecisionContext, limits: TimeLimits, snapshot: InstanceS
     free = [each for each in leaving if each.member.id not in named][:AT_ONCE]
     if not free:
         return None
-    reason = "its allocation is released"
-    return _remove(context, snapshot, free, reason=reason, phase=Phase.ADAPTER, duration=limits.operation)
+    return _remove(context, snapshot, free, reason=None, phase=Phase.ADAPTER, duration=limits.operation)
 
 
 def orphans(context: DecisionContext, limits: TimeLimits, snapshot: InstanceSnapshot) -> Step | None:
@@ -193,7 +194,18 @@ def orphans(context: DecisionContext, limits: TimeLimits, snapshot: InstanceSnap
     )
 
 
-def _stop(context: DecisionContext, snapshot: InstanceSnapshot, *, reason: str, duration: timedelta) -> Step:
+def _released_name(each: MemberSnapshot) -> str:
+    return "its allocation" if each.allocation is None else f"allocation {each.allocation.name}"
+
+
+def _because_of(operation: Operation, released: MemberSnapshot) -> Operation:
+    """The operation with the released allocation as its cause, which an explanation names."""
+    return replace(operation, request={**operation.request, ALLOCATION_ID: released.member.allocation_id})
+
+
+def _stop(
+    context: DecisionContext, snapshot: InstanceSnapshot, released: MemberSnapshot, *, reason: str, duration: timedelta
+) -> Step:
     """Stop the instance as a caller would."""
     moved = move_instance(
         context, snapshot.instance, InstanceTrigger.STOP, ACTION, stop_requested_at=context.now, health_detail=reason
@@ -201,7 +213,8 @@ def _stop(context: DecisionContext, snapshot: InstanceSnapshot, *, reason: str, 
     operation = system_operation(
         context, snapshot, K.DECOMMISSION, reason=reason, phase=Phase.ADAPTER, duration=duration
     )
-    return together(moved.result, moved, new_operation(snapshot.instance, operation, ACTION))
+    decided = new_operation(snapshot.instance, _because_of(operation, released), ACTION)
+    return together(moved.result, moved, decided)
 
 
 def _remove(
@@ -209,20 +222,26 @@ def _remove(
     snapshot: InstanceSnapshot,
     members: list[MemberSnapshot],
     *,
-    reason: str,
+    reason: str | None,
     phase: Phase,
     duration: timedelta,
 ) -> Step:
-    """Start a remove operation for each of the members, and lower the desired counts accordingly."""
+    """Start a remove operation for each of the members, and lower the desired counts accordingly.
+
+    Without a reason, the released allocation of each member is its reason.
+    """
     instance = snapshot.instance
     topology = dict(instance.topology)
     parts: list[Decision[Any]] = []
     for each in members:
         key = each.member.component_key
         topology[key] = max(snapshot.minimum.get(key, 0), topology.get(key, 0) - 1)
+        stated = reason or f"{_released_name(each)} is released"
         operation = system_operation(
-            context, snapshot, K.REMOVE, reason=reason, phase=phase, duration=duration, members=[each]
+            context, snapshot, K.REMOVE, reason=stated, phase=phase, duration=duration, members=[each]
         )
+        if reason is None:
+            operation = _because_of(operation, each)
         parts += [new_operation(instance, operation, ACTION), _leaving(context, snapshot, each.member, operation)]
     return together(instance, change_instance(instance, ACTION, topology=topology), *parts)
 

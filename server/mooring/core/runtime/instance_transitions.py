@@ -21,7 +21,14 @@ from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.form_schema import hidden_values, without_hidden
 from mooring.core.runtime.instance import INSTANCE, Instance, InstanceState, InstanceTrigger
 from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
-from mooring.core.runtime.operation import OPERATION, Operation, OperationKind, OperationState, OperationTrigger
+from mooring.core.runtime.operation import (
+    OPERATION,
+    Operation,
+    OperationKind,
+    OperationState,
+    OperationTrigger,
+    StepState,
+)
 
 Result = TypeVar("Result")
 UNWRITTEN: Final = frozenset({"status", "generation"})
@@ -144,11 +151,11 @@ def move_operation(
     action: str,
     **columns: Any,
 ) -> Decision[Operation]:
-    """One lifecycle step of an operation; a final state sets `finished_at`."""
+    """One lifecycle step of an operation; a final state sets `finished_at` and leaves no step that still runs."""
     edge = OPERATION.step(OperationState(operation.status), trigger)
-    ended = {"finished_at": context.now} if edge.target in OPERATION.final else {}
+    ended = _ending(context, operation, columns) if edge.target in OPERATION.final else {}
     unblocked = {"blocker": None, "blocker_code": None} if edge.source is OperationState.BLOCKED else {}
-    changes = {**unblocked, **ended, **columns}
+    changes = {**unblocked, **columns, **ended}
     after = replace(operation, status=edge.target.value, generation=operation.generation + 1, **changes)
     audit = _audited(action, after, before={"status": operation.status}, after=_operation_data(after))
     attachment_events = _attached_events(app_slug, after) if after.is_over else ()
@@ -160,6 +167,20 @@ def move_operation(
             (audit,),
         )
     )
+
+
+def _ending(context: DecisionContext, operation: Operation, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """What the end of an operation sets: nobody reports the end of a step later."""
+    steps = columns.get("steps", operation.steps)
+    if not any(each.get("status") == StepState.RUNNING for each in steps):
+        return {"finished_at": context.now}
+    skipped = {
+        "status": StepState.SKIPPED.value,
+        "ended_at": context.now.isoformat(),
+        "detail": "the operation ended before the end of this step was reported",
+    }
+    after = [{**each, **skipped} if each.get("status") == StepState.RUNNING else each for each in steps]
+    return {"finished_at": context.now, "steps": after}
 
 
 def change_operation(app_slug: str, operation: Operation, action: str, **columns: Any) -> Decision[Operation]:

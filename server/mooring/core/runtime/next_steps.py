@@ -42,6 +42,8 @@ class NextStep:
 
 U = Unblocker
 
+NOT_QUIET: Final = OperationFailure.NOT_QUIET.value
+"""The blocker of a drain that waits for what still runs on its members; the adapter names it."""
 NOTHING: Final = NextStep(U.NOBODY, "no action is needed")
 BY_ITSELF: Final = NextStep(U.NOBODY, "no action is needed: it continues automatically")
 
@@ -89,6 +91,7 @@ NEXT_OF_BLOCKER: Final[Mapping[str, NextStep]] = MappingProxyType(
         NO_CAPACITY: NextStep(U.YOU, "wait until capacity is free, or stop this and request what fits now"),
         WAITING: NextStep(U.NOBODY, "its capacity is being provisioned: it continues when the sandbox is ready"),
         UNREACHABLE: NextStep(U.OPERATOR, "bring the node back, or retire it, which writes off what it had"),
+        NOT_QUIET: NextStep(U.YOU, "wait until what still runs there has ended, or end it yourself"),
         SOMETHING_LEFT: NextStep(
             U.OPERATOR, "remove the leftovers that the receipt names: then the next check succeeds"
         ),
@@ -106,6 +109,12 @@ NODE_SILENT: Final = NextStep(U.OPERATOR, "bring the node back: its agent has be
 ADAPTER_MISSING: Final = NextStep(
     U.APP_TEAM,
     "start the adapter of this app with the operator account of this project: then it continues automatically",
+)
+ACCOUNT_DISABLED: Final = NextStep(
+    U.PROJECT_ADMIN, "enable the operator account again: then the adapter continues automatically"
+)
+ACCOUNT_REFUSED: Final = NextStep(
+    U.PROJECT_ADMIN, "give the operator account the action that it lacks: agree to it in the app's entitlement"
 )
 ADAPTER_BLOCKED: Final = NextStep(
     U.APP_TEAM, "the adapter named what it waits for: the team that runs it can resolve that"

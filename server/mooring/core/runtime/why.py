@@ -5,26 +5,30 @@ allocation, its node, the failed or running task, or the missing adapter. It end
 itself, and the next step of that link is the answer. What continues automatically says so.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from mooring.core.fleet.allocation import Allocation, AllocationState
-from mooring.core.fleet.task import Task, TaskState
+from mooring.core.fleet.task import Task
 from mooring.core.fleet.task_family import FailureCode
 from mooring.core.runtime.instance import InstanceHealth, InstanceState
+from mooring.core.runtime.instance_loss import ALLOCATION_ID, SYSTEM
 from mooring.core.runtime.instance_reconcile import NO_CAPACITY, WAITING
 from mooring.core.runtime.instance_snapshot import InstanceSnapshot, MemberSnapshot
 from mooring.core.runtime.instance_teardown import SOMETHING_LEFT, UNREACHABLE, why_waiting
 from mooring.core.runtime.member import Member, MemberState
 from mooring.core.runtime.next_steps import (
+    ACCOUNT_DISABLED,
+    ACCOUNT_REFUSED,
     ADAPTER_BLOCKED,
     ADAPTER_MISSING,
     BY_ITSELF,
     HELD,
     NEXT_OF_BLOCKER,
     NODE_SILENT,
+    NOT_QUIET,
     NOTHING,
     UNHEALTHY,
     VAGUE,
@@ -35,22 +39,17 @@ from mooring.core.runtime.next_steps import (
     retry_command,
 )
 from mooring.core.runtime.operation import Operation, OperationFailure, OperationKind, OperationState, Phase
-
-LINES_MAX: Final = 20
-
-
-@dataclass(frozen=True, slots=True)
-class WhyCause:
-    """One link of the chain: what it is, its status, and the explanation."""
-
-    noun: str
-    id: str
-    name: str
-    status: str
-    text: str
-    code: str | None = None
-    since: datetime | None = None
-    last_lines: tuple[str, ...] = ()
+from mooring.core.runtime.why_cause import (
+    WhyCause,
+    allocation_cause,
+    failed_task_cause,
+    lines_of,
+    member_cause,
+    node_cause,
+    open_task_cause,
+    operation_cause,
+    timestamp,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +58,19 @@ class Why:
 
     chain: tuple[WhyCause, ...]
     next: NextStep
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorFacts:
+    """The operator account of an instance, and the newest request that was refused to it lately."""
+
+    id: str
+    name: str
+    status: str
+    disabled_at: datetime | None = None
+    refused_action: str | None = None
+    refused_reason: str | None = None
+    refused_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,8 @@ class WhyFacts:
     failed: tuple[Task, ...] = ()  # tasks that did not succeed, newest first
     open: tuple[Task, ...] = ()  # open tasks, oldest first
     circuit: str | None = None  # why the circuit breaker forbids launches of this version
+    account: OperatorFacts | None = None  # the account of the instance's adapter
+    released: tuple[Allocation, ...] = ()  # released allocations that caused operations
 
 
 Link = tuple[tuple[WhyCause, ...], NextStep]
@@ -88,7 +102,7 @@ def why_instance(facts: WhyFacts) -> Why:
         detail or _state_text(state, instance.health),
         instance.failure_code,
         instance.failed_at or instance.health_at,
-        _lines(instance.last_lines),
+        lines_of(instance.last_lines),
     )
     chain, following = _below_instance(facts, state)
     return Why((own, *chain), following)
@@ -114,7 +128,8 @@ def why_operation(facts: WhyFacts, operation: Operation) -> Why:
 def _below_instance(facts: WhyFacts, state: InstanceState) -> Link:
     snapshot, instance = facts.snapshot, facts.snapshot.instance
     if state is InstanceState.STOPPED:
-        return (), NextStep(NOTHING.who, f"no action is needed: {instance.teardown_proof} prove that nothing is left")
+        proof = NextStep(NOTHING.who, f"no action is needed: {instance.teardown_proof} prove that nothing is left")
+        return _stopped_by(facts), proof
     if state is InstanceState.FAILED:
         return _failed_instance(facts)
     if snapshot.operations:
@@ -123,7 +138,7 @@ def _below_instance(facts: WhyFacts, state: InstanceState) -> Link:
     if troubled:
         return _member(facts, min(troubled, key=_severity), ())
     if state is InstanceState.RUNNING and not snapshot.watch.is_held(facts.now):
-        return (_adapter(facts),), ADAPTER_MISSING
+        return _without_adapter(facts)
     if instance.health == InstanceHealth.DEGRADED:
         return (), replace(UNHEALTHY, command=f"mooring instances repair {instance.id}")
     return (), NOTHING if state is InstanceState.RUNNING else BY_ITSELF
@@ -141,6 +156,19 @@ def _failed_instance(facts: WhyFacts) -> Link:
         circuit = WhyCause("circuit", instance.version_id, instance.version, "open", facts.circuit, "circuit_open")
         links = (*links, circuit)
     return links, following
+
+
+def _stopped_by(facts: WhyFacts) -> tuple[WhyCause, ...]:
+    """The operation that stopped it, if the platform did so by itself, and the released allocation that caused it."""
+    stop = next((each for each in facts.ended if each.kind == OperationKind.DECOMMISSION), None)
+    if stop is None or stop.requested_by != SYSTEM:
+        return ()
+    return (operation_cause(stop), *_released(facts, stop))
+
+
+def _released(facts: WhyFacts, operation: Operation) -> tuple[WhyCause, ...]:
+    wanted = operation.request.get(ALLOCATION_ID)
+    return tuple(allocation_cause(each) for each in facts.released if each.id == wanted)
 
 
 def _weight(operation: Operation) -> tuple[bool, bool, datetime]:
@@ -167,15 +195,8 @@ def _severity(each: MemberSnapshot) -> tuple[bool, bool, str]:
 
 
 def _operation(facts: WhyFacts, operation: Operation) -> Link:
-    status = OperationState(operation.status)
-    text = operation.failure_detail or operation.blocker or operation.cancel_reason or _how_far(operation)
-    code = operation.failure_code or operation.blocker_code
-    since = operation.finished_at or operation.started_at or operation.created_at
-    own = WhyCause(
-        "operation", operation.id, operation.kind, operation.status, text, code, since, _lines(operation.last_lines)
-    )
-    chain, following = _BELOW.get(status, _open_operation)(facts, operation)
-    return (own, *chain), following
+    chain, following = _BELOW.get(OperationState(operation.status), _open_operation)(facts, operation)
+    return (operation_cause(operation), *(chain or _released(facts, operation))), following
 
 
 def _succeeded(facts: WhyFacts, operation: Operation) -> Link:
@@ -189,12 +210,14 @@ def _cancelled(facts: WhyFacts, operation: Operation) -> Link:
 def _failed_operation(facts: WhyFacts, operation: Operation) -> Link:
     code = operation.failure_code or ""
     following = next_of_failure(code, retry_command(facts.snapshot.instance, operation))
+    if code in (OperationFailure.PERMISSION_DENIED, OperationFailure.ADAPTER_UNAVAILABLE) and _has_trouble(facts):
+        return _without_adapter(facts)
     task = _culprit(facts, code, operation.id)
     if task is None:
         dead = [each for each in _concerned(facts, operation) if _is_dead(each.allocation)]
-        return ((_allocation(dead[0].allocation),), following) if dead and dead[0].allocation else ((), following)
+        return ((allocation_cause(dead[0].allocation),), following) if dead and dead[0].allocation else ((), following)
     better = next_of_task(task.failure_code) if code in VAGUE else None
-    chain = (*_member_of(facts, task), _failed_task(task))
+    chain = (*_member_of(facts, task), failed_task_cause(task))
     return chain, following if better is None else replace(better, command=following.command)
 
 
@@ -211,7 +234,7 @@ def _cancelling(facts: WhyFacts, operation: Operation) -> Link:
     if not facts.snapshot.watch.is_held(facts.now):
         return (_adapter(facts),), BY_ITSELF
     until = operation.phase_deadline_at
-    what = "its adapter undoes what it started" + (f", until {_timestamp(until)} at the latest" if until else "")
+    what = "its adapter undoes what it started" + (f", until {timestamp(until)} at the latest" if until else "")
     return (), NextStep(BY_ITSELF.who, what)
 
 
@@ -223,15 +246,23 @@ def _open_operation(facts: WhyFacts, operation: Operation) -> Link:
         return _capacity(waiting)
     silent = next((each for each in _concerned(facts, operation) if _is_unreachable(each)), None)
     if silent is not None:
-        return (*_member_cause(silent), _node(silent)), NODE_SILENT
+        return (*member_cause(silent), node_cause(silent)), NODE_SILENT
     if not facts.snapshot.watch.is_held(facts.now):
-        return (_adapter(facts),), ADAPTER_MISSING
+        return _without_adapter(facts)
+    if operation.status == OperationState.BLOCKED and operation.blocker_code == NOT_QUIET:
+        return _busy(facts, operation)
     if operation.status == OperationState.BLOCKED:
         return (_adapter(facts),), NEXT_OF_BLOCKER.get(operation.blocker_code or "", ADAPTER_BLOCKED)
     task = next((each for each in facts.open if each.operation_id == operation.id), None)
     if task is not None:
-        return (*_member_of(facts, task), _open_task(task)), BY_ITSELF
+        return (*_member_of(facts, task), open_task_cause(task)), BY_ITSELF
     return (_adapter(facts),), BY_ITSELF
+
+
+def _busy(facts: WhyFacts, operation: Operation) -> Link:
+    """What still runs on the members that are to be quiet: the operation names it."""
+    busy = [each for each in _concerned(facts, operation) if each.member.name in (operation.blocker or "")]
+    return tuple(cause for each in busy[:1] for cause in member_cause(each)), NEXT_OF_BLOCKER[NOT_QUIET]
 
 
 def _teardown(facts: WhyFacts, operation: Operation) -> Link:
@@ -243,13 +274,13 @@ def _teardown(facts: WhyFacts, operation: Operation) -> Link:
         if _is_unreachable(each):
             node = each.node
             command = None if node is None else f"mooring nodes write-off {node.id}"
-            return (*_member_cause(each), _node(each)), replace(NEXT_OF_BLOCKER[UNREACHABLE], command=command)
+            return (*member_cause(each), node_cause(each)), replace(NEXT_OF_BLOCKER[UNREACHABLE], command=command)
         receipt = each.receipt_id
         command = None if receipt is None else f"mooring receipts get {receipt}"
-        return _member_cause(each), replace(NEXT_OF_BLOCKER[SOMETHING_LEFT], command=command)
+        return member_cause(each), replace(NEXT_OF_BLOCKER[SOMETHING_LEFT], command=command)
     task = next((each for each in facts.open if each.operation_id == operation.id), None)
     if task is not None:
-        return (*_member_of(facts, task), _open_task(task)), BY_ITSELF
+        return (*_member_of(facts, task), open_task_cause(task)), BY_ITSELF
     return (), BY_ITSELF
 
 
@@ -260,12 +291,12 @@ def _capacity(waiting: Sequence[MemberSnapshot]) -> Link:
     )
     allocation = first.allocation
     if allocation is None:
-        return _member_cause(first), BY_ITSELF
-    chain = (*_member_cause(first), _allocation(allocation))
+        return member_cause(first), BY_ITSELF
+    chain = (*member_cause(first), allocation_cause(allocation))
     if _is_dead(allocation):
         return chain, next_of_allocation(allocation.failure_code)
     if _is_unreachable(first):
-        return (*chain, _node(first)), NODE_SILENT
+        return (*chain, node_cause(first)), NODE_SILENT
     if allocation.blocker is None:
         return chain, NEXT_OF_BLOCKER[WAITING]
     arguments = f"--shape {allocation.shape} --sku {allocation.sku_slug} --gpu-count {allocation.gpu_count}"
@@ -281,13 +312,6 @@ def _concerned(facts: WhyFacts, operation: Operation) -> tuple[MemberSnapshot, .
     return facts.snapshot.concerned(operation)
 
 
-def _how_far(operation: Operation) -> str:
-    done = sum(1 for each in operation.steps if each.get("status") in ("done", "skipped"))
-    running = [str(each.get("name")) for each in operation.steps if each.get("status") == "running"]
-    text = f"{done} of {len(operation.steps)} steps are done" if operation.steps else "no step is reported yet"
-    return text + (f", under way: {', '.join(running[:5])}" if running else "")
-
-
 _BELOW: Final[Mapping[OperationState, Callable[[WhyFacts, Operation], Link]]] = {
     OperationState.SUCCEEDED: _succeeded,
     OperationState.CANCELLED: _cancelled,
@@ -301,7 +325,7 @@ _BELOW: Final[Mapping[OperationState, Callable[[WhyFacts, Operation], Link]]] = 
 
 def _member(facts: WhyFacts, each: MemberSnapshot, above: tuple[str, ...]) -> Link:
     member, instance = each.member, facts.snapshot.instance
-    own = _member_cause(each)
+    own = member_cause(each)
     if member.status == MemberState.REMOVED:
         return own, NextStep(NOTHING.who, "no action is needed: its closing record shows how it ended")
     if member.status == MemberState.FAILED:
@@ -311,9 +335,9 @@ def _member(facts: WhyFacts, each: MemberSnapshot, above: tuple[str, ...]) -> Li
         chain, following = _operation(facts, operation)
         return (*own, *chain), following
     if _is_unreachable(each):
-        return (*own, _node(each)), NODE_SILENT
+        return (*own, node_cause(each)), NODE_SILENT
     if _is_dead(each.allocation) and each.allocation is not None:
-        return (*own, _allocation(each.allocation)), next_of_allocation(each.allocation.failure_code)
+        return (*own, allocation_cause(each.allocation)), next_of_allocation(each.allocation.failure_code)
     if member.holds:
         return own, HELD
     if member.health == InstanceHealth.DEGRADED or member.status == MemberState.DEGRADED:
@@ -325,13 +349,13 @@ def _failed_member(facts: WhyFacts, each: MemberSnapshot) -> Link:
     member, instance = each.member, facts.snapshot.instance
     command = f"mooring instances members remove {instance.id} {member.id}"
     following = next_of_failure(member.failure_code or "", command)
-    chain = _member_cause(each)
+    chain = member_cause(each)
     task = next((one for one in facts.failed if one.member_id == member.id), None)
     if task is not None:
         better = next_of_task(task.failure_code) if member.failure_code in VAGUE else None
-        return (*chain, _failed_task(task)), following if better is None else replace(better, command=command)
+        return (*chain, failed_task_cause(task)), following if better is None else replace(better, command=command)
     if _is_unreachable(each) or (each.node is not None and each.node.is_gone):
-        return (*chain, _node(each)), following
+        return (*chain, node_cause(each)), following
     return chain, following
 
 
@@ -342,51 +366,9 @@ def _names(operation: Operation, member: Member) -> bool:
 # Links --------------------------------------------------------------------------------------------------------------
 
 
-def _member_cause(each: MemberSnapshot) -> tuple[WhyCause, ...]:
-    member = each.member
-    held = "; ".join(f"held by {one.get('owner')}: {one.get('reason')}" for one in member.holds[:5])
-    text = member.failure_detail or member.blocker or member.health_detail or held
-    return (
-        WhyCause(
-            "member",
-            member.id,
-            member.name,
-            member.status,
-            text or f"it is {member.status}",
-            member.failure_code,
-            member.failed_at or member.health_at or member.created_at,
-            _lines(member.last_lines),
-        ),
-    )
-
-
 def _member_of(facts: WhyFacts, task: Task) -> tuple[WhyCause, ...]:
     found = next((each for each in facts.snapshot.members if each.member.id == task.member_id), None)
-    return () if found is None else _member_cause(found)
-
-
-def _allocation(allocation: Allocation) -> WhyCause:
-    text = allocation.failure_detail or allocation.blocker or f"it is {allocation.status}"
-    return WhyCause(
-        "allocation",
-        allocation.id,
-        allocation.name,
-        allocation.status,
-        text,
-        allocation.failure_code,
-        allocation.failed_at or allocation.created_at,
-    )
-
-
-def _node(each: MemberSnapshot) -> WhyCause:
-    node = each.node
-    if node is None:
-        raise ValueError("a member without a node cannot be explained by one")
-    if node.is_gone:
-        return WhyCause("node", node.id, node.id, node.status, "it is gone for good", "node_lost")
-    since = node.unreachable_since
-    text = "it answers" if since is None else f"its agent has been silent since {_timestamp(since)}"
-    return WhyCause("node", node.id, node.id, node.status, text, "node_unreachable" if since else None, since)
+    return () if found is None else member_cause(found)
 
 
 def _adapter(facts: WhyFacts) -> WhyCause:
@@ -408,25 +390,25 @@ def _adapter(facts: WhyFacts) -> WhyCause:
     )
 
 
-def _failed_task(task: Task) -> WhyCause:
-    code = f" (exit code {task.exit_code})" if task.exit_code is not None else ""
-    text = (task.failure_detail or f"it {task.status}") + code
-    return WhyCause(
-        "task", task.id, task.type, task.status, text, task.failure_code, task.finished_at, _lines(task.last_lines)
-    )
+def _has_trouble(facts: WhyFacts) -> bool:
+    account = facts.account
+    return account is not None and (account.status != "active" or account.refused_at is not None)
 
 
-def _open_task(task: Task) -> WhyCause:
-    waits = task.status == TaskState.QUEUED
-    text = f"it waits for the agent of node {task.node_id}" if waits else f"node {task.node_id} is running it"
-    if task.progress:
-        text += f": {_progress(task.progress)}"
-    return WhyCause("task", task.id, task.type, task.status, text, None, task.first_claimed_at or task.created_at)
-
-
-def _progress(progress: Mapping[str, Any]) -> str:
-    whole = f" of {progress['total']}" if progress.get("total") else ""
-    return f"{progress.get('stage') or 'at'} {progress.get('done', 0)}{whole} {progress.get('unit') or ''}".strip()
+def _without_adapter(facts: WhyFacts) -> Link:
+    """Why no adapter does the work: its account is disabled, or is refused what it needs, or there is none."""
+    account, own = facts.account, _adapter(facts)
+    if account is None or not _has_trouble(facts):
+        return (own,), ADAPTER_MISSING
+    if account.status != "active":
+        since = "" if account.disabled_at is None else f" since {timestamp(account.disabled_at)}"
+        text = f"the operator account is {account.status}{since}, so no adapter can sign in with it"
+        cause = WhyCause("service_account", account.id, account.name, account.status, text, "account_disabled")
+        command = f"mooring service-accounts enable {account.id}" if account.status == "disabled" else None
+        return (own, replace(cause, since=account.disabled_at)), replace(ACCOUNT_DISABLED, command=command)
+    text = f"the operator account was refused {account.refused_action}: {account.refused_reason or 'no permission'}"
+    cause = WhyCause("service_account", account.id, account.name, account.status, text, "permission_denied")
+    return (own, replace(cause, since=account.refused_at)), ACCOUNT_REFUSED
 
 
 def _is_unreachable(each: MemberSnapshot) -> bool:
@@ -438,13 +420,5 @@ def _is_dead(allocation: Allocation | None) -> bool:
     return allocation is not None and allocation.status in dead
 
 
-def _lines(lines: Iterable[str] | None) -> tuple[str, ...]:
-    return tuple(lines or ())[-LINES_MAX:]
-
-
 def _state_text(state: InstanceState, health: str) -> str:
     return f"it is {state.value}" + (f" and {health}" if state is InstanceState.RUNNING else "")
-
-
-def _timestamp(moment: datetime) -> str:
-    return moment.isoformat(timespec="seconds")

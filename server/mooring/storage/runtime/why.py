@@ -5,11 +5,14 @@ since nodes belong to no tenant. A few rows of each kind are enough, since a cha
 """
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final
 
 from mooring.core.runtime.instance import Instance
-from mooring.core.runtime.why import WhyFacts
+from mooring.core.runtime.instance_loss import ALLOCATION_ID
+from mooring.core.runtime.why import OperatorFacts, WhyFacts
+from mooring.storage.fleet.allocation import COLUMNS as ALLOCATION_COLUMNS
+from mooring.storage.fleet.allocation import allocation_of
 from mooring.storage.fleet.task import COLUMNS as TASK_COLUMNS
 from mooring.storage.fleet.task import task_of
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
@@ -29,6 +32,18 @@ SELECT {TASK_COLUMNS} FROM task t
 OPEN: Final = f"""
 SELECT {TASK_COLUMNS} FROM task t
  WHERE t.instance_id = $1 AND t.status IN ('queued', 'claimed', 'cancelling') ORDER BY t.id LIMIT $2"""
+
+ACCOUNT: Final = """
+SELECT a.id, a.name, a.status, a.disabled_at, r.action, r.reason, r.occurred_at
+  FROM service_account a LEFT JOIN LATERAL (
+    SELECT r.action, r.reason, r.occurred_at FROM audit r
+     WHERE r.project_id = a.project_id AND r.actor_id = a.id AND r.outcome = 'denied' AND r.occurred_at > $2
+     ORDER BY r.id DESC LIMIT 1) r ON true
+ WHERE a.id = $1"""
+RELEASED: Final = f"""
+SELECT {ALLOCATION_COLUMNS} FROM allocation a WHERE a.id = ANY ($1::text[]) AND a.project_id = $2"""
+REFUSED_LATELY: Final = timedelta(minutes=15)
+"""How long a refusal explains what an adapter does not do; one that tries again is refused again."""
 
 _NAMED: Final = "project_id = $1 AND id >= $2 AND id < $2 || '~'"
 NAMED: Final = f"""
@@ -66,4 +81,17 @@ async def facts(database: Database, instance: Instance, now: datetime, circuit: 
     ended = [operation_of(row) for row in await database.fetch(PLATFORM, ENDED, *arguments)]
     failed = [task_of(row) for row in await database.fetch(PLATFORM, FAILED, *arguments)]
     opened = [task_of(row) for row in await database.fetch(PLATFORM, OPEN, *arguments)]
-    return WhyFacts(snapshots[0], now, tuple(ended), tuple(failed), tuple(opened), circuit)
+    account = await database.fetchrow(PLATFORM, ACCOUNT, instance.service_account_id, now - REFUSED_LATELY)
+    requests = [each.request for each in (*ended, *snapshots[0].operations)]
+    causes = {str(each[ALLOCATION_ID]) for each in requests if each.get(ALLOCATION_ID) is not None}
+    released = await database.fetch(PLATFORM, RELEASED, sorted(causes), instance.project_id) if causes else []
+    return WhyFacts(
+        snapshots[0],
+        now,
+        tuple(ended),
+        tuple(failed),
+        tuple(opened),
+        circuit,
+        account=None if account is None else OperatorFacts(*account),
+        released=tuple(allocation_of(row) for row in released),
+    )

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import pytest
 
-from mooring.core.catalog.artifact_trust import Trust, TrustDoubt
-from mooring.core.catalog.policy import Layer, LayerRules, NameRules, PolicyChain, PolicyRules
+from mooring.core.catalog.artifact_trust import Trust, TrustDoubt, derive_trust
+from mooring.core.catalog.policy import Layer, LayerRules, NameRules, PolicyChain, PolicyRules, SignatureRules
 from mooring.core.catalog.trust_lifecycle import TrustState
 from mooring.core.fleet.allocation import ProjectHolding
 from mooring.core.kernel.decision import Insert
@@ -204,6 +204,34 @@ def test_a_plan_reports_shapes_prices_and_who_decides() -> None:
     assert fitting[0] == ("h100", 1, 500), "what fits and costs least comes first"
     whole = next(each for each in plan.shapes if each.sku == "whole")
     assert (whole.fits, whole.available, whole.smallest_change) == (False, False, "single-node topology")
+
+
+DENIALS: Final = {
+    "app": layer(apps=NameRules(deny=("web-*",))),
+    "region": layer(regions=NameRules(allow=("us-9",))),
+    "sku": layer(skus=NameRules(deny=("h100",))),
+    "gpus": layer(gpus_max=0),
+}
+
+
+@every_row("subject", sorted(DENIALS))
+def test_a_plan_names_the_layer_that_denies(subject: str) -> None:
+    """What is refused with the layer's name is not shown as allowed beside it."""
+    plan = plan_launch(replace(launch(), policy=DENIALS[subject]))
+    assert "policy_denied" in [each.code for each in plan.refusals]
+    assert (plan.policy.allowed, plan.policy.layer) == (False, Layer.TENANT)
+    assert next(each.subject for each in plan.policy.answers if not each.allowed) == subject
+
+
+def test_a_plan_names_the_layer_that_requires_a_signature() -> None:
+    chain = layer(signatures=SignatureRules.EVERYTHING)
+    facts = launch()
+    unsigned = [(each, derive_trust(each, (), (), chain)) for each, _ in facts.artifacts]
+    plan = plan_launch(replace(facts, policy=chain, artifacts=unsigned))
+    assert (plan.policy.allowed, plan.policy.layer) == (False, Layer.TENANT)
+    refusal = next(each for each in plan.refusals if each.code == Code.SIGNATURE_MISSING)
+    assert "the tenant policy requires a signature" in refusal.detail
+    assert refusal.details["layer"] == "tenant"
 
 
 def test_the_circuit_opens_for_a_tenant_and_for_all_when_three_have_it_open() -> None:

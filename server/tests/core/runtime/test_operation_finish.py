@@ -9,8 +9,9 @@ from mooring.core.catalog.artifact_hold import ArtifactHold
 from mooring.core.kernel.decision import Decision, Remove, RowGuard
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.adapter_report import FailureReport
+from mooring.core.runtime.instance_transitions import move_operation
 from mooring.core.runtime.member import Member
-from mooring.core.runtime.operation import OperationFailure, OperationKind
+from mooring.core.runtime.operation import OperationFailure, OperationKind, OperationTrigger
 from mooring.core.runtime.operation_finish import FinishContext, FinishOutcome, OperationEnd, finish_operation
 from server.tests.core.runtime.test_adapter_report import changes, moves
 from server.tests.support.decision_context import context
@@ -168,3 +169,14 @@ def test_an_operation_that_has_not_begun_or_is_not_cancelled_does_not_end_so() -
     assert refused(K.ADD, replace(CANCELLED), status="running").code is Code.ILLEGAL_TRANSITION
     assert refused(K.ADD, OperationEnd(FinishOutcome.FAILED)).code is Code.VALIDATION_FAILED
     assert refused(K.ADD, replace(DONE, output={"a": 1})).code is Code.VALIDATION_FAILED
+
+
+@every_row(("trigger", "status"), [(OperationTrigger.SUCCEED, "succeeded"), (OperationTrigger.FAIL, "failed")])
+def test_an_operation_that_is_over_has_no_step_that_still_runs(trigger: OperationTrigger, status: str) -> None:
+    begun = {"attempts": 1, "started_at": NOW.isoformat(), "ended_at": None}
+    steps = [{"name": "stop", "status": "done", **begun}, {"name": "quiet", "status": "running", **begun}]
+    failure = {"failure_code": "runtime_error"} if status == "failed" else {}
+    under = operation(OperationKind.REMOVE, status="running", steps=steps)
+    after = move_operation(context(), "hello", under, trigger, "test", **failure).result
+    assert (after.status, [each["status"] for each in after.steps]) == (status, ["done", "skipped"])
+    assert after.steps[1]["ended_at"] == context().now.isoformat()

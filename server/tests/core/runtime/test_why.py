@@ -21,7 +21,7 @@ from mooring.core.runtime.next_steps import (
     retry_command,
 )
 from mooring.core.runtime.operation import Operation, OperationFailure, OperationKind, OperationState
-from mooring.core.runtime.why import Why, WhyFacts, why_instance, why_member, why_operation
+from mooring.core.runtime.why import OperatorFacts, Why, WhyFacts, why_instance, why_member, why_operation
 from tests.support.rows import every_row
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -259,6 +259,68 @@ def test_a_member_that_is_held_names_the_hold() -> None:
     kept = member(status="ready", holds=[{"owner": "sac_1", "reason": "a user works on it", "since": "now"}])
     why = why_member(facts(members=[MemberSnapshot(kept, allocation())]), kept)
     assert "a user works on it" in why.chain[0].text
+
+
+def test_a_member_that_is_drained_names_who_holds_it_and_not_an_old_text() -> None:
+    hold = {"owner": "usr_2", "reason": "the fan is loud", "since": "now"}
+    kept = member(status="drained", health_detail="it takes jobs", holds=[hold])
+    why = why_member(facts(members=[MemberSnapshot(kept, allocation())]), kept)
+    assert why.chain[0].text == "held by usr_2: the fan is loud"
+
+
+def test_a_drain_that_waits_for_a_job_names_it_and_the_member() -> None:
+    busy = "main-0 still runs 42 (train of ada)"
+    waiting = operation(kind="drain", status="blocked", dispatched_at=BEFORE, blocker=busy, blocker_code="not_quiet")
+    seen = [MemberSnapshot(member(status="draining"), allocation())]
+    why = why_instance(facts(members=seen, operations=[waiting]))
+    assert path(why) == ["instance running", "operation blocked", "member draining"]
+    assert why.chain[1].text == busy
+    assert why.next.who is Unblocker.YOU
+
+
+def account(**columns: Any) -> OperatorFacts:
+    given: dict[str, Any] = {"id": "sac_1", "name": "app-hello", "status": "active", **columns}
+    return OperatorFacts(**given)
+
+
+def test_a_disabled_operator_account_is_named_where_its_adapter_is_missing() -> None:
+    disabled = account(status="disabled", disabled_at=BEFORE)
+    waiting = operation(status="accepted", dispatched_at=BEFORE)
+    for known in (
+        facts(watch=ClaimWatch(), account=disabled),
+        facts(operations=[waiting], watch=ClaimWatch(), account=disabled),
+    ):
+        why = why_instance(known)
+        assert path(why)[-2:] == ["adapter absent", "service_account disabled"]
+        assert BEFORE.isoformat(timespec="seconds") in why.chain[-1].text
+        assert (why.next.who, why.next.command) == (Unblocker.PROJECT_ADMIN, "mooring service-accounts enable sac_1")
+
+
+def test_what_an_operator_account_was_refused_is_named() -> None:
+    refused = account(refused_action="task.create", refused_reason="this account lacks it", refused_at=NOW)
+    failed = operation(status="failed", failure_code="permission_denied", finished_at=NOW)
+    for why in (
+        why_instance(facts(watch=ClaimWatch(), account=refused)),
+        why_operation(facts(ended=(failed,), account=refused), failed),
+    ):
+        assert (why.chain[-1].noun, why.chain[-1].code) == ("service_account", "permission_denied")
+        assert "task.create" in why.chain[-1].text
+        assert why.next.who is Unblocker.PROJECT_ADMIN
+
+
+def test_a_released_allocation_is_the_cause_of_the_stop_that_followed() -> None:
+    request = {"reason": "allocation one is released, and main would have 0 members", "allocation_id": "alc_1"}
+    stop = operation(kind="decommission", requested_by="system", request=request)
+    released = (allocation(status="released"),)
+    over = replace(stop, status="succeeded", finished_at=NOW)
+    at = instance(status="stopped", teardown_proof="receipts")
+    stopped = why_instance(facts(at, ended=(over,), released=released))
+    stopping = why_instance(facts(instance(status="stopping"), operations=[stop], released=released))
+    assert path(stopped) == ["instance stopped", "operation succeeded", "allocation released"]
+    assert path(stopping)[1] == "operation running"
+    assert {request["reason"] in why.chain[1].text for why in (stopped, stopping)} == {True}
+    by_somebody = replace(over, requested_by="usr_1")
+    assert path(why_instance(facts(at, ended=(by_somebody,)))) == ["instance stopped"]
 
 
 def test_a_removed_member_and_a_stopped_instance_are_over() -> None:
