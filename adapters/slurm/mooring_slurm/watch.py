@@ -172,7 +172,7 @@ def health_of(view: InstanceView, found: list[Difference]) -> tuple[str, str]:
         return "degraded", f"{first.node}: {first.detail}{more}".removeprefix(": ")[:500]
     if not workers:
         return "healthy", "the controller takes jobs; there are no workers"
-    return "healthy", f"{len(workers)} workers"
+    return "healthy", "1 worker" if len(workers) == 1 else f"{len(workers)} workers"
 
 
 def worker_observation(member: Member, seen: Mapping[str, Any], found: list[Difference]) -> MemberObservation:

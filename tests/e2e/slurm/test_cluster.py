@@ -153,7 +153,11 @@ def drained_around_a_job(place: SlurmSite, tenant: SlurmTenant, cluster: str, wo
         "the drain's own look for jobs",
     )
     assert state(place, tenant, cluster, worker.name) == "draining"
-    assert tenant.client.get_operation(tenant.project_id, cluster, drained.id).status == "running"
+    place.until(
+        lambda: any(str(job) in each.text for each in tenant.client.explain_instance(tenant.project_id, cluster).chain),
+        "an explanation that names the job",
+    )
+    assert tenant.client.get_operation(tenant.project_id, cluster, drained.id).status == "blocked"
     let_go(place, tenant, worker, "/tmp/third")
     place.over(tenant, cluster, drained.id)
     assert job_state(place, tenant, cluster, job) == "COMPLETED"

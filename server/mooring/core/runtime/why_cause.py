@@ -48,7 +48,9 @@ def _how_far(operation: Operation) -> str:
 
 def member_cause(each: MemberSnapshot) -> tuple[WhyCause, ...]:
     member = each.member
-    held = "; ".join(f"held by {one.get('owner')}: {one.get('reason')}" for one in member.holds[:5])
+    held = "; ".join(
+        f"held by {one.get('owner')}: {one.get('reason') or 'no reason given'}" for one in member.holds[:5]
+    )
     if member.status in (MemberState.DRAINING, MemberState.DRAINED):  # a hold is why it gets no work
         text = member.failure_detail or member.blocker or held or member.health_detail
     else:
