@@ -178,6 +178,8 @@ def _ca_file(options: argparse.Namespace) -> str | None:
 
 
 async def _run_until_signal(parts: AgentParts, disk_reserve_bytes: int) -> None:
+    if isinstance(parts.host, NamespaceHost):
+        parts = replace(parts, watches=(parts.host.watch,))
     if isinstance(parts.host, NamespaceHost) and Podman.on_this_machine() and parts.directory is not None:
         containers = await create_container_tasks(
             parts.identity.node_id, parts.directory, parts.host, disk_reserve_bytes

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -60,6 +60,7 @@ class AgentParts:
     transport: httpx.AsyncBaseTransport | None = None  # shared by the agents of one process
     # For resources that the host itself does not create, such as containers.
     sweeps: Sequence[Callable[[Collection[str]], Awaitable[Sequence[Stray]]]] = ()
+    watches: Sequence[Callable[[], Coroutine[Any, Any, None]]] = ()  # each runs as long as the agent
 
 
 class NodeRetired(Exception):
@@ -103,6 +104,8 @@ class Agent:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._claim(), name="claims")
                 group.create_task(self._sweep(), name="sweep")
+                for watch in parts.watches:
+                    group.create_task(watch(), name="watch")
         except ExceptionGroup as problems:
             retired = problems.subgroup(NodeRetired)
             raise (problems if retired is None else retired.exceptions[0]) from None

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from mooring_agent.hosts.contract import Device, Isolation, Network, Owner, Peer, ProcessSpec, SandboxSpec
-from mooring_agent.hosts.namespace import NamespaceHost, machine_network, namespace_processes, uid_ranges
+from mooring_agent.hosts.namespace import NamespaceHost, namespace_processes, nft_tables, uid_ranges
 from mooring_agent.hosts.namespace.sandbox_records import UIDS
 
 SUBNET = "10.77.0.0/24"
@@ -80,7 +80,7 @@ def left_of(host: NamespaceHost) -> list[str]:
             found.append(f"mount in the view of {each.pid} {each.name}")
     for parent in set(host.machine.hierarchies.parents.values()):
         found += [f"group {each}" for each in parent.glob(f"mooring-{store.label}")]
-    tables = machine_network.list_tables(host.machine.network.namespace)
+    tables = nft_tables.list_tables(host.machine.network.namespace)
     found += [f"table {each}" for each in tables if store.label in each]
     return found
 

@@ -14,8 +14,10 @@ from mooring_agent.control_plane.addresses import LOOPBACK
 from mooring_agent.hosts.contract import HostFailure, Peer, SandboxFacts, SandboxSpec
 from mooring_agent.hosts.namespace import (
     cgroups,
+    forwarding_guard,
     init_process,
     machine_network,
+    nft_tables,
     owner_files,
     project_network,
     root_filesystem,
@@ -195,6 +197,20 @@ def restore_network(machine: Machine, allocation_id: str) -> None:
         attach_veth(machine, record)
     except (HostFailure, OSError) as problem:
         log.warning("cannot restore the network of %s: %s; will retry", allocation_id, problem)
+
+
+def lacks_rules(machine: Machine) -> list[str]:
+    """The allocations with a routed sandbox whose rules somebody took away, wholly or in part."""
+    records = [each for each in map(machine.store.load, machine.store.allocations()) if each is not None]
+    routed = [each for each in records if each.is_routed and each.status == "standing"]
+    if not routed:
+        return []
+    namespace = machine.network.namespace
+    tables = nft_tables.list_tables(namespace)
+    is_whole = forwarding_guard.is_whole(namespace)
+    return [
+        each.spec.allocation_id for each in routed if not is_whole or routed_link(machine, each).table not in tables
+    ]
 
 
 def facts(record: SandboxRecord) -> SandboxFacts:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import hashlib
 import ipaddress
+import logging
 import os
 import re
 import socket
@@ -37,6 +38,7 @@ from mooring_agent.hosts.namespace import (
     namespace_processes,
     owner_files,
     project_network,
+    rule_monitor,
     sandbox_disk,
     sweep,
 )
@@ -47,6 +49,8 @@ from mooring_agent.hosts.namespace.supervised_programs import SupervisedPrograms
 from mooring_agent.hosts.streams import SocketStream
 from mooring_agent.kernel import proc
 from mooring_agent.supervisor.log_room import RESERVE_BYTES
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -186,6 +190,14 @@ class NamespaceHost(SupervisedPrograms):
         """Write files below the sandbox's root and record their owner; returns how many."""
         async with self._lock(owner.allocation_id):
             return await _in_thread(owner_files.write, self.store, self._record(owner.allocation_id), owner, files)
+
+    async def watch(self) -> None:
+        """Until cancelled: load the rules of routed sandboxes again as soon as somebody flushes them."""
+        async for _ in rule_monitor.changes(self.machine.network.namespace):
+            for allocation_id in await _in_thread(create.lacks_rules, self.machine):
+                log.warning("somebody removed rules of %s from the machine; loading them again", allocation_id)
+                async with self._lock(allocation_id):
+                    await _in_thread(create.restore_network, self.machine, allocation_id)
 
     # --- reaching in ---
 

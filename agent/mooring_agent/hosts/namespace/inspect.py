@@ -16,8 +16,8 @@ from typing import Final
 from mooring_agent.hosts.contract import RESOURCE_KINDS, HostFailure, Resource
 from mooring_agent.hosts.namespace import (
     cgroups,
-    machine_network,
     namespace_processes,
+    nft_tables,
     project_network,
     root_filesystem,
 )
@@ -189,7 +189,7 @@ def _inspect_links(traces: SandboxTraces, snapshot: MachineSnapshot, guard: Name
     if (routed := traces.machine_link) is not None:
         if routed.name != traces.link:
             store.append((partial(project_network.list_links, traces.machine_namespace), routed.name))
-        store.append((partial(machine_network.list_tables, traces.machine_namespace), routed.table))
+        store.append((partial(nft_tables.list_tables, traces.machine_namespace), routed.table))
     for kind, number in traces.namespaces:
         path = guard.path(kind, number) if kind == "net" else None
         if path is not None:

@@ -13,17 +13,17 @@ import contextlib
 import hashlib
 import ipaddress
 import itertools
-import json
 import re
 import secrets
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from mooring_agent.hosts.contract import HostFailure
-from mooring_agent.hosts.namespace import project_network, uid_ranges
+from mooring_agent.hosts.namespace import forwarding_guard, nft_tables, project_network, uid_ranges
+from mooring_agent.hosts.namespace.forwarding_guard import LINK_PREFIX
 from mooring_agent.hosts.namespace.sandbox_disk import find_program
 
 Mode = Literal["routed", "shared"]
@@ -43,8 +43,6 @@ DENIED: Final = (
 """This host, loopback, link-local, protocol assignments, metadata services outside of these, multicast and reserved."""
 SHARED_LIMIT: Final = "not enforced: the machine's own network, which its operator allows"
 _OWN: Final = "/proc/self/ns/net"
-_PREFIX: Final = "mrw"
-_GUARD: Final = "mooring_forwarding"
 _LINK_BITS: Final = 30
 _POOL_BITS: Final = 24
 _PORT_RANGE: Final = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
@@ -120,7 +118,7 @@ class Uplinks:
 def link_of(label: str, allocation_id: str, subnet: str = "", address: str = "") -> RoutedLink:
     """The names on the machine: several agents may share it, and interface names must be short."""
     digest = hashlib.sha256(f"{label}\n{allocation_id}".encode()).hexdigest()[:12]
-    return RoutedLink(f"{_PREFIX}{digest}", f"mooring_{label}_{digest}", subnet, address)
+    return RoutedLink(f"{LINK_PREFIX}{digest}", f"mooring_{label}_{digest}", subnet, address)
 
 
 def parse_ports(text: str) -> str:
@@ -168,7 +166,7 @@ def unavailable_reason() -> str:
     uplinks = Uplinks(("eth0",), 1500, ("192.0.2.1",), ("192.0.2.1",))
     rules = machine_rules(link, uplinks, MachineNetwork()) + sandbox_rules(link, uplinks, MachineNetwork())
     try:
-        project_network.run_tool(["unshare", "--net", "sh", "-c", _PROBE], rules + _guard_rules(["eth0"]))
+        project_network.run_tool(["unshare", "--net", "sh", "-c", _PROBE], rules + forwarding_guard.rules(["eth0"]))
     except HostFailure as failure:
         return f"this kernel lacks a part of it: {' '.join(failure.detail.rpartition(_PROBE)[2].split())[:120]}"
     return ""
@@ -257,19 +255,6 @@ table inet mooring {{
 """
 
 
-def _guard_rules(opened: Iterable[str]) -> str:
-    """Of interfaces on which forwarding was switched on here: they forward to and from these sandboxes only."""
-    names = ", ".join(f'"{name}"' for name in opened)
-    return f"""
-add table inet {_GUARD}
-add set inet {_GUARD} opened {{ type ifname; }}
-add element inet {_GUARD} opened {{ {names} }}
-add chain inet {_GUARD} forward {{ type filter hook forward priority filter - 10; policy accept; }}
-flush chain inet {_GUARD} forward
-add rule inet {_GUARD} forward iifname @opened oifname != "{_PREFIX}*" drop
-"""
-
-
 def _set(name: str, kind: str, elements: Sequence[str], *, interval: bool = False) -> str:
     flags = " flags interval;" if interval else ""
     content = f" elements = {{ {', '.join(elements)} }};" if elements else ""
@@ -303,12 +288,8 @@ def claim_subnet(settings: MachineNetwork, link: RoutedLink) -> str:
 def restrict(settings: MachineNetwork, link: RoutedLink) -> Uplinks:
     """Load the sandbox's rules on the machine, and let its uplinks forward packets."""
     uplinks = read_uplinks(settings.namespace, link.address)
-    _nft(settings.namespace, machine_rules(link, uplinks, settings))
-    closed = [name for name in uplinks.names if not _forwards(settings.namespace, name)]
-    if closed:
-        _nft(settings.namespace, _guard_rules(closed))  # first, so that no other packet is ever forwarded
-        for name in closed:
-            _set_forwarding(settings.namespace, name, on=True)
+    nft_tables.load(settings.namespace, machine_rules(link, uplinks, settings))
+    forwarding_guard.open_for_sandboxes(settings.namespace, uplinks.names)
     return uplinks
 
 
@@ -316,7 +297,7 @@ def connect(settings: MachineNetwork, link: RoutedLink, pid: int) -> None:
     """Connect a sandbox, by its init, to the machine. What a crash left half done is done again."""
     uplinks = restrict(settings, link)
     sandbox = f"/proc/{pid}/ns/net"
-    _nft(sandbox, sandbox_rules(link, uplinks, settings))
+    nft_tables.load(sandbox, sandbox_rules(link, uplinks, settings))
     present = project_network.list_links(settings.namespace)
     lines = []
     if link.name in present and "eth0" not in project_network.list_links(sandbox):
@@ -329,7 +310,7 @@ def connect(settings: MachineNetwork, link: RoutedLink, pid: int) -> None:
         _switch_off_ipv6(namespace, name)
     lines = [f"addr replace {link.gateway}/{_LINK_BITS} dev {link.name}", f"link set {link.name} up"]
     project_network.run_ip(settings.namespace, lines)
-    _set_forwarding(settings.namespace, link.name, on=True)
+    forwarding_guard.open_link(settings.namespace, link.name, link.subnet)
     own = link.own_address
     inside = ["link set lo up", f"addr replace {link.inside}/{_LINK_BITS} dev eth0"]
     inside += [f"addr replace {own}/32 dev lo"] if own else []
@@ -341,38 +322,17 @@ def connect(settings: MachineNetwork, link: RoutedLink, pid: int) -> None:
 def release(settings: MachineNetwork, link: RoutedLink) -> None:
     """Remove the link, then its table; with the last sandbox of the machine, forwarding is as it was before."""
     project_network.remove_link(settings.namespace, link.name)
-    if link.table in list_tables(settings.namespace):
-        _nft(settings.namespace, f"delete table inet {link.table}\n")
-    close_unused_forwarding(settings.namespace)
-
-
-def close_unused_forwarding(namespace: str) -> None:
-    """If no sandbox is left, switch off forwarding where it was switched on here, then remove the guard."""
-    if list_tables(namespace) != [_GUARD]:
-        return
-    listed = _nft_json(namespace, "set", "inet", _GUARD, "opened")
-    names = [str(name) for each in listed if "set" in each for name in each["set"].get("elem", [])]
-    for name in names:
-        with contextlib.suppress(FileNotFoundError):  # the interface is gone
-            _set_forwarding(namespace, name, on=False)
-    _nft(namespace, f"delete table inet {_GUARD}\n")
-
-
-def list_tables(namespace: str) -> list[str]:
-    """The tables in this namespace that agents made; none where there is no nft to make them."""
-    if not find_program("nft"):
-        return []
-    listed = _nft_json(namespace, "tables", "inet")
-    names = [str(each["table"]["name"]) for each in listed if "table" in each]
-    return [name for name in names if name.startswith("mooring_")]
+    if link.table in nft_tables.list_tables(settings.namespace):
+        nft_tables.load(settings.namespace, f"delete table inet {link.table}\n")
+    forwarding_guard.close_unused(settings.namespace)
 
 
 def strays(settings: MachineNetwork, label: str, known: Iterable[str]) -> Iterator[RoutedLink]:
     """The links of this agent that belong to no allocation that it knows, by their tables."""
     wanted = {link_of(label, each).table for each in known}
-    for table in list_tables(settings.namespace):
+    for table in nft_tables.list_tables(settings.namespace):
         if table.startswith(f"mooring_{label}_") and table not in wanted:
-            yield RoutedLink(f"{_PREFIX}{table.rpartition('_')[2]}", table)
+            yield RoutedLink(f"{LINK_PREFIX}{table.rpartition('_')[2]}", table)
 
 
 def locked(registry: Path) -> contextlib.AbstractContextManager[None]:
@@ -382,15 +342,15 @@ def locked(registry: Path) -> contextlib.AbstractContextManager[None]:
 
 def read_uplinks(namespace: str, address: str) -> Uplinks:
     """The interfaces with the machine's address, and those of its default routes."""
-    interfaces = _ip_json(namespace, "-4", "address")
-    routes = _ip_json(namespace, "-4", "route", "show", "default")
+    interfaces = project_network.ip_json(namespace, "-4", "address")
+    routes = project_network.ip_json(namespace, "-4", "route", "show", "default")
     hops = [hop for route in routes for hop in (route, *route.get("nexthops", ()))]
     by_route = {str(hop["dev"]) for hop in hops if "dev" in hop}
     held = {
         str(each["ifname"]): [str(info["local"]) for info in each.get("addr_info", ()) if "local" in info]
         for each in interfaces
     }
-    usable = [name for name in held if name != "lo" and not name.startswith(_PREFIX)]
+    usable = [name for name in held if name != "lo" and not name.startswith(LINK_PREFIX)]
     names = [name for name in usable if name in by_route or address in held[name]]
     addresses = tuple(each for name in held for each in held[name])
     is_reachable = not ipaddress.ip_address(address).is_loopback
@@ -402,40 +362,12 @@ def read_uplinks(namespace: str, address: str) -> Uplinks:
 
 def _networks(namespace: str) -> Iterator[tuple[str, ipaddress.IPv4Network]]:
     """Every network that the machine has an address in or a route to, by interface."""
-    for each in _ip_json(namespace, "-4", "address"):
+    for each in project_network.ip_json(namespace, "-4", "address"):
         for info in each.get("addr_info", ()):
             yield str(each["ifname"]), ipaddress.ip_interface(f"{info['local']}/{info['prefixlen']}").network  # type: ignore[misc]
-    for route in _ip_json(namespace, "-4", "route"):
+    for route in project_network.ip_json(namespace, "-4", "route"):
         if route["dst"] != "default":
             yield str(route.get("dev", "")), ipaddress.IPv4Network(route["dst"])
-
-
-def _ip_json(namespace: str, *words: str) -> list[dict[str, Any]]:
-    text = project_network.run_tool(["nsenter", f"--net={namespace}", "ip", "-j", *words])
-    listed: list[dict[str, Any]] = json.loads(text or "[]")
-    return [each for each in listed if each]
-
-
-def _nft(namespace: str, rules: str) -> None:
-    project_network.run_tool(["nsenter", f"--net={namespace}", find_program("nft"), "-f", "-"], rules)
-
-
-def _nft_json(namespace: str, *words: str) -> list[dict[str, Any]]:
-    text = project_network.run_tool(["nsenter", f"--net={namespace}", find_program("nft"), "-j", "list", *words])
-    listed: list[dict[str, Any]] = json.loads(text)["nftables"]
-    return listed
-
-
-def _forwarding_file(name: str) -> Path:
-    return Path("/proc/sys/net/ipv4/conf", name, "forwarding")
-
-
-def _forwards(namespace: str, name: str) -> bool:
-    return project_network.run_inside(namespace, lambda: _forwarding_file(name).read_text().strip() == "1")
-
-
-def _set_forwarding(namespace: str, name: str, *, on: bool) -> None:
-    project_network.run_inside(namespace, lambda: _forwarding_file(name).write_text("1" if on else "0"))
 
 
 def _switch_off_ipv6(namespace: str, name: str) -> None:

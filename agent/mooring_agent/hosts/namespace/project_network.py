@@ -8,11 +8,12 @@ and is connected to no other network. A member's veth pair has one end there and
 import contextlib
 import hashlib
 import ipaddress
+import json
 import os
 import subprocess
 import threading
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from mooring_agent.hosts.contract import HostFailure, Network
 from mooring_agent.kernel import proc, syscalls
@@ -66,6 +67,13 @@ def run_tool(argv: list[str], text: str = "") -> str:
 
 def run_ip(namespace: str, lines: list[str]) -> None:
     run_tool(["nsenter", f"--net={namespace}", "ip", "-batch", "-"], "".join(f"{line}\n" for line in lines))
+
+
+def ip_json(namespace: str, *words: str) -> list[dict[str, Any]]:
+    """What `ip` lists under these words."""
+    text = run_tool(["nsenter", f"--net={namespace}", "ip", "-j", *words])
+    listed: list[dict[str, Any]] = json.loads(text or "[]")
+    return [each for each in listed if each]
 
 
 def list_links(namespace: str) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from mooring_agent.hosts.contract import Resource, Stray
 from mooring_agent.hosts.namespace import (
     cgroups,
+    forwarding_guard,
     init_process,
     machine_network,
     namespace_processes,
@@ -103,7 +104,7 @@ def _unknown_routes(machine: Machine) -> list[Stray]:
         for link in machine_network.strays(machine.network, machine.store.label, machine.store.allocations()):
             machine_network.release(machine.network, link)
             found.append(Stray(Resource("links", link.name), "reaped"))
-        machine_network.close_unused_forwarding(machine.network.namespace)
+        forwarding_guard.close_unused(machine.network.namespace)
     return found
 
 

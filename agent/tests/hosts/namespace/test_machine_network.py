@@ -15,8 +15,9 @@ import pytest
 
 from agent.tests.support import killed_namespace_agent, whole_machine
 from agent.tests.support.namespace_sandboxes import Inside, left_of, spec_of
+from agent.tests.support.supervisors import until
 from mooring_agent.hosts.contract import HostFailure, Owner, ProcessSpec, RestartPolicy
-from mooring_agent.hosts.namespace import NamespaceHost, create, destroy, machine_network
+from mooring_agent.hosts.namespace import NamespaceHost, create, destroy, machine_network, nft_tables
 from mooring_agent.hosts.namespace.machine_network import MachineNetwork
 from mooring_agent.hosts.namespace.project_network import list_links, run_inside
 from tests.e2e.network_namespaces import NAMESPACES, NetworkNamespace, network_namespaces
@@ -85,6 +86,7 @@ def traces_of(machine: NetworkNamespace) -> list[str]:
         tables,
         ip(machine, "-4", "-br", "address"),
         ip(machine, "route"),
+        ip(machine, "rule"),
         *run_inside(path_of(machine), read),
     ]
 
@@ -244,19 +246,67 @@ async def test_the_policy_survives_a_flush_of_the_machines_rules_and_the_sweep_r
         ]
         source = DIAL.format(targets=targets)
         inside = Inside(host, OWNER)
-        run_nft(machine, "flush", "ruleset")
+        run_on(machine, "nft", "flush", "ruleset")
         found = json.loads(await inside.python(source))
         assert "reached" not in (found["machine"], found["denied"])
         await host.sweep(["alc_1"])
         found = json.loads(await inside.python(source))
         assert [name for name, outcome in found.items() if outcome == "reached"] == ["neighbour"]
     assert (await host.destroy("alc_1")).clean
-    # The flush also removed the note that forwarding was off before.
-    run_inside(path_of(machine), lambda: Path("/proc/sys/net/ipv4/conf/eth0/forwarding").write_text("0"))
 
 
-def run_nft(machine: NetworkNamespace, *words: str) -> None:
-    subprocess.run([*machine.command_prefix, "nft", *words], check=True)
+FAR = "192.0.2.9"
+
+
+async def test_a_flush_of_the_machines_rules_makes_it_no_router_and_they_return_by_themselves(
+    machines: list[NetworkNamespace], tmp_path: Path
+) -> None:
+    """A neighbour on the wire sends packets for a third machine through this one, before, during and after."""
+    machine, sender, target = machines
+    host = host_on(machine, tmp_path / "state")
+    with ExitStack() as stack:
+        ip(target, "address", "add", f"{FAR}/32", "dev", "lo")
+        stack.callback(ip, target, "address", "del", f"{FAR}/32", "dev", "lo")
+        for here, gateway in ((sender, machine), (machine, target)):
+            ip(here, "route", "add", FAR, "via", gateway.address)
+            stack.callback(ip, here, "route", "del", FAR)
+        listen(stack, target, "0.0.0.0", PORT)
+        await host.create(spec_of("alc_1", machine_network=True))
+        watching = asyncio.create_task(host.watch())
+        before = rules_of(machine)
+        try:
+            for flush in (("nft", "flush", "ruleset"), ("ip", "rule", "del", "priority", "7"), None):
+                if flush is not None:
+                    run_on(machine, *flush)
+                assert not await asyncio.to_thread(passes, sender)
+                await until(lambda: rules_of(machine) == before)
+        finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
+        inside = Inside(host, OWNER)
+        found = json.loads(await inside.python(DIAL.format(targets=[("target", target.address, PORT)])))
+        assert found == {"target": "reached"}
+        # Also after a flush that nobody has mended, the last sandbox to go switches forwarding off.
+        run_on(machine, "nft", "flush", "ruleset")
+        assert (await host.destroy("alc_1")).clean
+
+
+def passes(sender: NetworkNamespace) -> bool:
+    """Whether a packet gets through the machine between them."""
+    try:
+        connection = run_inside(path_of(sender), lambda: socket.create_connection((FAR, PORT), timeout=0.5))
+    except OSError:
+        return False
+    connection.close()
+    return True
+
+
+def rules_of(machine: NetworkNamespace) -> tuple[list[str], str]:
+    return sorted(nft_tables.list_tables(path_of(machine))), ip(machine, "rule")
+
+
+def run_on(machine: NetworkNamespace, *words: str) -> None:
+    subprocess.run([*machine.command_prefix, *words], check=True)
 
 
 async def test_where_a_machine_cannot_route_a_whole_machine_is_refused_until_the_operator_allows_it(
