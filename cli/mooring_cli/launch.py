@@ -162,6 +162,8 @@ def show_plan(invocation: Invocation, plan: dict[str, Any]) -> None:
                 f"{each['minor_per_hour'] / 100:.2f} {each['currency']} an hour" for each in plan["price"]
             ),
             "policy": _policy_text(plan["policy"]),
+            "placement": placement_text(plan["placement"]),
+            "adapter": adapter_text(plan["adapter"]),
             "time_to_ready": "not known yet" if expected["seconds"] is None else f"about {expected['seconds']:.0f} s",
         },
     )
@@ -178,6 +180,24 @@ def _policy_text(policy: dict[str, Any]) -> str:
         return str(policy["reason"])
     verb = "allowed" if policy["allowed"] else "denied"
     return f"{verb} by the {policy['layer']} policy: {policy['reason']}"
+
+
+def placement_text(placement: dict[str, Any] | None) -> str | None:
+    """Where a plan says that the new allocations go, for people."""
+    if placement is None:
+        return None
+    if placement["fits_now"]:
+        return "there is room now"
+    return f"no room now: {placement['because']}; what would help: {placement['smallest_change']}"
+
+
+def adapter_text(adapter: dict[str, Any] | None) -> str | None:
+    """Whether a plan says that an adapter listens, for people."""
+    if adapter is None:
+        return None
+    if adapter["listening"]:
+        return "one listens"
+    return f"none listens; one was last seen: {adapter['last_seen_at'] or 'never'}"
 
 
 @click.command(cls=MooringCommand)

@@ -1948,6 +1948,8 @@ class Plan(msgspec.Struct, kw_only=True, omit_defaults=True):
     price: list[Price]
     policy: PlannedPolicy
     expected: Expected
+    placement: PlannedPlacement | None
+    adapter: PlannedAdapter | None
 
 
 class PlanHindrance(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -1956,6 +1958,21 @@ class PlanHindrance(msgspec.Struct, kw_only=True, omit_defaults=True):
     code: str
     detail: str
     details: dict[str, Any]
+
+
+class PlannedAdapter(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Whether an adapter asks for work of this app in the project; without one, the launch waits and then fails."""
+
+    listening: bool
+    last_seen_at: datetime | None
+
+
+class PlannedPlacement(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Whether all new allocations find a place at once; if not, the launch waits for it."""
+
+    fits_now: bool
+    because: str
+    smallest_change: str
 
 
 class PlannedPolicy(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -18,11 +18,11 @@ from typing import Final
 
 from mooring.commands.fleet import allocation_reconcile as commands
 from mooring.commands.services import Services
-from mooring.core.catalog.compatibility import CapacityShape
 from mooring.core.fleet.allocation import Allocation
 from mooring.core.fleet.allocation_reconcile import AllocationSnapshot, due_seconds
 from mooring.core.fleet.placement import NodeSnapshot, PlacementBoard, PlacementRequest, Plan
 from mooring.core.fleet.placement_explanation import AllowedChoices, explain
+from mooring.core.fleet.placement_forecast import placement_request
 from mooring.core.kernel.event import Event
 from mooring.storage.fleet import placement
 from mooring.storage.fleet.placement import UnplacedAllocation
@@ -50,18 +50,7 @@ class PlacementUnit:
         return tuple(each.allocation for each in self.waiting)
 
     def requests(self) -> tuple[PlacementRequest, ...]:
-        return tuple(
-            PlacementRequest(
-                each.allocation.id,
-                each.allocation.project_id,
-                CapacityShape(each.allocation.shape),
-                each.allocation.gpu_model,
-                each.allocation.gpu_count,
-                tuple(each.allocation.regions),
-                node_id=each.node_id,
-            )
-            for each in self.waiting
-        )
+        return tuple(placement_request(each.allocation, each.node_id) for each in self.waiting)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +128,10 @@ class AllocationReconciler:
             waiting = await placement.requested(self._services.database, REQUESTED_MAX)
             if not waiting:
                 return []
-            nodes = [_without_full(each, full) for each in await placement.snapshot(self._services.database)]
-            board, blocked, planned = PlacementBoard(nodes), list[PlacementUnit](), list[PlannedUnit]()
+            facts = sorted({need["fact"] for each in waiting for need in each.allocation.needs})
+            snapshot = await placement.snapshot(self._services.database, with_facts=bool(facts))
+            board = PlacementBoard([_without_full(each, full) for each in snapshot], facts)
+            blocked, planned = list[PlacementUnit](), list[PlannedUnit]()
             for unit in units_of(waiting):
                 plan = board.place(unit.requests())
                 if plan is None:

@@ -11,6 +11,7 @@ from mooring.core.catalog.policy import PolicyChain
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.catalog.trust_lifecycle import TrustState
 from mooring.core.fleet.allocation import Allocation, SkuTerms
+from mooring.core.fleet.capacity_offers import MachineKind
 from mooring.core.identity.service_account import ServiceAccount
 from mooring.core.runtime.circuit_breaker import CircuitFacts
 from mooring.core.runtime.launch_snapshot import LaunchRequest, LaunchSnapshot, PlacementSpec
@@ -83,6 +84,7 @@ def launch(plain: dict[str, Any] | None = None, **changes: Any) -> LaunchSnapsho
         account=account(),
         circuit=CircuitFacts(TENANT),
         kinds={"h100": [Capacity(CapacityShape.GPU_SLICE, 8, facts={"gpu_model": "h100-80g"})]},
+        machines=[MachineKind("eu-1", "h100-80g", 8, 8, 1, {"gpu_model": "h100-80g"})],
     )
     return replace(facts, **changes)
 

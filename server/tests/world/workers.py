@@ -58,7 +58,8 @@ class AllocationWorker:
         if not waiting:
             self.asked = False
             return False
-        board = PlacementBoard(await placement.snapshot(database))
+        facts = sorted({need["fact"] for each in waiting for need in each.allocation.needs})
+        board = PlacementBoard(await placement.snapshot(database, with_facts=bool(facts)), facts)
         for unit in units_of(waiting):
             plan = board.place(unit.requests())
             if plan is not None:

@@ -6,7 +6,6 @@ from typing import Any
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.commands.services import Services
-from mooring.core.catalog.compatibility import CapacityShape
 from mooring.core.catalog.policy import PolicyChain, PolicyRequest
 from mooring.core.catalog.policy_change import layers_of
 from mooring.core.fleet.allocation import (
@@ -27,8 +26,9 @@ from mooring.core.fleet.allocation_group import (
     create_group,
     require_room,
 )
-from mooring.core.fleet.placement import PlacementBoard, PlacementRequest
-from mooring.core.fleet.placement_explanation import AllowedChoices, PlacementExplanation, explain
+from mooring.core.fleet.placement import PlacementBoard
+from mooring.core.fleet.placement_explanation import PlacementExplanation
+from mooring.core.fleet.placement_forecast import allowed_choices, explain_batch, placement_batch
 from mooring.core.kernel.decision import Decision
 from mooring.core.kernel.errors import Refusal
 from mooring.storage.catalog import policy as policies
@@ -131,29 +131,10 @@ async def explained(
             raise refusal
     except Refusal as refused:
         return PlacementExplanation(False, refused.detail, _change_of(refused, requester))
-    together = count if same_node else 1
-    requests = [
-        PlacementRequest(
-            f"request-{number}", project_id, CapacityShape(request.shape), requester.terms.gpu_model, gpus, regions
-        )
-        for number in range(together)
-    ]
-    board = PlacementBoard(await placement.snapshot(services.database))
-    for _ in range(0 if same_node else count - 1):
-        plan = board.place(requests)
-        if plan is None:
-            break
-        board.claim(plan)
-    return explain(board, requests, _choices(requester))
-
-
-def _choices(requester: AllocationContext) -> AllowedChoices:
-    allowed = (
-        each
-        for each in sorted(requester.terms.regions)
-        if requester.chain.decide(PolicyRequest(region=each, sku=requester.terms.slug)).allowed
-    )
-    return AllowedChoices(tuple(allowed), tuple(requester.terms.allowed_gpu_counts))
+    sized = replace(request, gpu_count=gpus)
+    batch = placement_batch(project_id, requester.terms, sized, regions=regions, count=count, same_node=same_node)
+    board = PlacementBoard(await placement.snapshot(services.database, with_facts=False))
+    return explain_batch(board, batch, allowed_choices(requester.terms, requester.chain))
 
 
 def _change_of(refused: Refusal, requester: AllocationContext) -> str:

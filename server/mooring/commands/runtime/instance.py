@@ -27,13 +27,8 @@ from mooring.core.runtime.instance_change import (
     stop_instance,
     upgrade_instance,
 )
-from mooring.core.runtime.instance_launch import (
-    LaunchedInstance,
-    LaunchPlan,
-    OperationBounds,
-    create_instance,
-    plan_launch,
-)
+from mooring.core.runtime.instance_launch import LaunchedInstance, OperationBounds, create_instance
+from mooring.core.runtime.launch_plan import LaunchPlan, plan_launch
 from mooring.core.runtime.launch_snapshot import EvaluationPurpose, LaunchRequest, LaunchSnapshot, PlacementSpec
 from mooring.core.runtime.operation import Operation
 from mooring.storage.catalog import entitlement

@@ -6,6 +6,7 @@ only conclusions from it are returned.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 from mooring.commands.catalog.artifact_evaluation import TrustContext, evaluate_under, trust_context
 from mooring.commands.kernel.lookup import require
@@ -20,17 +21,20 @@ from mooring.core.catalog.manifest import Manifest, stored_manifest
 from mooring.core.catalog.semver import read_version
 from mooring.core.fleet.allocation import SkuTerms
 from mooring.core.fleet.allocation_group import GroupWithAllocations
+from mooring.core.fleet.capacity_offers import possible_for
 from mooring.core.runtime.circuit_breaker import WINDOW
 from mooring.core.runtime.instance import Instance
+from mooring.core.runtime.instance_snapshot import ClaimWatch
 from mooring.core.runtime.launch_estimate import LaunchEstimate, estimate
 from mooring.core.runtime.launch_snapshot import EvaluationPurpose, LaunchRequest, LaunchSnapshot, TargetAllocation
 from mooring.core.runtime.member import Member
 from mooring.storage.catalog import app_version as stored_versions
 from mooring.storage.catalog import catalog
 from mooring.storage.fleet import allocation as allocations
+from mooring.storage.fleet import placement
 from mooring.storage.identity import project_secret as project_secrets
 from mooring.storage.kernel.database import Acting
-from mooring.storage.runtime import launch
+from mooring.storage.runtime import claim, launch
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ async def load(
         adding=options.adding,
     )
     if options.planning or request.placement.sku is not None:
-        facts = replace(facts, kinds=await _kinds(services, acting, project_id, facts))
+        facts = await _with_machines(services, facts, options.planning)
     if options.purpose is EvaluationPurpose.ADD:
         return facts
     facts = replace(
@@ -185,10 +189,12 @@ async def _for_launching(services: Services, acting: Acting, facts: LaunchSnapsh
     if version is not None:
         since = facts.now - WINDOW
         circuit = await launch.deploys(database, facts.tenant_id, version.id, _shape(facts), since)
-    expected = LaunchEstimate()
+    expected, adapter = LaunchEstimate(), ClaimWatch()
     shelf: list[SkuTerms] = []
     if planning:
         shelf = await launch.shelf(database, acting)
+        if facts.account is not None:
+            adapter = ClaimWatch(adapter_seen_at=await claim.seen_at(database, facts.account.id))
         if version is not None:
             expected = estimate(await launch.measured(database, facts.tenant_id, facts.app.id, version.id), version.id)
     return replace(
@@ -196,17 +202,26 @@ async def _for_launching(services: Services, acting: Acting, facts: LaunchSnapsh
         circuit=circuit,
         expected=expected,
         shelf=shelf,
+        adapter=adapter,
+        claim_lease=timedelta(seconds=services.settings.adapter_lease_seconds),
     )
 
 
-async def _kinds(
-    services: Services, acting: Acting, project_id: str, facts: LaunchSnapshot
-) -> dict[str, list[Capacity]]:
-    """SKU → the kinds of machines that offer it, whether free or not."""
+async def _with_machines(services: Services, facts: LaunchSnapshot, planning: bool) -> LaunchSnapshot:
+    """The facts with the machines: their kinds, whether free or not; for a plan also each of them as it is now."""
+    machines, terms = await services.fleet.read(services.database)
     kinds: dict[str, list[Capacity]] = {}
-    for each in (await services.fleet.capacity_of(services.database, project_id, facts.chain)).possible:
+    for each in possible_for(terms, machines, facts.chain):
         kinds.setdefault(each.sku, []).append(each.capacity)
-    return kinds
+    facts = replace(facts, machines=machines, kinds=kinds)
+    if facts.terms is None:
+        return facts
+    if facts.home_node_id is not None:
+        facts = replace(facts, home=await placement.node_snapshot(services.database, facts.home_node_id))
+    if planning:
+        asks = facts.manifest is not None and bool(facts.manifest.compatibility.needs)
+        facts = replace(facts, fleet=await placement.snapshot(services.database, with_facts=asks))
+    return facts
 
 
 def _shape(facts: LaunchSnapshot) -> str | None:

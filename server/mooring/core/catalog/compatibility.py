@@ -13,7 +13,7 @@ finds a single change that removes two blockers, and every proposal is known to 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import Final
+from typing import Any, Final
 
 from mooring.core.kernel.errors import Code, Refusal
 
@@ -81,6 +81,10 @@ class Need:
         choices = self.value if isinstance(self.value, tuple) else (self.value,)
         return any(_alike(have, each) for each in choices)
 
+    def plain(self) -> dict[str, Any]:
+        """The form in which a manifest and an allocation hold it."""
+        return {"fact": self.fact, self.kind.value: list(self.value) if isinstance(self.value, tuple) else self.value}
+
     def __str__(self) -> str:
         if self.kind is NeedKind.AT_LEAST:
             return f"at least {self.value} {self.fact}"
@@ -88,6 +92,12 @@ class Need:
             return self.fact
         listed = " or ".join(str(each) for each in self.value) if isinstance(self.value, tuple) else str(self.value)
         return f"{self.fact} {listed}"
+
+
+def need_of(plain: Mapping[str, Any]) -> Need:
+    kind = next(kind for kind in NeedKind if kind in plain)
+    value = plain[kind]
+    return Need(plain["fact"], kind, tuple(value) if isinstance(value, list) else value)
 
 
 @dataclass(frozen=True, slots=True)

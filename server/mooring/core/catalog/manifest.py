@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Final, TypeVar
 
-from mooring.core.catalog.compatibility import Compatibility, Need, NeedKind, ShapeWanted
+from mooring.core.catalog.compatibility import Compatibility, ShapeWanted, need_of
 from mooring.core.catalog.manifest_schema import DRAIN_SECONDS, MANIFEST_SCHEMA, MANIFEST_VERSION
 from mooring.core.catalog.operating_mode import DEFAULT_MODE, ControlPlaneScope, Mode, OperatingMode
 from mooring.core.kernel.finding import Finding, bounded, error
@@ -336,7 +336,7 @@ def _manifest(plain: Plain) -> Manifest:
 
 
 def _compatibility(plain: Plain, components: tuple[Component, ...]) -> Compatibility:
-    needs = tuple(_need(each) for each in plain.get("needs", ()))
+    needs = tuple(need_of(each) for each in plain.get("needs", ()))
     shape = _shape_wanted(plain.get("requires_capacity_shape", ShapeWanted.ANY))
     members_max = sum(component.max_count for component in components) or 1
     return Compatibility(
@@ -349,12 +349,6 @@ def _shape_wanted(value: str | list[str]) -> ShapeWanted:
     if isinstance(value, str):
         return ShapeWanted(value)
     return ShapeWanted(value[0]) if len(value) == 1 else ShapeWanted.ANY
-
-
-def _need(plain: Plain) -> Need:
-    kind = next(kind for kind in NeedKind if kind in plain)
-    value = plain[kind]
-    return Need(plain["fact"], kind, tuple(value) if isinstance(value, list) else value)
 
 
 def _runtime_profile(plain: Plain) -> RuntimeProfile:

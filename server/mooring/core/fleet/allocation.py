@@ -8,15 +8,15 @@ This module has what people decide: to request an allocation, to release it, to 
 does by itself in between is in `core/fleet/allocation_reconcile.py`.
 """
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from mooring.core.catalog.compatibility import CapacityShape
+from mooring.core.catalog.compatibility import CapacityShape, Need
 from mooring.core.catalog.policy import PolicyChain, PolicyRequest
+from mooring.core.fleet.allocation_metadata import integration_metadata, scheduler_type
 from mooring.core.kernel import validation
 from mooring.core.kernel.decision import (
     AuditRecord,
@@ -36,9 +36,6 @@ OPEN_MAX: Final = 10_000
 """How many allocations one project may have at a time, whatever its policy says."""
 GROUP_MAX: Final = 64
 PLACE_SECONDS_MAX: Final = 604_800
-METADATA_MAX: Final = 64
-METADATA_VALUE_LENGTH: Final = 200
-METADATA_LENGTH: Final = 16_384
 
 
 class AllocationState(StrEnum):
@@ -206,6 +203,8 @@ class Allocation:
     failure_detail: str | None = None
     teardown_proof: str | None = None
     receipt_id: str | None = None
+    needs: list[dict[str, Any]] = field(default_factory=list)  # what its node must have, see `compatibility.Need`
+    wanted_node_id: str | None = None  # it is placed on that node or not at all
 
     @property
     def place(self) -> tuple[str, str]:
@@ -253,6 +252,8 @@ class AllocationRequest:
     place_within_seconds: int | None = None
     scheduler_type: str | None = None
     integration_metadata: Mapping[str, str] | None = None
+    needs: tuple[Need, ...] = ()  # of the app that it is requested for
+    node_id: str | None = None  # that node or none
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,27 +475,10 @@ def _requested(
         revision=0,
         created_at=context.now,
         group_id=group_id,
-        scheduler_type=_scheduler_type(request.scheduler_type),
-        integration_metadata=_metadata(request.integration_metadata),
+        scheduler_type=scheduler_type(request.scheduler_type),
+        integration_metadata=integration_metadata(request.integration_metadata),
         slots=[],
         facts={},
+        needs=[each.plain() for each in request.needs],
+        wanted_node_id=request.node_id,
     )
-
-
-def _scheduler_type(text: str | None) -> str | None:
-    return None if text is None else validation.display_name(text, "scheduler_type", 100)
-
-
-def _metadata(given: Mapping[str, str] | None) -> dict[str, str]:
-    """The platform does not interpret it, but limits its size."""
-    plain = dict(given or {})
-    if len(plain) > METADATA_MAX:
-        raise validation.invalid("integration_metadata", f"at most {METADATA_MAX} entries")
-    for key, value in plain.items():
-        if len(key) > METADATA_VALUE_LENGTH or len(value) > METADATA_VALUE_LENGTH or "\0" in key + value:
-            raise validation.invalid(
-                "integration_metadata", f"names and values of at most {METADATA_VALUE_LENGTH} characters"
-            )
-    if len(json.dumps(plain, ensure_ascii=False)) > METADATA_LENGTH:
-        raise validation.invalid("integration_metadata", f"at most {METADATA_LENGTH} characters in all")
-    return plain

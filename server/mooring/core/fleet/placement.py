@@ -49,6 +49,7 @@ class NodeSnapshot:
     projects: frozenset[str] = frozenset()  # which projects have allocations on it
     exclusive: bool = False  # one allocation has the whole of it
     single_project: bool = False  # it cannot isolate projects from each other, so it takes one at a time
+    name: str = ""  # for people
 
 
 @dataclass(frozen=True, slots=True)

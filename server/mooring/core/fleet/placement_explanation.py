@@ -54,6 +54,8 @@ def explain(
     if board.place(requests) is not None:
         return PlacementExplanation(True, "it fits now")
     first = requests[0]
+    if (bound := next((each.node_id for each in requests if each.node_id is not None), None)) is not None:
+        return _on_node(board.get(bound), requests)
     classes = tuple(_classes(board, requests))
     because = "; ".join(f"{each.region}: {each.because}" for each in classes)
     if not classes:
@@ -65,6 +67,24 @@ def _contradicts(requests: Sequence[PlacementRequest]) -> bool:
     return len(requests) > 1 and any(each.shape is CapacityShape.BAREMETAL for each in requests)
 
 
+def _on_node(entry: BoardNode | None, requests: Sequence[PlacementRequest]) -> PlacementExplanation:
+    """Why the one machine that the requests must go to does not take them."""
+    first = requests[0]
+    if entry is None:
+        return PlacementExplanation(False, "the node that it must share is retired", "that node, or a new launch")
+    name = entry.node.name or entry.node.id
+    if reason := _closed_because(entry, first):
+        because = f"it must be on node {name}, which is {reason}"
+        return PlacementExplanation(False, because, _reopened(Counter([reason])))
+    wanted, free = sum(each.gpu_count for each in requests), entry.free_count(first.gpu_model)
+    because = f"it must be on node {name}, which is full: {_gpus(wanted)} requested, {free} free there"
+    return PlacementExplanation(False, because, f"{_gpus(wanted - free, 'more ')} on node {name}")
+
+
+def _gpus(count: int, kind: str = "") -> str:
+    return f"{count} {kind}GPU{'' if count == 1 else 's'}"
+
+
 def _kind(request: PlacementRequest) -> str:
     return request.gpu_model or "no GPU"
 
@@ -74,8 +94,7 @@ def _classes(board: PlacementBoard, requests: Sequence[PlacementRequest]) -> Ite
     by_region: dict[str, list[BoardNode]] = {}
     for entry in board:
         models = {slot.gpu_model for slot in entry.node.slots} or {""}
-        wanted = first.node_id is None or first.node_id == entry.node.id
-        if wanted and first.gpu_model in models and (first.regions is None or entry.node.region in first.regions):
+        if first.gpu_model in models and (first.regions is None or entry.node.region in first.regions):
             by_region.setdefault(entry.node.region, []).append(entry)
     for region, machines in sorted(by_region.items()):
         because, change = _nearest(machines, requests)
@@ -104,7 +123,7 @@ def _nearest(machines: list[BoardNode], requests: Sequence[PlacementRequest]) ->
     together = " together" if len(requests) > 1 else ""
     because = f"{wanted} GPUs on one machine are requested{together}, at most {most} are free on one, {free} in all"
     missing = wanted - most
-    return because + note, f"{missing} more GPU{'' if missing == 1 else 's'} on one machine"
+    return because + note, f"{_gpus(missing, 'more ')} on one machine"
 
 
 def _whole_because(machines: list[BoardNode], request: PlacementRequest, note: str) -> tuple[str, str]:
@@ -153,7 +172,7 @@ def _smallest(
 ) -> str:
     """First what fits on the board: another region, then fewer GPUs; then what would have to become free."""
     first = requests[0]
-    if first.node_id is None and first.regions is not None:
+    if first.regions is not None:
         for region in choices.regions:
             elsewhere = [replace(each, regions=(region,)) for each in requests]
             if region not in first.regions and board.place(elsewhere) is not None:
@@ -164,7 +183,7 @@ def _smallest(
     for count in sorted((each for each in choices.gpu_counts if each < first.gpu_count), reverse=True):
         fewer = [replace(each, gpu_count=min(count, each.gpu_count)) for each in requests]
         if board.place(fewer) is not None:
-            return f"{count} GPU{'' if count == 1 else 's'} in place of {first.gpu_count}"
+            return f"{_gpus(count)} in place of {first.gpu_count}"
     if more:
         return min(more, key=_number)
     return next((each.change for each in classes if each.change), f"a machine with {_kind(first)}")

@@ -12,14 +12,11 @@ from typing import Any
 from mooring.core.catalog.app_version import AppVersion
 from mooring.core.catalog.artifact_hold import take_holds
 from mooring.core.catalog.artifact_promotion import Hold
-from mooring.core.catalog.compatibility import CapacityShape, best_fit, fit
+from mooring.core.catalog.compatibility import CapacityShape
 from mooring.core.catalog.manifest import Manifest
-from mooring.core.catalog.policy import NO_RULE, Layer, PolicyRequest, PolicyVerdict
-from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.fleet.allocation import Allocation, AllocationContext, AllocationState, request_allocations
 from mooring.core.fleet.allocation_group import AllocationGroupRequest, create_group, require_room
 from mooring.core.kernel.decision import Decision, DecisionContext
-from mooring.core.kernel.errors import Refusal
 from mooring.core.kernel.form_schema import hidden_places
 from mooring.core.kernel.ids import Prefix
 from mooring.core.runtime.instance import INSTANCE, Instance, VersionPin
@@ -28,11 +25,9 @@ from mooring.core.runtime.launch import (
     Evaluation,
     allocation_request,
     evaluate,
-    offer_of,
     require,
-    together_on_one_node,
+    shares_node,
 )
-from mooring.core.runtime.launch_estimate import LaunchEstimate
 from mooring.core.runtime.launch_snapshot import LaunchSnapshot
 from mooring.core.runtime.member import MEMBER, Member
 from mooring.core.runtime.operation import OPERATION, Operation, OperationKind
@@ -54,81 +49,6 @@ class LaunchedInstance:
     instance: Instance
     members: tuple[Member, ...]
     operation: Operation
-
-
-@dataclass(frozen=True, slots=True)
-class ShapeChoice:
-    """A SKU in one GPU count, and whether the app fits there."""
-
-    sku: str
-    shape: str
-    gpu_model: str
-    gpu_count: int
-    regions: tuple[str, ...]
-    fits: bool
-    because: str
-    smallest_change: str
-    price_minor_per_hour: int
-    currency: str
-    available: bool  # whether any such machine exists
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchPrice:
-    """The capacity's price in one currency: the total, and what this launch adds to it."""
-
-    currency: str
-    minor_per_hour: int
-    added_minor_per_hour: int
-
-
-@dataclass(frozen=True, slots=True)
-class PolicyAnswer:
-    """The policy's answer to the whole request, and the layer that decides."""
-
-    allowed: bool
-    layer: Layer | None
-    reason: str
-    answers: tuple[PolicyVerdict, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchPlan:
-    """What a launch would create, and every refusal that it would meet."""
-
-    version: AppVersion | None
-    canary: bool
-    refusals: tuple[Refusal, ...]
-    topology: Mapping[str, int]
-    allocations: tuple[str, ...]
-    new_allocations: int
-    shapes: tuple[ShapeChoice, ...]
-    prices: tuple[LaunchPrice, ...]
-    policy: PolicyAnswer
-    expected: LaunchEstimate
-
-    @property
-    def launchable(self) -> bool:
-        """Whether a create would be accepted now."""
-        return not self.refusals
-
-
-def plan_launch(launch: LaunchSnapshot) -> LaunchPlan:
-    """What a launch would create; planning changes nothing."""
-    evaluation = evaluate(launch)
-    version = launch.version
-    return LaunchPlan(
-        version=version,
-        canary=version is not None and version.promotion == PromotionState.CANARY,
-        refusals=evaluation.refusals,
-        topology=evaluation.topology,
-        allocations=tuple(each for each in launch.request.placement.allocations if each in launch.target_allocations),
-        new_allocations=evaluation.members if evaluation.is_new_capacity else 0,
-        shapes=_shapes(launch, evaluation),
-        prices=_prices(launch, evaluation),
-        policy=_policy(launch, evaluation),
-        expected=launch.expected,
-    )
 
 
 def create_instance(
@@ -258,13 +178,13 @@ def request_capacity(
     allocation_context = AllocationContext(
         launch.tenant_id, launch.project_id, launch.terms, launch.chain, launch.holding, launch.place_seconds
     )
-    request, group, names = allocation_request(launch, evaluation), launch.group, [None] * count
+    request, group = allocation_request(launch, launch.terms, evaluation.gpu_count), launch.group
+    names: list[str | None] = [None] * count
     if group is not None and request.shape is CapacityShape.GPU_SLICE:
         require_room(group.group, request.shape, group.allocations)
-        return request_allocations(context, allocation_context, request, list(names), group.group.id)
-    members_max = 1 if launch.manifest is None else launch.manifest.compatibility.members_max
-    if not launch.is_new or not together_on_one_node(request.shape, members_max):
-        return request_allocations(context, allocation_context, request, list(names), None)
+        return request_allocations(context, allocation_context, request, names, group.group.id)
+    if not launch.is_new or not shares_node(launch, request.shape):
+        return request_allocations(context, allocation_context, request, names, None)
     name = f"grp-{context.mint(Prefix.ALLOCATION_GROUP)[-12:]}"
     grouped = create_group(context, allocation_context, AllocationGroupRequest(name, count, True, request))
     return Decision(grouped.result.allocations, grouped.writes, grouped.events, grouped.audits)
@@ -310,85 +230,3 @@ def dispatched(
 def pin_of_version(version: AppVersion, manifest: Manifest) -> VersionPin:
     """Pin the version by its current digests."""
     return VersionPin(version.id, version.version, version.manifest_digest, dict(manifest.artifacts))
-
-
-def _shapes(launch: LaunchSnapshot, evaluation: Evaluation) -> tuple[ShapeChoice, ...]:
-    """Every SKU on offer in every GPU count, and whether the app fits; fitting and cheap ones first."""
-    if launch.manifest is None:
-        return ()
-    members = max(evaluation.members, 1)
-    found = []
-    for terms in launch.shelf:
-        regions = tuple(
-            region
-            for region in sorted(terms.regions)
-            if launch.chain.decide(PolicyRequest(region=region, sku=terms.slug)).allowed
-        )
-        for count in sorted(terms.allowed_gpu_counts):
-            kinds = launch.kinds.get(terms.slug, ())
-            offers = [offer_of(terms, kind, members=members, gpu_count=count) for kind in kinds or (None,)]
-            best = best_fit(launch.manifest.compatibility, offers) or fit(launch.manifest.compatibility, offers[0])
-            because = best.because if regions else "policy allows none of the regions where it is sold"
-            price = terms.price_minor_per_gpu_hour * count * members
-            found.append(
-                ShapeChoice(
-                    terms.slug,
-                    terms.shape,
-                    terms.gpu_model,
-                    count,
-                    regions,
-                    best.fits and bool(regions),
-                    because,
-                    best.smallest_change,
-                    price,
-                    terms.currency,
-                    bool(kinds),
-                )
-            )
-    return tuple(
-        sorted(
-            found,
-            key=lambda each: (not each.fits, not each.available, each.price_minor_per_hour, each.sku, each.gpu_count),
-        )
-    )
-
-
-def _prices(launch: LaunchSnapshot, evaluation: Evaluation) -> tuple[LaunchPrice, ...]:
-    totals: dict[str, list[int]] = {}
-    for allocation_id in dict.fromkeys(launch.request.placement.allocations):
-        if (target := launch.target_allocations.get(allocation_id)) is not None:
-            each = target.allocation
-            totals.setdefault(each.currency, [0, 0])[0] += each.price_minor_per_gpu_hour * each.gpu_count
-    if evaluation.is_new_capacity and launch.terms is not None:
-        price = launch.terms.price_minor_per_gpu_hour * evaluation.gpu_count * evaluation.members
-        total = totals.setdefault(launch.terms.currency, [0, 0])
-        total[0] += price
-        total[1] += price
-    return tuple(LaunchPrice(currency, total, added) for currency, (total, added) in sorted(totals.items()))
-
-
-def _policy(launch: LaunchSnapshot, evaluation: Evaluation) -> PolicyAnswer:
-    """The first layer that denies; if none does, the narrowest layer that says anything."""
-    chain, gpus = launch.chain, launch.holding.gpus
-    requests = [PolicyRequest(app=launch.app.slug)]
-    if launch.request.placement.sku is not None and launch.terms is not None:
-        gpus += evaluation.gpu_count * evaluation.members
-        region = launch.request.placement.region
-        wanted = evaluation.regions or (sorted(launch.terms.regions) if region is None else (region,))
-        requests += [PolicyRequest(sku=launch.terms.slug, region=each) for each in wanted]
-    for allocation_id in dict.fromkeys(launch.request.placement.allocations):
-        if (target := launch.target_allocations.get(allocation_id)) is not None:
-            requests.append(PolicyRequest(sku=target.allocation.sku_slug, region=target.allocation.region))
-    requests.append(PolicyRequest(gpus=gpus))
-    of_artifacts = (each.denied_by for _, trust in launch.artifacts for each in trust.doubts)
-    explained = (each for request in requests for each in chain.explain(request))
-    answers = tuple(dict.fromkeys((*explained, *(each for each in of_artifacts if each is not None))))
-    denied = next((each for each in answers if not each.allowed), None)
-    if denied is not None:
-        return PolicyAnswer(False, denied.layer, denied.reason, answers)
-    decisive = [each for each in answers if each.reason != NO_RULE]
-    order = list(Layer)
-    last = max(decisive, key=lambda each: order.index(each.layer) if each.layer else -1, default=None)
-    if last is None:
-        return PolicyAnswer(True, None, "no policy layer restricts this", answers)
-    return PolicyAnswer(True, last.layer, last.reason, answers)

@@ -8,8 +8,8 @@ The order goes from who may launch to how the request is spelled: entitlement, p
 quota, configuration, secrets, topology, modes, name, account, circuit.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from mooring.core.catalog.channel import Channel, why_not_offered
@@ -35,6 +35,15 @@ from mooring.core.fleet.allocation import (
     gpu_count_of,
     regions_of,
 )
+from mooring.core.fleet.placement import PlacementBoard
+from mooring.core.fleet.placement_forecast import (
+    PlacementBatch,
+    allowed_choices,
+    explain_batch,
+    idle_board,
+    idle_but_for,
+    placement_batch,
+)
 from mooring.core.identity.project_secret import refused_variables
 from mooring.core.identity.service_account import ServiceAccountState
 from mooring.core.kernel import validation
@@ -48,6 +57,8 @@ from mooring.core.runtime.topology import member_slots, read_topology
 INSTANCES_MAX: Final = 10_000
 """How many instances of one project may exist that are not stopped."""
 CONFIG_BYTES_MAX: Final = 65_536
+NEEDS_BYTES_MAX: Final = 8_192
+"""Each new allocation stores what the app needs of its node."""
 STANDS: Final = frozenset({AllocationState.REQUESTED, AllocationState.PROVISIONING, AllocationState.ACTIVE})
 OPERATOR_KEYS: Final = ("runtime.claim", "runtime.report")
 """The actions that an operator account needs at least."""
@@ -86,7 +97,10 @@ def evaluate(launch: LaunchSnapshot) -> Evaluation:
         "promotion": list(_promotion(launch)),
         "trust": list(_trust(launch)),
         "policy": [*list(_policy(launch, offer, gpu_count * members)), *refusals.pop("capacity", [])],
-        "compatibility": [*refusals.pop("allocations", []), *list(_compatibility(launch, offer))],
+        "compatibility": [
+            *refusals.pop("allocations", []),
+            *(list(_compatibility(launch, offer)) or _placement(launch, members, gpu_count, regions)),
+        ],
         "quota": list(_quota(launch, members if gpu_count else 0)),
         "config": list(_config(launch)),
         "secrets": list(refused_variables(launch.request.secrets, launch.secret_names)) if launch.is_new else [],
@@ -120,22 +134,39 @@ def require(evaluation: Evaluation) -> None:
     raise Refusal(first.code, first.detail, {**first.details, "others": others})
 
 
-def allocation_request(launch: LaunchSnapshot, evaluation: Evaluation) -> AllocationRequest:
+def allocation_request(launch: LaunchSnapshot, terms: SkuTerms, gpu_count: int) -> AllocationRequest:
     """The request for each new allocation."""
-    placement, terms = launch.request.placement, _required(launch.terms)
-    return AllocationRequest(CapacityShape(terms.shape), terms.slug, evaluation.gpu_count, placement.region)
+    shape = CapacityShape(terms.shape)
+    return AllocationRequest(
+        shape,
+        terms.slug,
+        gpu_count,
+        launch.request.placement.region,
+        needs=() if launch.manifest is None else launch.manifest.compatibility.needs,
+        node_id=launch.home_node_id if shape is CapacityShape.GPU_SLICE else None,
+    )
 
 
-def together_on_one_node(shape: CapacityShape, members_max: int) -> bool:
+def shares_node(launch: LaunchSnapshot, shape: CapacityShape) -> bool:
     """Whether new allocations must share a machine: the network of slices does not reach further."""
+    members_max = 1 if launch.manifest is None else launch.manifest.compatibility.members_max
     return shape is CapacityShape.GPU_SLICE and members_max > 1
+
+
+def batch_of(
+    launch: LaunchSnapshot, terms: SkuTerms, *, members: int, gpu_count: int, regions: Sequence[str]
+) -> PlacementBatch:
+    """What placement is asked for such a launch: one allocation for each member."""
+    request = allocation_request(launch, terms, gpu_count)
+    same_node = shares_node(launch, request.shape)
+    return placement_batch(launch.project_id, terms, request, regions=regions, count=members, same_node=same_node)
 
 
 def offer_of(terms: SkuTerms, kind: Capacity | None, *, members: int, gpu_count: int, node: str = "new") -> Offer:
     """New allocations of a SKU on machines of one kind: one per member, each with so many GPUs."""
     shape = CapacityShape(terms.shape)
     facts: Mapping[str, Fact] = {"gpu_model": terms.gpu_model} if kind is None else kind.facts
-    same_node = together_on_one_node(shape, max(members, 2))
+    same_node = shape is CapacityShape.GPU_SLICE
     return tuple(Capacity(shape, gpu_count, node if same_node else f"{node}-{each}", facts) for each in range(members))
 
 
@@ -145,12 +176,6 @@ def _try(refused: dict[str, list[Refusal]], name: str, ask: Callable[[], Any]) -
     except Refusal as refusal:
         refused[name] = [refusal]
         return None
-
-
-def _required(value: Any) -> Any:
-    if value is None:
-        raise ValueError("an evaluation without refusals must have this value")
-    return value
 
 
 def _topology(launch: LaunchSnapshot) -> dict[str, int]:
@@ -183,9 +208,9 @@ def _offer(launch: LaunchSnapshot, members: int, gpu_count: int, refused: dict[s
     if placement.sku is not None:
         if not gpu_count or launch.terms is None:
             return existing
-        kinds = launch.kinds.get(launch.terms.slug, ())
-        # New slices must be on the machine of the existing ones.
-        node = existing[0].node if existing and launch.group is not None else "new"
+        kinds, node = launch.kinds.get(launch.terms.slug, ()), "new"
+        if existing and (launch.group is not None or launch.home_node_id is not None):
+            kinds, node = existing[:1], existing[0].node  # new slices must be on the machine of the existing ones
         offers = [
             (*existing, *offer_of(launch.terms, kind, members=members, gpu_count=gpu_count, node=node))
             for kind in kinds or (None,)
@@ -272,6 +297,36 @@ def _policy(launch: LaunchSnapshot, offer: Offer, new_gpus: int) -> Iterator[Ref
 def _compatibility(launch: LaunchSnapshot, offer: Offer) -> Iterator[Refusal]:
     if launch.manifest is not None and offer:
         yield from _maybe(fit(launch.manifest.compatibility, offer).refusal())
+
+
+def _placement(launch: LaunchSnapshot, members: int, gpu_count: int, regions: Sequence[str]) -> list[Refusal]:
+    """Whether there are machines that could take all new allocations if nobody else used them.
+
+    A launch waits for machines that are in use, but nothing waits for machines that do not exist.
+    """
+    terms = launch.terms
+    if terms is None or not gpu_count or not regions:
+        return []
+    batch = batch_of(launch, terms, members=members, gpu_count=gpu_count, regions=regions)
+    if len(canonical([need.plain() for need in batch.requests[0].needs])) > NEEDS_BYTES_MAX:
+        detail = f"the app's needs of a node are longer than {NEEDS_BYTES_MAX} bytes"
+        return [Refusal(Code.LIMIT_REACHED, detail, {"limit": NEEDS_BYTES_MAX})]
+    if launch.is_new:
+        board = idle_board(launch.machines, batch.facts, members)
+        because = "no machine could take it, even if idle"
+    elif batch.requests[0].node_id is not None:
+        own = sum(each.allocation.gpu_count for each in launch.current_allocations)
+        home = [] if launch.home is None else [idle_but_for(launch.home, own)]
+        board = PlacementBoard([replace(each, facts=launch.current_allocations[0].facts) for each in home], batch.facts)
+        because = "it could not be placed, even if nobody else used the node"
+    else:
+        return []
+    answer = explain_batch(board, batch, allowed_choices(terms, launch.chain))
+    if answer.fits:
+        return []
+    change = answer.smallest_change
+    details = {"blockers": [{"rule": "placement", "because": answer.because}], "smallest_change": change}
+    return [Refusal(Code.INCOMPATIBLE, f"{because}: {answer.because}; what would help: {change}", details)]
 
 
 def _quota(launch: LaunchSnapshot, allocations: int) -> Iterator[Refusal]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -17,8 +17,11 @@ from mooring.core.catalog.operating_mode import DEFAULT_MODE
 from mooring.core.catalog.policy import PolicyChain
 from mooring.core.fleet.allocation import Allocation, ProjectHolding, SkuTerms
 from mooring.core.fleet.allocation_group import GroupWithAllocations
+from mooring.core.fleet.capacity_offers import MachineKind
+from mooring.core.fleet.placement import NodeSnapshot
 from mooring.core.identity.service_account import ServiceAccount
 from mooring.core.runtime.circuit_breaker import CircuitFacts
+from mooring.core.runtime.instance_snapshot import ClaimWatch
 from mooring.core.runtime.launch_estimate import LaunchEstimate
 
 
@@ -93,7 +96,7 @@ class TargetAllocation:
 
     def capacity(self, group: GroupWithAllocations | None = None) -> Capacity:
         """The allocation as `compatibility` sees it; without a node it counts as on its group's node, or alone."""
-        node = self.allocation.node_id or self.allocation.id
+        node = self.allocation.node_id or self.allocation.wanted_node_id or self.allocation.id
         if group is not None and self.allocation.group_id == group.group.id:
             node = next((each.node_id for each in group.allocations if each.node_id is not None), group.group.id)
         return Capacity(CapacityShape(self.allocation.shape), self.allocation.gpu_count, node, self.facts)
@@ -131,11 +134,24 @@ class LaunchSnapshot:
     current_allocations: Sequence[TargetAllocation] = ()  # allocations of the instance's current members
     group: GroupWithAllocations | None = None  # the same-node group of those allocations
     adding: int = 0  # number of members to add
+    machines: Sequence[MachineKind] = ()  # the machines that take work, by kind
+    home: NodeSnapshot | None = None  # the machine of `home_node_id`, unless it is retired
+    fleet: Sequence[NodeSnapshot] | None = None  # only of a plan: every machine as it is now
+    adapter: ClaimWatch = field(default_factory=ClaimWatch)  # only of a plan: when one last used the operator account
+    claim_lease: timedelta = timedelta(seconds=60)
 
     @property
     def chain(self) -> PolicyChain:
         """The policy, narrowed by the entitlement."""
         return self.policy if self.entitlement is None else self.policy.narrowed(*self.entitlement.layer)
+
+    @property
+    def home_node_id(self) -> str | None:
+        """The node that further slices must join, because the network of the current ones ends there."""
+        if self.purpose is not EvaluationPurpose.ADD:
+            return None
+        current = (each.allocation for each in self.current_allocations)
+        return next((each.node_id for each in current if each.shape == CapacityShape.GPU_SLICE and each.node_id), None)
 
     @property
     def is_new(self) -> bool:

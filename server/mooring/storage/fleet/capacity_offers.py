@@ -21,9 +21,9 @@ HELD_MAX: Final = 200
 CACHE_SECONDS: Final = 30.0
 INVALIDATING_EVENTS: Final = ("nodes.node.", "nodes.sku.")
 
-_INVENTORY: Final = "n.inventory - 'addresses' - 'agent_version' - 'limits' - 'numa'"
+INVENTORY: Final = "n.inventory - 'addresses' - 'agent_version' - 'limits' - 'numa'"
 KINDS: Final = f"""
-SELECT n.host, n.region, {_INVENTORY}, s.gpu_model, s.gpus, s.slots, count(*)::int
+SELECT n.host, n.region, {INVENTORY}, s.gpu_model, s.gpus, s.slots, count(*)::int
   FROM node n
   JOIN (SELECT node_id, gpu_model, count(*)::int AS gpus, (sum(count(*)) OVER (PARTITION BY node_id))::int AS slots
           FROM slot WHERE status <> 'quarantined' GROUP BY node_id, gpu_model) s ON s.node_id = n.id
@@ -34,7 +34,7 @@ SELECT id, slug, shape, gpu_model, regions, allowed_gpu_counts, price_minor_per_
        status
   FROM sku WHERE status = 'offered' ORDER BY id"""
 HELD: Final = f"""
-SELECT a.shape, a.gpu_count, a.node_id, n.host, n.region, {_INVENTORY},
+SELECT a.shape, a.gpu_count, a.node_id, n.host, n.region, {INVENTORY},
        EXISTS (SELECT FROM member m WHERE m.allocation_id = a.id AND m.status <> 'removed')
   FROM allocation a JOIN node n ON n.id = a.node_id
  WHERE a.project_id = $1 AND a.status = 'active' ORDER BY a.id LIMIT $2"""

@@ -14,12 +14,14 @@ import asyncpg
 
 from mooring.core.fleet.allocation import Allocation, AllocationState
 from mooring.core.fleet.allocation_reconcile import AllocationSnapshot, NodeFacts, TaskFacts
+from mooring.core.fleet.inventory import facts_from
 from mooring.core.fleet.placement import NodeSnapshot, SlotSnapshot
 from mooring.core.fleet.project_network import POOL_LABEL, NodeNeighbour, NodeNetworks, ProjectNetwork
 from mooring.core.fleet.slot import Slot
 from mooring.core.fleet.task import Task
 from mooring.core.kernel.sealed_document import TASK_ARGUMENTS
 from mooring.storage.fleet.allocation import COLUMNS
+from mooring.storage.fleet.capacity_offers import INVENTORY
 from mooring.storage.fleet.task import COLUMNS as TASK_COLUMNS
 from mooring.storage.fleet.task import task_of
 from mooring.storage.kernel.database import PLATFORM, Database
@@ -30,14 +32,20 @@ SELECT n.id, n.region, n.host = 'process' AS single_project,
        CASE WHEN n.status = 'enrolled' THEN 'not ready' WHEN n.status = 'pending' THEN 'waiting for approval'
             WHEN n.status <> 'ready' THEN n.status
             WHEN n.unreachable_since IS NOT NULL THEN 'unreachable' WHEN n.sweep_due THEN 'waiting for a sweep'
-            ELSE '' END AS refuses
+            ELSE '' END AS refuses, n.name
   FROM node n WHERE n.status <> 'retired'"""
+NODE_INVENTORIES: Final = f"SELECT n.id, n.host, n.region, {INVENTORY} FROM node n WHERE n.status = 'ready'"
 SLOTS: Final = """
 SELECT s.node_id, s.id, s.index, s.numa, s.gpu_model, s.status = 'free' AS free, s.revision, s.memory_bytes, s.simulated
   FROM slot s WHERE s.status <> 'quarantined'"""
-OCCUPANTS: Final = """
-SELECT a.node_id, array_agg(DISTINCT a.project_id) AS projects, bool_or(a.shape = 'baremetal') AS exclusive
+SLOTS_OF_NODE: Final = f"{SLOTS} AND s.node_id = $1"
+NODE: Final = f"{NODES} AND n.id = $1"
+_OCCUPANTS: Final = "a.node_id, array_agg(DISTINCT a.project_id), bool_or(a.shape = 'baremetal')"
+OCCUPANTS: Final = f"""
+SELECT {_OCCUPANTS}
   FROM allocation a WHERE a.node_id IS NOT NULL AND a.status <> 'released' GROUP BY a.node_id"""
+OCCUPANTS_OF_NODE: Final = f"""
+SELECT {_OCCUPANTS} FROM allocation a WHERE a.node_id = $1 AND a.status <> 'released' GROUP BY a.node_id"""
 REQUESTED: Final = f"""
 SELECT {COLUMNS}, coalesce(g.same_node, false),
        (SELECT min(m.node_id) FROM allocation m
@@ -120,14 +128,35 @@ class UnplacedAllocation:
     node_id: str | None
 
 
-async def snapshot(database: Database) -> list[NodeSnapshot]:
+async def snapshot(database: Database, *, with_facts: bool) -> list[NodeSnapshot]:
+    """All machines that are not retired; with their facts if a request asks about any."""
+    slots, used = await database.fetch(PLATFORM, SLOTS), await database.fetch(PLATFORM, OCCUPANTS)
+    nodes = _nodes(await database.fetch(PLATFORM, NODES), slots, used)
+    if not with_facts:
+        return nodes
+    rows = await database.fetch(PLATFORM, NODE_INVENTORIES)
+    facts = {node_id: facts_from(host, region, inventory) for node_id, host, region, inventory in rows}
+    return [replace(each, facts=facts.get(each.id, {})) for each in nodes]
+
+
+async def node_snapshot(database: Database, node_id: str) -> NodeSnapshot | None:
+    """One machine; None if it is retired."""
+    slots = await database.fetch(PLATFORM, SLOTS_OF_NODE, node_id)
+    used = await database.fetch(PLATFORM, OCCUPANTS_OF_NODE, node_id)
+    nodes = _nodes(await database.fetch(PLATFORM, NODE, node_id), slots, used)
+    return nodes[0] if nodes else None
+
+
+def _nodes(
+    node_rows: Sequence[asyncpg.Record], slot_rows: Sequence[asyncpg.Record], occupant_rows: Sequence[asyncpg.Record]
+) -> list[NodeSnapshot]:
     slots: dict[str, list[SlotSnapshot]] = {}
-    for row in await database.fetch(PLATFORM, SLOTS):
+    for row in slot_rows:
         slots.setdefault(row[0], []).append(SlotSnapshot(*row[1:]))
-    used = {row[0]: (frozenset(row[1]), bool(row[2])) for row in await database.fetch(PLATFORM, OCCUPANTS)}
+    used = {row[0]: (frozenset(row[1]), bool(row[2])) for row in occupant_rows}
     nodes = []
-    for node_id, region, single, refuses in await database.fetch(PLATFORM, NODES):
-        projects, exclusive = used.get(node_id, (frozenset(), False))
+    for node_id, region, single, refuses, name in node_rows:
+        projects, exclusive = used.get(node_id, (frozenset[str](), False))
         nodes.append(
             NodeSnapshot(
                 node_id,
@@ -137,6 +166,7 @@ async def snapshot(database: Database) -> list[NodeSnapshot]:
                 projects=projects,
                 exclusive=exclusive,
                 single_project=single,
+                name=name,
             )
         )
     return nodes

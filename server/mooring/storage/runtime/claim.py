@@ -110,6 +110,7 @@ RECORD_PRESENCE: Final = """
 INSERT INTO adapter_presence (service_account_id, tenant_id, project_id, holder, seen_at) VALUES ($1, $2, $3, $4, $5)
 ON CONFLICT (service_account_id) DO UPDATE SET holder = EXCLUDED.holder, seen_at = EXCLUDED.seen_at
  WHERE adapter_presence.seen_at < $6"""
+SEEN_AT: Final = "SELECT seen_at FROM adapter_presence WHERE service_account_id = $1"
 FIND: Final = f"""
 SELECT {INSTANCE_COLUMNS}, c.holder, c.fence FROM instance i JOIN instance_claim c ON c.instance_id = i.id
  WHERE i.project_id = $1 AND i.id = $2 AND c.service_account_id = $3"""
@@ -209,6 +210,12 @@ async def record_presence(database: Database, requester: ClaimRequester, now: da
     """Record that an adapter asked for work under this account."""
     identity = (requester.service_account_id, requester.tenant_id, requester.project_id, requester.holder)
     await database.fetch(PLATFORM, RECORD_PRESENCE, *identity, now, stale_before)
+
+
+async def seen_at(database: Database, service_account_id: str) -> datetime | None:
+    """When an adapter last asked for work under this account."""
+    moment: datetime | None = await database.fetchval(PLATFORM, SEEN_AT, service_account_id)
+    return moment
 
 
 async def find(

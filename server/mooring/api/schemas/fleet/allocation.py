@@ -10,8 +10,6 @@ from mooring.api.schemas.kernel.fields import Shown, Slug, Strict, Time, allowed
 from mooring.core.catalog.compatibility import CapacityShape
 from mooring.core.fleet.allocation import (
     GROUP_MAX,
-    METADATA_MAX,
-    METADATA_VALUE_LENGTH,
     PLACE_SECONDS_MAX,
     Allocation,
     AllocationRequest,
@@ -19,6 +17,7 @@ from mooring.core.fleet.allocation import (
     TeardownProof,
 )
 from mooring.core.fleet.allocation_group import AllocationGroup, AllocationGroupRequest, GroupState, state_of
+from mooring.core.fleet.allocation_metadata import METADATA_MAX, METADATA_VALUE_LENGTH
 from mooring.core.fleet.placement_explanation import PlacementExplanation
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.permissions import Authority, Place, Scope

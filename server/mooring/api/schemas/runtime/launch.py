@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from mooring.api.schemas.fleet.allocation import GpuCount, Region, Sku
-from mooring.api.schemas.kernel.fields import Shown, Slug, Strict
+from mooring.api.schemas.kernel.fields import Shown, Slug, Strict, Time
 from mooring.core.catalog.channel import Channel
 from mooring.core.catalog.compatibility import CapacityShape
 from mooring.core.catalog.operating_mode import DEFAULT_MODE, ControlPlaneScope, OperatingMode
@@ -16,8 +16,8 @@ from mooring.core.identity.project_secret import NAME_PATTERN as SECRET_NAME_PAT
 from mooring.core.identity.project_secret import VARIABLE_PATTERN, VARIABLES_MAX
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.validation import invalid
-from mooring.core.runtime.instance_launch import LaunchPlan
 from mooring.core.runtime.launch_estimate import Basis
+from mooring.core.runtime.launch_plan import LaunchPlan
 from mooring.core.runtime.launch_snapshot import LaunchRequest, PlacementSpec
 from mooring.core.runtime.topology import AT_ONCE_MAX
 
@@ -173,6 +173,21 @@ class ExpectedView(Shown):
     stages: list[StageView]
 
 
+class PlannedPlacementView(Shown):
+    """Whether all new allocations find a place at once; if not, the launch waits for it."""
+
+    fits_now: bool
+    because: str
+    smallest_change: str
+
+
+class PlannedAdapterView(Shown):
+    """Whether an adapter asks for work of this app in the project; without one, the launch waits and then fails."""
+
+    listening: bool
+    last_seen_at: Time | None
+
+
 class PlanView(Shown):
     """What a launch would create, and every refusal that it would meet."""
 
@@ -186,6 +201,8 @@ class PlanView(Shown):
     price: list[PriceView]
     policy: PlannedPolicyView
     expected: ExpectedView
+    placement: Annotated[PlannedPlacementView | None, Meta(description="Null if no capacity is requested.")]
+    adapter: Annotated[PlannedAdapterView | None, Meta(description="Null if the app has no operator account.")]
 
 
 def placement_spec(body: Placement | None) -> PlacementSpec | None:
@@ -264,4 +281,14 @@ def plan_view(plan: LaunchPlan) -> PlanView:
             ],
         ),
         expected=msgspec.convert(plan.expected, ExpectedView, from_attributes=True),
+        placement=None
+        if plan.placement is None
+        else PlannedPlacementView(
+            fits_now=plan.placement.fits,
+            because=plan.placement.because,
+            smallest_change=plan.placement.smallest_change,
+        ),
+        adapter=None
+        if plan.adapter is None
+        else PlannedAdapterView(listening=plan.adapter.listening, last_seen_at=plan.adapter.last_seen_at),
     )
