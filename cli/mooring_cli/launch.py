@@ -162,8 +162,8 @@ def show_plan(invocation: Invocation, plan: dict[str, Any]) -> None:
                 f"{each['minor_per_hour'] / 100:.2f} {each['currency']} an hour" for each in plan["price"]
             ),
             "policy": _policy_text(plan["policy"]),
-            "placement": placement_text(plan["placement"]),
-            "adapter": adapter_text(plan["adapter"]),
+            "placement": placement_text(plan.get("placement")),
+            "adapter": adapter_text(plan.get("adapter")),
             "time_to_ready": "not known yet" if expected["seconds"] is None else f"about {expected['seconds']:.0f} s",
         },
     )

@@ -260,12 +260,16 @@ def test_a_plan_is_shown_as_a_table_with_what_stands_in_the_way(run: Run, platfo
         ],
         "price": [{"currency": "EUR", "minor_per_hour": 250, "added_minor_per_hour": 250}],
         "expected": {"seconds": 12.4, "basis": "version", "samples": 3, "stages": []},
+        "placement": {"fits_now": False, "because": "eu: full", "smallest_change": "1 more GPU on one machine"},
+        "adapter": {"listening": False, "last_seen_at": None},
     }
     platform.on("POST", f"{AT}:plan", CannedResponse(body=plan))
     result = run("instances", "launch", "hello", "--plan")
     assert "1.1.0 (canary)" in result.stdout
     assert "2.50 EUR an hour" in result.stdout
     assert "about 12 s" in result.stdout
+    assert "no room now: eu: full; what would help: 1 more GPU on one machine" in result.stdout
+    assert "none listens; one was last seen: never" in result.stdout
     assert "blocked: policy_denied: region eu is not allowed" in result.stdout
     assert "denied by the tenant policy: it is not on the allow list" in result.stdout
 

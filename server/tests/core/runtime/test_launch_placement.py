@@ -1,13 +1,14 @@
 """A plan knows the machines: what it promises is placed, and what no machine could hold is refused."""
 
 import random
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, Final
 
 import pytest
 
-from mooring.core.catalog.compatibility import Capacity, CapacityShape
+from mooring.core.catalog.compatibility import Capacity, CapacityShape, Fact
 from mooring.core.fleet.capacity_offers import MachineKind
 from mooring.core.fleet.placement import NodeSnapshot, PlacementBoard, SlotSnapshot
 from mooring.core.kernel.errors import Code, Refusal
@@ -45,8 +46,8 @@ def asked(document: dict[str, Any], machines: list[MachineKind], *, members: int
     return wished(facts, topology={"hand": members}, placement=PlacementSpec(sku="h100", gpu_count=gpus))
 
 
-def machine(gpus: int, count: int = 1, **facts: Any) -> MachineKind:
-    return MachineKind("eu-1", MODEL, gpus, gpus, count, {"gpu_model": MODEL, **facts})
+def machine(gpus: int, count: int = 1, facts: Mapping[str, Fact] | None = None) -> MachineKind:
+    return MachineKind("eu-1", MODEL, gpus, gpus, count, {"gpu_model": MODEL, **(facts or {})})
 
 
 def node(name: str, free: str, **changes: Any) -> NodeSnapshot:
@@ -65,7 +66,7 @@ NEEDS: Final = [{"fact": "rdma", "equals": True}]
         (asked(cluster(), [machine(16)], members=5), "20 GPUs on one machine"),
         (asked(cluster(), [], members=1), f"no machine with {MODEL}"),
         (asked(cluster(), [machine(2, 9)], members=1), "4 GPUs on one machine"),
-        (asked(cluster(NEEDS), [machine(16), machine(2, rdma=True)], members=1), "without rdma"),
+        (asked(cluster(NEEDS), [machine(16), machine(2, facts={"rdma": True})], members=1), "without rdma"),
         (asked(cluster(NEEDS), [machine(16)], members=1), "it needs rdma"),
     ],
 )
@@ -99,9 +100,8 @@ def test_each_whole_machine_is_counted_once() -> None:
 
 def test_the_shapes_of_a_plan_fit_only_where_machines_could_hold_all_members() -> None:
     plan = plan_launch(asked(cluster(), [machine(16)], members=5))
-    assert {each.gpu_count: each.fits for each in plan.shapes if each.sku == "h100"} == {
-        1: True, 2: True, 4: False, 8: False,
-    }  # fmt: skip
+    fits = {each.gpu_count: each.fits for each in plan.shapes if each.sku == "h100"}
+    assert fits == {1: True, 2: True, 4: False, 8: False}
 
 
 def test_what_a_plan_places_is_placed_by_the_worker_in_three_hundred_random_fleets() -> None:
@@ -118,7 +118,7 @@ def test_what_a_plan_places_is_placed_by_the_worker_in_three_hundred_random_flee
             )
             for name in "abcd"[: chance.randint(1, 4)]
         ]
-        kinds = [machine(len(each.slots), **each.facts) for each in fleet]
+        kinds = [machine(len(each.slots), facts=each.facts) for each in fleet]
         facts = asked(cluster(needs), kinds, members=chance.randint(1, 6), gpus=chance.choice((1, 2, 4)))
         plan = plan_launch(replace(facts, fleet=fleet))
         if not plan.launchable:
@@ -192,6 +192,6 @@ def test_a_plan_says_whether_an_adapter_listens_and_when_one_was_last_seen(
 
 def test_needs_that_would_fill_the_database_are_refused() -> None:
     long = [{"fact": f"fact_{each}", "one_of": ["x" * 150] * 5} for each in range(12)]
-    machines = [machine(16, **{f"fact_{each}": "x" * 150 for each in range(12)})]
+    machines = [machine(16, facts={f"fact_{each}": "x" * 150 for each in range(12)})]
     (refusal,) = evaluate(asked(cluster(long), machines, members=1)).refusals
     assert refusal.code is Code.LIMIT_REACHED
