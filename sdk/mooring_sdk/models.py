@@ -828,6 +828,15 @@ class DeliveryStatus(StrEnum):
     QUEUED = "queued"
 
 
+class Distrust(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Why the instance is not trusted, since when, and what the policy does about it."""
+
+    since: datetime
+    reaction: Any
+    layer: str | None
+    artifacts: list[UntrustedArtifact]
+
+
 class Doubt(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One reason why an artifact is not verified."""
 
@@ -1208,6 +1217,8 @@ class ImpactReactions(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     notify: int
     refuse: int
+    drain: int
+    stop: int
 
 
 class ImpactedInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -1282,6 +1293,7 @@ class Instance(msgspec.Struct, kw_only=True, omit_defaults=True):
     failure_detail: str | None
     last_lines: list[str]
     teardown_proof: str | None
+    distrust: Distrust | None
     requested_by: str
     correlation_id: str
     trace_id: str
@@ -2438,6 +2450,7 @@ class RuntimeInstance(msgspec.Struct, kw_only=True, omit_defaults=True):
     adapter_detail: dict[str, Any]
     correlation_id: str
     trace_id: str
+    distrust: dict[str, Any] | None
 
 
 class RuntimeMember(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -3004,6 +3017,17 @@ class TrustState(StrEnum):
     REVOKED = "revoked"
     UNVERIFIED = "unverified"
     VERIFIED = "verified"
+
+
+class UntrustedArtifact(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """An artifact that the instance runs and that is not trusted."""
+
+    digest: str
+    artifact_id: str | None
+    owner: str | None
+    trust: str
+    code: str
+    reason: str
 
 
 class UsageRecord(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -405,7 +405,7 @@ OBJECTS = {
         ("signatures", "str | None", "", "What must be signed by a trusted key: `none`, `images` or `everything`."),
         ("gpus_max", "int | None", "", "How many GPUs a project may have at once."),
         ("record_exec", "bool", "", "Whether what exec sessions show is recorded; one layer that says so is enough."),
-        ("untrusted_instances", "str | None", "", "What happens to running instances whose artifacts are no longer trusted: `notify`, or also `refuse` actions and attachments. The strictest layer counts; without a rule of the platform it is `refuse`."),
+        ("untrusted_instances", "str | None", "", "What happens to running instances whose artifacts are no longer trusted: `notify` their project, also `refuse` actions and attachments, also `drain` their members, or `stop` them. The strictest layer counts; without a rule of the platform it is `refuse`."),
     ),
     "RunAtTerminal": (
         ("argv", "list[str]", "", "The command; without one it is a login shell."),

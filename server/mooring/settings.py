@@ -188,6 +188,11 @@ class Settings:
         30.0, "After so long without a heartbeat of its process a check is given to another one; at least 3."
     )
     check_hours_max: float = _setting(72.0, "Longest time that reading one part of an artifact may take in a check.")
+    untrusted_per_app_max: int = _setting(
+        5, "Instances of one app that are drained or stopped at once because their artifacts are no longer trusted."
+    )
+    untrusted_per_tenant_max: int = _setting(2, "The same for one tenant.")
+    untrusted_max: int = _setting(20, "The same for the whole platform.")
     checks_at_once: int = _setting(4, "Checks of artifacts that one process runs side by side.")
     source_limit_bytes: int = _setting(1_099_511_627_776, "Largest blob that is read from a source.")
     source_redirect_hosts: str = _setting(
@@ -348,6 +353,8 @@ def _check(settings: Settings) -> None:
         raise SettingRefused(f"{PREFIX}ADAPTER_LEASE_SECONDS must be at least 3")
     if settings.check_lease_seconds < 3:
         raise SettingRefused(f"{PREFIX}CHECK_LEASE_SECONDS must be at least 3")
+    if min(settings.untrusted_per_app_max, settings.untrusted_per_tenant_max, settings.untrusted_max) < 1:
+        raise SettingRefused(f"{PREFIX}UNTRUSTED_PER_APP_MAX, …_PER_TENANT_MAX and …_MAX must be at least 1")
     if settings.checks_at_once < 1:
         raise SettingRefused(f"{PREFIX}CHECKS_AT_ONCE must be at least 1")
     if settings.tls not in ("", "local"):

@@ -6,6 +6,7 @@ from mooring.workers.artifact_check import CheckWorker
 from mooring.workers.attestation import AttestationWorker
 from mooring.workers.audit_chain import AuditChainWorker
 from mooring.workers.instance_reconciler import InstanceReconciler
+from mooring.workers.instance_trust import TrustWorker
 from mooring.workers.janitor import Janitor
 from mooring.workers.loop import Worker
 from mooring.workers.nodes import NodeWatch
@@ -20,6 +21,7 @@ def all_workers(services: Services) -> tuple[Worker, ...]:
         Janitor(services),
         AllocationReconciler(services),
         InstanceReconciler(services),
+        TrustWorker(services),
         NodeWatch(services),
         AttestationWorker(services),
         TaskReaper(services),

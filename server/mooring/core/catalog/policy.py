@@ -61,6 +61,8 @@ class Reaction(IntEnum):
 
     NOTIFY = 0  # tell its project
     REFUSE = 1  # also refuse actions and new attachments
+    DRAIN = 2  # also drain its members
+    STOP = 3  # stop it
 
 
 REACTION_DEFAULT: Final = Reaction.REFUSE

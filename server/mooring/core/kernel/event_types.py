@@ -85,6 +85,8 @@ class EventType(StrEnum):
     INSTANCE_START_COMPLETED = "apps.instance.start_completed"
     INSTANCE_HEALTHY = "apps.instance.healthy"
     INSTANCE_CHANGED = "apps.instance.changed"
+    INSTANCE_TRUST_LOST = "apps.instance.trust_lost"
+    INSTANCE_TRUST_RESTORED = "apps.instance.trust_restored"
     MEMBER_ADDED = "apps.instance.member_added"
     MEMBER_DRAINED = "apps.instance.member_drained"
     MEMBER_REMOVED = "apps.instance.member_removed"
@@ -174,6 +176,9 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.INSTANCE_START_COMPLETED: "A launch, an upgrade, a rollback or a restart finished.",
     EventType.INSTANCE_HEALTHY: "An unhealthy instance was observed to be healthy again.",
     EventType.INSTANCE_CHANGED: "The instance's health, endpoints or adapter details changed.",
+    EventType.INSTANCE_TRUST_LOST: "An artifact that the instance runs is not trusted any more, or the policy reacts "
+    "to that in another way; `data` names the digests, the reasons and the reaction.",
+    EventType.INSTANCE_TRUST_RESTORED: "Everything that the instance runs is trusted again.",
     EventType.MEMBER_ADDED: "A member is in service.",
     EventType.MEMBER_DRAINED: "The adapter observed that a member has no work left.",
     EventType.MEMBER_REMOVED: "A member has its closing record.",

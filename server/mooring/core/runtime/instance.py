@@ -166,6 +166,7 @@ class Instance:
     stop_requested_at: datetime | None = None
     stopped_at: datetime | None = None
     teardown_proof: str | None = None
+    distrust: dict[str, Any] | None = None  # why its artifacts are not trusted, see `instance_trust`
 
     @property
     def place(self) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final
 
 from mooring.core.catalog.app_version import AppVersion
@@ -100,7 +101,12 @@ def require_trusted(current: InstanceContext, verb: str) -> None:
         raise current.distrust.refusal(verb)
 
 
-def stop_instance(context: DecisionContext, current: InstanceContext, bounds: OperationBounds) -> Decision[Operation]:
+def stop_instance(
+    context: DecisionContext,
+    current: InstanceContext,
+    bounds: OperationBounds,
+    request: Mapping[str, Any] = MappingProxyType({}),
+) -> Decision[Operation]:
     """Stop it for good: cancel all other open operations, tear down each member, and verify that nothing is left."""
     instance = current.instance
     stopping = next((each for each in current.operations if each.kind == OperationKind.DECOMMISSION), None)
@@ -118,7 +124,7 @@ def stop_instance(context: DecisionContext, current: InstanceContext, bounds: Op
         return together(stopping, moved, *cancellations)
     operation = replace(
         build_operation(
-            context, instance, OperationKind.DECOMMISSION, {}, bounds.operation_seconds + current.graceful_seconds
+            context, instance, OperationKind.DECOMMISSION, request, bounds.operation_seconds + current.graceful_seconds
         ),
         member_ids=[each.id for each in current.members],
         dispatched_at=context.now,

@@ -293,7 +293,7 @@ def _attached_audits(action: str, operation: Operation) -> tuple[AuditRecord, ..
 _AUDITED: Final = frozenset(
     {
         "phase", "dispatched_at", "blocker", "health", "topology", "version", "pin", "previous_pin", "allocation_id",
-        "keep_allocation", "cancel_reason", "deadline_at", "holds", "retry_at",
+        "keep_allocation", "cancel_reason", "deadline_at", "holds", "retry_at", "distrust",
     }
 )  # fmt: skip
 """Columns that audit rows contain; the others are too long, or mean nothing to a person."""

@@ -10,7 +10,7 @@ the policy says: a restart that stops a program and may not start it again would
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -18,7 +18,12 @@ from mooring.core.catalog.artifact import Visibility
 from mooring.core.catalog.artifact_trust import ArtifactTrust, trust_of_digests
 from mooring.core.catalog.policy import Layer, PolicyChain, Reaction
 from mooring.core.catalog.trust_lifecycle import TrustState
+from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.event_types import EventType
+from mooring.core.runtime.instance import Instance
+from mooring.core.runtime.instance_teardown import ACTION
+from mooring.core.runtime.instance_transitions import change_instance
 
 NAMED_MAX: Final = 20
 """How many untrusted artifacts are named."""
@@ -28,6 +33,7 @@ REFUSED_VERBS: Final[Mapping[str, Reaction]] = {
     **dict.fromkeys(STARTING_VERBS, Reaction.NOTIFY),
     "act": Reaction.REFUSE,
     "attach": Reaction.REFUSE,
+    "resume": Reaction.DRAIN,
 }
 """The verbs that an untrusted instance does not accept, each with the reaction from which on it is refused."""
 
@@ -106,6 +112,25 @@ def assess(digests: Iterable[str], evaluated: Sequence[ArtifactTrust], policy: P
         return None
     worst = sorted(untrusted, key=lambda each: each.trust != TrustState.REVOKED)
     return Distrust(tuple(worst[:NAMED_MAX]), *policy.reaction)
+
+
+def change_distrust(context: DecisionContext, instance: Instance, found: Distrust | None) -> Decision[Instance] | None:
+    """Store the conclusion if it changed, and tell the project; None if it is stored already."""
+    stored = instance.distrust
+    if distrust_of(stored) == found:
+        return None
+    since = context.now if stored is None else datetime.fromisoformat(stored["since"])
+    plain = None if found is None else found.plain(since)
+    lost = found is not None
+    event = EventType.INSTANCE_TRUST_LOST if lost else EventType.INSTANCE_TRUST_RESTORED
+    decision = change_instance(instance, ACTION, event, distrust=plain)
+    data = {**decision.events[0].data, **(plain or {"since": context.now.isoformat()})}
+    reason = "everything that it runs is trusted again" if found is None else found.artifacts[0].reason
+    return replace(
+        decision,
+        events=(replace(decision.events[0], data=data),),
+        audits=tuple(replace(each, reason=reason, before={"distrust": stored}) for each in decision.audits),
+    )
 
 
 def _untrusted(digest: str, found: ArtifactTrust | None) -> UntrustedArtifact | None:

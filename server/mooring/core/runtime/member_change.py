@@ -5,8 +5,10 @@ then holds the member, and lifting one's own hold leaves the holds of others. Re
 below its manifest's minimum: then the instance should be stopped instead.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from types import MappingProxyType
 from typing import Any, Final
 
 from mooring.core.catalog.manifest import Component, Drain, Manifest
@@ -21,6 +23,7 @@ from mooring.core.runtime.instance_change import (
     in_progress,
     require_no_member_operation,
     require_running,
+    require_trusted,
 )
 from mooring.core.runtime.instance_launch import (
     AssignedMembers,
@@ -132,6 +135,7 @@ def drain_member(
     *,
     timeout_seconds: int | None,
     reason: str,
+    request: Mapping[str, Any] = MappingProxyType({}),
 ) -> Decision[Operation]:
     """Ask a member to finish its work and accept no more; `timeout_seconds` None means the app's default.
 
@@ -151,7 +155,9 @@ def drain_member(
     holds = [*(each for each in member.holds if each.get("owner") != context.actor.id), hold]
     until = context.now + timedelta(seconds=timeout_seconds)
     operation = replace(
-        build_operation(context, instance, OperationKind.DRAIN, {"timeout_seconds": timeout_seconds}, timeout_seconds),
+        build_operation(
+            context, instance, OperationKind.DRAIN, {**request, "timeout_seconds": timeout_seconds}, timeout_seconds
+        ),
         member_ids=[member.id],
         dispatched_at=context.now,
         phase_deadline_at=until,
@@ -171,6 +177,7 @@ def resume_member(context: DecisionContext, current: InstanceContext, member: Me
     """
     instance = current.instance
     require_running(instance, "resume")
+    require_trusted(current, "resume")
     state = MemberState(member.status)
     if MemberTrigger.RESUME not in MEMBER.allowed(state):
         raise IllegalTransition("member", state, MemberTrigger.RESUME, MEMBER.allowed(state))

@@ -120,6 +120,9 @@ ADAPTER_BLOCKED: Final = NextStep(
     U.APP_TEAM, "the adapter named what it waits for: the team that runs it can resolve that"
 )
 HELD: Final = NextStep(U.YOU, "the owner of the hold must lift it: the hold names the owner and the reason")
+UNTRUSTED: Final = NextStep(
+    U.YOU, "upgrade to a version whose artifacts are trusted, or stop the instance; have a wrong doubt resolved"
+)
 UNHEALTHY: Final = NextStep(U.YOU, "read the health detail; a repair rebuilds what is broken")
 
 VAGUE: Final = frozenset(

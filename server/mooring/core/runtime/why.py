@@ -8,7 +8,7 @@ itself, and the next step of that link is the answer. What continues automatical
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from mooring.core.fleet.allocation import Allocation, AllocationState
 from mooring.core.fleet.task import Task
@@ -31,6 +31,7 @@ from mooring.core.runtime.next_steps import (
     NOT_QUIET,
     NOTHING,
     UNHEALTHY,
+    UNTRUSTED,
     VAGUE,
     NextStep,
     next_of_allocation,
@@ -85,6 +86,7 @@ class WhyFacts:
     circuit: str | None = None  # why the circuit breaker forbids launches of this version
     account: OperatorFacts | None = None  # the account of the instance's adapter
     released: tuple[Allocation, ...] = ()  # released allocations that caused operations
+    distrusted_by: str | None = None  # who withdrew the trust in its first untrusted artifact, if readers may know
 
 
 Link = tuple[tuple[WhyCause, ...], NextStep]
@@ -105,6 +107,10 @@ def why_instance(facts: WhyFacts) -> Why:
         lines_of(instance.last_lines),
     )
     chain, following = _below_instance(facts, state)
+    if instance.distrust is not None and state in (InstanceState.RUNNING, InstanceState.STOPPING):
+        chain = (*chain, _untrusted(facts, instance.distrust))
+        if not facts.snapshot.operations:
+            following = replace(UNTRUSTED, command=f"mooring instances upgrade {instance.id}")
     return Why((own, *chain), following)
 
 
@@ -369,6 +375,16 @@ def _names(operation: Operation, member: Member) -> bool:
 def _member_of(facts: WhyFacts, task: Task) -> tuple[WhyCause, ...]:
     found = next((each for each in facts.snapshot.members if each.member.id == task.member_id), None)
     return () if found is None else member_cause(found)
+
+
+def _untrusted(facts: WhyFacts, distrust: Mapping[str, Any]) -> WhyCause:
+    """The first untrusted artifact: the digest, why, by whom, and what the policy does about it."""
+    first = distrust["artifacts"][0]
+    by = f", by {facts.distrusted_by}" if facts.distrusted_by else ""
+    more = f"; {len(distrust['artifacts']) - 1} more are not trusted" if len(distrust["artifacts"]) > 1 else ""
+    text = f"it is {first['trust']}{by}: {first['reason']}; the policy says {distrust['reaction']}{more}"
+    id_, since = first["artifact_id"] or first["digest"], datetime.fromisoformat(distrust["since"])
+    return WhyCause("artifact", id_, first["digest"], first["trust"], text, first["code"], since)
 
 
 def _adapter(facts: WhyFacts) -> WhyCause:

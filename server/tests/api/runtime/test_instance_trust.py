@@ -149,11 +149,11 @@ async def test_a_tenant_cannot_use_what_the_platform_revoked_by_registering_it_i
 async def test_the_blast_radius_has_names_for_the_tenant_and_numbers_for_the_platform(trusted: Trusted) -> None:
     launching = trusted.launching
     shop = launching.shop
-    await trusted.policy(f"projects/{shop.project_id}", untrusted_instances="refuse")
+    await trusted.policy(f"projects/{shop.project_id}", untrusted_instances="drain")
     seen = (await trusted.client.get(f"{shop.place}/artifacts/{trusted.artifact_id}/impact")).json()
     assert [each["name"] for each in seen["instances"]] == [trusted.instance["name"]]
     assert seen["counts"] == {"tenants": 1, "projects": 1, "instances": 1, "members": 1, "versions": 1}
-    assert seen["reactions"] == {"notify": 0, "refuse": 1}
+    assert seen["reactions"] == {"notify": 0, "refuse": 0, "drain": 1, "stop": 0}
     own = await platform_artifact(launching)
     answer = await shop.world.admin.get(f"/api/v1/platform/artifacts/{own}/impact")
     counted = answer.json()

@@ -9,6 +9,7 @@ import pytest
 from mooring.core.runtime.operation import OperationKind
 from mooring.storage.fleet import task as stored_tasks
 from mooring.storage.kernel.database import PLATFORM
+from mooring.workers.instance_trust import TrustWorker
 from server.tests.api.runtime.test_claims import deployed
 from server.tests.conftest import World
 from server.tests.support.adapter_site import MANIFEST, AdapterClient, AdapterSite, open_adapter_site
@@ -248,6 +249,25 @@ async def test_a_task_that_was_made_is_answered_again_whatever_became_of_its_art
     assert (again.status_code, again.json()["id"]) == (200, first.json()["id"])
     repeated = await adapter.send(instance_id, "tasks", fence, **{**body, "step": "launch/2"})
     assert (repeated.status_code, repeated.json()["code"]) == (409, "artifact_revoked")
+
+
+async def test_a_task_that_no_node_began_is_cancelled_when_its_artifact_is_revoked(site: AdapterSite) -> None:
+    adapter = site.adapter()
+    artifact_id = await site.artifact(DIGEST)
+    instance_id, fence, (head, _), operation_id = await begun(site, adapter)
+    body = {"member_id": head, "operation_id": operation_id}
+    launch = await adapter.send(instance_id, "tasks", fence, step="launch", **body, **LAUNCH)
+    look = {"type": "probe.tcp", "arguments": {"port": 80}}
+    probe = await adapter.send(instance_id, "tasks", fence, step="probe", **body, **look)
+    people = site.world.client(site.tenant.token)
+    path = f"/api/v1/tenants/{site.tenant.id}/artifacts/{artifact_id}/revoke"
+    assert (await people.post(path, json={"reason": "it was found to be bad"})).status_code == 200
+    await TrustWorker(site.services).tick()
+    tasks = f"/api/v1/projects/{site.project_id}/tasks"
+    ended = [(await people.get(f"{tasks}/{each.json()['id']}")).json()["status"] for each in (launch, probe)]
+    assert ended == ["cancelled", "queued"], "only what would start the bytes"
+    seen = (await adapter.read(instance_id, fence))["instance"]["distrust"]
+    assert [each["digest"] for each in seen["artifacts"]] == [DIGEST], "the adapter knows why"
 
 
 async def test_people_launch_no_digest_that_nobody_registered(site: AdapterSite) -> None:

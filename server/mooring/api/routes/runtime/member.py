@@ -30,6 +30,7 @@ from mooring.commands.runtime import instance as commands
 from mooring.commands.runtime import member as members
 from mooring.core.kernel.errors import Code
 from mooring.core.runtime.instance_launch import LaunchedInstance
+from mooring.core.runtime.instance_trust import distrust_of
 from mooring.core.runtime.member import Member
 from mooring.core.runtime.member_change import AddMembersRequest, RemoveMemberRequest, ReplaceMemberRequest
 from mooring.core.runtime.operation import OPERATION
@@ -52,7 +53,8 @@ def _launch_work(request: RequestContext) -> Work[LaunchedInstance]:
 async def list_members(request: RequestContext, instance_id: str, query: MemberQuery) -> Page[MemberView]:
     """List the members of an instance, including removed ones."""
     database, ref = request.services.database, at(request, instance_id)
-    require(await instances.find(database, request.acting, ref.project_id, ref.instance_id), "instance")
+    owner = require(await instances.find(database, request.acting, ref.project_id, ref.instance_id), "instance")
+    distrust = distrust_of(owner.distrust)
     criteria = instances.InstanceFilter(None if query.status is None else query.status.value, query.component)
     window = page_window(query, "member")
     rows = await instances.page_members(database, request.acting, ref, criteria, window)
@@ -61,7 +63,7 @@ async def list_members(request: RequestContext, instance_id: str, query: MemberQ
         rows,
         query,
         "member",
-        lambda row: member_view(request.caller.authority, row, bound.get(row.allocation_id or "")),
+        lambda row: member_view(request.caller.authority, row, bound.get(row.allocation_id or ""), distrust),
     )
 
 
@@ -72,8 +74,10 @@ async def get_member(request: RequestContext, instance_id: str, member_id: str, 
 
     async def read() -> MemberView:
         row = require(await instances.find_member(database, request.acting, ref, member_id), "member")
+        owner = require(await instances.find(database, request.acting, ref.project_id, ref.instance_id), "instance")
         bound = await instances.bindings(database, [row.allocation_id] if row.allocation_id else [])
-        return member_view(request.caller.authority, row, bound.get(row.allocation_id or ""))
+        distrust = distrust_of(owner.distrust)
+        return member_view(request.caller.authority, row, bound.get(row.allocation_id or ""), distrust)
 
     return await waited(request, query, member_id, read)
 

@@ -1,6 +1,7 @@
 """Endpoints that explain why an instance, a member or an operation is in its state, and who can do what about it."""
 
 import re
+from dataclasses import replace
 from typing import Final
 
 from mooring.api.category_access import require_instance_category
@@ -13,7 +14,9 @@ from mooring.core.kernel.permissions import Scope
 from mooring.core.kernel.validation import invalid
 from mooring.core.runtime.circuit_breaker import WINDOW, why_open
 from mooring.core.runtime.instance import Instance, InstanceRef, InstanceState
+from mooring.core.runtime.instance_trust import distrust_of
 from mooring.core.runtime.why import WhyFacts, why_instance, why_member, why_operation
+from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.runtime import instance as instances
 from mooring.storage.runtime import launch
 from mooring.storage.runtime import why as whys
@@ -104,9 +107,25 @@ async def _facts(request: RequestContext, instance_id: str) -> WhyFacts:
     instance = require(
         await instances.find(database, request.acting, request.place.project_id or "", instance_id), "instance"
     )
-    return require(
+    facts = require(
         await whys.facts(database, instance, request.context.now, await _circuit(request, instance)), "instance"
     )
+    return replace(facts, distrusted_by=await _distrusted_by(request, instance))
+
+
+async def _distrusted_by(request: RequestContext, instance: Instance) -> str | None:
+    """Who withdrew the trust in its first untrusted artifact; of another owner's people only the owner is named."""
+    distrust = distrust_of(instance.distrust)
+    if distrust is None or distrust.artifacts[0].artifact_id is None:
+        return None
+    first, database = distrust.artifacts[0], request.services.database
+    artifact = await artifacts.find(database, request.acting, instance.project_id, first.artifact_id or "")
+    if artifact is None:
+        return None
+    steps = [each for each in await artifacts.history(database, request.acting, artifact) if each.machine == "trust"]
+    if not steps or steps[-1].target != first.trust:
+        return None  # it follows from a key, a source or a policy, which nobody concluded about this artifact yet
+    return steps[-1].actor_id or f"the {first.owner}"
 
 
 async def _circuit(request: RequestContext, instance: Instance) -> str | None:

@@ -238,6 +238,8 @@ class ImpactReactions(Shown):
 
     notify: int
     refuse: int
+    drain: int
+    stop: int
 
 
 class ImpactView(Shown):

@@ -44,10 +44,11 @@ RecordExec = Annotated[
 UntrustedInstances = Annotated[
     str,
     Meta(
-        pattern="^(notify|refuse)$",
+        pattern="^(notify|refuse|drain|stop)$",
         description=(
-            "What happens to running instances whose artifacts are no longer trusted: `notify`, or also `refuse` "
-            "actions and attachments. The strictest layer counts; without a rule of the platform it is `refuse`."
+            "What happens to running instances whose artifacts are no longer trusted: `notify` their project, also "
+            "`refuse` actions and attachments, also `drain` their members, or `stop` them. The strictest layer counts; "
+            "without a rule of the platform it is `refuse`."
         ),
     ),
 ]

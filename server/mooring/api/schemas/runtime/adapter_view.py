@@ -179,6 +179,10 @@ class RuntimeInstance(Shown):
     adapter_detail: dict[str, Any]
     correlation_id: str
     trace_id: str
+    distrust: Annotated[
+        dict[str, Any] | None,
+        Meta(description="Why its artifacts are not trusted, since when, and the policy's reaction; null if trusted."),
+    ]
 
 
 class RuntimeAttachment(Shown):
@@ -288,6 +292,7 @@ def _instance(instance: Instance) -> RuntimeInstance:
         adapter_detail=instance.adapter_detail,
         correlation_id=instance.correlation_id,
         trace_id=instance.trace_id,
+        distrust=instance.distrust,
     )
 
 

@@ -180,6 +180,26 @@ class InstanceEndpointView(Shown):
     environment: dict[str, str] | None = None
 
 
+class UntrustedArtifactView(Shown):
+    """An artifact that the instance runs and that is not trusted."""
+
+    digest: str
+    artifact_id: str | None
+    owner: Annotated[str | None, Meta(description="Who registered it: `platform`, `tenant` or `project`.")]
+    trust: str
+    code: str
+    reason: str
+
+
+class DistrustView(Shown):
+    """Why the instance is not trusted, since when, and what the policy does about it."""
+
+    since: Time
+    reaction: Literal["notify", "refuse", "drain", "stop"]
+    layer: Annotated[str | None, Meta(description="The layer of the policy that asks for it; null: the default.")]
+    artifacts: list[UntrustedArtifactView]
+
+
 class InstanceView(Shown):
     """A launched app: what it is, its state, and its health."""
 
@@ -218,6 +238,7 @@ class InstanceView(Shown):
     failure_detail: str | None
     last_lines: list[str]
     teardown_proof: str | None
+    distrust: DistrustView | None
     requested_by: str
     correlation_id: str
     trace_id: str

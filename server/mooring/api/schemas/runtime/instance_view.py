@@ -10,6 +10,7 @@ import msgspec
 from mooring.api.schemas.runtime.instance import (
     ClaimView,
     ClosingRecordView,
+    DistrustView,
     HealthState,
     InstanceEndpointView,
     InstanceView,
@@ -29,6 +30,7 @@ from mooring.core.runtime.app_action import may_act
 from mooring.core.runtime.closing_record import ClosingKind
 from mooring.core.runtime.instance import Instance, InstanceHealth, InstanceState
 from mooring.core.runtime.instance_change import rollback_target
+from mooring.core.runtime.instance_trust import Distrust, distrust_of
 from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
 from mooring.core.runtime.operation import WHOLE_KINDS, Operation, OperationKind, OperationState, Phase
 from mooring.core.runtime.topology import GOING
@@ -101,6 +103,7 @@ def instance_view(authority: Authority, instance: Instance, around: InstanceSurr
         failure_detail=instance.failure_detail,
         last_lines=list(instance.last_lines or ()),
         teardown_proof=instance.teardown_proof,
+        distrust=None if instance.distrust is None else msgspec.convert(instance.distrust, DistrustView),
         requested_by=instance.requested_by,
         correlation_id=instance.correlation_id,
         trace_id=instance.trace_id,
@@ -115,13 +118,16 @@ def instance_view(authority: Authority, instance: Instance, around: InstanceSurr
     )
 
 
-def member_view(authority: Authority, member: Member, binding: MemberBinding | None) -> MemberView:
+def member_view(
+    authority: Authority, member: Member, binding: MemberBinding | None, distrust: Distrust | None = None
+) -> MemberView:
     """A member; of its machine the caller sees the id and whether it answers."""
     allowed = MEMBER.allowed(MemberState(member.status))
     repeated_drain = (
         {"drain"} if member.status == MemberState.DRAINING else set()
     )  # an earlier drain may have timed out
-    verbs = sorted({verb for verb, trigger in MEMBER_VERBS.items() if trigger in allowed} | repeated_drain)
+    possible = {verb for verb, trigger in MEMBER_VERBS.items() if trigger in allowed} | repeated_drain
+    verbs = sorted(verb for verb in possible if distrust is None or not distrust.refuses(verb))
     return MemberView(
         id=member.id,
         tenant_id=member.tenant_id,
@@ -292,7 +298,8 @@ def _instance_verbs(instance: Instance, members: Sequence[Member]) -> list[str]:
         verbs += [*RUNNING_VERBS, "connect"]
         if rollback_target(instance, members) is not None:
             verbs.append("rollback")
-    return sorted(verbs)
+    distrust = distrust_of(instance.distrust)
+    return sorted(verb for verb in verbs if distrust is None or not distrust.refuses(verb))
 
 
 def _allowed(authority: Authority, project_id: str, verbs: Sequence[str], category: str) -> list[str]:

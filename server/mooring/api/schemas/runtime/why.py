@@ -11,7 +11,9 @@ from mooring.core.runtime.why import Why
 class CauseView(Shown):
     """One link of the chain of causes."""
 
-    noun: Annotated[str, Meta(description="What it is: instance, operation, member, allocation, node, task, adapter.")]
+    noun: Annotated[
+        str, Meta(description="What it is: instance, operation, member, allocation, node, task, adapter, artifact.")
+    ]
     id: str
     name: str
     status: str
