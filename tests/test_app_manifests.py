@@ -2,6 +2,7 @@
 
 import pytest
 
+from mooring.core.catalog.compatibility import Capacity, CapacityShape, fit
 from mooring.core.catalog.manifest_lint import AppContext, examine
 from mooring_slurm import catalog as slurm_catalog
 from mooring_workload import catalog
@@ -28,3 +29,14 @@ def test_an_image_makes_a_container_of_hello() -> None:
 def test_the_manifest_of_the_slurm_adapter_has_nothing_to_complain_about(version: str) -> None:
     found = examine(slurm_catalog.manifest_of(version), AppContext(slurm_catalog.APP, slurm_catalog.CATEGORY))
     assert found.findings == ()
+
+
+def test_slurm_is_launched_only_where_its_programs_are() -> None:
+    manifest = examine(slurm_catalog.manifest_of(), AppContext(slurm_catalog.APP, slurm_catalog.CATEGORY)).manifest
+    assert manifest is not None
+    found = {"munged": "munge-0.5.15", "slurmctld": "slurm-wlm 22.05.8", "slurmd": "slurm-wlm 22.05.8"}
+    assert fit(manifest.compatibility, (Capacity(CapacityShape.GPU_SLICE, 1, facts=found),)).fits
+    for missing in found:
+        facts = {name: text for name, text in found.items() if name != missing}
+        refused = fit(manifest.compatibility, (Capacity(CapacityShape.GPU_SLICE, 1, facts=facts),))
+        assert refused.smallest_change == f"a node with {missing}"

@@ -61,6 +61,7 @@ class NeedKind(StrEnum):
     EQUALS = "equals"
     AT_LEAST = "at_least"
     ONE_OF = "one_of"
+    PRESENT = "present"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ class Need:
         have = facts.get(self.fact)
         if have is None:
             return False
+        if self.kind is NeedKind.PRESENT:
+            return have is not False
         if self.kind is NeedKind.AT_LEAST:
             return _is_number(have) and _is_number(self.value) and have >= self.value  # type: ignore[operator]
         choices = self.value if isinstance(self.value, tuple) else (self.value,)

@@ -110,6 +110,7 @@ _NEED: Final = {
         equals=_described(_FACT, "the value that the fact must have"),
         at_least={"type": "number", "description": "the minimum of the fact"},
         one_of=_list("the values that the fact may have", _FACT, 50, least=1),
+        present={"const": True, "description": "the node must have the fact, whatever its value, such as a program"},
     ),
     "oneOf": _one_of(*NeedKind),
 }

@@ -183,6 +183,10 @@ def test_coming_together_on_the_node_that_has_what_is_needed_is_enough() -> None
         (Need("f", NeedKind.AT_LEAST, 0), True, False),
         (Need("f", NeedKind.ONE_OF, ("a", "b")), "b", True),
         (Need("f", NeedKind.ONE_OF, ("a", "b")), "c", False),
+        (Need("f", NeedKind.PRESENT, True), "munge-0.5.15", True),
+        (Need("f", NeedKind.PRESENT, True), 0, True),
+        (Need("f", NeedKind.PRESENT, True), False, False),
+        (Need("f", NeedKind.PRESENT, True), None, False),
     ],
 )
 def test_a_need_is_met_by_a_fact_of_its_kind(need: Need, fact: Fact | None, met: bool) -> None:
