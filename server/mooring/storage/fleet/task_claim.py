@@ -21,7 +21,7 @@ from mooring.core.fleet.task import TASK, Task, TaskState, TaskTrigger
 from mooring.core.fleet.task_room import HELD_OF_ALLOCATION, HELD_OF_TENANT, Lane
 from mooring.core.kernel.secret import Sealed
 from mooring.storage.fleet.task import COLUMNS, NAMES, task_of
-from mooring.storage.kernel.database import BROKEN, PLATFORM, Database, unavailable
+from mooring.storage.kernel.database import BROKEN, PLATFORM, WITH_KEPT_PLANS, Database, unavailable
 
 _EDGE: Final = TASK.step(TaskState.QUEUED, TaskTrigger.CLAIM)
 
@@ -34,73 +34,75 @@ WITH RECURSIVE waiting AS (
 SELECT w.node_id, NULL::text AS task_id, NULL::bigint AS fence FROM waiting w WHERE w.node_id IS NOT NULL
 UNION ALL
 (SELECT t.node_id, t.id, t.fence FROM task t WHERE t.status = 'cancelling' ORDER BY t.node_id LIMIT $1)"""
-_BOUNDS: Final = ", ".join(
-    f"({lane}, {HELD_OF_ALLOCATION[lane]}, {HELD_OF_TENANT[lane]})" for lane in HELD_OF_ALLOCATION
-)
+_OF_ALLOCATION: Final = " ".join(f"WHEN {lane} THEN {most}" for lane, most in HELD_OF_ALLOCATION.items())
+_OF_TENANT: Final = " ".join(f"WHEN {lane} THEN {most}" for lane, most in HELD_OF_TENANT.items())
+_TURNS: Final = f"""
+  WITH RECURSIVE place AS (  -- the node's allocations and lanes that have something queued
+    (SELECT t.allocation_id, task_lane(t.type) AS lane, t.tenant_id FROM task t
+      WHERE t.node_id = w.node_id AND t.status = '{_EDGE.source}'
+      ORDER BY t.allocation_id, task_lane(t.type) LIMIT 1)
+    UNION ALL
+    SELECT f.* FROM place p CROSS JOIN LATERAL (
+      SELECT t.allocation_id, task_lane(t.type) AS lane, t.tenant_id FROM task t
+       WHERE t.node_id = w.node_id AND t.status = '{_EDGE.source}'
+         AND (t.allocation_id, task_lane(t.type)) > (p.allocation_id, p.lane)
+       ORDER BY t.allocation_id, task_lane(t.type) LIMIT 1) f),
+  held AS MATERIALIZED (
+    SELECT t.tenant_id, t.allocation_id, task_lane(t.type) AS lane, count(*) AS number FROM task t
+     WHERE t.node_id = w.node_id AND t.status IN ('claimed', 'cancelling') GROUP BY 1, 2, 3),
+  room AS (
+    SELECT p.*, CASE p.lane {_OF_ALLOCATION} END AS of_allocation, CASE p.lane {_OF_TENANT} END AS of_tenant,
+           coalesce(h.in_allocation, 0)::bigint AS in_allocation, coalesce(h.in_tenant, 0)::bigint AS in_tenant
+      FROM place p CROSS JOIN LATERAL (
+        SELECT sum(h.number) FILTER (WHERE h.allocation_id = p.allocation_id) AS in_allocation,
+               sum(h.number) AS in_tenant
+          FROM held h WHERE h.tenant_id = p.tenant_id AND h.lane = p.lane) h),
+  offered AS (  -- one more than there is room for, to know whether anything is left over
+    SELECT r.*, q.id, r.in_allocation + q.number AS place_in_allocation
+      FROM room r CROSS JOIN LATERAL (
+        SELECT o.id, row_number() OVER (ORDER BY o.id) AS number FROM (
+          SELECT t.id FROM task t
+           WHERE t.node_id = w.node_id AND t.status = '{_EDGE.source}' AND t.allocation_id = r.allocation_id
+             AND task_lane(t.type) = r.lane AND (t.expires_at > $3) IS TRUE  -- by no index but the one in their order
+           ORDER BY t.id
+           LIMIT CASE r.lane WHEN {Lane.TEARDOWN} THEN $5
+                   ELSE greatest(0, least(w.free, r.of_allocation - r.in_allocation)) END + 1) o) q),
+  ranked AS (
+    SELECT o.*, count(*) OVER () AS offered,
+           o.in_tenant + row_number() OVER (PARTITION BY o.tenant_id, o.lane ORDER BY o.place_in_allocation, o.id)
+             AS place_in_tenant
+      FROM offered o),
+  turn AS (
+    SELECT r.id, r.allocation_id, r.lane, r.offered,
+           row_number() OVER (ORDER BY r.lane <> {Lane.TEARDOWN}, r.place_in_tenant, r.id) AS place
+      FROM ranked r
+     WHERE r.lane = {Lane.TEARDOWN}
+        OR (r.place_in_allocation <= r.of_allocation AND r.place_in_tenant <= r.of_tenant))
+  SELECT u.* FROM turn u WHERE u.place <= CASE u.lane WHEN {Lane.TEARDOWN} THEN $5 ELSE w.free END"""
 CLAIM: Final = f"""
-WITH RECURSIVE wanted AS (SELECT * FROM unnest($1::text[], $2::integer[]) AS w (node_id, free)),
-place AS (  -- a node's allocations and lanes that have something queued
-  SELECT f.* FROM wanted w CROSS JOIN LATERAL (
-    SELECT t.node_id, t.allocation_id, task_lane(t.type) AS lane, t.tenant_id FROM task t
-     WHERE t.node_id = w.node_id AND t.status = '{_EDGE.source}'
-     ORDER BY t.allocation_id, task_lane(t.type) LIMIT 1) f
-  UNION ALL
-  SELECT f.* FROM place p CROSS JOIN LATERAL (
-    SELECT t.node_id, t.allocation_id, task_lane(t.type) AS lane, t.tenant_id FROM task t
-     WHERE t.node_id = p.node_id AND t.status = '{_EDGE.source}'
-       AND (t.allocation_id, task_lane(t.type)) > (p.allocation_id, p.lane)
-     ORDER BY t.allocation_id, task_lane(t.type) LIMIT 1) f),
-held AS MATERIALIZED (
-  SELECT t.node_id, t.tenant_id, t.allocation_id, task_lane(t.type) AS lane, count(*) AS number
-    FROM wanted w JOIN task t ON t.node_id = w.node_id AND t.status IN ('claimed', 'cancelling')
-   GROUP BY 1, 2, 3, 4),
-of_tenant AS (SELECT h.node_id, h.tenant_id, h.lane, sum(h.number) AS number FROM held h GROUP BY 1, 2, 3),
-bound (lane, of_allocation, of_tenant) AS (VALUES {_BOUNDS}, ({Lane.TEARDOWN}, NULL, NULL)),
-room AS (
-  SELECT p.*, w.free, b.of_allocation, b.of_tenant,
-         coalesce(h.number, 0) AS in_allocation, coalesce(o.number, 0) AS in_tenant,
-         CASE p.lane WHEN {Lane.TEARDOWN} THEN $5
-           ELSE greatest(0, least(w.free, b.of_allocation - coalesce(h.number, 0))) END AS most
-    FROM place p JOIN wanted w USING (node_id) JOIN bound b USING (lane)
-    LEFT JOIN held h USING (node_id, allocation_id, lane)
-    LEFT JOIN of_tenant o ON o.node_id = p.node_id AND o.tenant_id = p.tenant_id AND o.lane = p.lane
-   WHERE EXISTS (SELECT FROM node n WHERE n.id = p.node_id AND n.status NOT IN ('pending', 'retired'))),
-offered AS (  -- one more than there is room for, to know whether anything is left over
-  SELECT r.*, q.id, r.in_allocation + row_number() OVER (PARTITION BY r.node_id, r.allocation_id, r.lane ORDER BY q.id)
-           AS place_in_allocation
-    FROM room r CROSS JOIN LATERAL (
-      SELECT t.id FROM task t
-       WHERE t.node_id = r.node_id AND t.status = '{_EDGE.source}' AND t.allocation_id = r.allocation_id
-         AND task_lane(t.type) = r.lane AND t.expires_at > $3
-       ORDER BY t.id LIMIT r.most + 1) q),
-ranked AS (
-  SELECT o.*, o.in_tenant + row_number() OVER (PARTITION BY o.node_id, o.tenant_id, o.lane
-                                               ORDER BY o.place_in_allocation, o.id) AS place_in_tenant
-    FROM offered o),
-turn AS (
-  SELECT r.id, r.node_id, r.lane, r.free,
-         row_number() OVER (PARTITION BY r.node_id ORDER BY r.lane <> {Lane.TEARDOWN}, r.place_in_tenant, r.id) AS place
-    FROM ranked r
-   WHERE r.lane = {Lane.TEARDOWN}
-      OR (r.place_in_allocation <= r.of_allocation AND r.place_in_tenant <= r.of_tenant)),
-due AS MATERIALIZED (
-  SELECT t.id FROM task t
-   WHERE t.id IN (SELECT u.id FROM turn u WHERE u.place <= CASE u.lane WHEN {Lane.TEARDOWN} THEN $5 ELSE u.free END)
-     AND t.status = '{_EDGE.source}' FOR UPDATE SKIP LOCKED),
+WITH due AS MATERIALIZED (
+  SELECT q.id, u.offered, n.sealing_key
+    FROM unnest($1::text[], $2::integer[]) AS w (node_id, free)
+   CROSS JOIN LATERAL (
+     SELECT n.sealing_key FROM node n WHERE n.id = w.node_id AND n.status NOT IN ('pending', 'retired') OFFSET 0) n
+   CROSS JOIN LATERAL ({_TURNS}) u
+   CROSS JOIN LATERAL (
+     SELECT t.id FROM task t
+      WHERE t.node_id = w.node_id AND t.allocation_id = u.allocation_id AND task_lane(t.type) = u.lane AND t.id = u.id
+        AND t.status = '{_EDGE.source}' FOR UPDATE SKIP LOCKED) q),
 taken AS (
   UPDATE task t
      SET status = '{_EDGE.target}', generation = t.generation + 1, fence = t.fence + 1, lease_expires_at = $4,
          first_claimed_at = coalesce(t.first_claimed_at, $3)
-    FROM due WHERE t.id = due.id RETURNING {COLUMNS}),
+   WHERE t.id = ANY (ARRAY (SELECT d.id FROM due d)) RETURNING {COLUMNS}),
 moved AS (
   INSERT INTO transition
     (machine, subject_id, generation, tenant_id, source, trigger, target, occurred_at, correlation_id)
   SELECT '{TASK.name}', t.id, t.generation, t.tenant_id, '{_EDGE.source}', '{_EDGE.trigger}', '{_EDGE.target}', $3,
-         t.correlation_id FROM taken t),
-left_over AS (SELECT DISTINCT o.node_id FROM offered o WHERE o.id NOT IN (SELECT d.id FROM due d))
-SELECT {COLUMNS}, n.sealing_key, l.node_id IS NOT NULL AS more
-  FROM taken t JOIN node n ON n.id = t.node_id LEFT JOIN left_over l ON l.node_id = t.node_id
- ORDER BY t.node_id, t.id"""
+         t.correlation_id FROM taken t)
+SELECT {COLUMNS}, d.sealing_key, d.offered > count(*) OVER (PARTITION BY t.node_id) AS more
+  FROM taken t JOIN due d ON d.id = t.id ORDER BY t.node_id, t.id"""
+"""It runs with a generic plan, so every step names its index: by lateral subqueries for each node, and by ids."""
 _SOURCE: Final = ", ".join(f"a.{name}" for name in ArtifactSource.__slots__)
 GRANTS: Final = f"""
 SELECT g.task_id, g.name, g.purpose, g.repository, {_SOURCE},
@@ -198,7 +200,7 @@ async def claim(
     """Claim queued tasks for these nodes, for each as many as it has room for, and everything that ends an owner."""
     node_ids, free = [each.node_id for each in wanted], [each.free for each in wanted]
     try:
-        async with database.connection(PLATFORM) as connection:
+        async with database.connection(WITH_KEPT_PLANS) as connection:
             rows = await connection.fetch(CLAIM, node_ids, free, now, leased_until, TEARDOWNS_MAX)
     except BROKEN as error:  # not retried: nobody knows whether it was done, and a lost lease is offered again anyway
         raise unavailable("the database went away while tasks were claimed") from error

@@ -48,7 +48,7 @@ CUT_OFF: Final = (TimeoutError, asyncpg.InternalClientError)
 """What is raised, besides a cancellation, when the client stopped waiting for a statement."""
 
 KEEPS_PLANS: Final = {"plan_cache_mode": "force_generic_plan", "enable_seqscan": "off"}
-KEEPING_PLANS: Final = 4
+KEEPING_PLANS: Final = 6
 PLAN_SECONDS: Final = 10.0
 """How long a generic plan is used. Tables grow: a plan that was made for an empty table would scan all of it."""
 
