@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from mooring_cli import check_progress, keys, listing, option_types, output, request_body, waiting
+from mooring_cli import check_progress, examples, keys, listing, option_types, output, request_body, waiting
 from mooring_cli.invocation import Invocation, current
 from mooring_cli.main import MooringCommand, MooringGroup, close_to
 from mooring_cli.nouns import CommandEndpoint, Field, Noun, Verb
@@ -22,6 +22,11 @@ SCOPE_HELP = {
     "platform": "The platform itself.",
 }
 NAMED = ("tenant", "project", "reference", "sibling")
+
+WHOLE_UPDATES = {
+    "update_entitlement": ("get_entitlement", ("enabled", "versions", "rules", "agreed_actions", "revision")),
+}
+"""Updates that replace everything: how the present values are read, and which of them stay unless they are named."""
 
 HAND_WRITTEN_VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "instances": {
@@ -37,8 +42,9 @@ HAND_WRITTEN_VERBS: dict[str, dict[str, tuple[str, str]]] = {
 class NounGroup(MooringGroup):
     """The commands of one noun, made on demand."""
 
-    def __init__(self, noun: Noun) -> None:
+    def __init__(self, noun: Noun, path: tuple[str, ...] = ()) -> None:
         super().__init__(name=noun.name, help=noun.summary, no_args_is_help=True)
+        self._path = path
         self._below = {each.name: each for each in noun.below}
         self._noun = noun
 
@@ -51,8 +57,8 @@ class NounGroup(MooringGroup):
             command: click.Command = getattr(import_module(by_hand[0]), by_hand[1])
             return command
         if name in self._noun.operations:
-            return command_of(self._noun, self._noun.verb(name))
-        return group_of(self._below[name]) if name in self._below else None
+            return command_of(self._noun, self._noun.verb(name), self._path)
+        return NounGroup(self._below[name], (*self._path, self._noun.name)) if name in self._below else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -70,7 +76,9 @@ def group_of(noun: Noun) -> click.Group:
     return NounGroup(noun)
 
 
-def command_of(noun: Noun, verb: Verb) -> click.Command:
+def command_of(noun: Noun, verb: Verb, path: tuple[str, ...] = ()) -> click.Command:
+    """The command of a verb; `path` has the nouns above its own."""
+
     def run(**given: Any) -> int | None:
         return perform(current(), noun, verb, given)
 
@@ -80,6 +88,7 @@ def command_of(noun: Noun, verb: Verb) -> click.Command:
         params=parameters_of(verb, noun),
         help="\n\n".join(text for text in (f"{verb.summary}.", verb.description, scope_text(verb)) if text),
         short_help=verb.summary,
+        examples=examples.of_verb(" ".join((*path, noun.name, verb.name)), verb),
     )
 
 
@@ -103,7 +112,7 @@ def parameters_of(verb: Verb, noun: Noun) -> list[click.Parameter]:
         parameters.append(click.Option(["-y", "--yes"], is_flag=True, help="Do not ask for confirmation."))
     if first.lists:
         parameters += listing.list_options(verb, noun)
-    if waiting.goal_of(verb) is not None:
+    if waiting.goal_of(verb) is not None and not waiting.waits_at_server(verb):
         parameters.append(waiting.wait_option())
     if check_progress.follows(verb):
         parameters.append(check_progress.follow_option())
@@ -189,13 +198,15 @@ def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any
             return call(invocation, endpoint, path, query=query, body=body, key=given.get("idempotency_key"))
 
         answer = check_progress.followed(invocation, endpoint, path, send) if given.get("follow") else send()
+    if key is not None:
+        answer = keys.with_key_id(invocation, key, path, answer)
     goal = waiting.GOALS.get(endpoint.operation)
     if given.get("waits") and goal is not None:
         return waiting.wait_for(invocation, goal, path, answer)
     show_answer(invocation, noun, verb, endpoint, answer)
     if key is not None:
-        keys.explain(invocation, key, path, answer)
-    return None
+        keys.explain(invocation, key, answer)
+    return waiting.FAILED_EXIT if "wait" in query and goal is not None and answer["status"] in goal.bad else None
 
 
 def gather(
@@ -206,13 +217,23 @@ def gather(
     given: dict[str, Any],
 ) -> dict[str, Any]:
     """The body of the request, with names replaced by ids."""
-    body = request_body.gather_body(invocation, endpoint.body, given, given.get("from_file"))
+    before = present_terms(invocation, endpoint, path)
+    body = request_body.gather_body(invocation, endpoint.body, given, given.get("from_file"), before)
     for name in endpoint.objects:
         body.setdefault(name, {})
     for field in endpoint.body:
         if field.kind in NAMED and isinstance(named := request_body.get(body, field.path), str):
             request_body.put(body, field.path, body_id(resolver, field, named, endpoint=endpoint, path=path))
     return body
+
+
+def present_terms(invocation: Invocation, endpoint: CommandEndpoint, path: dict[str, str]) -> dict[str, Any]:
+    """What an update starts from where the API replaces everything: the present values, and their revision."""
+    if endpoint.operation not in WHOLE_UPDATES:
+        return {}
+    read, names = WHOLE_UPDATES[endpoint.operation]
+    present = invocation.call(read, path)
+    return {name: present[name] for name in names if present.get(name) is not None}
 
 
 def body_id(

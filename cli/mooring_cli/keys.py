@@ -71,10 +71,20 @@ def generate(file: Path) -> KeyPair:
     return KeyPair(file, base64.b64encode(public).decode("ascii"))
 
 
-def explain(invocation: "Invocation", pair: KeyPair, path: dict[str, str], answer: dict[str, Any]) -> None:
-    """Print how to use the key; its id is in the answer, or among the keys of the new account."""
+def with_key_id(
+    invocation: "Invocation", pair: KeyPair, path: dict[str, str], answer: dict[str, Any]
+) -> dict[str, Any]:
+    """The answer with the id of the key: of a new account it is not in the answer of the API."""
+    if "service_account_id" in answer:
+        return answer
+    key_id = _key_id(invocation, path, str(answer["id"]), pair)
+    return answer if key_id is None else {**answer, "key_id": key_id}
+
+
+def explain(invocation: "Invocation", pair: KeyPair, answer: dict[str, Any]) -> None:
+    """Print how to use the key."""
     account = answer.get("service_account_id") or answer["id"]
-    key_id = answer["id"] if "service_account_id" in answer else _key_id(invocation, path, account, pair)
+    key_id = answer["id"] if "service_account_id" in answer else answer.get("key_id")
     if key_id is None:
         return
     output.note(f"The private key is only in {pair.file}. To use it:")

@@ -43,6 +43,7 @@ HAND_WRITTEN: dict[str, tuple[str, str]] = {
     "explain": ("mooring_cli.explain", "Explain an error code, a state, an action or an event type."),
     "completion": ("mooring_cli.completion", "Print the completion script for a shell."),
     "version": ("mooring_cli.version", "Show the versions of the command and of the server."),
+    "help": ("mooring_cli.help_command", "Show the help of a command."),
 }
 
 
@@ -110,12 +111,29 @@ def global_options(*, hidden: bool) -> list[click.Option]:
 
 
 class MooringCommand(click.Command):
-    """A command that accepts the global options."""
+    """A command that accepts the global options, and shows examples in its help."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, examples: tuple[str, ...] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.examples = examples
         taken = {name for parameter in self.params for name in parameter.opts}
         self.params += [each for each in global_options(hidden=True) if not taken.intersection(each.opts)]
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from mooring_cli import examples
+
+        examples.write(formatter, self.examples or examples.of_command(ctx.command_path.partition(" ")[2]))
+        super().format_epilog(ctx, formatter)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run it; an error about a value of the request names the option that the value came from."""
+        try:
+            return super().invoke(ctx)
+        except Exception as error:
+            option = failures.refused_option(error, ctx.command)
+            if option is None:
+                raise
+            raise failures.OptionRefused(option, error) from error
 
 
 class MooringGroup(click.Group):
@@ -195,15 +213,16 @@ class Root(click.Group):
         except Exception as error:
             if not _is_expected(error):
                 raise
-            sys.exit(_reported(error, as_json=invocation.output == "json" or failures.wants_json(arguments)))
+            as_json = invocation.output == "json" or failures.wants_json(arguments)
+            sys.exit(_reported(error, invocation, as_json=as_json))
         sys.exit(result if isinstance(result, int) else failures.DONE)
 
 
-def _reported(error: Exception, *, as_json: bool) -> int:
+def _reported(error: Exception, invocation: Invocation, *, as_json: bool) -> int:
     if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:
         click.echo(error.ctx.get_help(), err=True)
         return failures.USAGE
-    return failures.report(error, as_json=as_json)
+    return failures.report(error, as_json=as_json, hints=failures.hints_of(error, invocation))
 
 
 def _stopped(stop: BaseException) -> int:
@@ -217,7 +236,7 @@ def _stopped(stop: BaseException) -> int:
 
 def _is_expected(error: Exception) -> bool:
     """Whether the error is shown as a message; any other is a bug, and is raised."""
-    if isinstance(error, click.ClickException | ContextsUnusable) or failures.is_answer(error):
+    if isinstance(error, click.ClickException | ContextsUnusable | failures.OptionRefused) or failures.is_answer(error):
         return True
     sdk = sys.modules.get("mooring_sdk")
     return sdk is not None and isinstance(error, sdk.AddressRefusedHere | sdk.KeyUnusable | sdk.ValueRefusedHere)
@@ -287,9 +306,26 @@ def close_to(word: str, words: Sequence[str]) -> str | None:
     return next(iter(get_close_matches(word, words, n=1, cutoff=0.6)), None)
 
 
+def _print_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value and not ctx.resilient_parsing:
+        from mooring_cli.version import installed
+
+        click.echo(f"mooring {installed('mooring-cli')}")
+        ctx.exit()
+
+
+VERSION_OPTION = click.Option(
+    ["--version"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version of the command and exit.",
+)
+
 mooring = Root(
     name="mooring",
-    params=list(global_options(hidden=False)),
+    params=[*global_options(hidden=False), VERSION_OPTION],
     context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": None},
     help="Mooring: apps in GPU clouds.\n\nRun `mooring COMMAND --help` for more about a command.",
     no_args_is_help=True,

@@ -80,7 +80,8 @@ def as_yaml(value: Any) -> str:
 def name_of(row: Any) -> str:
     """How other commands name a resource: by its name, or by its id if it has none."""
     if isinstance(row, Mapping):
-        for field in (*NAME_FIELDS, "id", "key", "code"):
+        names = (*NAME_FIELDS, "version" if "app_slug" in row else "", "app_slug", "id", "key", "code")
+        for field in names:
             if row.get(field):
                 return str(row[field])
     return str(row)

@@ -27,10 +27,14 @@ def gather_query(fields: Iterable[Field], given: dict[str, Any]) -> dict[str, An
 
 
 def gather_body(
-    invocation: Invocation, fields: tuple[Field, ...], given: dict[str, Any], file: str | None
+    invocation: Invocation,
+    fields: tuple[Field, ...],
+    given: dict[str, Any],
+    file: str | None,
+    before: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """A body from a file and the options, which override it; missing values are asked for on a terminal."""
-    body = read_body(file) if file else {}
+    body = {**(before or {}), **(read_body(file) if file else {})}
     for field in fields:
         value = given.get(destination(field))
         if value in (None, ()):

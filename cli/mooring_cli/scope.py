@@ -108,11 +108,18 @@ class ScopeResolver:
             for each in self._invocation.client.pages(plain_call("list_projects", query={"limit": 500}))
             if each["slug"] == name
         ]
+        if not found and (own := self._own_project(name)) is not None:
+            return own
         if not found:
             raise NoSuchName(f"there is no project {name!r} that you can see; mooring projects list shows them")
         if len(found) > 1:
             raise click.UsageError(f"{name!r} is the name of {len(found)} projects; give an id")
         return str(found[0]["id"])
+
+    def _own_project(self, slug: str) -> str | None:
+        """The id of a service account's own project, which it can name without `project.read`."""
+        slugs = self.whoami().get("project_slugs") or {}
+        return next((str(project) for project, each in slugs.items() if each == slug), None)
 
     def tenant_id(self, named: str | None = None) -> str:
         """The id of the given tenant, of the context's, or of the caller's own."""

@@ -97,7 +97,9 @@ def read_credentials(invocation: Invocation, *, once: bool, from_stdin: bool) ->
             raise click.UsageError(
                 "stdin must have the code and the new password, one per line" if once else "stdin is empty"
             )
-        return {"one_time_code": lines[0], "new_password": lines[1]} if once else {"password": lines[0]}
+        if once:
+            return {"one_time_code": lines[0], "new_password": long_enough(lines[1])}
+        return {"password": lines[0]}
     if not invocation.may_ask:
         raise click.UsageError(
             "there is no terminal to ask for a password on; use --password-stdin or --one-time-code-stdin"
@@ -109,8 +111,23 @@ def read_credentials(invocation: Invocation, *, once: bool, from_stdin: bool) ->
 
 
 def ask_new_password() -> str:
+    """A new password from the prompt, which asks again until it is long enough."""
     text = f"new password (at least {PASSWORD_LENGTH_MIN} characters)"
-    return str(click.prompt(text, hide_input=True, confirmation_prompt="repeat the new password", err=True))
+    asked = click.prompt(
+        text,
+        hide_input=True,
+        confirmation_prompt="repeat the new password",
+        value_proc=long_enough,
+        err=True,
+    )
+    return str(asked)
+
+
+def long_enough(password: str) -> str:
+    """The password, unless it is too short; the server checks more than that."""
+    if len(password) < PASSWORD_LENGTH_MIN:
+        raise click.UsageError(f"the new password has {len(password)} characters; it needs {PASSWORD_LENGTH_MIN}")
+    return password
 
 
 def exchange(invocation: Invocation, where: Context, body: dict[str, Any], *, name: str, seconds: int) -> Context:
@@ -189,7 +206,7 @@ def password(*, passwords_stdin: bool) -> None:
         lines = [line.rstrip("\r\n") for line in sys.stdin.readlines()]
         if len(lines) < 2:
             raise click.UsageError("stdin must have the current and the new password, one per line")
-        body = {"current_password": lines[0], "new_password": lines[1]}
+        body = {"current_password": lines[0], "new_password": long_enough(lines[1])}
     elif invocation.may_ask:
         body = {"current_password": click.prompt("current password", hide_input=True, err=True)}
         body["new_password"] = ask_new_password()

@@ -91,6 +91,11 @@ def goal_of(verb: Verb) -> Goal | None:
     return GOALS.get(verb.endpoints[0].operation)
 
 
+def waits_at_server(verb: Verb) -> bool:
+    """Whether the verb has a --wait of its own: the seconds that the server may wait with its answer."""
+    return any(field.path == ("wait",) for endpoint in verb.endpoints for field in endpoint.query)
+
+
 def wait_option() -> click.Option:
     about = "Wait until it has ended, and show its progress; the exit code is 1 if it failed."
     return click.Option(["--wait/--no-wait", "waits"], default=False, help=about)

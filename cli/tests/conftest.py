@@ -106,15 +106,15 @@ def on_terminal(environment: dict[str, str]) -> Callable[..., TerminalResult]:
 
 
 def converse(terminal: int, typed: str) -> str:
-    """Read a terminal until the last process leaves it; typing starts at the first prompt."""
+    """Read a terminal until the last process leaves it; at each prompt one line is typed."""
     screen = b""
+    lines = typed.splitlines(keepends=True)
     while select.select([terminal], [], [], 30)[0]:
         try:
             piece = os.read(terminal, 65_536)
         except OSError:  # the last process that had the terminal is gone
             break
         screen += piece
-        if typed and screen.rstrip().endswith((b":", b"]:")):
-            os.write(terminal, typed.encode())
-            typed = ""
+        if lines and screen.rstrip(b" ").endswith(b":"):
+            os.write(terminal, lines.pop(0).encode())
     return screen.decode()

@@ -207,3 +207,11 @@ def test_somebody_who_may_not_read_events_watches_the_state(run: Run, platform: 
     assert (result.exit_code, result.stdout.splitlines()[0]) == (1, "web is failed: x: y")
     assert "event.read" in result.stderr
     assert [each.query.get("changed_from") for each in platform.of("GET") if each.path == ONE][-1] == "7"
+
+
+def test_an_action_that_the_server_waits_for_ends_with_one_if_it_failed(run: Run, platform: FakeCliPlatform) -> None:
+    for status, code in (("failed", 1), ("succeeded", 0), ("running", 0)):
+        platform.on("POST", f"{ONE}/actions/reload", CannedResponse(202, operation(status)))
+        words = ["instances", "actions", "act", INSTANCE, "reload", "--wait", "5"]
+        assert run(*words).exit_code == code
+    assert platform.of("POST")[0].query["wait"] == "5.0"

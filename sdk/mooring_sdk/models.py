@@ -3247,6 +3247,7 @@ class WhoAmI(msgspec.Struct, kw_only=True, omit_defaults=True):
     platform_actions: list[str]
     tenant_actions: list[str]
     project_actions: dict[str, list[str]]
+    project_slugs: dict[str, str] | None = None
 
 
 class Why(msgspec.Struct, kw_only=True, omit_defaults=True):

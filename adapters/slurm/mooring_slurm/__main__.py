@@ -57,6 +57,8 @@ VERBS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the adapter or a verb; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words in (["--help"], ["-h"]):
+        print(f"{(__doc__ or '').strip()}\n")  # the adapter's options follow
     if not words or words[0] not in VERBS:
         return run_adapter(SLURM, words)
     try:

@@ -86,7 +86,7 @@ def _render_cloud_init(arguments: Sequence[str]) -> int:
 def _bundle(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(
         prog="mooring-workload bundle",
-        description="Write write the input of `mooring install`: the manifest, its artifacts' places, and a key.",
+        description="Write the input of `mooring install`: the manifest, its artifacts' places, and a key.",
     )
     parser.add_argument("app", choices=catalog.APPS)
     parser.add_argument("--output", type=Path, required=True, help="the directory to write to")
@@ -121,6 +121,8 @@ VERBS: Final[Mapping[str, Callable[[Sequence[str]], int]]] = {
 def main(arguments: Sequence[str] | None = None) -> Any:
     """Run the adapter or a verb; returns the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if words in (["--help"], ["-h"]):
+        print(f"{(__doc__ or '').strip()}\n")  # the adapter's options follow
     if not words or words[0] not in VERBS:
         return run_adapter(adapter(), words)
     try:

@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from mooring.api.route import Route
+from mooring.api.validation_words import field_of, in_words
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix, is_id
 
@@ -130,12 +131,14 @@ def _text(kind: type[msgspec.Struct], name: str, value: str) -> Any:
     try:
         return msgspec.convert(value, get_type_hints(kind, include_extras=True)[name], strict=True)
     except msgspec.ValidationError as error:
-        raise Refusal(Code.VALIDATION_FAILED, f"{name}: {error}", {"path": name}) from error
+        raise Refusal(Code.VALIDATION_FAILED, f"{name}: {in_words(str(error))}", {"path": name}) from error
 
 
 def _invalid(error: msgspec.ValidationError) -> Refusal:
     text = str(error)
     location = _WHERE.search(text)
-    path = location["path"].lstrip(".")[:SHOWN_MAX] if location else ""
     message = (text[: location.start()] if location else text)[:SHOWN_MAX]  # it may repeat the input
+    around = location["path"].lstrip(".")[:SHOWN_MAX] if location else ""
+    path = ".".join(each for each in (around, field_of(message)) if each)
+    message = in_words(message)
     return Refusal(Code.VALIDATION_FAILED, f"{path}: {message}" if path else message, {"path": path})

@@ -244,7 +244,7 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
     Code.NOT_FOUND: ErrorEntry(
         "Not found",
         "There is no such resource, or the caller may not see it.",
-        "Check the id, and that the caller belongs to its tenant and project.",
+        "Check the name or id, and that the caller belongs to its tenant and project.",
     ),
     Code.NOT_SUPPORTED: ErrorEntry(
         "Not supported",

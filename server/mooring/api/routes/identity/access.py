@@ -36,10 +36,12 @@ from mooring.commands.identity.token_exchange import exchange_token
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered
 from mooring.core.identity.token import PersonalTokenSpec, TokenKind
+from mooring.core.kernel.decision import PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Authority, Scope
 from mooring.gateways.passwords import new_token
 from mooring.storage.identity import break_glass as entries
+from mooring.storage.identity import project as projects
 from mooring.storage.identity import token as tokens
 
 EXCHANGE = "/oauth/token"
@@ -122,7 +124,18 @@ async def exchange_assertion(request: RequestContext, body: TokenGrant) -> Acces
 @route("GET", "/whoami", Scope.SELF, RouteSpec("whoami", "get", "self.read", answer=WhoAmI))
 async def get_whoami(request: RequestContext) -> WhoAmI:
     """Read who the caller is, and what they may do in which place."""
-    return who_am_i(request.caller)
+    return who_am_i(request.caller, await _own_projects(request))
+
+
+async def _own_projects(request: RequestContext) -> dict[str, str]:
+    """The slug of the project that a service account belongs to; it may know it without `project.read`."""
+    if request.caller.actor.kind is not PrincipalKind.SERVICE_ACCOUNT:
+        return {}
+    found = [
+        await projects.find(request.services.database, request.acting, project_id)
+        for project_id in list(request.caller.authority.projects)[:1]
+    ]
+    return {each.id: each.slug for each in found if each is not None}
 
 
 @route(

@@ -3,6 +3,7 @@
 import base64
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta
 
 from mooring.api.schemas.identity.tenancy import UserView
@@ -183,6 +184,9 @@ class WhoAmI(Shown):
     platform_actions: list[str]
     tenant_actions: list[str]
     project_actions: dict[str, list[str]]
+    project_slugs: Annotated[
+        dict[str, str], Meta(description="The slug of a service account's own project, by its id.")
+    ] = msgspec.field(default_factory=dict)
 
 
 class OpenBreakGlass(Strict):
@@ -277,7 +281,7 @@ def _token_fields(token: Token) -> dict[str, Any]:
     }
 
 
-def who_am_i(caller: Caller) -> WhoAmI:
+def who_am_i(caller: Caller, project_slugs: dict[str, str]) -> WhoAmI:
     authority = caller.authority
     return WhoAmI(
         kind=caller.actor.kind.value,
@@ -291,6 +295,7 @@ def who_am_i(caller: Caller) -> WhoAmI:
         platform_actions=sorted(authority.platform),
         tenant_actions=sorted(authority.tenant),
         project_actions={project: sorted(keys) for project, keys in authority.projects.items()},
+        project_slugs=project_slugs,
     )
 
 

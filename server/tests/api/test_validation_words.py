@@ -1,0 +1,54 @@
+"""Refused values in words."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+import pytest
+from msgspec import Meta
+
+from mooring.api.parse import decode_body
+from mooring.core.kernel.errors import Refusal
+from tests.support.rows import every_row
+
+
+class Body(msgspec.Struct, forbid_unknown_fields=True):
+    """One field of each kind."""
+
+    need: str
+    name: Annotated[str, Meta(min_length=3, max_length=5, pattern="^[a-z]+$")] | None = None
+    count: Annotated[int, Meta(ge=1, le=9)] | None = None
+    share: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    kind: Literal["x", "y"] | None = None
+    actions: Annotated[list[Annotated[str, Meta(min_length=2)]], Meta(max_length=1)] | None = None
+    on: bool | None = None
+
+
+@every_row(
+    ("given", "said"),
+    [
+        ({"name": "x"}, "name: at least 3 characters"),
+        ({"name": "xxxxxx"}, "name: at most 5 characters"),
+        ({"name": "ABC"}, "name: does not have the form ^[a-z]+$"),
+        ({"name": 5}, "name: must be text, not a whole number"),
+        ({"count": 0}, "count: at least 1"),
+        ({"count": 10}, "count: at most 9"),
+        ({"share": 0}, "share: more than 0"),
+        ({"share": 1}, "share: less than 1"),
+        ({"kind": "z"}, "kind: 'z' is not one of the allowed values"),
+        ({"actions": ["x"]}, "actions[0]: at least 2 characters"),
+        ({"actions": ["xx", "yy"]}, "actions: at most 1 items"),
+        ({"on": 1}, "on: must be true or false, not a whole number"),
+        ({"other": 1}, "other: is not known here"),
+        ({"need": None}, "need: must be text, not null"),
+    ],
+)
+def test_a_refused_value_is_said_in_words_and_not_in_the_library_s(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(Refusal) as refused:
+        decode_body(msgspec.json.encode({"need": "", **given}), Body, None)
+    assert refused.value.detail == said
+    assert refused.value.details["path"] == said.partition(":")[0]
+
+
+def test_a_missing_value_is_named() -> None:
+    with pytest.raises(Refusal, match="need: is missing"):
+        decode_body(b"{}", Body, None)
