@@ -1,4 +1,4 @@
-"""`mooring instances launch` and `stop`: plan, launch, watch and stop an instance."""
+"""`mooring launch` and `stop`, also as verbs of `mooring instances`: plan, launch, watch and stop an instance."""
 
 import json
 import secrets
@@ -9,6 +9,8 @@ import click
 
 from mooring_cli import output, request_body
 from mooring_cli.commands import confirm
+from mooring_cli.connect import find as find_endpoint
+from mooring_cli.connect import open_in_browser
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
 from mooring_cli.scope import ScopeResolver
@@ -51,18 +53,27 @@ PROOF_COLUMNS = ("member_name", "kind", "receipt_id", "node_id", "reason", "crea
 @click.option("--topology-mode", metavar="LABEL", help="A label for the adapter.")
 @click.option("--plan", is_flag=True, help="Only show what would be launched, what it costs and what blocks it.")
 @click.option("--wait/--no-wait", "waits", default=False, help="Wait until it runs or has failed.")
+@click.option("--open", "opens", is_flag=True, help="Wait until it runs, and open its page in a browser.")
 @click.option(
     "--idempotency-key", metavar="KEY", help="Requests with the same key take effect once. [default: a new key]"
 )
-def launch(*, app: str, project: str | None, plan: bool, waits: bool, **given: Any) -> int | None:
+def launch(*, app: str, project: str | None, plan: bool, waits: bool, opens: bool, **given: Any) -> int | None:
     """Launch an app into existing allocations, or into capacity that is requested with it.
 
+    Without --sku and --allocation it requests the only SKU that fits, in its smallest size. The manifest says how many
+    members each component has, unless --topology does.
+
     A value of --config is parsed as JSON if possible, otherwise it is text: --config port=8080 --config motd=hello.
+
+    \b
+    mooring launch hello --open
+    mooring launch slurm --name hpc --topology worker=2 --wait
     """
     invocation = current()
     resolver = ScopeResolver(invocation)
     path = {"project_id": resolver.project_id(project)}
     body = body_of(resolver, path, app, given)
+    choose_capacity(invocation, path, body)
     if plan:
         show_plan(invocation, invocation.call("plan_instance", path, None, body))
         return None
@@ -70,14 +81,40 @@ def launch(*, app: str, project: str | None, plan: bool, waits: bool, **given: A
 
     options = CallOptions(idempotency_key=given["idempotency_key"])
     made = invocation.call("create_instance", path, None, body, options=options)
-    if not waits:
+    if not waits and not opens:
         output.show(invocation.output, made)
         if invocation.output == "table":
             output.note(f"Run mooring instances watch {made['name']} to see its progress.")
         return None
     if invocation.output == "table":
         output.note(f"Launched {made['name']}: {made['id']}, correlation id {made['correlation_id']}.")
-    return wait_for_instance(invocation, {**path, "instance_id": made["id"]}, made)
+    code = wait_for_instance(invocation, {**path, "instance_id": made["id"]}, made)
+    if opens and not code:
+        open_in_browser(invocation, path["project_id"], find_endpoint(invocation, path["project_id"], made["id"]))
+    return code
+
+
+def choose_capacity(invocation: Invocation, path: dict[str, str], body: dict[str, Any]) -> None:
+    """Request the only SKU that fits, in its smallest size, if the caller names neither a SKU nor allocations."""
+    placement = body.get("placement", {})
+    if "sku" in placement or "allocations" in placement:
+        return
+    shapes = invocation.call("plan_instance", path, None, body)["shapes"]
+    fitting = [
+        each
+        for each in shapes
+        if each["fits"]
+        and placement.get("shape", each["shape"]) == each["shape"]
+        and placement.get("gpu_count", each["gpu_count"]) == each["gpu_count"]
+        and placement.get("region", each["regions"][0]) in each["regions"]
+    ]
+    names = sorted({str(each["sku"]) for each in fitting})
+    if len(names) > 1:
+        raise click.UsageError(f"several SKUs fit; give one of them: --sku {' or --sku '.join(names)}")
+    if fitting:
+        smallest = min(fitting, key=lambda each: int(each["gpu_count"]))
+        body["placement"] = {**placement, "sku": names[0], "gpu_count": smallest["gpu_count"]}
+    # With none the request goes out as it is: the server's answer says what is missing, or why nothing fits.
 
 
 def body_of(resolver: ScopeResolver, path: dict[str, str], app: str, given: dict[str, Any]) -> dict[str, Any]:

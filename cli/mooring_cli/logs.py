@@ -28,7 +28,7 @@ GONE = ("removed", "removing")
 
 
 @click.command(cls=MooringCommand)
-@click.argument("instance")
+@click.argument("instance", metavar="INSTANCE[/ENDPOINT]")
 @click.argument("member", required=False)
 @click.option("--service", metavar="NAME", help="The service or container, if the member has several.")
 @click.option("--tail", type=click.IntRange(1, 10_000), metavar="N", help="Number of last lines. [default: 100]")
@@ -52,35 +52,47 @@ def logs(
     """Show the output of a service or a container of an instance: the last lines, or everything from an offset.
 
     INSTANCE is an id or a name, MEMBER the id or name of one of its members; it may be omitted if there is only one.
+    INSTANCE/ENDPOINT is the member that has this endpoint.
+
+    \b
+    mooring logs greeter --follow
+    mooring logs hpc hpc-worker-0
     """
     if tail is not None and offset is not None:
         raise click.UsageError("--tail counts from the end and --offset from the start: give only one of them")
     invocation = current()
     if as_json:
         invocation.output = "json"
+    instance, _, part = instance.partition("/")
     path = find(invocation, ScopeResolver(invocation).project_id(project), instance)
-    path["member_id"] = _member(invocation, path, member)
+    path["member_id"] = find_member(invocation, path, member or part or None)
     reading = LogReader(invocation, path, service)
     reading.begin(tail or TAIL_LINES, offset)
     while follow:
         reading.more()
 
 
-def _member(invocation: Invocation, path: dict[str, str], named: str | None) -> str:
-    """The given member, or the only live one."""
+def find_member(invocation: Invocation, path: dict[str, str], named: str | None) -> str:
+    """The member with this id, name or endpoint; without a name, the only live one."""
     call = plain_call("list_members", path, {"limit": 500})
     members = list(invocation.client.pages(call))
-    if named is not None:
-        found = [each for each in members if each["name"] == named or each["id"].startswith(named)]
-        found = [each for each in found if each["status"] not in GONE] or found[-1:]
-    else:
-        found = [each for each in members if each["status"] not in GONE] or members[-1:]
+    found = members if named is None else [each for each in members if _is(each, named)]
+    if named is not None and not found:
+        call = plain_call("list_endpoints", {"project_id": path["project_id"]}, {"limit": 500})
+        own = [each for each in invocation.client.pages(call) if each["instance_id"] == path["instance_id"]]
+        places = {each["allocation_id"] for each in own if named in (each["id"], each["name"])}
+        found = [each for each in members if each["allocation_id"] in places]
+    found = [each for each in found if each["status"] not in GONE] or found[-1:]
     if not found:
         raise NoSuchName(f"there is no member {named!r} here" if named else "the instance has no members")
     if len(found) > 1:
         listed = ", ".join(sorted(str(each["name"]) for each in found))
         raise click.UsageError(f"give a member: {listed}")
     return str(found[0]["id"])
+
+
+def _is(member: dict[str, Any], named: str) -> bool:
+    return bool(member["name"] == named or member["id"].startswith(named))
 
 
 class LogReader:

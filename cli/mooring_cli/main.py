@@ -22,6 +22,8 @@ from mooring_cli.noun_table import NOUNS
 PLUGINS = "mooring.cli_plugins"
 HAND_WRITTEN: dict[str, tuple[str, str]] = {
     "up": ("mooring_cli.up", "Start Mooring on this machine, with its own database."),
+    "launch": ("mooring_cli.launch", "Launch an app."),
+    "open": ("mooring_cli.connect", "Open an app's page in a browser."),
     "login": ("mooring_cli.sign_in", "Sign in and store a personal access token."),
     "logout": ("mooring_cli.sign_in", "Revoke the stored token and delete it."),
     "whoami": ("mooring_cli.sign_in", "Show who you are and what you may do."),
@@ -30,6 +32,7 @@ HAND_WRITTEN: dict[str, tuple[str, str]] = {
     "why": ("mooring_cli.why", "Explain the state of an instance, a member or an operation."),
     "logs": ("mooring_cli.logs", "Show and follow the output of a service or a container."),
     "connect": ("mooring_cli.connect", "Connect to an app's endpoint, from a local port or in a browser."),
+    "stop": ("mooring_cli.launch", "Stop an instance, and tear everything down."),
     "exec": ("mooring_cli.exec_command", "Run an interactive command in an allocation's sandbox."),
     "events": ("mooring_cli.events", "Show events, or follow them as they happen."),
     "audit": ("mooring_cli.audit", "Show the audit trail."),
@@ -147,6 +150,13 @@ class MooringGroup(click.Group):
         self.params += global_options(hidden=True)
 
 
+def hand_written(name: str) -> click.Command:
+    """The command of this name; its function is called `open_` where Python has that word already."""
+    module, attribute = import_module(HAND_WRITTEN[name][0]), name.replace("-", "_")
+    command: click.Command = getattr(module, f"{attribute}_", None) or getattr(module, attribute)
+    return command
+
+
 class Root(click.Group):
     """The `mooring` command."""
 
@@ -159,8 +169,7 @@ class Root(click.Group):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in HAND_WRITTEN:
-            command: click.Command = getattr(import_module(HAND_WRITTEN[name][0]), name.replace("-", "_"))
-            return command
+            return hand_written(name)
         if name in NOUNS:
             from mooring_cli.commands import group_of
 

@@ -6,9 +6,11 @@ import click
 
 from mooring_cli import output
 from mooring_cli.invocation import current
+from mooring_cli.logs import find_member
 from mooring_cli.main import MooringCommand
 from mooring_cli.output import plain
 from mooring_cli.scope import ScopeResolver
+from mooring_cli.watch import find
 
 WHO = {
     "you": "you",
@@ -27,12 +29,18 @@ LINES_SHOWN = 10
 def why(*, subject: str, project: str | None, as_json: bool) -> None:
     """Explain the state of an instance, a member or an operation, and who can do what about it.
 
-    SUBJECT is an id, a prefix of one, or the name of an instance.
+    SUBJECT is an id, a prefix of one, or the name of an instance. INSTANCE/MEMBER and INSTANCE/ENDPOINT are a member.
+
+    \b
+    mooring why greeter
+    mooring why hpc/hpc-worker-0
     """
     invocation = current()
     if as_json:
         invocation.output = "json"
-    path = {"project_id": ScopeResolver(invocation).project_id(project), "subject": subject}
+    path = {"project_id": ScopeResolver(invocation).project_id(project)}
+    instance, _, part = subject.partition("/")
+    path["subject"] = find_member(invocation, find(invocation, path["project_id"], instance), part) if part else subject
     answer = invocation.call("explain_anything", path)
     if invocation.output != "table":
         output.show(invocation.output, answer)

@@ -17,6 +17,7 @@ from cli.tests.support.fake_platform import (
     problem,
 )
 from mooring_cli import watch
+from tests.support.rows import every_row
 
 Run = Callable[..., Result]
 INSTANCE = "ins_01web"
@@ -228,6 +229,32 @@ def test_a_launch_that_waits_watches_and_ends_as_the_instance_does(run: Run, pla
     body = platform.of("POST")[0].body
     assert body["placement"] == {"allocations": ["alc_01one"]}
     assert body["name"].startswith("hello-")
+
+
+def shape(sku: str, gpu_count: int, *, fits: bool = True) -> dict[str, Any]:
+    return {"sku": sku, "shape": "gpu_slice", "gpu_count": gpu_count, "regions": ["eu"] if fits else [], "fits": fits}
+
+
+@every_row(
+    ("shapes", "words", "sent"),
+    [
+        ([shape("small", 2), shape("small", 1), shape("big", 1, fits=False)], (), {"sku": "small", "gpu_count": 1}),
+        ([shape("small", 1), shape("small", 2)], ("--gpu-count", "2"), {"sku": "small", "gpu_count": 2}),
+        ([shape("small", 1), shape("big", 1)], (), "--sku big or --sku small"),
+        ([], (), None),
+    ],
+)
+def test_the_only_sku_that_fits_need_not_be_named(
+    run: Run, platform: FakeCliPlatform, shapes: Any, words: Any, sent: Any
+) -> None:
+    platform.asked.clear()
+    platform.on("POST", f"{AT}:plan", CannedResponse(body={"shapes": shapes}))
+    platform.on("POST", AT, CannedResponse(201, instance("created")))
+    result = run("launch", "hello", *words)
+    if isinstance(sent, str):
+        assert (sent in result.stderr, len(platform.of("POST"))) == (True, 1), "only the plan was asked for"
+    else:
+        assert platform.of("POST")[-1].body.get("placement") == sent
 
 
 @pytest.mark.parametrize("wrong", [("--config", "port"), ("--topology", "main=many"), ("--topology", "main")])

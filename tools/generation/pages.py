@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from mooring_cli.commands import HAND_WRITTEN_VERBS, command_of
-from mooring_cli.main import HAND_WRITTEN
+from mooring_cli.main import HAND_WRITTEN, hand_written
 from mooring_cli.nouns import Noun
 from mooring_sdk.operation import OperationTable
 from tools.generation.document import ApiOperation, OpenApiDocument
@@ -47,8 +47,8 @@ def action_of(operation: ApiOperation) -> str:
 def cli_page(page: Path, nouns: Iterable[Noun], table: OperationTable) -> str:
     """`docs/cli.md` with its list of commands."""
     parts: list[str] = []
-    for name, (module, _) in HAND_WRITTEN.items():
-        parts += _described(getattr(import_module(module), name.replace("-", "_")), f"mooring {name}")
+    for name in HAND_WRITTEN:
+        parts += _described(hand_written(name), f"mooring {name}")
     parts.append("### Global options\n\n" + _global_options())
     for noun in nouns:
         parts += _noun(noun, "mooring", table)

@@ -96,6 +96,12 @@ class Component:
     max_count: int
     title: str | None = None
     min_count: int = 0
+    default_count: int | None = None
+
+    @property
+    def launch_count(self) -> int:
+        """How many members a launch gets that does not say."""
+        return self.min_count if self.default_count is None else self.default_count
 
 
 @dataclass(frozen=True, slots=True)

@@ -180,6 +180,10 @@ def _capacity(manifest: Manifest) -> Iterator[Finding]:
         if component.min_count > component.max_count:
             place = below("/components", index, "min_count")
             yield error(place, "component_counts", "min_count is above max_count", "swap the two")
+        elif not component.min_count <= component.launch_count <= component.max_count:
+            place = below("/components", index, "default_count")
+            reason = "default_count is not between min_count and max_count"
+            yield error(place, "component_counts", reason, "choose a number between the two")
 
 
 def _actions(manifest: Manifest, about: AppContext, patterns: Patterns) -> Iterator[Finding]:

@@ -209,6 +209,7 @@ _COMPONENT: Final = _object(
     key=_described(_KEY, "the component's key"),
     title=_TITLE,
     min_count=_whole("the minimum number of members of this kind", 0, MEMBERS_MAX, 0),
+    default_count=_whole("how many members a launch gets that does not say; the minimum if omitted", 0, MEMBERS_MAX),
     max_count=_whole("the maximum number of members of this kind", 1, MEMBERS_MAX),
 )
 _ACTION: Final = _object(

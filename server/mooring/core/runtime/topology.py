@@ -30,12 +30,12 @@ def component_of(manifest: Manifest, key: str) -> Component | None:
 
 
 def read_topology(manifest: Manifest, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Members per component, in the manifest's order; an omitted component gets its minimum."""
+    """Members per component, in the manifest's order; an omitted component gets its default, or else its minimum."""
     components = components_of(manifest)
     known = {each.key for each in components}
     for key in sorted(set(wanted) - known):
         raise validation.invalid(f"topology.{key}", f"the app has no such component; it has {', '.join(sorted(known))}")
-    topology = {each.key: wanted.get(each.key, each.min_count) for each in components}
+    topology = {each.key: wanted.get(each.key, each.launch_count) for each in components}
     if not wanted and not any(topology.values()):
         topology[components[0].key] = 1  # an instance needs at least one member
     for each in components:

@@ -184,6 +184,12 @@ CASES: list[tuple[Plain, str, str, Severity]] = [
         "component_counts",
         E,
     ),
+    (
+        controller(components=[HEAD, {"key": "w", "min_count": 1, "default_count": 0, "max_count": 2}]),
+        "/components/1/default_count",
+        "component_counts",
+        E,
+    ),
     (action(permission="app.cluster.queue.cancel"), "/actions/0/permission", "action_permission", E),
     (action(permission="app.other.queue.submit"), "/actions/0/permission", "action_permission", E),
     (action(permission="instance.delete"), "/actions/0/permission", "action_permission", E),

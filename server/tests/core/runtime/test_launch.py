@@ -150,6 +150,13 @@ def layer(**rules: Any) -> PolicyChain:
     return PolicyChain((LayerRules(Layer.TENANT, PolicyRules(**rules)),))
 
 
+def test_a_launch_that_does_not_say_gets_the_manifest_s_default_counts() -> None:
+    components = [{"key": "head", "max_count": 1, "min_count": 1}, {"key": "hand", "max_count": 4, "default_count": 2}]
+    facts = launch(launchable(version="2.1.0", config_schema=SCHEMA, components=components))
+    assert evaluate(facts).topology == {"head": 1, "hand": 2}
+    assert evaluate(wished(facts, topology={"hand": 0})).topology == {"head": 1, "hand": 0}
+
+
 def test_a_topology_mode_is_one_that_the_manifest_offers() -> None:
     facts = launch(launchable(version="2.1.0", config_schema=SCHEMA, topology_modes=["flat", "ring"]))
     assert codes(wished(facts, topology_mode="ring")) == []
