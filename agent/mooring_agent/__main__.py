@@ -35,6 +35,7 @@ from mooring_agent.control_plane.tls import PlatformTls, with_trust
 from mooring_agent.control_plane.trust import Identity, read_identity, store_identity
 from mooring_agent.hosts.namespace import NamespaceHost
 from mooring_agent.hosts.namespace import machine_network as machine_networks
+from mooring_agent.hosts.namespace.io_budget import IoBudget
 from mooring_agent.hosts.namespace.machine_network import MachineNetwork
 from mooring_agent.hosts.namespace.sandbox_disk import DISK_BYTES
 from mooring_agent.hosts.select import check_host_requirements, create_host
@@ -47,6 +48,7 @@ STATE: Final = "MOORING_AGENT_STATE_DIR"
 CA_FILE: Final = "MOORING_CA_FILE"
 PR_SET_PDEATHSIG: Final = 1
 GIB: Final = 1 << 30
+MIB: Final = 1 << 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -130,6 +132,7 @@ def _run(options: argparse.Namespace) -> int:
                 reserve_bytes=int(options.disk_reserve_gib * GIB),
                 address=address,
                 machine_network=network,
+                io=IoBudget(int(options.sandbox_io_mib * MIB), options.sandbox_iops),
             )
             facts = {} if network is None else {"machine_network": fact_text(network.describe())}
             parts = AgentParts(
@@ -224,10 +227,10 @@ def _label(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _reserve(text: str) -> float:
+def _amount(text: str) -> float:
     value = float(text)
     if not 0 <= value < 1e6:
-        raise ValueError(f"a reserve of {text} GiB is not possible")
+        raise ValueError(f"{text} is not a possible amount")
     return value
 
 
@@ -281,20 +284,36 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_machine_network(run_parser)
     run_parser.add_argument("--concurrency", type=int, default=16, help="how many brief tasks run concurrently")
-    run_parser.add_argument(
+    _add_sandbox_limits(run_parser)
+    simulate.add_parser(commands)
+    return parser
+
+
+def _add_sandbox_limits(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
         "--sandbox-disk-gib",
         type=float,
         default=DISK_BYTES / GIB,
         help="how much each sandbox of the namespace host may write, in GiB (default %(default)g; 0 means no limit)",
     )
-    run_parser.add_argument(
+    parser.add_argument(
+        "--sandbox-io-mib",
+        type=_amount,
+        default=0,
+        help="how much each sandbox of the namespace host may read and write per second, in MiB (default: no limit)",
+    )
+    parser.add_argument(
+        "--sandbox-iops",
+        type=int,
+        default=0,
+        help="how many reads and writes each such sandbox may make per second (default: no limit)",
+    )
+    parser.add_argument(
         "--disk-reserve-gib",
-        type=_reserve,
+        type=_amount,
         default=RESERVE_BYTES / GIB,
         help="how much of the disk images, artifacts and logs must leave free, in GiB (default %(default)g)",
     )
-    simulate.add_parser(commands)
-    return parser
 
 
 def _add_machine_network(parser: argparse.ArgumentParser) -> None:

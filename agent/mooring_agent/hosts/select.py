@@ -10,6 +10,7 @@ from typing import Final
 from mooring_agent.control_plane.addresses import LOOPBACK
 from mooring_agent.hosts.contract import Host
 from mooring_agent.hosts.namespace import NamespaceHost
+from mooring_agent.hosts.namespace.io_budget import IoBudget
 from mooring_agent.hosts.namespace.machine_network import MachineNetwork
 from mooring_agent.hosts.namespace.sandbox_disk import DISK_BYTES
 from mooring_agent.hosts.process import ProcessHost
@@ -68,11 +69,13 @@ def create_host(
     reserve_bytes: int = RESERVE_BYTES,
     address: str = LOOPBACK,
     machine_network: MachineNetwork | None = None,
+    io: IoBudget | None = None,
 ) -> Host:
     """Create the host of this kind below the agent's state directory.
 
     `disk_bytes` limits what each sandbox writes, and logs leave `reserve_bytes` free; `address` is where other machines
-    reach this one; `machine_network` is how a sandbox that has the whole machine reaches them.
+    reach this one; `machine_network` is how a sandbox that has the whole machine reaches them; `io` is what each
+    sandbox may read and write per second.
     """
     if kind == "namespace":
         return NamespaceHost(
@@ -82,6 +85,7 @@ def create_host(
             reserve_bytes=reserve_bytes,
             address=address,
             machine_network=machine_network,
+            io=io,
         )
     if kind == "process":
         return ProcessHost(directory / "host", node_id)

@@ -83,14 +83,25 @@ class SandboxSpawner(InitSpawner):
         self.root = self.plan["root"]
         disk = self.plan["disk"]
         if disk is None:
+            self._limit_io(self.plan["io_device"])
             return
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
         os.makedirs(disk["place"], mode=0o700, exist_ok=True)
         _run(disk["mount"], "-o", disk["options"], disk["image"], disk["place"])
+        number = os.stat(disk["place"]).st_dev
+        self._limit_io(f"{os.major(number)}:{os.minor(number)}")
         os.rmdir(disk["place"] + "/lost+found")
         _run(disk["copy"], "-a", self.root + "/.", disk["place"])
         self.root = disk["place"]
+
+    def _limit_io(self, device: str) -> None:
+        """Set the I/O limits of the sandbox's control group, before it enters it."""
+        for path, text in self.plan["io_limits"]:
+            if not device:
+                raise OSError(errno.ENODEV, "the state directory is on no block device that an I/O budget could be for")
+            with open(path, "w") as file:
+                file.write(text.format(device=device))
 
     def prepare(self) -> None:
         """Build the sandbox's mounts and leave the machine's behind."""

@@ -19,6 +19,7 @@ from mooring_agent.hosts.contract import SandboxSpec
 from mooring_agent.kernel import proc
 
 PERIOD_MICROSECONDS: Final = 100_000
+_TCP_SHARE: Final = 4
 V2: Final = Path("/sys/fs/cgroup")
 _DEVICES: Final = (
     "c 1:3 rwm",
@@ -30,7 +31,7 @@ _DEVICES: Final = (
     "c 5:2 rwm",
     "c 136:* rwm",
 )
-_CONTROLLERS: Final = ("memory", "pids", "cpu", "devices")
+_CONTROLLERS: Final = ("memory", "pids", "cpu", "devices", "blkio")
 _WITHOUT_CGROUP: Final = {
     "memory": "not enforced: this machine has no memory control group",
     "cpu": "not enforced: this machine has no cpu control group",
@@ -50,7 +51,7 @@ class CgroupHierarchies:
 def detect() -> CgroupHierarchies:
     with contextlib.suppress(OSError):
         controllers = (V2 / "cgroup.controllers").read_text().split()
-        usable: dict[str, Path] = {name: V2 for name in ("memory", "pids", "cpu") if name in controllers}
+        usable: dict[str, Path] = {name: V2 for name in ("memory", "pids", "cpu", "io") if name in controllers}
         if usable:
             return CgroupHierarchies(2, usable)
     mounted: dict[str, Path] = {}
@@ -89,6 +90,8 @@ def create(
             limits[name] = f"not enforced: {problem.strerror}"
         else:
             limits[name] = f"cgroup v{hierarchies.version}"
+    for name in ("io", "blkio"):  # `io_budget` says what becomes of it
+        limits.pop(name, None)
     return limits
 
 
@@ -130,6 +133,15 @@ def _set_v1_memory(group: Path, size: int) -> None:
     with contextlib.suppress(FileNotFoundError):
         with_swap.write_text(str(size))
     limit.write_text(str(size))
+    # Otherwise what waits in TCP connections counts for nobody, and one sandbox can take what all of the machine's may.
+    with contextlib.suppress(FileNotFoundError):
+        (group / "memory.kmem.tcp.limit_in_bytes").write_text(str(min(size // 2, tcp_bytes() // _TCP_SHARE)))
+
+
+def tcp_bytes() -> int:
+    """How much memory the kernel gives to all TCP connections of the machine before it slows them down."""
+    pages = int(Path("/proc/sys/net/ipv4/tcp_mem").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def remove(groups: tuple[str, ...]) -> None:

@@ -16,6 +16,8 @@ from mooring_agent.hosts.namespace import (
     cgroups,
     forwarding_guard,
     init_process,
+    io_budget,
+    kernel_tables,
     machine_network,
     nft_tables,
     owner_files,
@@ -25,6 +27,7 @@ from mooring_agent.hosts.namespace import (
     uid_ranges,
 )
 from mooring_agent.hosts.namespace.cgroups import CgroupHierarchies
+from mooring_agent.hosts.namespace.io_budget import IoBudget
 from mooring_agent.hosts.namespace.machine_network import MachineNetwork, RoutedLink
 from mooring_agent.hosts.namespace.sandbox_records import InitProcess, SandboxRecord, SandboxStore, sandbox_owner
 from mooring_agent.sandbox_init import confinement
@@ -42,6 +45,7 @@ class Machine:
     disk_bytes: int = sandbox_disk.DISK_BYTES  # how much a sandbox may write; 0 for no limit
     address: str = LOOPBACK  # where other machines reach this one
     network: MachineNetwork = field(default_factory=MachineNetwork)  # of sandboxes that have the whole machine
+    io: IoBudget = field(default_factory=IoBudget)  # of each sandbox
 
 
 Step = Callable[[Machine, SandboxRecord], SandboxRecord]
@@ -91,6 +95,8 @@ def create_cgroups(machine: Machine, record: SandboxRecord) -> SandboxRecord:
     rules = init_process.device_rules(init_process.devices(record.spec.devices))
     limits = cgroups.create(machine.hierarchies, record.cgroups, record.spec, rules)
     limits["disk"] = record.disk
+    limits["io"] = io_budget.describe(machine.hierarchies, machine.io)
+    limits["kernel_tables"] = kernel_tables.enforced()
     if record.spec.network.machine:
         limits["network"] = record.machine_network if record.is_routed else machine_network.SHARED_LIMIT
     limits["capabilities"] = "bounding set, no new privileges"
@@ -112,7 +118,8 @@ def spawn_init(machine: Machine, record: SandboxRecord) -> SandboxRecord:
     """Create its namespaces and its init."""
     # Otherwise the first two members of a project would each create a network.
     with machine.network_lock:
-        init_process.ensure_sandbox_init(machine.store, record)
+        limits = io_budget.files(machine.hierarchies, record.cgroups, machine.io)
+        init_process.ensure_sandbox_init(machine.store, record, limits)
     return record
 
 

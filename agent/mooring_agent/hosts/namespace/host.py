@@ -43,6 +43,7 @@ from mooring_agent.hosts.namespace import (
     sweep,
 )
 from mooring_agent.hosts.namespace.create import Machine
+from mooring_agent.hosts.namespace.io_budget import IoBudget
 from mooring_agent.hosts.namespace.machine_network import MachineNetwork
 from mooring_agent.hosts.namespace.sandbox_records import InitProcess, SandboxRecord, SandboxStore, sandbox_owner
 from mooring_agent.hosts.namespace.supervised_programs import SupervisedPrograms
@@ -75,13 +76,16 @@ class NamespaceHost(SupervisedPrograms):
         reserve_bytes: int = RESERVE_BYTES,
         address: str = LOOPBACK,
         machine_network: MachineNetwork | None = None,
+        io: IoBudget | None = None,
     ) -> None:
         label = hashlib.sha256(f"{node_id}\n{directory}".encode()).hexdigest()[:12]
         if disk_bytes and disk_bytes < sandbox_disk.DISK_BYTES_MIN:
             raise ValueError(f"a sandbox's disk needs at least {sandbox_disk.DISK_BYTES_MIN} bytes")
         store = SandboxStore(directory.absolute(), label, registry, reserve_bytes)
         network = machine_network or MachineNetwork()
-        self.machine = Machine(store, cgroups.detect(), threading.Lock(), disk_bytes, address, network)
+        self.machine = Machine(
+            store, cgroups.detect(), threading.Lock(), disk_bytes, address, network, io or IoBudget()
+        )
         self.store.make()
         self.create_steps = create.STEPS
         self.destroy_steps = destroy.STEPS

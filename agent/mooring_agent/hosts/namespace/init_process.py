@@ -5,7 +5,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,7 +13,7 @@ import msgspec
 
 import mooring_agent
 from mooring_agent.hosts.contract import Device, HostFailure, Owner
-from mooring_agent.hosts.namespace import namespace_processes, root_filesystem, sandbox_disk
+from mooring_agent.hosts.namespace import io_budget, kernel_tables, namespace_processes, root_filesystem, sandbox_disk
 from mooring_agent.hosts.namespace.sandbox_records import UIDS, InitProcess, SandboxRecord, SandboxStore, sandbox_owner
 from mooring_agent.supervisor.supervisor_client import SOCKET_NAME
 
@@ -23,15 +23,16 @@ SIMULATED_MAJOR: Final = 241  # a number for local use: no driver answers behind
 PROJECT_DESCRIPTOR: Final = 3  # the first descriptor that a sandbox's init keeps besides its standard streams
 _SPAWN_SECONDS: Final = 120.0
 _TRIES_MAX: Final = 5
-_OPEN_FILES: Final = 16_384
 _SHARED_DEVICES: Final = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _BOOTSTRAP: Final = (
     "import sys; sys.path.insert(0, {0!r}); from mooring_agent.sandbox_init.{1}_spawner import main; main()"
 )
 
 
-def ensure_sandbox_init(store: SandboxStore, record: SandboxRecord) -> InitProcess:
-    """The init of a sandbox: the living one, or a new one.
+def ensure_sandbox_init(
+    store: SandboxStore, record: SandboxRecord, io_limits: Sequence[tuple[str, str]] = ()
+) -> InitProcess:
+    """The init of a sandbox: the living one, or a new one, with these I/O limits for the disk that it gets.
 
     The member whose network is to be joined may end while the spawner starts; then another member's is used, or a new
     network is created.
@@ -40,7 +41,7 @@ def ensure_sandbox_init(store: SandboxStore, record: SandboxRecord) -> InitProce
     for _ in range(_TRIES_MAX):
         if (found := find_living(store, owner)) is not None:
             return found
-        plan = sandbox_plan(store, record)
+        plan = sandbox_plan(store, record) | {"io_limits": list(io_limits)}
         try:
             return _spawn_init(store, owner, "sandbox", plan)
         except HostFailure:
@@ -57,6 +58,8 @@ def sandbox_plan(store: SandboxStore, record: SandboxRecord) -> dict[str, Any]:
         "root": str(store.root(spec.allocation_id)),
         "disk": _disk_plan(store, record),
         "uids": UIDS,
+        "io_device": io_budget.device_of(store.state),
+        "io_limits": [],
         "binds": root_filesystem.binds(),
         "devices": devices(spec.devices),
         "shared_memory_bytes": max(1 << 20, spec.memory_bytes // 2),
@@ -185,7 +188,7 @@ def device_rules(nodes: list[dict[str, Any]]) -> tuple[str, ...]:
 def _shared_plan(store: SandboxStore, record: SandboxRecord, owner: Owner) -> dict[str, Any]:
     directory = store.owner(owner)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    rlimits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": _OPEN_FILES}
+    rlimits = {"RLIMIT_CORE": 0, "RLIMIT_NOFILE": kernel_tables.open_files(record.spec.pids)}
     if not record.limits.get("pids", "").startswith("cgroup"):
         rlimits["RLIMIT_NPROC"] = record.spec.pids
     return {

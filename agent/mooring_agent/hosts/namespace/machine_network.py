@@ -307,7 +307,7 @@ def connect(settings: MachineNetwork, link: RoutedLink, pid: int) -> None:
         lines.append(f"link add {link.name} type veth peer name eth0 netns {pid}")
     project_network.run_ip(settings.namespace, [*lines, f"link set {link.name} addrgenmode none mtu {uplinks.mtu}"])
     for namespace, name in ((settings.namespace, link.name), (sandbox, "eth0")):
-        _switch_off_ipv6(namespace, name)
+        project_network.switch_off_ipv6(namespace, name)
     lines = [f"addr replace {link.gateway}/{_LINK_BITS} dev {link.name}", f"link set {link.name} up"]
     project_network.run_ip(settings.namespace, lines)
     forwarding_guard.open_link(settings.namespace, link.name, link.subnet)
@@ -368,9 +368,3 @@ def _networks(namespace: str) -> Iterator[tuple[str, ipaddress.IPv4Network]]:
     for route in project_network.ip_json(namespace, "-4", "route"):
         if route["dst"] != "default":
             yield str(route.get("dev", "")), ipaddress.IPv4Network(route["dst"])
-
-
-def _switch_off_ipv6(namespace: str, name: str) -> None:
-    with contextlib.suppress(FileNotFoundError):  # this kernel has no IPv6
-        file = Path("/proc/sys/net/ipv6/conf", name, "disable_ipv6")
-        project_network.run_inside(namespace, lambda: file.write_text("1"))

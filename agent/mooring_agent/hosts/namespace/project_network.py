@@ -13,6 +13,7 @@ import os
 import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from mooring_agent.hosts.contract import HostFailure, Network
@@ -97,7 +98,15 @@ def attach(namespace: str, network: Network, link: str, pid: int) -> None:
         lines.append(f"link add {link} type veth peer name eth0 netns {pid}")
     lines += [f"link set {link} addrgenmode none", f"link set {link} master {BRIDGE} up"]
     run_ip(namespace, lines)
+    switch_off_ipv6(sandbox_namespace, "eth0")
     run_ip(sandbox_namespace, ["link set lo up", f"addr replace {interface} dev eth0", "link set eth0 up"])
+
+
+def switch_off_ipv6(namespace: str, name: str) -> None:
+    """Nobody uses it, and the kernel would look for each of 2^64 neighbours, in one table for the whole machine."""
+    with contextlib.suppress(FileNotFoundError):  # this kernel has no IPv6
+        file = Path("/proc/sys/net/ipv6/conf", name, "disable_ipv6")
+        run_inside(namespace, lambda: file.write_text("1"))
 
 
 def remove_link(namespace: str, link: str) -> bool:
