@@ -17,7 +17,7 @@ from mooring.commands.live.log_watch import LogWatch
 from mooring.commands.live.task_dispatcher import TaskDispatcher
 from mooring.commands.services import Services
 from mooring.core.identity.caller import Caller
-from mooring.core.kernel.decision import DecisionContext
+from mooring.core.kernel.decision import AuditRecord, DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Place
 from mooring.core.runtime.visit import RelayAddress
@@ -103,4 +103,12 @@ class RequestContext(msgspec.Struct, frozen=True, kw_only=True):
             idempotency=self.idempotency,
             present=present,
             path=self.path,
+            shown=self._shown(),
         )
+
+    def _shown(self) -> AuditRecord | None:
+        """Inside a break-glass entry the tenant sees every answer, also of a change that changed nothing."""
+        if self.caller.actor.break_glass_id is None:
+            return None
+        tenant_id, project_id = self.caller.tenant_id, self.place.project_id
+        return AuditRecord(self.route.action, self.route.noun, None, tenant_id, project_id)

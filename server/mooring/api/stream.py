@@ -15,6 +15,7 @@ from typing import Final, Protocol
 
 from mooring.api.request_context import RequestContext, encode_json
 from mooring.api.schemas.records.record import EventQuery, event_view
+from mooring.core.identity.source_network import is_allowed, not_allowed
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event import BEGINNING, Event, StreamPosition, read_cursor
 from mooring.core.kernel.permissions import AccessDecision, Authority, Scope, access_by_family
@@ -162,12 +163,16 @@ async def _ended(request: RequestContext) -> Refusal | None:
     except Refusal as refusal:
         if refusal.code in (Code.UNAUTHENTICATED, Code.NOT_FOUND, Code.PERMISSION_DENIED):
             return Refusal(refusal.code, "the token or its permission ended")
+        if refusal.code is Code.CALLER_ADDRESS_DENIED:
+            return refusal
     return None
 
 
 async def require_still_allowed(request: RequestContext) -> None:
     """Refuse what was allowed at the start and no longer is; usually answered from the cache."""
     caller = await request.tools.authenticator.caller(request.token or "", share=SHARE)
+    if caller.source_networks and not is_allowed(caller.source_networks, request.origin.remote_address):
+        raise not_allowed(request.origin.remote_address)
     decide = access_by_family if request.route.family else Authority.access
     access = decide(caller.authority, request.route.action, request.place)
     if access is AccessDecision.HIDDEN:

@@ -26,9 +26,18 @@ from enum import StrEnum
 from functools import cached_property
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final, Protocol
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, urlsplit
 
-from mooring.core.kernel.address import Address, Reach, Target, dialled, plain, read_networks, read_url
+from mooring.core.kernel.address import (
+    Address,
+    Reach,
+    Target,
+    dialled,
+    plain,
+    read_networks,
+    read_url,
+    refused_because,
+)
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.gateways.lazy_import import lazy_module
 from mooring.settings import Settings
@@ -161,9 +170,17 @@ def _look_up(host: str, port: int) -> list[str]:
 class EgressClient:
     """Sends requests to URLs from users, limited to the addresses that `reach` allows."""
 
-    def __init__(self, reach: Reach, *, own_hosts: Sequence[str] = (), resolver: Resolver | None = None) -> None:
+    def __init__(
+        self,
+        reach: Reach,
+        *,
+        own_hosts: Sequence[str] = (),
+        inner_hosts: Sequence[str] = (),
+        resolver: Resolver | None = None,
+    ) -> None:
         self._reach = reach
         self._own_hosts = tuple(own_hosts)
+        self._inner_hosts = tuple(inner_hosts)
         self._resolver = resolver or SystemResolver()
         self._own_until = 0.0
 
@@ -238,15 +255,17 @@ class EgressClient:
     async def _learn_own(self) -> None:
         """Refresh the addresses of the platform's own hosts; after a failed look-up the old ones stay."""
         now = time.monotonic()
-        if not self._own_hosts or now < self._own_until:
+        if not (self._own_hosts or self._inner_hosts) or now < self._own_until:
             return
         self._own_until = now + OWN_SECONDS
         known = set(self._reach.own)
-        for host in self._own_hosts:
+        for host in (*self._own_hosts, *self._inner_hosts):
             try:
-                known.update(await self._resolver.resolve(host, 0))
+                found = await self._resolver.resolve(host, 0)
             except (OSError, UnicodeError):
                 continue
+            # A public address of an inner host may be that of a provider, and then it is many others' too.
+            known.update(each for each in map(plain, found) if host in self._own_hosts or _is_private(each))
         self._reach = replace(self._reach, own=frozenset(known))
 
     async def _dial(
@@ -286,7 +305,8 @@ def outbound_for(settings: Settings, database_url: str) -> EgressClient:
     itself.
     """
     reach = Reach(allowed=read_networks(settings.webhook_allow_networks))
-    return EgressClient(reach, own_hosts=_own_hosts(settings.listen_host, database_url))
+    own_hosts = _own_hosts(settings.listen_host, database_url)
+    return EgressClient(reach, own_hosts=own_hosts, inner_hosts=_inner_hosts(settings))
 
 
 def outbound_public(settings: Settings, database_url: str) -> EgressClient:
@@ -308,6 +328,16 @@ def _own_hosts(listen_host: str, database_url: str) -> list[str]:
     given = parse_qs(query).get("host", [])
     hosts = [listen_host, *named, *(host for each in given for host in each.split(","))]
     return [host for host in hosts if host and not host.startswith("/") and host not in ("0.0.0.0", "::")]
+
+
+def _inner_hosts(settings: Settings) -> list[str]:
+    """Other parts of the platform, which may stand in a network that is allowed for receivers."""
+    urls = (settings.registry_url, settings.otlp_endpoint, settings.relay_url)
+    return [host for host in (urlsplit(each).hostname for each in urls if each) if host]
+
+
+def _is_private(address: Address) -> bool:
+    return refused_because(address, Reach()) is not None
 
 
 def is_this_machine(address: Address) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Coroutine
+from dataclasses import dataclass
 from typing import Any, Final
 
 from mooring.commands.runtime import visit as commands
@@ -15,8 +16,16 @@ CHECK_SECONDS: Final = 30.0
 log = logging.getLogger("mooring.relay")
 
 
+@dataclass(frozen=True, slots=True)
+class OpenVisit:
+    """A visit in use, and the address from which it is."""
+
+    visit: Visit
+    remote_address: str | None
+
+
 async def while_admitted(
-    services: Services, visit: Visit, seconds: float, *coroutines: Coroutine[Any, Any, None]
+    services: Services, visit: OpenVisit, seconds: float, *coroutines: Coroutine[Any, Any, None]
 ) -> Refusal | None:
     """Run these coroutines until one of them ends or the visit is no longer allowed, then cancel the others.
 
@@ -36,11 +45,12 @@ async def while_admitted(
         await asyncio.gather(*tasks, watching, return_exceptions=True)
 
 
-async def _refused(services: Services, visit: Visit, seconds: float) -> Refusal:
+async def _refused(services: Services, used: OpenVisit, seconds: float) -> Refusal:
+    visit = used.visit
     while True:
         await asyncio.sleep(seconds)
         try:
-            await commands.still_admitted(services, visit)
+            await commands.still_admitted(services, visit, used.remote_address)
         except Refusal as refusal:
             if refusal.code is Code.TEMPORARILY_UNAVAILABLE:
                 log.warning(

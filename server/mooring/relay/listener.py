@@ -24,7 +24,7 @@ from mooring.core.kernel.decision import PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.runtime.visit import Visit, VisitKind
 from mooring.gateways.tls.node_authority import shown_certificate
-from mooring.relay.access_watch import CHECK_SECONDS, while_admitted
+from mooring.relay.access_watch import CHECK_SECONDS, OpenVisit, while_admitted
 from mooring.relay.connection_limits import ConnectionLimits, ConnectionPlace, TooManyConnections
 from mooring.relay.frames import (
     DATA,
@@ -56,6 +56,7 @@ STATUS: Final = {
     Code.UNAUTHENTICATED: 401,
     Code.CERTIFICATE_REQUIRED: 403,
     Code.PERMISSION_DENIED: 403,
+    Code.CALLER_ADDRESS_DENIED: 403,
     Code.NOT_FOUND: 404,
     Code.CONFLICT: 409,
     Code.LIMIT_REACHED: 409,
@@ -213,7 +214,9 @@ class Relay:
         return TunnelConnection(served.reader, served.writer, awaited.ports)
 
     async def _viewer(self, served: ServedConnection, ticket: str, place: ConnectionPlace) -> None:
-        visit = await commands.admitted(self._services, ticket, (VisitKind.CONNECT, VisitKind.EXEC))
+        visit = await commands.admitted(
+            self._services, ticket, (VisitKind.CONNECT, VisitKind.EXEC), served.remote_address
+        )
         place.identify(visit)
         visit_fields = {
             "visit_id": visit.id,
@@ -259,7 +262,8 @@ class Relay:
         ]
         refusal: Refusal | None
         try:
-            refusal = await while_admitted(self._services, visit, self.poll_interval_seconds, *copying)
+            watched = OpenVisit(visit, served.remote_address)
+            refusal = await while_admitted(self._services, watched, self.poll_interval_seconds, *copying)
         except Refusal as refused:
             if recorder is None:
                 raise

@@ -22,7 +22,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import BODY_LENGTH, Prefix, is_id
 from mooring.core.runtime.visit import Visit, VisitKind
 from mooring.gateways.passwords import new_visit_ticket
-from mooring.relay.access_watch import CHECK_SECONDS, while_admitted
+from mooring.relay.access_watch import CHECK_SECONDS, OpenVisit, while_admitted
 from mooring.relay.connection_limits import ConnectionPlace
 from mooring.relay.header_policy import COOKIE, SECURE_COOKIE, check, cookies, request_headers, response_headers
 from mooring.relay.http import HEAD_MAX, READ_BYTES, Headers, PeerGone, ServedConnection, value_of, wants_switch, write
@@ -60,7 +60,7 @@ class Proxy:
         self._name = re.compile(rf"{LABEL}\.{re.escape(domain.lower())}{PORT}", re.ASCII)
         self._secure = secure
         self._cookie = SECURE_COOKIE if secure else COOKIE
-        self._visits: dict[str, tuple[float, Visit]] = {}
+        self._visits: dict[tuple[str, str | None], tuple[float, Visit]] = {}
 
     def is_endpoint(self, host: str) -> bool:
         """Whether this host name belongs to an endpoint."""
@@ -80,7 +80,7 @@ class Proxy:
             if target.partition("?")[0] == OPEN_PATH:
                 await self._open(served, request, endpoint_id)
                 return False
-            visit = await self._visit(request.headers, endpoint_id)
+            visit = await self._visit(request.headers, endpoint_id, served.remote_address)
         except Refusal as refusal:
             if refusal.code is not Code.UNAUTHENTICATED:
                 raise
@@ -91,7 +91,8 @@ class Proxy:
         stream = await self._tunnels.stream_to(visit)
         try:
             proxied = ProxiedRequest(served, stream, self._forwarded(served, host))
-            ended = await while_admitted(self._services, visit, self.poll_interval_seconds, proxied.forward(request))
+            watched = OpenVisit(visit, served.remote_address)
+            ended = await while_admitted(self._services, watched, self.poll_interval_seconds, proxied.forward(request))
         finally:
             await stream.close()
         if ended is not None:
@@ -107,7 +108,7 @@ class Proxy:
         codes = parse_qs(urlsplit(request.target.decode("ascii", "replace")).query).get("code", [])
         if len(codes) != 1:
             raise Refusal(Code.UNAUTHENTICATED, "the link is incomplete")
-        visit = await commands.admitted(self._services, codes[0], (VisitKind.BROWSE,))
+        visit = await commands.admitted(self._services, codes[0], (VisitKind.BROWSE,), served.remote_address)
         if visit.endpoint_id != endpoint_id:
             raise Refusal(Code.UNAUTHENTICATED, "the link is for another endpoint")
         session = new_visit_ticket()
@@ -128,14 +129,14 @@ class Proxy:
         headers = [(b"location", b"/"), (b"set-cookie", (cookie + ("; Secure" if self._secure else "")).encode())]
         await served.answer(303, [*headers, *SAFE])
 
-    async def _visit(self, headers: Iterable[tuple[bytes, bytes]], endpoint_id: str) -> Visit:
+    async def _visit(self, headers: Iterable[tuple[bytes, bytes]], endpoint_id: str, address: str | None) -> Visit:
         """The visit of this endpoint's session; tries several cookies, as another endpoint's page may have set some."""
         named = [pair.partition("=") for pair in cookies(headers)]
         sessions = [value for name, _, value in named if name == self._cookie]
         refusal = Refusal(Code.UNAUTHENTICATED, "the browser has no session here")
         for session in sessions[:SESSIONS_TRIED_MAX]:
             try:
-                visit = await self._cached_visit(session)
+                visit = await self._cached_visit(session, address)
             except Refusal as refused:
                 if refused.code is not Code.UNAUTHENTICATED:
                     raise
@@ -145,19 +146,20 @@ class Proxy:
             refusal = Refusal(Code.NOT_FOUND, "this session is for another endpoint")
         raise refusal
 
-    async def _cached_visit(self, session: str) -> Visit:
-        """The visit of a session, cached for a few seconds, so that a revoked permission ends it soon."""
+    async def _cached_visit(self, session: str, address: str | None) -> Visit:
+        """The visit of a session from an address, cached for some seconds: a revoked permission ends it soon."""
+        key = (session, address)
         now = asyncio.get_running_loop().time()
-        cached = self._visits.get(session)
+        cached = self._visits.get(key)
         if cached is not None and cached[0] > now:
             return cached[1]
-        self._visits.pop(session, None)
-        visit = await commands.admitted(self._services, session, (VisitKind.BROWSE,))
+        self._visits.pop(key, None)
+        visit = await commands.admitted(self._services, session, (VisitKind.BROWSE,), address)
         if visit.opened_at is None:
             raise Refusal(Code.UNAUTHENTICATED, "a link is not a session")
         if len(self._visits) >= CACHED_MAX:
             self._visits.clear()
-        self._visits[session] = (now + CACHE_SECONDS, visit)
+        self._visits[key] = (now + CACHE_SECONDS, visit)
         return visit
 
     def _check_origin(self, request: h11.Request, host: str) -> None:

@@ -17,6 +17,7 @@ from cryptography.x509.oid import NameOID
 from mooring.core.kernel.address import Address, Reach, read_networks
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.gateways.egress import EgressClient, EgressFailed, EgressFailure, EgressRequest, ascii_url, is_this_machine
+from mooring.gateways.egress import _inner_hosts as inner_hosts
 from mooring.gateways.egress import _own_hosts as own_hosts
 from mooring.settings import SettingRefused, read_settings
 from server.tests.support.http_receiver import Received, answer, http, never, receiver
@@ -47,7 +48,7 @@ class Names:
 
 @asynccontextmanager
 async def dialer(reach: Reach, names: Names | None = None, **further: Sequence[str]) -> AsyncIterator[EgressClient]:
-    made = EgressClient(reach, resolver=names, own_hosts=further.get("own_hosts", ()))
+    made = EgressClient(reach, resolver=names, **further)
     try:
         yield made
     finally:
@@ -294,6 +295,31 @@ async def test_the_platforms_own_hosts_are_refused_wherever_they_are() -> None:
     async with dialer(Reach(), names, own_hosts=["db.example", "gone.example"]) as outbound:
         refused = await refusal(outbound, "https://front.example/")
     assert refused.details["reasons"] == ["the platform's own"]
+
+
+async def test_a_network_that_is_allowed_opens_no_inner_host_of_the_platform() -> None:
+    """The registry and the collector of traces stand in the same network as the receivers, and ask for no password."""
+    names = Names(
+        registry_example=[["10.0.0.9"]],
+        sneaky_example=[["10.0.0.9"]],
+        hook_example=[["10.0.0.10"]],
+        collector_example=[["8.8.4.4"]],
+        cdn_example=[["8.8.4.4"]],
+    )
+    allowed = Reach(allowed=read_networks("10.0.0.0/8"))
+    async with dialer(allowed, names, inner_hosts=["registry.example", "collector.example"]) as outbound:
+        for url in ("http://registry.example/v2/", "http://sneaky.example/v2/", "http://10.0.0.9:4318/"):
+            assert (await refusal(outbound, url)).details["reasons"] == ["the platform's own"], url
+        await outbound.check("http://hook.example/")
+        await outbound.check("https://cdn.example/")  # a public address may be shared with anybody
+
+
+def test_the_inner_hosts_of_the_platform_are_read_from_its_settings() -> None:
+    given = {
+        "MOORING_REGISTRY_URL": "https://registry.example:5000",
+        "MOORING_OTLP_ENDPOINT": "http://[fd00::7]:4318/v1/traces",
+    }
+    assert inner_hosts(read_settings(given)) == ["registry.example", "fd00::7"]
 
 
 def test_a_machine_knows_its_own_addresses() -> None:

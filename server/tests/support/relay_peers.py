@@ -199,6 +199,7 @@ class PlatformWithRelay:
     carrying: list["asyncio.Task[None]"] = field(default_factory=list)
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
     trusted: ssl.SSLContext | None = None  # for a relay that speaks TLS
+    local_address: str = "127.0.0.1"  # from which its lines come
 
     @property
     def path(self) -> str:
@@ -218,7 +219,8 @@ class PlatformWithRelay:
 
     async def line(self) -> BrowserConnection:
         """A connection to the relay."""
-        reader, writer = await asyncio.open_connection(*self.address, ssl=self.trusted)
+        local = (self.local_address, 0)
+        reader, writer = await asyncio.open_connection(*self.address, ssl=self.trusted, local_addr=local)
         self.writers.append(writer)
         return BrowserConnection(reader, writer)
 

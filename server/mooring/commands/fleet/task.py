@@ -1,13 +1,14 @@
 """Commands on tasks: create once per name, cancel, and offer again or end what has expired."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from mooring.commands.kernel.apply import apply_once, apply_with_retry
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work, system_context
 from mooring.commands.services import Services
 from mooring.core.fleet.task import Task
-from mooring.core.fleet.task_creation import PLATFORM_ONLY, TaskRequest, make_task
+from mooring.core.fleet.task_creation import PLATFORM_ONLY, TaskRequest, check_room, make_task
 from mooring.core.fleet.task_transitions import cancel as decide_cancel
 from mooring.core.fleet.task_transitions import lapse
 from mooring.core.kernel.decision import Decision
@@ -19,16 +20,28 @@ BATCH = 100
 """The most tasks that one pass changes."""
 
 
+@dataclass(frozen=True, slots=True)
+class _TaskFacts:
+    """An earlier task of the same name, and how many tasks of the project are open."""
+
+    earlier: Task | None
+    open_count: int
+
+
 async def make(work: Work[Task], request: TaskRequest) -> Answered:
     """Create a task, or answer with the one that has this name already."""
 
-    async def load() -> Task | None:
-        named = (request.operation_id, request.allocation_id, request.step)
-        return await tasks.find_named(work.database, work.acting, *named)
+    limit = work.services.settings.open_tasks_per_project_max
 
-    def decide(earlier: Task | None) -> Decision[Task]:
-        if earlier is not None:
-            return Decision(earlier)
+    async def load() -> _TaskFacts:
+        named = (request.operation_id, request.allocation_id, request.step)
+        earlier = await tasks.find_named(work.database, work.acting, *named)
+        return _TaskFacts(earlier, await tasks.count_open(work.database, work.acting, request.project_id, limit))
+
+    def decide(facts: _TaskFacts) -> Decision[Task]:
+        if facts.earlier is not None:
+            return Decision(facts.earlier)
+        check_room(facts.open_count, limit)
         made = make_task(work.context, request)
         return Decision(made.task, made.writes, made.events, made.audits)
 

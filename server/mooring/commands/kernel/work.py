@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 from mooring.commands.kernel.apply import EveryRaceLost, apply_and_notify
 from mooring.commands.live.row_queues import OutOfPatience, Turn
 from mooring.commands.services import Services
-from mooring.core.kernel.decision import Actor, Decision, DecisionContext, Insert, PrincipalKind
+from mooring.core.kernel.decision import Actor, AuditRecord, Decision, DecisionContext, Insert, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Authority
@@ -26,7 +26,7 @@ from mooring.gateways.telemetry.instruments import bound
 from mooring.storage.kernel import idempotency
 from mooring.storage.kernel.database import Acting, Database
 from mooring.storage.kernel.sealed_document import open_body, seal_body
-from mooring.storage.kernel.unit_of_work import AlreadyAnswered, Origin, StaleWrite, StoredAnswer
+from mooring.storage.kernel.unit_of_work import AlreadyAnswered, Origin, StaleWrite, StoredAnswer, record_read
 
 SEALED_ANSWER: Final = "idempotent_answer"
 
@@ -85,6 +85,7 @@ class Work(Generic[Result]):
     idempotency: IdempotencyRequest | None = None
     present: Callable[[Result], PresentedAnswer] = _no_content
     path: str = ""  # of the request: those to the same path most often want the same rows
+    shown: AuditRecord | None = None  # the row of an answer that changes nothing, where every answer leaves one
 
     @property
     def database(self) -> Database:
@@ -148,6 +149,8 @@ class Work(Generic[Result]):
 
     async def _write(self, decision: Decision[Result]) -> Answered:
         presented = self.present(decision.result)
+        if self.shown is not None and not decision.audits:
+            decision = replace(decision, audits=(self.shown,))
         decision, answer = self._recorded(decision, presented)
         if decision.writes or decision.audits or answer is not None:
             try:
@@ -201,6 +204,8 @@ class Work(Generic[Result]):
                 "this Idempotency-Key was used for another request on this route",
                 {"first_correlation_id": earlier.correlation_id},
             )
+        if self.shown is not None:
+            await record_read(self.database, self.context, self.shown, self.origin)
         if earlier.sealed is None:
             body = open_body(earlier.body, _bound(request))
         else:

@@ -12,7 +12,8 @@ from mooring.commands.runtime.instance import load_context
 from mooring.commands.services import Services
 from mooring.core.fleet.allocation import Allocation
 from mooring.core.fleet.task_creation import TaskRequest, check_room, make_task
-from mooring.core.kernel.decision import Actor, Decision, DecisionContext, PrincipalKind
+from mooring.core.identity.source_network import is_allowed, not_allowed
+from mooring.core.kernel.decision import Actor, AuditRecord, Decision, DecisionContext, PrincipalKind
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import AccessDecision, Place, Scope
@@ -40,6 +41,7 @@ from mooring.storage.runtime import visit as visits
 
 TUNNEL_LIFETIME: Final = timedelta(hours=24)
 TUNNEL_IDLE_SECONDS: Final = 300.0
+OUTSIDE: Final = "the address is outside of the tenant's source networks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,37 +113,43 @@ async def to_terminal(
     return await work.execute(load, decide)
 
 
-async def admitted(services: Services, ticket: str, kinds: tuple[VisitKind, ...]) -> Visit:
-    """The visit of a ticket, if its holder may still use it and its target still exists."""
+async def admitted(services: Services, ticket: str, kinds: tuple[VisitKind, ...], remote_address: str | None) -> Visit:
+    """The visit of a ticket, if its holder may still use it from there and its target still exists."""
     visit = await visits.by_ticket(services.database, digest(ticket))
     if visit is None or VisitKind(visit.kind) not in kinds:
         raise _unknown()
-    await _admit(services, visit)
+    await _admit(services, visit, remote_address)
     return visit
 
 
-async def still_admitted(services: Services, visit: Visit) -> None:
-    """Refuse an open visit once its holder lost the right, its target is gone, or it has expired.
+async def still_admitted(services: Services, visit: Visit, remote_address: str | None) -> None:
+    """Refuse an open visit once its holder lost the right, also from this address, its target is gone, or it expired.
 
     A command's expiry is that of its ticket, which was already used; it continues until it ends.
     """
     if visit.kind != VisitKind.EXEC and visit.expires_at <= services.clock.now():
         raise Refusal(Code.UNAUTHENTICATED, "the visit has expired")
-    await _admit(services, visit)
+    await _admit(services, visit, remote_address)
 
 
-async def _admit(services: Services, visit: Visit) -> None:
+async def _admit(services: Services, visit: Visit, remote_address: str | None) -> None:
     holder = await visits.holder(services.database, visit)
     place = Place(Scope.PROJECT, visit.tenant_id, visit.project_id)
     if holder is None or holder.authority.access(ACTION[VisitKind(visit.kind)], place) is not AccessDecision.ALLOWED:
         raise _unknown()
+    if holder.source_networks and not is_allowed(holder.source_networks, remote_address):
+        place_of_denial = (visit.tenant_id, visit.project_id)
+        audited = AuditRecord(ACTION[VisitKind(visit.kind)], "visit", visit.id, *place_of_denial, reason=OUTSIDE)
+        context, origin = _context(services, visit), Origin("relay", remote_address)
+        await services.denials.record(services.database, context, audited, AccessDecision.DENIED.value, origin)
+        raise not_allowed(remote_address)
     if not await visits.stands(services.database, visit):
         raise Refusal(Code.NOT_FOUND, "the visited endpoint or allocation no longer exists")
 
 
 async def open_link(services: Services, code: str, session: str, remote_address: str | None) -> Visit:
     """Exchange a link, once, for a session that is valid only at its endpoint."""
-    visit = await admitted(services, code, (VisitKind.BROWSE,))
+    visit = await admitted(services, code, (VisitKind.BROWSE,), remote_address)
     context = _context(services, visit)
     return await _apply(services, context, open_session(context, visit, digest(session)), remote_address)
 

@@ -161,3 +161,14 @@ async def test_a_node_cannot_report_on_the_tasks_of_another(site: NodeSite) -> N
 @pytest.mark.parametrize("path", ["allocations/%00", "allocation-groups/%00", "endpoints/%00", "tasks/%00"])
 async def test_an_id_with_a_zero_byte_is_nothings(site: NodeSite, path: str) -> None:
     assert (await site.people.get(f"{site.path}/{path}")).status_code == 404
+
+
+async def test_tasks_that_people_make_by_hand_count_among_the_open_ones_of_their_project(site: NodeSite) -> None:
+    services = site.world.running.platform.services
+    object.__setattr__(services, "settings", replace(services.settings, open_tasks_per_project_max=3))
+    path = f"{site.path}/allocations/{site.ground.allocation_id}/tasks"
+    body = {"type": "process.run", "arguments": {"argv": ["sleep", "1000"]}}
+    answers = [await site.people.post(path, json=body | {"step": f"flood/{number}"}) for number in range(5)]
+    assert [each.status_code for each in answers] == [201, 201, 201, 409, 409]
+    assert {each.json()["code"] for each in answers[3:]} == {"too_many_open_tasks"}
+    assert (await site.people.post(path, json=body | {"step": "flood/0"})).status_code == 201, "it exists already"

@@ -1,8 +1,11 @@
 """Tenants, projects, users, memberships and service accounts, through the public API on a real database."""
 
+import base64
+
 import asyncpg
 import pytest
 
+from mooring.gateways.signing.signatures import new_key_pair
 from server.tests.conftest import World
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
@@ -106,6 +109,28 @@ async def test_what_staff_read_inside_a_break_glass_entry_is_in_the_trail_of_the
     assert sorted(seen, key=str) == sorted(wanted, key=str)
     assert {(row["outcome"], row["actor_id"]) for row in rows} == {("done", entered["user_id"])}
     assert not [row for row in trail if row["action"] == "project.read" and row["break_glass_id"] is None]
+
+
+async def test_a_change_that_changes_nothing_reads_no_tenant_behind_its_back(world: World) -> None:
+    """Inside a break-glass entry: the answer of a change shows the thing, also when nothing of it changed."""
+    acme = await world.tenant("acme")
+    project = await world.project(acme, "train")
+    accounts, owner = f"/api/v1/projects/{project}/service-accounts", world.client(acme.token)
+    key = {"public_key": base64.b64encode(new_key_pair()[1]).decode()}
+    account = (await owner.post(accounts, json={"name": "robot", "actions": ["project.read"], **key})).json()["id"]
+    keys = f"{accounts}/{account}/keys"
+    key_id = (await owner.get(keys)).json()["items"][0]["id"]
+    body = {"tenant_id": acme.id, "reason": "the customer asked for help", "role": "tenant_admin"}
+    entered = (await world.admin.post("/api/v1/platform/break-glass", json=body)).json()
+    inside = world.client(entered["token"])
+    for _ in range(2):
+        assert (await inside.delete(f"{keys}/{key_id}")).status_code == 200
+        answer = await inside.post(f"{accounts}/{account}/disable", headers={"Idempotency-Key": "the-same-twice"})
+        assert (answer.status_code, answer.json()["name"]) == (200, "robot")
+    trail = (await owner.get(f"/api/v1/tenants/{acme.id}/audit")).json()["items"]
+    rows = [row for row in trail if row["break_glass_id"] == entered["id"] and row["action"] != "break_glass.open"]
+    assert sorted(row["action"] for row in rows) == ["service_account.disable"] * 2 + ["service_account.key.revoke"] * 2
+    assert {row["project_id"] for row in rows} == {project}
 
 
 async def test_a_read_inside_a_break_glass_entry_that_cannot_be_recorded_is_not_answered(

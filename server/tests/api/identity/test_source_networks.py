@@ -1,5 +1,6 @@
 """A tenant limits from where its users and service accounts call the platform."""
 
+import asyncio
 import base64
 from dataclasses import replace
 
@@ -77,6 +78,18 @@ async def test_a_stolen_credential_of_a_tenant_is_worth_nothing_elsewhere(world:
     # One of the denials is the second try of the cached read; the assertion is a refusal.
     assert sum(row["count"] for row in outside if row["outcome"] == "denied") == len(attempts)
     assert sum(row["count"] for row in outside if row["outcome"] == "refused") == 1
+
+
+async def test_a_stream_that_is_open_ends_when_its_address_is_no_longer_allowed(world: World) -> None:
+    acme = await world.tenant("acme")
+    thief = world.client(acme.token, address=OUTSIDE)
+    async with asyncio.timeout(30), thief.stream("GET", f"/api/v1/tenants/{acme.id}/events/stream") as stream:
+        assert stream.status_code == 200
+        assert (await world.client(acme.token).put(path_of(acme), json=ONLY_OFFICE)).status_code == 200
+        await world.project(acme, "afterwards")
+        received = "".join([line async for line in stream.aiter_lines()])
+    assert "the tenant does not allow requests from this address" in received
+    assert "afterwards" not in received
 
 
 async def test_nodes_other_tenants_and_platform_staff_are_not_affected(world: World) -> None:

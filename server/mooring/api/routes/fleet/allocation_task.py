@@ -31,6 +31,7 @@ from mooring.storage.fleet import allocation as allocations
         TaskView,
         errors=(
             Code.CONFLICT,
+            Code.TOO_MANY_OPEN_TASKS,
             Code.VALIDATION_FAILED,
             Code.PERMISSION_DENIED,
             Code.SOURCE_DENIED,
