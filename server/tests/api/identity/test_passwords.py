@@ -12,7 +12,7 @@ from server.tests.support.later_clock import ShiftedClock
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 WEAK = {
-    "too short": ("x9$Lq2vB7nQ", "length >= 12"),
+    "too short": ("x9$Lq2vB7nQ", "at least 12 characters"),
     "a common password": ("1qaz2wsx3edc", "common"),
     "a common password with a number": ("password1234", "common"),
     "a common password in disguise": ("P@ssw0rd1234", "common"),
