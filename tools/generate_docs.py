@@ -254,13 +254,17 @@ def authorization_page() -> str:
         "## Actions",
         "",
         "●: the role has the key. *people*: the key is never on a service account's list. *nodes*: it is a node's.",
+        "*in apps*: manifests of the category name it for actions of the app (`…/actions/{action_name}`). Every other",
+        "key is asked for by an endpoint of the table below.",
         "",
         *table(("action", "meaning", *(f"{role}" for role in Role), "service account"), map(_action_row, ACTIONS)),
         "",
         "## Endpoints",
         "",
         "*idempotent*: takes an `Idempotency-Key`, and leaves an audit row. *one-time*: the response holds a secret",
-        "that is shown once. *platform too*: in a tenant or a project, and also at the platform.",
+        "that is shown once. *platform too*: in a tenant or a project, and also at the platform. *by category*: the",
+        "key of a category (`<category>.<action>`) is enough for its apps. *or*: that key is enough too. *in parts*:",
+        "some requests need that key besides.",
         "",
         *table(("method", "path", "action", "place", "remarks"), map(_route_row, sorted(ROUTES, key=_by_path))),
     ]
@@ -276,7 +280,8 @@ def _action_row(key: str) -> tuple[str, ...]:
     action = ACTIONS[key]
     last = "*people*" if action.human_only else "●" if key in SERVICE_ACCOUNT_CEILING else ""
     last = "*nodes*" if action.node_only else last
-    return f"`{key}`", action.meaning, *("●" if role in action.roles else "" for role in Role), last
+    meaning = f"{action.meaning} (*in apps*)" if action.by_app else action.meaning
+    return f"`{key}`", meaning, *("●" if role in action.roles else "" for role in Role), last
 
 
 def _route_row(route: Route) -> tuple[str, ...]:
@@ -284,6 +289,9 @@ def _route_row(route: Route) -> tuple[str, ...]:
         ("idempotent", route.mutates),
         ("one-time", route.one_time_secret),
         ("platform too", route.platform_too),
+        ("by category", route.family),
+        *((f"or `{key}`", True) for key in route.instead),
+        *((f"in parts `{key}`", True) for key in route.also),
     ]
     action = "none" if route.scope is Scope.PUBLIC else f"`{route.action}`"
     listed = ", ".join(word for word, holds in remarks if holds)

@@ -29,6 +29,7 @@ WHOLE_UPDATES = {
 """Updates that replace everything: how the present values are read, and which of them stay unless they are named."""
 
 HAND_WRITTEN_VERBS: dict[str, dict[str, tuple[str, str]]] = {
+    "nodes": {"label": ("mooring_cli.node_label", "label")},
     "instances": {
         "launch": ("mooring_cli.launch", "launch"),
         "watch": ("mooring_cli.watch", "watch"),

@@ -150,6 +150,7 @@ NOUNS: dict[str, Noun] = {
             "cancel": ("cancel_operation",),
         }),
         Noun("secrets", "instance", {
+            "list": ("list_instance_secrets",),
             "reveal": ("reveal_instance_secret",),
         }),
         Noun("usage", "usage record", {
@@ -167,11 +168,14 @@ NOUNS: dict[str, Noun] = {
         "get": ("get_node",),
         "acknowledge": ("acknowledge_node",),
         "approve": ("approve_node",),
+        "cordon": ("cordon_node",),
         "drain": ("drain_node",),
+        "label": ("label_node",),
         "reject": ("reject_node",),
         "resume": ("resume_node",),
         "retire": ("retire_node",),
         "tasks": ("list_node_tasks",),
+        "uncordon": ("uncordon_node",),
         "write-off": ("write_off_node",),
     }, (
         Noun("enrolment-tokens", "enrolment token", {

@@ -70,3 +70,11 @@ def test_a_field_and_the_moment_of_it_have_different_headings(capsys: pytest.Cap
         "  cpus  2",
         "  host  process",
     ]
+
+
+def test_labels_are_set_and_removed_by_short_forms(run: Run, platform: FakeCliPlatform) -> None:
+    platform.on("POST", "/api/v1/platform/nodes/nod_1/label", CannedResponse(200, {"id": "nod_1", "name": "one"}))
+    result = run("nodes", "label", "nod_1", "rack=a7", "note=a=b", "spare-")
+    assert result.exit_code == 0, result.stderr
+    assert platform.of("POST")[0].body == {"labels": {"rack": "a7", "note": "a=b", "spare": None}}
+    assert run("nodes", "label", "nod_1", "rack").exit_code == 1

@@ -96,6 +96,11 @@ class SyncMethods:
 
         The answer contains a secret that is shown only once."""
 
+    def cordon_node(self, node_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Node:
+        """Take no new allocations on a node, while what is on it goes on; its state stays. Repeating it changes nothing.
+
+        Needs the action `node.operate`."""
+
     def create_allocation(self, project_id: str, *, shape: str, sku: str, gpu_count: int | None = None, region: str | None = None, name: str | None = None, group_id: str | None = None, place_within_seconds: int | None = None, scheduler_type: str | None = None, integration_metadata: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Allocation:
         """Request capacity.
 
@@ -405,7 +410,7 @@ class SyncMethods:
     def drain_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
         """Take no new allocations on a node; it is drained when the last one is released.
 
-        Needs the action `node.drain`."""
+        Needs the action `node.operate`."""
 
     def enable_entitlement(self, project_id: str, entitlement_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Entitlement:
         """Switch an entitlement on without changing its terms.
@@ -923,6 +928,11 @@ class SyncMethods:
 
         Needs the action `secret.create`."""
 
+    def label_node(self, node_id: str, *, labels: dict[str, str | None], options: CallOptions = UNCHANGED) -> models.Node:
+        """Set and remove labels of a node; labels that are not named stay.
+
+        Needs the action `node.operate`."""
+
     def lint_manifest(self, *, manifest: Any, app_slug: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.Linted:
         """Look for mistakes in a manifest without publishing it; each finding has a JSON pointer and a fix.
 
@@ -1033,6 +1043,14 @@ class SyncMethods:
 
     def iter_instance_attachments(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.InstanceAttachment, None, None]:
         """List the projects that are attached to an instance of this project, each with its account name and state; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_instance_secrets(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.InstanceSecretPage:
+        """List the secrets that an instance has at runtime, which its adapter stored; never their values.
+
+        Needs the action `secret.read`."""
+
+    def iter_instance_secrets(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.InstanceSecret, None, None]:
+        """List the secrets that an instance has at runtime, which its adapter stored; never their values; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_instance_timeline(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
         """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested.
@@ -1814,7 +1832,7 @@ class SyncMethods:
     def resume_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
         """Put a draining or drained node back to work.
 
-        Needs the action `node.drain`."""
+        Needs the action `node.operate`."""
 
     def retire_node(self, node_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Node:
         """Retire an empty node for good and revoke its key.
@@ -2021,6 +2039,11 @@ class SyncMethods:
         """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`."""
+
+    def uncordon_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
+        """Let a cordoned node take new allocations again; repeating it changes nothing.
+
+        Needs the action `node.operate`."""
 
     def update_entitlement(self, project_id: str, entitlement_id: str, *, enabled: bool, reason: str, versions: str | None = None, rules: models.RulesBody | None = None, agreed_actions: list[str] | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Entitlement:
         """Replace an entitlement's terms: on or off, versions, rules, and the agreed actions.
@@ -2231,6 +2254,11 @@ class AsyncMethods:
         Needs the action `instance.connect`.
 
         The answer contains a secret that is shown only once."""
+
+    async def cordon_node(self, node_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Node:
+        """Take no new allocations on a node, while what is on it goes on; its state stays. Repeating it changes nothing.
+
+        Needs the action `node.operate`."""
 
     async def create_allocation(self, project_id: str, *, shape: str, sku: str, gpu_count: int | None = None, region: str | None = None, name: str | None = None, group_id: str | None = None, place_within_seconds: int | None = None, scheduler_type: str | None = None, integration_metadata: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Allocation:
         """Request capacity.
@@ -2541,7 +2569,7 @@ class AsyncMethods:
     async def drain_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
         """Take no new allocations on a node; it is drained when the last one is released.
 
-        Needs the action `node.drain`."""
+        Needs the action `node.operate`."""
 
     async def enable_entitlement(self, project_id: str, entitlement_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Entitlement:
         """Switch an entitlement on without changing its terms.
@@ -3059,6 +3087,11 @@ class AsyncMethods:
 
         Needs the action `secret.create`."""
 
+    async def label_node(self, node_id: str, *, labels: dict[str, str | None], options: CallOptions = UNCHANGED) -> models.Node:
+        """Set and remove labels of a node; labels that are not named stay.
+
+        Needs the action `node.operate`."""
+
     async def lint_manifest(self, *, manifest: Any, app_slug: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.Linted:
         """Look for mistakes in a manifest without publishing it; each finding has a JSON pointer and a fix.
 
@@ -3169,6 +3202,14 @@ class AsyncMethods:
 
     def iter_instance_attachments(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.InstanceAttachment, None]:
         """List the projects that are attached to an instance of this project, each with its account name and state; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_instance_secrets(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.InstanceSecretPage:
+        """List the secrets that an instance has at runtime, which its adapter stored; never their values.
+
+        Needs the action `secret.read`."""
+
+    def iter_instance_secrets(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.InstanceSecret, None]:
+        """List the secrets that an instance has at runtime, which its adapter stored; never their values; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_instance_timeline(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, correlation_id: str | None = None, audit: bool | None = None, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.TimelinePage:
         """Read the timeline of an instance: its members, operations, tasks and the capacity that it requested.
@@ -3950,7 +3991,7 @@ class AsyncMethods:
     async def resume_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
         """Put a draining or drained node back to work.
 
-        Needs the action `node.drain`."""
+        Needs the action `node.operate`."""
 
     async def retire_node(self, node_id: str, *, reason: str, options: CallOptions = UNCHANGED) -> models.Node:
         """Retire an empty node for good and revoke its key.
@@ -4157,6 +4198,11 @@ class AsyncMethods:
         """Send a signed `ping` to the receiver now, once, and return the outcome.
 
         Needs the action `webhook.update`."""
+
+    async def uncordon_node(self, node_id: str, *, options: CallOptions = UNCHANGED) -> models.Node:
+        """Let a cordoned node take new allocations again; repeating it changes nothing.
+
+        Needs the action `node.operate`."""
 
     async def update_entitlement(self, project_id: str, entitlement_id: str, *, enabled: bool, reason: str, versions: str | None = None, rules: models.RulesBody | None = None, agreed_actions: list[str] | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Entitlement:
         """Replace an entitlement's terms: on or off, versions, rules, and the agreed actions.

@@ -1357,6 +1357,24 @@ class InstanceReplay(msgspec.Struct, kw_only=True, omit_defaults=True):
     operations: list[ReplayedState]
 
 
+class InstanceSecret(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A secret that an instance has at runtime."""
+
+    id: str
+    name: str
+    purpose: str
+    meaning: str
+    shown: bool
+    created_at: datetime
+
+
+class InstanceSecretPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[InstanceSecret]
+    next_cursor: str | None = None
+
+
 class InstanceState(StrEnum):
     CREATED = "created"
     FAILED = "failed"
@@ -1610,6 +1628,8 @@ class Node(msgspec.Struct, kw_only=True, omit_defaults=True):
     needs_attention: bool
     why: list[Why]
     sweep_due: bool
+    cordoned_at: datetime | None
+    cordon_reason: str | None
     previous_node_id: str | None
     slots_total: int
     slots_free: int
@@ -1655,6 +1675,8 @@ class NodeDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
     needs_attention: bool
     why: list[Why]
     sweep_due: bool
+    cordoned_at: datetime | None
+    cordon_reason: str | None
     previous_node_id: str | None
     slots_total: int
     slots_free: int
@@ -2555,6 +2577,15 @@ class SecretPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     items: list[Secret]
     next_cursor: str | None = None
+
+
+class SecretPurpose(StrEnum):
+    """What a secret is for; a new purpose needs a proven use."""
+
+    APP_ACCESS = "app_access"
+    ARTIFACT_PULL = "artifact_pull"
+    CLUSTER_KEY = "cluster_key"
+    MEMBER_SECRET = "member_secret"
 
 
 class ServiceAccount(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -41,6 +41,9 @@ OBJECTS = {
         ("session", "str", "", "New at each start of the agent; it then holds only the tasks in `running`."),
         ("health", "dict[str, Any]", "", "The health of the agent itself."),
     ),
+    "CordonNode": (
+        ("reason", "str", "required", "Why, in a sentence."),
+    ),
     "CreateAllocation": (
         ("shape", "str", "required", "", ("baremetal", "gpu_slice")),
         ("sku", "str", "required", "Slug or id of a SKU."),
@@ -223,6 +226,9 @@ OBJECTS = {
     "IssueNodeCertificate": (
         ("certificate_request", "str", "required", "A PKCS #10 request of a P-256 key, PEM."),
         ("proof", "str", "required", "64 bytes in base64url."),
+    ),
+    "LabelNode": (
+        ("labels", "dict[str, str | None]", "required"),
     ),
     "LintManifest": (
         ("manifest", "Any", "required"),
@@ -569,6 +575,11 @@ ROWS = {
         (),
         "Get a ticket that opens connections to this endpoint through the relay", "Needs the action `instance.connect`.",
     ),
+    "cordon_node": (
+        "POST", "/api/v1/platform/nodes/{node_id}/cordon", "platform", "takes_key", "models.Node", None, "CordonNode",
+        (),
+        "Take no new allocations on a node, while what is on it goes on; its state stays. Repeating it changes nothing", "Needs the action `node.operate`.",
+    ),
     "create_allocation": (
         "POST", "/api/v1/projects/{project_id}/allocations", "project", "takes_key", "models.Allocation", None, "CreateAllocation",
         (),
@@ -814,7 +825,7 @@ ROWS = {
     "drain_node": (
         "POST", "/api/v1/platform/nodes/{node_id}/drain", "platform", "takes_key", "models.Node", None, None,
         (),
-        "Take no new allocations on a node; it is drained when the last one is released", "Needs the action `node.drain`.",
+        "Take no new allocations on a node; it is drained when the last one is released", "Needs the action `node.operate`.",
     ),
     "enable_entitlement": (
         "POST", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}/enable", "project", "takes_key", "models.Entitlement", None, "SwitchEntitlement",
@@ -1446,6 +1457,11 @@ ROWS = {
         (),
         "Store a secret for the instance, with a given value or a generated one; the value is never returned here", "If the name is already used, that secret is returned and nothing changes.\n\nNeeds the action `secret.create`.",
     ),
+    "label_node": (
+        "POST", "/api/v1/platform/nodes/{node_id}/label", "platform", "takes_key", "models.Node", None, "LabelNode",
+        (),
+        "Set and remove labels of a node; labels that are not named stay", "Needs the action `node.operate`.",
+    ),
     "lint_manifest": (
         "POST", "/api/v1/manifests/lint", "self", "", "models.Linted", None, "LintManifest",
         (),
@@ -1563,6 +1579,14 @@ ROWS = {
             ("status", "str", "", "", ("active", "detached", "detaching", "refused", "requested")),
         ),
         "List the projects that are attached to an instance of this project, each with its account name and state", "Needs the action `attachment.read`.",
+    ),
+    "list_instance_secrets": (
+        "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/secrets", "project", "has_pages is_list", "models.InstanceSecretPage", "models.InstanceSecret", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "List the secrets that an instance has at runtime, which its adapter stored; never their values", "Needs the action `secret.read`.",
     ),
     "list_instance_timeline": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/timeline", "project", "has_pages is_list", "models.TimelinePage", "models.TimelineEntry", None,
@@ -2360,7 +2384,7 @@ ROWS = {
     "resume_node": (
         "POST", "/api/v1/platform/nodes/{node_id}/resume", "platform", "takes_key", "models.Node", None, None,
         (),
-        "Put a draining or drained node back to work", "Needs the action `node.drain`.",
+        "Put a draining or drained node back to work", "Needs the action `node.operate`.",
     ),
     "retire_node": (
         "POST", "/api/v1/platform/nodes/{node_id}/retire", "platform", "takes_key", "models.Node", None, "RetireNode",
@@ -2542,6 +2566,11 @@ ROWS = {
         "POST", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}/test", "tenant", "takes_key", "models.WebhookTested", None, None,
         (),
         "Send a signed `ping` to the receiver now, once, and return the outcome", "Needs the action `webhook.update`.",
+    ),
+    "uncordon_node": (
+        "POST", "/api/v1/platform/nodes/{node_id}/uncordon", "platform", "takes_key", "models.Node", None, None,
+        (),
+        "Let a cordoned node take new allocations again; repeating it changes nothing", "Needs the action `node.operate`.",
     ),
     "update_entitlement": (
         "PUT", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}", "project", "takes_key", "models.Entitlement", None, "UpdateEntitlement",

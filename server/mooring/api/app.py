@@ -287,6 +287,8 @@ class Application:
             return
         decide = access_by_family if route.family else Authority.access
         access = decide(caller.authority, route.action, place)
+        if route.instead and access is AccessDecision.DENIED and set(route.instead) & caller.authority.at(place):
+            access = AccessDecision.ALLOWED
         if access is not AccessDecision.HIDDEN:
             if await self._tools.projects.is_foreign(caller, place, deleted_too=route.mutates):
                 access = AccessDecision.HIDDEN

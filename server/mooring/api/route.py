@@ -59,6 +59,7 @@ class Route:
     websocket: bool = False  # it upgrades to a WebSocket, whose first message may contain the token
     without_certificate: bool = False  # a node's route that needs no client certificate: it issues them
     also: tuple[str, ...] = ()  # keys that parts of a request need besides the action
+    instead: tuple[str, ...] = ()  # narrower keys, each of which is enough in place of the action
     path_parameters: tuple[str, ...] = ()
     key: str = field(init=False)
     """The route's name in records: method and path template."""
@@ -98,6 +99,7 @@ class RouteSpec:
     websocket: bool = False  # always hidden: OpenAPI cannot describe it; the docs of the timeline do
     without_certificate: bool = False  # a node's route that needs no client certificate
     also: tuple[str, ...] = ()  # keys that parts of a request need besides the action
+    instead: tuple[str, ...] = ()  # narrower keys, each of which is enough in place of the action
 
 
 ROUTES: Final[list[Route]] = []
@@ -143,7 +145,7 @@ def _route(method: str, path: str, scope: Scope, spec: RouteSpec, *, handler: Ha
             raise ValueError(f"{method} {path} is public: it must declare the action {PUBLIC_ACTION!r}")
     elif spec.action not in ACTIONS:
         raise ValueError(f"{method} {path} declares the action {spec.action!r}, which is not in the table")
-    if unknown := sorted(set(spec.also) - set(ACTIONS)):
+    if unknown := sorted({*spec.also, *spec.instead} - set(ACTIONS)):
         raise ValueError(f"{method} {path} declares the action {unknown[0]!r}, which is not in the table")
     signature = inspect.signature(handler, eval_str=True)
     body = signature.parameters.get("body")
@@ -186,6 +188,7 @@ def _route(method: str, path: str, scope: Scope, spec: RouteSpec, *, handler: Ha
         websocket=spec.websocket,
         without_certificate=spec.without_certificate,
         also=spec.also,
+        instead=spec.instead,
         path_parameters=in_path,
     )
 

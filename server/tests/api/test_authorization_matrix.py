@@ -479,8 +479,8 @@ def test_every_route_is_on_the_reviewed_page_of_authorization() -> None:
     assert [each.action for each in GUARDED if f"`{each.action}`" not in page] == []
 
 
-CHECKED_BY_THE_HANDLER: Final = {"list_instances", "explain_anything"}
-"""The list filters by the caller's categories; `why` asks `require_instance_category` once it has found its subject."""
+CHECKED_BY_THE_HANDLER: Final = {"list_instances", "list_project_catalog", "explain_anything"}
+"""The lists filter by the caller's categories; `why` asks `require_instance_category` once it has found its subject."""
 
 
 def test_every_route_with_category_keys_names_the_row_that_has_the_category() -> None:

@@ -396,6 +396,8 @@ class MutationSubjects:
             "CreateEnrolmentToken": {"region": "local"},
             "CreateSku": self._sku(),
             "UpdateSku": {"price_minor_per_gpu_hour": 250, "reason": "the tests raise the price"},
+            "CordonNode": {"reason": "the tests look at it"},
+            "LabelNode": {"labels": {"rack": self._new("rack")}},
             "RejectNode": {"reason": "the tests refuse it"},
             "RetireNode": {"reason": "the tests retire it"},
             "WriteOffNode": {"reason": "the tests give it up", "may_be_left": "nothing"},

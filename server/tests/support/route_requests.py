@@ -437,6 +437,7 @@ FIELDS: Final[dict[str, Field]] = {
     "move": _always(lambda: "withdraw"),
     "key_id": _a_prepared_key,
     "kind": _always(lambda: "blob"),
+    "labels": _always(lambda: {"rack": fresh_name("rack")}),
     "location": _a_location,
     "name": _always(lambda: fresh_name("name")),
     "networks": _always(lambda: ["127.0.0.0/8", f"192.0.2.{next(_COUNT) % 256}/32"]),

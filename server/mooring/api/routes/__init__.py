@@ -35,7 +35,17 @@ from mooring.api.routes.identity import (
 from mooring.api.routes.kernel import reference
 from mooring.api.routes.money import usage
 from mooring.api.routes.records import audit_chain, record, replay, timeline, webhook
-from mooring.api.routes.runtime import adapter, attachment, exec_recording, instance, member, member_log, visit, why
+from mooring.api.routes.runtime import (
+    adapter,
+    attachment,
+    exec_recording,
+    instance,
+    instance_secret,
+    member,
+    member_log,
+    visit,
+    why,
+)
 
 __all__ = [
     "ROUTES",
@@ -56,6 +66,7 @@ __all__ = [
     "entitlement",
     "exec_recording",
     "instance",
+    "instance_secret",
     "member",
     "member_log",
     "membership",

@@ -1,6 +1,6 @@
 """Commands on nodes: what admins request, what agents report, and what the node worker finds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from mooring.commands.kernel.apply import apply_once
@@ -20,6 +20,7 @@ from mooring.core.fleet.node import (
     retire_node,
     write_off_node,
 )
+from mooring.core.fleet.node_operation import cordon_node, label_node, uncordon_node
 from mooring.core.fleet.slot import Slot
 from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.storage.fleet import node as nodes
@@ -37,6 +38,18 @@ async def drain(work: Work[Node], node_id: str) -> Answered:
 
 async def resume(work: Work[Node], node_id: str) -> Answered:
     return await work.execute(lambda: find_node(work, node_id), lambda node: resume_node(work.context, node))
+
+
+async def cordon(work: Work[Node], node_id: str, reason: str) -> Answered:
+    return await work.execute(lambda: find_node(work, node_id), lambda node: cordon_node(work.context, node, reason))
+
+
+async def uncordon(work: Work[Node], node_id: str) -> Answered:
+    return await work.execute(lambda: find_node(work, node_id), lambda node: uncordon_node(work.context, node))
+
+
+async def label(work: Work[Node], node_id: str, labels: Mapping[str, str | None]) -> Answered:
+    return await work.execute(lambda: find_node(work, node_id), lambda node: label_node(work.context, node, labels))
 
 
 async def retire(work: Work[Node], node_id: str, reason: str) -> Answered:

@@ -31,7 +31,7 @@ from mooring.core.kernel.decision import (
 )
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
-from mooring.core.kernel.permissions import SERVICE_ACCOUNT_CEILING, is_app_action
+from mooring.core.kernel.permissions import RETIRED_ACTIONS, SERVICE_ACCOUNT_CEILING, is_app_action
 
 AGREED_MAX: Final = 100
 
@@ -100,7 +100,7 @@ def why_not_entitled(
             f"the entitlement is for versions {entitlement.versions}, not for {version}",
             {"reason": "version", "versions": entitlement.versions, "version": str(version)},
         )
-    missing = sorted(set(required_actions) - set(entitlement.agreed_actions))
+    missing = sorted(set(required_actions) - set(entitlement.agreed_actions) - RETIRED_ACTIONS)
     if missing:
         return Refusal(
             Code.NOT_ENTITLED,
@@ -209,13 +209,12 @@ def _require_person(context: DecisionContext) -> None:
 
 def _agreed(app_slug: str, actions: tuple[str, ...]) -> list[str]:
     """Check that an operator account may have these actions."""
-    if len(set(actions)) > AGREED_MAX:
+    agreed = set(actions) - RETIRED_ACTIONS
+    if len(agreed) > AGREED_MAX:
         raise validation.invalid("agreed_actions", f"at most {AGREED_MAX} action keys")
     own = f"app.{app_slug}."
     beyond = sorted(
-        key
-        for key in set(actions)
-        if key not in SERVICE_ACCOUNT_CEILING and not (is_app_action(key) and key.startswith(own))
+        key for key in agreed if key not in SERVICE_ACCOUNT_CEILING and not (is_app_action(key) and key.startswith(own))
     )
     if beyond:
         raise Refusal(
@@ -223,7 +222,7 @@ def _agreed(app_slug: str, actions: tuple[str, ...]) -> list[str]:
             f"no service account may have {beyond[0]}, or it belongs to another app",
             {"missing_actions": beyond},
         )
-    return sorted(set(actions))
+    return sorted(agreed)
 
 
 def _audit_data(entitlement: Entitlement) -> dict[str, Any]:

@@ -131,11 +131,14 @@ class Node:
     expects: dict[str, Any] | None = None
     baseline: dict[str, Any] | None = None
     attested_at: datetime | None = None
+    cordoned_at: datetime | None = None
+    cordon_reason: str | None = None
 
     @property
     def takes_work(self) -> bool:
         """Whether new allocations may be placed here; the database checks the same again for each placement."""
-        return self.status == NodeState.READY and not self.sweep_due and self.unreachable_since is None
+        ready = self.status == NodeState.READY and self.cordoned_at is None
+        return ready and not self.sweep_due and self.unreachable_since is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +173,8 @@ def why_no_work(node: Node, allocations: int = 0) -> list[dict[str, str]]:
         reasons.append(("retired", f"it is retired: {node.retirement_reason}"))
     elif node.unreachable_since is not None:
         reasons.append(("unreachable", f"it is unreachable since {node.unreachable_since.isoformat()}"))
+    if node.cordoned_at is not None and node.status != NodeState.RETIRED:
+        reasons.append(("cordoned", f"an operator cordoned it: {node.cordon_reason}; `uncordon` ends that"))
     if node.sweep_due and node.status != NodeState.RETIRED:
         reasons.append(
             ("sweep_due", "it was a node before; its agent must sweep what is left of that before it takes work")

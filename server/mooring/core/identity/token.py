@@ -16,7 +16,7 @@ from mooring.core.kernel import validation
 from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, EventRecord, Insert, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
-from mooring.core.kernel.permissions import ACTIONS, beyond_ceiling, is_app_action
+from mooring.core.kernel.permissions import ACTIONS, RETIRED_ACTIONS, beyond_ceiling, is_app_action
 
 SESSION_LIFETIME: Final = timedelta(hours=1)
 SERVICE_ACCOUNT_LIFETIME: Final = timedelta(minutes=15)
@@ -212,8 +212,8 @@ def _holder(token: Token) -> dict[str, object]:
 
 
 def check_actions(actions: Iterable[str], path: str = "actions") -> frozenset[str]:
-    """Accept only known action keys and an app's own keys (`app.<slug>.<action>`)."""
-    wanted = frozenset(actions)
+    """Accept only known action keys and an app's own keys (`app.<slug>.<action>`); retired ones are left out."""
+    wanted = frozenset(actions) - RETIRED_ACTIONS
     if len(wanted) > ACTIONS_MAX:
         raise validation.invalid(path, f"at most {ACTIONS_MAX} action keys")
     unknown = sorted(key for key in wanted if key not in ACTIONS and not is_app_action(key))

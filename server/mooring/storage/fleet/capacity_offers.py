@@ -27,7 +27,7 @@ SELECT n.host, n.region, {INVENTORY}, s.gpu_model, s.gpus, s.slots, count(*)::in
   FROM node n
   JOIN (SELECT node_id, gpu_model, count(*)::int AS gpus, (sum(count(*)) OVER (PARTITION BY node_id))::int AS slots
           FROM slot WHERE status <> 'quarantined' GROUP BY node_id, gpu_model) s ON s.node_id = n.id
- WHERE n.status = 'ready' AND n.inventory IS NOT NULL
+ WHERE n.status = 'ready' AND n.cordoned_at IS NULL AND n.inventory IS NOT NULL
  GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 7 DESC LIMIT $1"""
 TERMS: Final = """
 SELECT id, slug, shape, gpu_model, regions, allowed_gpu_counts, price_minor_per_gpu_hour, currency, price_revision,

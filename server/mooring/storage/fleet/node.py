@@ -17,7 +17,7 @@ from mooring.storage.kernel.page_window import PageWindow
 _COLUMNS: Final = """n.id, n.name, n.host, n.region, n.labels, n.signing_key, n.sealing_key, n.status, n.generation,
        n.revision, n.created_at, n.inventory, n.inventory_at, n.findings, n.health, n.last_seen_at, n.unreachable_since,
        n.sweep_due, n.previous_node_id, n.retired_at, n.retirement_reason, n.written_off_at, n.may_be_left,
-       n.approval, n.expects, n.baseline, n.attested_at"""
+       n.approval, n.expects, n.baseline, n.attested_at, n.cordoned_at, n.cordon_reason"""
 LIVE: Final = "a.status NOT IN ('requested', 'released')"
 """An allocation that is placed on a node and not released yet."""
 

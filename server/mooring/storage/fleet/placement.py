@@ -30,7 +30,7 @@ from mooring.storage.kernel.sealed_document import open_document
 NODES: Final = """
 SELECT n.id, n.region, n.host = 'process' AS single_project,
        CASE WHEN n.status = 'enrolled' THEN 'not ready' WHEN n.status = 'pending' THEN 'waiting for approval'
-            WHEN n.status <> 'ready' THEN n.status
+            WHEN n.status <> 'ready' THEN n.status WHEN n.cordoned_at IS NOT NULL THEN 'cordoned'
             WHEN n.unreachable_since IS NOT NULL THEN 'unreachable' WHEN n.sweep_due THEN 'waiting for a sweep'
             ELSE '' END AS refuses, n.name
   FROM node n WHERE n.status <> 'retired'"""

@@ -327,3 +327,36 @@ async def test_an_app_that_no_machine_could_take_says_so_and_what_would_help(sho
     await database.fetch(PLATFORM, "UPDATE slot SET status = 'quarantined' WHERE node_id = $1 AND index > 0", node_id)
     shop.world.running.platform.services.fleet.forget_after("nodes.node.changed")
     assert obstacles(await entry(shop)) == ["no_compatible_capacity"]
+
+
+async def test_the_key_of_a_category_opens_the_catalog_for_its_apps_only(shop: AppShelf) -> None:
+    await shop.artifact("active")
+    await shop.moved(await shop.publish(), "stage", "canary", "activate")
+    body = {"slug": "batch", "display_name": "Batch", "category": "scheduler"}
+    batch = AppShelf(
+        shop.world,
+        shop.tenant,
+        shop.client,
+        shop.project_id,
+        (await shop.client.post(f"{shop.place}/apps", json=body)).json(),
+    )
+    await batch.moved(await batch.publish(), "stage", "canary", "activate")
+    home = Home(shop.world, shop.world.client(), shop.tenant, shop.project_id)
+    account = await make_account(home, ["scheduler.catalog.read"])
+    client = shop.world.client(await account.token(shop.world.client()))
+
+    async def slugs(path: str) -> list[str]:
+        answer = await client.get(path)
+        assert answer.status_code == 200, answer.text
+        return [each["slug"] for each in answer.json()["items"]]
+
+    project = f"/api/v1/projects/{shop.project_id}/catalog"
+    for path in (project, "/api/v1/apps/catalog"):
+        assert await slugs(path) == ["batch"]
+        assert await slugs(f"{path}?category=scheduler") == ["batch"]
+        assert await slugs(f"{path}?category=tool") == []
+        assert await slugs(f"{path}?search=web") == []
+    other = await make_account(home, ["scheduler.instance.read"])
+    without = shop.world.client(await other.token(shop.world.client()))
+    assert (await without.get(project)).status_code == 403
+    assert (await without.get("/api/v1/apps/catalog")).json()["items"] == []

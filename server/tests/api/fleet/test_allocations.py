@@ -13,6 +13,7 @@ import pytest
 from mooring.core.fleet.node import WriteOff, write_off_node
 from mooring.core.fleet.slot import Slot
 from mooring.core.kernel.decision import Update
+from mooring.core.kernel.errors import Code, Refusal
 from mooring.storage.fleet import node as nodes
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.unit_of_work import apply
@@ -321,3 +322,32 @@ async def test_a_reader_can_wait_for_it(site: AllocationSite) -> None:
     await site.fleet.do(asked["id"])
     await site.look()
     assert (await waiting).json()["status"] == "active"
+
+
+async def test_a_cordoned_node_keeps_what_runs_and_takes_nothing_new(site: AllocationSite) -> None:
+    node_id, sku = await site.fleet.node(4), await site.fleet.sku()
+    stands = await site.active(sku, gpu_count=1)
+    node, admin = f"/api/v1/platform/nodes/{node_id}", site.world.admin
+    cordoned = (await admin.post(f"{node}/cordon", json={"reason": "its fan is loud"})).json()
+    assert (cordoned["status"], cordoned["takes_work"], cordoned["cordon_reason"]) == (
+        "ready",
+        False,
+        "its fan is loud",
+    )
+    assert [each["code"] for each in cordoned["why"]] == ["cordoned"]
+    asked = await site.ask(sku, gpu_count=1)
+    await site.look()
+    waiting = await site.get(asked["id"])
+    assert (waiting["status"], waiting["node_id"]) == ("requested", None)
+    assert (await site.get(stands["id"]))["status"] == "active"
+    (slot, *_) = await site.fleet.database.fetch(PLATFORM, "SELECT id, revision FROM slot WHERE status = 'free'")
+    claim = {"status": "claimed", "allocation_id": stands["id"]}
+    with pytest.raises(Refusal) as refused:
+        await site.fleet.write(Update("slot", slot["id"], slot["revision"], claim))
+    assert refused.value.code is Code.CONFLICT, "a placement that was decided before loses to the cordon"
+    again = await admin.post(f"{node}/cordon", json={"reason": "another reason altogether"})
+    assert again.json()["cordon_reason"] == "its fan is loud"
+    assert (await admin.post(f"{node}/uncordon")).json()["takes_work"] is True
+    assert (await admin.post(f"{node}/uncordon")).status_code == 200
+    await site.look()
+    assert (await site.get(asked["id"]))["node_id"] == node_id

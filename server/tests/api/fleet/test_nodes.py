@@ -216,3 +216,41 @@ async def test_only_the_platforms_people_read_and_move_nodes(world: World) -> No
     assert (await client.get(NODES)).status_code == 403
     assert (await client.get(f"{NODES}/{machine.node_id}")).status_code == 403
     assert (await client.post(f"{NODES}/{machine.node_id}/drain")).status_code == 403
+
+
+async def test_labels_are_set_and_removed_within_bounds(world: World) -> None:
+    machine = await ready(world)
+    first = await move(world, machine, "label", {"labels": {"rack": "a7", "spare": "yes"}})
+    assert first.json()["labels"] == {"rack": "a7", "spare": "yes"}
+    second = await move(world, machine, "label", {"labels": {"rack": "b1", "spare": None, "absent": None}})
+    assert second.json()["labels"] == {"rack": "b1"}
+    for labels in (
+        {},
+        {"Rack": "a"},
+        {"rack": "x" * 201},
+        {f"label-{number}": "x" for number in range(33)},
+        {"network_pool": "10.0.0.0/8"},
+    ):
+        refused = await move(world, machine, "label", {"labels": labels})
+        assert (refused.status_code, refused.json()["code"]) == (422, "validation_failed"), labels
+    many = {f"label-{number}": "x" for number in range(32)}
+    assert (await move(world, machine, "label", {"labels": many})).status_code == 422, "with the one that is there"
+    trail = (await world.admin.get("/api/v1/platform/audit?limit=20&action=node.operate")).json()["items"]
+    assert {"rack": "b1"} in [each["after"].get("labels") for each in trail if each["subject_id"] == machine.node_id]
+    await move(world, machine, "retire", {"reason": WHY})
+    for verb, body in (("label", {"labels": {"rack": "c"}}), ("cordon", {"reason": WHY})):
+        assert (await move(world, machine, verb, body)).status_code == 409
+
+
+async def test_operators_drain_with_the_key_of_before_and_cordon_with_the_new_one(world: World) -> None:
+    machine = await ready(world)
+    for key, allowed in (
+        ("node.drain", {"drain", "resume"}),
+        ("node.operate", {"drain", "resume", "cordon", "uncordon"}),
+    ):
+        token = (await world.admin.post("/api/v1/tokens", json={"name": key, "actions": [key]})).json()["token"]
+        client = world.client(token)
+        for verb in ("drain", "resume", "cordon", "uncordon"):
+            body = {"reason": WHY} if verb == "cordon" else None
+            answer = await client.post(f"{NODES}/{machine.node_id}/{verb}", json=body)
+            assert answer.status_code == (200 if verb in allowed else 403), (key, verb, answer.text)

@@ -95,3 +95,17 @@ async def test_a_platform_admin_sees_the_sessions_of_platform_users_and_nobody_e
     ended = await world.admin.delete(f"/api/v1/platform/user-tokens/{me['token_id']}")
     assert ended.status_code == 200
     assert (await world.admin.get(WHO)).status_code == 401
+
+
+async def test_a_token_for_keys_that_open_nothing_any_more_opens_nothing(world: World) -> None:
+    acme = await world.tenant("acme")
+    body = {"name": "old", "actions": ["sku.read", "ledger.read"]}
+    made = await world.client(acme.token).post("/api/v1/tokens", json=body)
+    assert made.status_code == 201, made.text
+    client = world.client(made.json()["token"])
+    assert (await client.get(f"/api/v1/tenants/{acme.id}/users")).status_code == 403
+    assert (await client.get("/api/v1/skus")).status_code == 200, "every caller reads the price list"
+    mixed = await world.client(acme.token).post(
+        "/api/v1/tokens", json={"name": "m", "actions": ["sku.read", "user.read"]}
+    )
+    assert mixed.json()["actions"] == ["user.read"]

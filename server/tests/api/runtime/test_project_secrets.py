@@ -174,3 +174,25 @@ async def test_the_programs_of_a_launch_get_the_secret_and_after_a_rotation_the_
         trail = await people.get(f"/api/v1/tenants/{site.tenant.id}/audit?limit=500&action=secret.grant")
         granted = [each["after"].get("project_secret_id") for each in trail.json()["items"]]
         assert made["id"] in granted
+
+
+async def test_the_secrets_of_an_instance_are_listed_without_values_to_those_who_may(site: AdapterSite) -> None:
+    adapter = site.adapter()
+    instance, _, operation = await site.launch(1)
+    fence = await adapter.claim(instance.id)
+    await adapter.report(instance.id, fence, operation_id=operation.id, begin=True)
+    for name, purpose in (("token", "app_access"), ("munge", "cluster_key")):
+        body = {"name": name, "purpose": purpose, "value": VALUE}
+        assert (await adapter.send(instance.id, "secrets", fence, **body)).status_code == 200
+    path = f"/api/v1/projects/{site.project_id}/app-instances/{instance.id}/secrets"
+    people = site.world.client(site.tenant.token)
+    listed = await people.get(path)
+    assert [(each["name"], each["purpose"], each["shown"]) for each in listed.json()["items"]] == [
+        ("token", "app_access", True),
+        ("munge", "cluster_key", False),
+    ]
+    assert VALUE not in listed.text
+    assert (await people.get(path, params={"limit": 1})).json()["next_cursor"] is not None
+    narrow = {"name": "reader", "actions": ["instance.read"]}
+    token = (await people.post("/api/v1/tokens", json=narrow)).json()["token"]
+    assert (await site.world.client(token).get(path)).status_code == 403

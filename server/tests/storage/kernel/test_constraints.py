@@ -92,7 +92,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
     "the core checks the form first, with the same bounds": (
         "tenant_source_networks_count", "project_secret_name_form", "project_secret_description_length",
         "artifact_source_username_length", "artifact_source_token_host_length", "artifact_source_credential_is_tenants",
-        "artifact_source_credential_has_username", "secret_grant_source_has_repository",
+        "artifact_source_credential_has_username", "secret_grant_source_has_repository", "node_cordon_reason_length",
         "app_adapter_key_length", "instance_failure_detail_length", "instance_health_detail_length",
         "instance_name_form", "instance_topology_mode_length", "member_blocker_length",
         "member_failure_detail_length", "member_health_detail_length", "member_ordinal_counts",
@@ -128,6 +128,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
     "the program writes these columns from closed tables, not from a request": (
         "instance_claim_fence_counts", "instance_claim_holder_has_lease", "instance_health_known",
         "attachment_instance_of_tenant", "attachment_operation_of_owner", "project_secret_version_counts",
+        "node_cordon_is_stated",
         "member_health_known", "operation_kind_known", "operation_phase_known", "usage_record_source_known",
         "visit_has_aim", "visit_kind_known", "visit_ticket_hash_length",
         "receipt_is_immutable", "runtime_secret_destroyed_is_gone", "task_claim_has_fence", "task_fence_counts",

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from mooring.core.catalog.compatibility import CapacityShape
-from mooring.core.fleet import enrolment, inventory, node, node_approval, sku, slot
+from mooring.core.fleet import enrolment, inventory, node, node_approval, node_operation, sku, slot
 from mooring.core.identity import platform_key
 from mooring.core.identity.token import FreshToken
 from mooring.core.kernel.decision import Actor, Decision, DecisionContext, PrincipalKind
@@ -106,6 +106,11 @@ DRIVEN_NODES: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterat
     "node_approval.reject_node": lambda now: node_approval.reject_node(now, a_node("pending"), [a_slot()], WHY),
     "node_approval.acknowledge_node": lambda now: node_approval.acknowledge_node(now, a_node()),
     "node_approval.leave_to_operator": lambda now: node_approval.leave_to_operator(now, a_node("pending"), WHY),
+    "node_operation.cordon_node": lambda now: node_operation.cordon_node(now, a_node(), WHY),
+    "node_operation.uncordon_node": lambda now: node_operation.uncordon_node(
+        now, replace(a_node(), cordoned_at=now.now, cordon_reason=WHY)
+    ),
+    "node_operation.label_node": lambda now: node_operation.label_node(now, a_node(), {"rack": "b", "spare": None}),
     "node.drain_node": lambda now: node.drain_node(now, a_node()),
     "node.resume_node": lambda now: node.resume_node(now, a_node("drained")),
     "node.finish_drain": lambda now: node.finish_drain(now, a_node("draining")),

@@ -14,7 +14,9 @@ from mooring.api.schemas.fleet.enrolment import (
     plan_of,
 )
 from mooring.api.schemas.fleet.node import (
+    CordonNode,
     InstallKey,
+    LabelNode,
     NodeDetail,
     NodeQuery,
     NodeView,
@@ -79,7 +81,9 @@ async def get_node(request: RequestContext, node_id: str, query: WaitQuery) -> N
     HERE,
     "POST",
     ONE + "/drain",
-    RouteSpec("node", "drain", "node.drain", answer=NodeView, errors=(Code.ILLEGAL_TRANSITION,)),
+    RouteSpec(
+        "node", "drain", "node.operate", answer=NodeView, errors=(Code.ILLEGAL_TRANSITION,), instead=("node.drain",)
+    ),
 )
 async def drain_node(request: RequestContext, node_id: str) -> Answered:
     """Take no new allocations on a node; it is drained when the last one is released."""
@@ -90,11 +94,41 @@ async def drain_node(request: RequestContext, node_id: str) -> Answered:
     HERE,
     "POST",
     ONE + "/resume",
-    RouteSpec("node", "resume", "node.drain", answer=NodeView, errors=(Code.ILLEGAL_TRANSITION,)),
+    RouteSpec(
+        "node", "resume", "node.operate", answer=NodeView, errors=(Code.ILLEGAL_TRANSITION,), instead=("node.drain",)
+    ),
 )
 async def resume_node(request: RequestContext, node_id: str) -> Answered:
     """Put a draining or drained node back to work."""
     return await commands.resume(await _work(request, node_id), node_id)
+
+
+@route_in(
+    HERE,
+    "POST",
+    ONE + "/cordon",
+    RouteSpec("node", "cordon", "node.operate", answer=NodeView, errors=(Code.CONFLICT,)),
+)
+async def cordon_node(request: RequestContext, node_id: str, body: CordonNode) -> Answered:
+    """Take no new allocations on a node, while what is on it goes on; its state stays. Repeating it changes nothing."""
+    return await commands.cordon(await _work(request, node_id), node_id, body.reason)
+
+
+@route_in(HERE, "POST", ONE + "/uncordon", RouteSpec("node", "uncordon", "node.operate", answer=NodeView))
+async def uncordon_node(request: RequestContext, node_id: str) -> Answered:
+    """Let a cordoned node take new allocations again; repeating it changes nothing."""
+    return await commands.uncordon(await _work(request, node_id), node_id)
+
+
+@route_in(
+    HERE,
+    "POST",
+    ONE + "/label",
+    RouteSpec("node", "label", "node.operate", answer=NodeView, errors=(Code.CONFLICT,)),
+)
+async def label_node(request: RequestContext, node_id: str, body: LabelNode) -> Answered:
+    """Set and remove labels of a node; labels that are not named stay."""
+    return await commands.label(await _work(request, node_id), node_id, body.labels)
 
 
 @route_in(

@@ -194,6 +194,7 @@ async def finish_runtime_operation(
         "task.create",
         answer=RuntimeTask,
         errors=(Code.LEASE_LOST, Code.CONFLICT, Code.NAME_TAKEN, Code.TOO_MANY_OPEN_TASKS, *TRUST),
+        also=(member_task.GRANT,),
     ),
 )
 async def make_member_task(request: RequestContext, instance_id: str, body: MakeMemberTask) -> Answered:
@@ -210,7 +211,7 @@ async def make_member_task(request: RequestContext, instance_id: str, body: Make
     "POST",
     ONE + "/tasks:batch",
     Scope.RUNTIME,
-    RouteSpec("runtime", "make_tasks", "task.create", answer=MadeTasks, errors=FENCED),
+    RouteSpec("runtime", "make_tasks", "task.create", answer=MadeTasks, errors=FENCED, also=(member_task.GRANT,)),
 )
 async def make_member_tasks(request: RequestContext, instance_id: str, body: MakeMemberTasks) -> Answered:
     """Create several tasks at once, each as `make_member_task` would; a refused one does not affect the others.

@@ -9,7 +9,6 @@ from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.runtime.why import CausesView, why_view
 from mooring.commands.kernel.lookup import require
-from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.permissions import Scope
 from mooring.core.kernel.validation import invalid
 from mooring.core.runtime.circuit_breaker import WINDOW, why_open
@@ -60,7 +59,15 @@ async def explain_operation(request: RequestContext, instance_id: str, operation
     PLACE,
     "GET",
     "/why/{subject}",
-    RouteSpec("why", "find", "instance.read", name="explain_anything", answer=CausesView, family=True),
+    RouteSpec(
+        "why",
+        "find",
+        "instance.read",
+        name="explain_anything",
+        answer=CausesView,
+        family=True,
+        also=("member.read", "operation.read"),
+    ),
 )
 async def explain_anything(request: RequestContext, subject: str) -> CausesView:
     """Explain an instance, a member or an operation by its id, the beginning of its id, or its name."""
@@ -74,9 +81,8 @@ async def explain_anything(request: RequestContext, subject: str) -> CausesView:
         )
     found = require(next(iter(subjects), None), "instance, member or operation")
     await require_instance_category(request, found.instance_id)
-    needed = f"{found.noun}.read"
-    if found.noun != "instance" and needed not in request.caller.authority.at(request.place):
-        raise Refusal(Code.PERMISSION_DENIED, f"this caller does not have {needed} here", {"action": needed})
+    if found.noun != "instance":
+        request.require_also(f"{found.noun}.read")
     if found.noun == "member":
         return await _member(request, found.instance_id, found.id)
     if found.noun == "operation":

@@ -9,6 +9,7 @@ from msgspec import Meta, field
 from mooring.api.page import PageQuery
 from mooring.api.schemas.fleet.enrolment import Labels
 from mooring.api.schemas.kernel.fields import Shown, Slug, Strict, Time
+from mooring.core.fleet.enrolment import LABEL_PATTERN, LABEL_VALUE_MAX, LABELS_MAX
 from mooring.core.fleet.inventory import (
     ADDRESSES_MAX,
     BYTES_MAX,
@@ -57,14 +58,16 @@ class NodeMove(StrEnum):
 
 
 _MOVES: Final[Mapping[NodeMove, tuple[NodeTrigger, str]]] = {
-    NodeMove.DRAIN: (NodeTrigger.DRAIN, "node.drain"),
-    NodeMove.RESUME: (NodeTrigger.RESUME, "node.drain"),
+    NodeMove.DRAIN: (NodeTrigger.DRAIN, "node.operate"),
+    NodeMove.RESUME: (NodeTrigger.RESUME, "node.operate"),
     NodeMove.RETIRE: (NodeTrigger.RETIRE, "node.retire"),
     NodeMove.WRITE_OFF: (NodeTrigger.RETIRE, "teardown.write_off"),
     NodeMove.APPROVE: (NodeTrigger.APPROVE, "node.approve"),
     NodeMove.REJECT: (NodeTrigger.REJECT, "node.approve"),
 }
 """The lifecycle trigger of each move, and the action that the caller needs."""
+_INSTEAD: Final[Mapping[str, frozenset[str]]] = {"node.operate": frozenset({"node.operate", "node.drain"})}
+"""The keys of which one is enough for a move that needs this action."""
 
 
 class EnrolNode(Strict):
@@ -184,6 +187,21 @@ class ReportInventory(Strict):
     )
 
 
+class CordonNode(Strict):
+    """Why a node shall take no new allocations."""
+
+    reason: Reason
+
+
+class LabelNode(Strict):
+    """Labels to set; null removes one, and others stay."""
+
+    labels: Annotated[
+        dict[Annotated[str, Meta(pattern=LABEL_PATTERN)], Annotated[str, Meta(max_length=LABEL_VALUE_MAX)] | None],
+        Meta(min_length=1, max_length=LABELS_MAX),
+    ]
+
+
 class NodeFindingView(Shown):
     """Something about a node that an operator should look at."""
 
@@ -265,6 +283,8 @@ class NodeView(Shown):
     needs_attention: bool
     why: list[WhyView]
     sweep_due: bool
+    cordoned_at: Time | None
+    cordon_reason: str | None
     previous_node_id: str | None
     slots_total: int
     slots_free: int
@@ -393,7 +413,7 @@ def slot_view(slot: Slot) -> NodeSlotView:
 def _node_fields(authority: Authority, node: Node, counts: NodeUsageCounts) -> dict[str, Any]:
     state, held = NodeState(node.status), authority.at(HERE)
     triggers = NODE.allowed(state)
-    moves = [move for move, (trigger, key) in _MOVES.items() if trigger in triggers and key in held]
+    moves = [move for move, (trigger, key) in _MOVES.items() if trigger in triggers and _INSTEAD.get(key, {key}) & held]
     return {
         "id": node.id,
         "name": node.name,
@@ -408,6 +428,8 @@ def _node_fields(authority: Authority, node: Node, counts: NodeUsageCounts) -> d
         "needs_attention": bool(node.findings) or state is NodeState.PENDING,
         "why": [WhyView(**each) for each in why_no_work(node, counts.allocations)],
         "sweep_due": node.sweep_due,
+        "cordoned_at": node.cordoned_at,
+        "cordon_reason": node.cordon_reason,
         "previous_node_id": node.previous_node_id,
         "slots_total": counts.slots,
         "slots_free": counts.free,
@@ -421,5 +443,7 @@ def _node_fields(authority: Authority, node: Node, counts: NodeUsageCounts) -> d
         "revision": node.revision,
         "etag": f"{node.generation}.{node.revision}",
         "allowed_moves": moves,
-        "allowed_actions": sorted({_MOVES[move][1] for move in moves}),
+        "allowed_actions": sorted(
+            {key for move in moves for key in _INSTEAD.get(_MOVES[move][1], {_MOVES[move][1]})} & held
+        ),
     }
