@@ -36,7 +36,7 @@ UNION ALL
 (SELECT t.node_id, t.id, t.fence FROM task t WHERE t.status = 'cancelling' ORDER BY t.node_id LIMIT $1)"""
 _OF_ALLOCATION: Final = " ".join(f"WHEN {lane} THEN {most}" for lane, most in HELD_OF_ALLOCATION.items())
 _OF_TENANT: Final = " ".join(f"WHEN {lane} THEN {most}" for lane, most in HELD_OF_TENANT.items())
-_TURNS: Final = f"""
+_TURNS: Final = f"""(
   WITH RECURSIVE place AS (  -- the node's allocations and lanes that have something queued
     (SELECT t.allocation_id, task_lane(t.type) AS lane, t.tenant_id FROM task t
       WHERE t.node_id = w.node_id AND t.status = '{_EDGE.source}'
@@ -78,14 +78,14 @@ _TURNS: Final = f"""
       FROM ranked r
      WHERE r.lane = {Lane.TEARDOWN}
         OR (r.place_in_allocation <= r.of_allocation AND r.place_in_tenant <= r.of_tenant))
-  SELECT u.* FROM turn u WHERE u.place <= CASE u.lane WHEN {Lane.TEARDOWN} THEN $5 ELSE w.free END"""
+  SELECT u.* FROM turn u WHERE u.place <= CASE u.lane WHEN {Lane.TEARDOWN} THEN $5 ELSE w.free END)"""
 CLAIM: Final = f"""
 WITH due AS MATERIALIZED (
   SELECT q.id, u.offered, n.sealing_key
     FROM unnest($1::text[], $2::integer[]) AS w (node_id, free)
    CROSS JOIN LATERAL (
      SELECT n.sealing_key FROM node n WHERE n.id = w.node_id AND n.status NOT IN ('pending', 'retired') OFFSET 0) n
-   CROSS JOIN LATERAL ({_TURNS}) u
+   CROSS JOIN LATERAL {_TURNS} u
    CROSS JOIN LATERAL (
      SELECT t.id FROM task t
       WHERE t.node_id = w.node_id AND t.allocation_id = u.allocation_id AND task_lane(t.type) = u.lane AND t.id = u.id
