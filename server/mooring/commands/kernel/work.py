@@ -168,25 +168,31 @@ class Work(Generic[Result]):
         request = self.idempotency
         if request is None:
             return decision, None
-        answer = StoredAnswer(
-            request.principal_id,
-            request.route,
-            request.key,
-            self.acting.tenant_id,
-            request.fingerprint,
-            presented.status,
-            presented.body,
-        )
         if not presented.has_secret:
             # Any answer may repeat what the caller sent, such as a task's arguments.
-            return decision, replace(answer, body=seal_body(self.database.documents, answer.body, _bound(request)))
+            body = seal_body(self.database.documents, presented.body, _bound(request))
+            return decision, self._answer(request, presented.status, body)
         secret_id = self.context.mint(Prefix.SECRET)
         sealed = self.services.secrets.seal(
             presented.body, id=secret_id, tenant_id=self.acting.tenant_id, purpose=SEALED_ANSWER
         )
         expires_at = self.context.now + timedelta(hours=self.services.settings.idempotency_retention_hours)
         writes = (*decision.writes, Insert("secret", sealed.row(self.context.now, expires_at)))
-        return replace(decision, writes=writes), replace(answer, body=b"", secret_id=secret_id)
+        return replace(decision, writes=writes), self._answer(request, presented.status, b"", secret_id)
+
+    def _answer(
+        self, request: IdempotencyRequest, status: int, body: bytes, secret_id: str | None = None
+    ) -> StoredAnswer:
+        return StoredAnswer(
+            request.principal_id,
+            request.route,
+            request.key,
+            self.acting.tenant_id,
+            request.fingerprint,
+            status,
+            body,
+            secret_id,
+        )
 
     async def _earlier(self) -> Answered | None:
         """The earlier answer under this key, or None; a Refusal when the key was used for a different request."""

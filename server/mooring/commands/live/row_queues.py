@@ -126,9 +126,10 @@ class Turn:
 
     async def wait_by_path(self) -> None:
         """Wait behind other requests to the same path, if they wait for something."""
-        expected = self._queues.expected_of(self._path)
-        if expected:
-            await self._hold(expected)
+        if not self._queues.are_empty:
+            expected = self._queues.expected_of(self._path)
+            if expected:
+                await self._hold(expected)
 
     def is_behind(self, decision: Decision[Any]) -> bool:
         """Whether others are to write the decision's rows first: then wait for it, and decide again."""
