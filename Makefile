@@ -11,7 +11,7 @@ help:
 	@echo "make up         start Mooring and stay"
 	@echo "make test       run the tests that need no child server and no kernel feature, 6 minutes on two cores"
 	@echo "                (ARGS='-k word' chooses; a path runs all of its tests, whatever their gate)"
-	@echo "make test-system  run the others: servers that are killed, sandboxes, whole systems, 12 minutes"
+	@echo "make test-system  run the others: servers that are killed, sandboxes, whole systems, 15 minutes"
 	@echo "make test-core  run the tests of the core, which need no database"
 	@echo "make soak       run the tests that have a long form in it, with a random seed that is printed"
 	@echo "make check      run every linter"

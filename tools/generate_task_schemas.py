@@ -1,8 +1,9 @@
-"""Write the agent's copy of the task families, `agent/mooring_agent/tasks/task_schemas.json`, or compare it.
+"""Write the copies of the task families, or compare them.
 
-The agent is installed without the server and refuses what its copy does not know. Without an option the copy is
-written; with `--check` nothing is, and the exit code is 1, with the difference printed, when it is not what the
-registry says. Run it by `python -m tools.generate_task_schemas`.
+The agent is installed without the server and refuses what its copy does not know. The public contract has the registry
+as `openapi/task-schemas.json`, with the arguments as adapters give them; the conformance suite of the kit checks tasks
+by the same. Without an option the copies are written; with `--check` nothing is, and the exit code is 1, with the
+difference printed, when one is not what the registry says. Run it by `python -m tools.generate_task_schemas`.
 """
 
 import argparse
@@ -11,15 +12,26 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from mooring.core.fleet.task_family import published
+from mooring.core.fleet.task_family import published, published_for_adapters
 
-FILE = Path(__file__).resolve().parent.parent / "agent" / "mooring_agent" / "tasks" / "task_schemas.json"
+ROOT = Path(__file__).resolve().parent.parent
+KIT = ROOT / "adapters" / "kit" / "mooring_adapter" / "conformance"
 
 
-def text() -> str:
-    """The copy as it is committed."""
-    return json.dumps(published(), indent=1, ensure_ascii=False) + "\n"
+def copies() -> dict[Path, str]:
+    """Each copy as it is committed."""
+    for_adapters = _text(published_for_adapters())
+    return {
+        ROOT / "agent" / "mooring_agent" / "tasks" / "task_schemas.json": _text(published()),
+        ROOT / "openapi" / "task-schemas.json": for_adapters,
+        KIT / "task_schemas.json": for_adapters,
+    }
+
+
+def _text(registry: dict[str, Any]) -> str:
+    return json.dumps(registry, indent=1, ensure_ascii=False) + "\n"
 
 
 def check(path: Path, wanted: str) -> int:
@@ -38,15 +50,15 @@ def check(path: Path, wanted: str) -> int:
     return 1
 
 
-def main(arguments: Sequence[str], path: Path = FILE) -> int:
-    """Write or check the copy; the exit code."""
-    parser = argparse.ArgumentParser(description="Write the agent's copy of the task families.")
+def main(arguments: Sequence[str]) -> int:
+    """Write or check the copies; the exit code."""
+    parser = argparse.ArgumentParser(description="Write the copies of the task families.")
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    wanted = text()
+    wanted = copies()
     if parser.parse_args(arguments).check:
-        return check(path, wanted)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(wanted, encoding="utf-8")
+        return max(check(path, text) for path, text in wanted.items())
+    for path, text in wanted.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -809,6 +809,8 @@ class SyncMethods:
     def get_task_schemas(self, *, options: CallOptions = UNCHANGED) -> dict[str, Any]:
         """Read what nodes can do: the JSON Schemas of every task family's arguments and result.
 
+        `adapter_arguments` are the arguments as adapters give them: they name artifacts by role or digest.
+
         Needs no token."""
 
     def get_tenant(self, tenant_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Tenant:
@@ -2967,6 +2969,8 @@ class AsyncMethods:
 
     async def get_task_schemas(self, *, options: CallOptions = UNCHANGED) -> dict[str, Any]:
         """Read what nodes can do: the JSON Schemas of every task family's arguments and result.
+
+        `adapter_arguments` are the arguments as adapters give them: they name artifacts by role or digest.
 
         Needs no token."""
 

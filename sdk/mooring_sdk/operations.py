@@ -1322,7 +1322,7 @@ ROWS = {
     "get_task_schemas": (
         "GET", "/api/v1/schemas/tasks", "public", "", "dict[str, Any]", None, None,
         (),
-        "Read what nodes can do: the JSON Schemas of every task family's arguments and result", "Needs no token.",
+        "Read what nodes can do: the JSON Schemas of every task family's arguments and result", "`adapter_arguments` are the arguments as adapters give them: they name artifacts by role or digest.\n\nNeeds no token.",
     ),
     "get_tenant": (
         "GET", "/api/v1/tenants/{tenant_id}", "tenant", "", "models.Tenant", None, None,

@@ -153,7 +153,10 @@ class ObservedBackend(CuttableBackend):
 class RealPlatform:
     """One lane: everything that a scenario needs, on the platform that all lanes share."""
 
-    CANNOT: Final = {"clock": "the clock of a machine is not a test's to turn"}
+    CANNOT: Final = {
+        "clock": "the clock of a machine is not a test's to turn",
+        "permissions": "an account keeps what was agreed while its instances run",
+    }
 
     def __init__(self, shared: SharedPlatform, profile: SuiteProfile, command: Sequence[str], name: str) -> None:
         self.shared, self.profile, self.name = shared, profile, name
@@ -447,6 +450,9 @@ class RealPlatform:
             await connection.execute(TOKENS_OVER, self.accounts)
 
         self._in_database(expire)
+
+    def forbid(self, *actions: str) -> None:
+        raise NotImplementedError(self.CANNOT["permissions"])
 
     def skew_clock(self, seconds: float) -> None:
         raise NotImplementedError(self.CANNOT["clock"])

@@ -32,11 +32,14 @@ SETTINGS = {
     "MOORING_ADAPTER_LEASE_SECONDS": "4",
     "MOORING_TOKEN_CACHE_SECONDS": "0",
 }
-SIMULATED_ALONE = {"clock_skew": "this platform cannot play clock"}
+SIMULATED_ALONE = {
+    "clock_skew": "this platform cannot play clock",
+    "forbidden": "this platform cannot play permissions",
+}
 """What stays for the simulated platform, and why."""
 OFTEN = frozenset({
     "deploy", "drain", "remove", "replace", "upgrade", "actions", "cancel", "reordered", "lost_replies", "stale_lease",
-    "node_loss", "token_expiry", "clock_skew", "other_project", "crash",
+    "node_loss", "token_expiry", "clock_skew", "forbidden", "other_project", "crash", "graceful",
 })  # fmt: skip
 """What `make test` plays here: where the platform's own rules decide most. `make soak` plays every promise."""
 PROMISES = [each for each in promises(every_crash=SOAK) if SOAK or each.key in OFTEN]

@@ -16,6 +16,14 @@ HOW = sys.argv[1]
 URL = os.environ["MOORING_URL"]
 KEY = read_key(Path(os.environ["MOORING_KEY_FILE"]).read_bytes())
 INSTANCES = "/api/v1/runtime/instances/{id}"
+START = {"type": "service.start", "arguments": {"name": "broken", "argv": ["true"]}}
+PROBE = {"type": "probe.tcp", "arguments": {"port": 80}}
+
+
+def steps_of(step: str) -> list[str]:
+    """The tasks of one member, in their order."""
+    again = [f"{step}/again"] if HOW == "starts_twice" else []
+    return [step, *again, f"{step}/probe"]
 
 
 class BrokenAdapter:
@@ -101,19 +109,17 @@ class BrokenAdapter:
             step = f"start/{member['id']}"
             if member["status"] == "requested":
                 report["status"] = "joining"
-            elif step not in tasks or (HOW == "starts_twice" and f"{step}/again" not in tasks):
-                name = step if step not in tasks else f"{step}/again"
+            elif missing := next((each for each in steps_of(step) if each not in tasks), None):
                 body = {
                     "fence": fence,
                     "operation_id": operation["id"],
-                    "step": name,
+                    "step": missing,
                     "member_id": member["id"],
-                    "type": "service.start",
-                    "arguments": {"name": "broken", "argv": ["true"]},
+                    **(PROBE if missing.endswith("/probe") else START),
                 }
                 self.post(INSTANCES + "/tasks", body, id=instance_id)
                 return True
-            elif tasks[step]["status"] == "queued":
+            elif any(tasks[each]["status"] == "queued" for each in steps_of(step)):
                 return False
             else:
                 report["status"] = "ready"

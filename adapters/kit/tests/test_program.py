@@ -28,6 +28,7 @@ MANIFEST: dict[str, Any] = {
     "version": "1.0.0",
     "artifacts": {"main": f"sha256:{'ab' * 32}"},
     "components": [{"key": "worker", "min_count": 1, "max_count": 10}],
+    "required_actions": ["runtime.claim", "runtime.report", "task.create"],
 }
 ADAPTER = """
 from mooring_adapter import Adapter, Finish, Plan, ReportMember, RunTask, main
@@ -117,7 +118,7 @@ def test_a_mistake_in_a_plan_fails_its_operation_alone(platform: SimulatedPlatfo
 
 
 def test_a_task_that_is_refused_for_good_fails_the_operation_with_the_reason(platform: SimulatedPlatform) -> None:
-    refused = ADAPTER.replace('"argv": ["true"]', '"artifact": "of-nobody"')
+    refused = ADAPTER.replace("process.run", "artifact.fetch").replace('"argv": ["true"]', '"artifact": "of-nobody"')
     Path(platform.adapter.command[1]).write_text(refused, encoding="utf-8")
     instance_id = platform.create_instance("refused")
     platform.start_adapter()

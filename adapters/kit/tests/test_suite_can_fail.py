@@ -18,6 +18,7 @@ MANIFEST: dict[str, Any] = {
     "version": "1.0.0",
     "artifacts": {"main": f"sha256:{'ab' * 32}"},
     "components": [{"key": "worker", "min_count": 1, "max_count": 10}],
+    "required_actions": ["runtime.claim", "runtime.report", "task.create"],
 }
 
 

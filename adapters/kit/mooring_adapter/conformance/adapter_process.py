@@ -22,6 +22,7 @@ class AdapterProcess:
     starts: int = 0
     _process: subprocess.Popen[bytes] | None = None
     _is_wanted: bool = False
+    _read_from: int = 0  # lines before this position belong to earlier scenarios
 
     @property
     def log(self) -> Path:
@@ -74,10 +75,15 @@ class AdapterProcess:
         finally:
             self.kill()
 
+    def forget_lines(self) -> None:
+        """From now on show only what is logged later: a scenario must not show the lines of another."""
+        self._read_from = self.log.stat().st_size if self.log.exists() else 0
+
     def last_lines(self) -> list[str]:
         if not self.log.exists():
             return []
-        return self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-LINES_SHOWN:]
+        written = self.log.read_bytes()[self._read_from :]
+        return written.decode("utf-8", errors="replace").splitlines()[-LINES_SHOWN:]
 
     def close(self) -> None:
         """Kill it and remove its files."""

@@ -17,10 +17,11 @@ from typing import Any, Final
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from mooring_adapter.conformance import platform_rules
+from mooring_adapter.conformance import platform_rules, violations
 from mooring_adapter.conformance.fake_records import FakeAccount, FakeInstance, FakeOperation, FakeTask, later
 from mooring_adapter.conformance.fake_store import FakeStore
 from mooring_adapter.conformance.platform_rules import RequestRefused, invalid, not_found
+from mooring_adapter.conformance.task_arguments import check_arguments
 from mooring_adapter.platform_client import TASKS_MAX
 
 TOKENS: Final = "/api/v1/oauth/token"
@@ -61,6 +62,7 @@ class FakeApi:
     tokens: dict[str, tuple[str, float]] = field(default_factory=dict)  # token → account, expiry
     used: set[str] = field(default_factory=set)  # the jti of used assertions
     releases: dict[str, int] = field(default_factory=dict)  # how often a holder released claims
+    forbidden: frozenset[str] = frozenset()  # actions that were taken from every account
     released: set[tuple[str, str, int]] = field(default_factory=set)  # (holder, instance, fence) of those claims
 
     def answer(self, request: ApiRequest) -> ApiResponse:
@@ -71,6 +73,7 @@ class FakeApi:
             return ApiResponse(200, self._accounts(request.body))
         generation = self.store.generation  # read first: a kill revokes the tokens before it starts a new generation
         account = self._account(request.token)
+        self._require_actions(account, request)
         match request.path.removeprefix("/api/v1/runtime/").split("/"):
             case ["claims"]:
                 return ApiResponse(200, self._claims(account, request.body, generation))
@@ -87,6 +90,14 @@ class FakeApi:
         if not account_id or until <= time.monotonic():
             raise RequestRefused(401, "unauthenticated", "the token is invalid or expired")
         return self.store.accounts[account_id]
+
+    def _require_actions(self, account: FakeAccount, request: ApiRequest) -> None:
+        """Refuse what the account was not given: it has the manifest's `required_actions`, and no others."""
+        for action in actions_of(request):
+            if action not in account.actions or action in self.forbidden:
+                raise RequestRefused(
+                    403, "permission_denied", f"the account does not have {action}: name it in `required_actions`"
+                )
 
     def _token(self, body: Mapping[str, Any]) -> dict[str, Any]:
         holder, claims = self._verified(body.get("assertion", ""), TOKENS, self._key_of)
@@ -295,17 +306,7 @@ class FakeApi:
 
     def _apply_member(self, instance: FakeInstance, report: Mapping[str, Any]) -> None:
         member = instance.members[report["id"]]
-        if report.get("status") == "drained" and member.status == "draining":
-            later_tasks = list(instance.tasks.values())[member.draining_since :]
-            seen = [each for each in later_tasks if each.member_id == member.id and each.status == "succeeded"]
-            if not seen:
-                self.store.observations.append(
-                    f"{member.name} was reported as drained without any observation on its node"
-                )
-            if self.store.nodes.never_quiet:
-                self.store.observations.append(f"{member.name} was reported as drained while it had work")
-        if report.get("status") == "ready" and member.status == "joining" and not member.reachable:
-            self.store.observations.append(f"{member.name} was reported as ready although its node is lost")
+        self.store.observations += violations.of_report(instance, member, report, self.store.nodes)
         platform_rules.report_member(instance, member, report)
 
     def _apply_instance(self, instance: FakeInstance, report: Mapping[str, Any]) -> None:
@@ -323,6 +324,8 @@ class FakeApi:
             missing = platform_rules.what_is_missing(instance, operation)
             if missing and operation.status in ("running", "blocked"):
                 self.store.observations.append(f"a false success was reported: {missing}")
+            if operation.status != "cancelling":
+                self.store.observations += violations.of_end(instance, operation, self.store.nodes)
         platform_rules.finish(instance, operation, request.body, self.store.now())
         self.store.touch(instance)
         return {"id": operation.id, "status": operation.status, "phase": operation.phase}
@@ -368,6 +371,7 @@ class FakeApi:
             raise invalid(f"there is no task type {kind!r}, or the step has no name")
         if len(json.dumps(body.get("arguments", {}))) > ARGUMENTS_BYTES_MAX:
             raise invalid("the arguments are too large")
+        check_arguments(kind, body.get("arguments", {}))
         if operation is not None and (operation.is_over or operation.phase == "platform"):
             raise platform_rules.conflict("the operation is over, or in the platform's phase")
         if instance.members[member_id].status in ("removing", "removed"):
@@ -385,6 +389,7 @@ class FakeApi:
             request.correlation_id,
             self.store.now(),
         )
+        self.store.observations += violations.of_task(instance, made)
         instance.tasks[made.id] = made
         self.store.touch(instance)
         return made.plain()
@@ -418,6 +423,17 @@ class FakeApi:
         for each in records:
             instance.usage.setdefault(each["record_id"], dict(each))
         return {"accepted": len(records)}
+
+
+def actions_of(request: ApiRequest) -> list[str]:
+    """The actions that a request needs."""
+    route = request.path.rpartition("/")[2]
+    if route in ("reports", "finish"):
+        return ["runtime.report"]
+    if route in ("tasks", "tasks:batch") or "/tasks/" in request.path:
+        wanted = [request.body, *request.body.get("tasks", ())]
+        return ["task.create", *(["secret.grant"] if any(each.get("grants") for each in wanted) else [])]
+    return [{"secrets": "secret.create", "usage": "usage.report"}.get(route, "runtime.claim")]
 
 
 def _copies(instance: FakeInstance) -> dict[str, Any]:

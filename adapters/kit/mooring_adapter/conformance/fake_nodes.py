@@ -21,6 +21,12 @@ def is_observing(task: FakeTask) -> bool:
     return inspects or task.type in OBSERVING
 
 
+def is_stopping(task: FakeTask) -> bool:
+    """Whether a task stops a program of the app."""
+    stops = task.type == "container.control" and task.arguments.get("action") == "stop"
+    return stops or task.type in ("service.stop", "container.remove")
+
+
 Behaviour = Callable[[FakeTask, FakeMember], FakeOutcome | None]
 """Decides a task's outcome, or None for the usual one."""
 

@@ -10,6 +10,10 @@ TEARDOWN: Final = frozenset({"remove", "replace", "decommission"})
 WHOLE: Final = frozenset({"deploy", "upgrade", "rollback", "reconcile", "repair", "restart"})
 OPENING: Final = frozenset({"service.start", "container.launch"})
 """Tasks that start a named service."""
+OPERATING: Final = frozenset(
+    {"runtime.claim", "runtime.report", "secret.create", "secret.grant", "task.create", "usage.report"}
+)
+"""Every action that the routes of adapters ask for."""
 
 
 @dataclass(slots=True)
@@ -244,6 +248,7 @@ class FakeAccount:
     key_id: str
     key: str
     apps: tuple[str, ...]
+    actions: frozenset[str] = OPERATING
 
 
 def _time(value: datetime | None) -> str | None:

@@ -29,6 +29,8 @@ FAULT_PROMISES: list[Promise] = []
 EFFECTS: Final = frozenset({"service.start", "container.launch", "files.write", "process.run"})
 SAMPLED: Final = 6
 SKEW_SECONDS: Final = 45.0
+DENIALS_MAX: Final = 20
+"""How often it may be refused: a request for each of several members, not one request for ever."""
 LATE_POLLS_MAX: Final = 3
 """How many polls may still name a lost instance, counted from the one that reports the loss: polls may overlap."""
 
@@ -189,8 +191,11 @@ def crash_points(requests: int, every: bool) -> list[int]:
     return sorted({1 + round(index * (requests - 1) / (SAMPLED - 1)) for index in range(SAMPLED)})
 
 
-def crash_at(platform: PlatformUnderTest, point: int, *, is_done: bool) -> None:
-    """Kill the adapter at its n-th request, before or after the platform has handled it, and start another."""
+def crash_at(platform: PlatformUnderTest, point: int, *, is_done: bool, whole: Footprint) -> None:
+    """Kill the adapter at its n-th request, before or after the platform has handled it, and start another.
+
+    `whole` is what a deployment does without a crash.
+    """
     count = 0
     killed = False
 
@@ -226,14 +231,10 @@ def crash_at(platform: PlatformUnderTest, point: int, *, is_done: bool) -> None:
     try:
         succeeded(platform, instance_id, deploy)
         expect(all_ready(platform.members(instance_id)), "not every member is ready")
-        twice = [step for step, count in Counter(_steps(platform, instance_id)).items() if count > 1]
-        expect(not twice, f"done twice: {', '.join(map(str, twice))}")
+        done = footprint(platform, instance_id)
+        expect(done == whole, f"it did other things than without a crash: {_difference(done, whole)}")
     except PromiseBroken as broken:
         raise PromiseBroken(f"after a kill at request {point}: {broken}") from broken
-
-
-def _steps(platform: PlatformUnderTest, instance_id: str) -> list[tuple[str, str, str]]:
-    return [(each.member_id, each.type, each.step) for each in platform.tasks(instance_id) if each.type in EFFECTS]
 
 
 def crashes(every: bool) -> Callable[[PlatformUnderTest], None]:
@@ -244,7 +245,7 @@ def crashes(every: bool) -> Callable[[PlatformUnderTest], None]:
         requests = [each for each in platform.traffic() if each.instance_id == instance_id]
         whole = footprint(platform, instance_id)
         for index, point in enumerate(crash_points(len(requests), every)):
-            crash_at(platform, point, is_done=index % 2 == 0)
+            crash_at(platform, point, is_done=index % 2 == 0, whole=whole)
         last = platform.create_instance("afterwards")
         succeeded(platform, last, platform.open_operation(last, "deploy").id)
         expect(footprint(platform, last) == whole, "a deployment differs from the one before the crashes")
@@ -266,6 +267,29 @@ def reports_failures(platform: PlatformUnderTest) -> None:
     expect(failed_with(operation, "permission_denied"), f"the failure is {dict(operation.failure or {})}")
     lines = (operation.failure or {}).get("last_lines") or []
     expect("the last line of its log" in lines, "the last lines are not reported")
+
+
+@promise(
+    "forbidden",
+    "A missing permission fails the operation as permission_denied, and is not asked for again and again.",
+    needs=("permissions",),
+    among=FAULT_PROMISES,
+)
+def accepts_refusals(platform: PlatformUnderTest) -> None:
+    platform.forbid("task.create")
+    instance_id = platform.create_instance("forbidden")
+
+    def denied() -> int:
+        return sum(1 for each in platform.traffic() if each.instance_id == instance_id and each.status == 403)
+
+    deploy = platform.open_operation(instance_id, "deploy").id
+    platform.wait_for(
+        "the end of deploy", lambda: platform.operation(instance_id, deploy).is_over or denied() > DENIALS_MAX
+    )
+    expect(denied() <= DENIALS_MAX, f"it asked {denied()} times for what it may not do")
+    operation = platform.operation(instance_id, deploy)
+    expect(operation.status == "failed", f"the deployment ended as {operation.status}")
+    expect(failed_with(operation, "permission_denied"), f"the failure is {dict(operation.failure or {})}")
 
 
 @promise(
@@ -387,13 +411,16 @@ def takes_skewed_clocks(platform: PlatformUnderTest) -> None:
 def stays_in_its_project(platform: PlatformUnderTest) -> None:
     other = platform.create_instance("theirs", project=1)
     succeeded(platform, other, platform.open_operation(other, "deploy").id)
+    theirs = {each.token for each in platform.traffic() if each.instance_id == other}
     tempted = False
 
     def tempt(request: ApiRequest, number: int, response: ApiResponse) -> ApiResponse:
         """Offer the other project's instance to this account too, as an attacker would."""
         nonlocal tempted
         body = response.body
-        if request.path.endswith("/claims") and response.status == 200 and not tempted:
+        if request.path.endswith("/claims") and response.status == 200 and request.token not in theirs | {None}:
+            if tempted:
+                return response
             tempted = True
             return ApiResponse(200, {**body, "claims": [*body["claims"], {"instance_id": other, "fence": 1}]})
         return response
@@ -401,15 +428,16 @@ def stays_in_its_project(platform: PlatformUnderTest) -> None:
     platform.faults.after = tempt
     ours = deployed(platform, "ours")
     platform.faults.clear()
+    expect(tempted, "no poll of the account could be tempted")
+    stop = platform.stop(other)
+    succeeded(platform, other, stop)
+    expect(platform.instance(ours).status == "running", "its own instance does not run")
     reached = [
         each
         for each in platform.traffic()
         if each.instance_id == other and each.status == 404 and each.method == "POST"
     ]
     expect(len(reached) <= 1, f"{len(reached)} attempts to write to an instance of another project")
-    stop = platform.stop(other)
-    succeeded(platform, other, stop)
-    expect(platform.instance(ours).status == "running", "its own instance does not run")
 
 
 @promise(

@@ -42,6 +42,8 @@ class OperationStatus:
     output: Mapping[str, Any] | None = None
     blocker: Mapping[str, Any] | None = None
     steps: tuple[str, ...] = ()
+    is_by_adapter: bool = True
+    """Whether the adapter ended it, and not the platform when the time was over."""
 
     @property
     def is_over(self) -> bool:
@@ -180,6 +182,9 @@ class PlatformUnderTest(Protocol):
 
     def expire_tokens(self) -> None:
         """Invalidate all issued tokens."""
+
+    def forbid(self, *actions: str) -> None:
+        """Take these actions from the adapter's accounts; without any, give all back."""
 
     def skew_clock(self, seconds: float) -> None:
         """Move the platform's clock ahead of the adapter's, or behind it."""

@@ -22,6 +22,8 @@ class PromiseResult:
     seconds: float
     reason: str = ""
     last_lines: tuple[str, ...] = ()
+    request: str = ""  # the last request that the platform refused, or the last one
+    advice: str = ""  # what the author of the adapter does about it
 
 
 def print_progress(verdict: PromiseResult, stream: TextIO) -> None:
@@ -37,10 +39,15 @@ def table(results: Sequence[PromiseResult], command: Sequence[str]) -> str:
         lines.append(f"  {MARKS[each.verdict]}  {each.promise.ljust(width)}  {each.sentence}")
         if each.reason:
             lines.append(f"        {' ' * width}{each.reason}")
+        lines += [f"        {' ' * width}{name}: {text}" for name, text in _hints(each) if text]
         lines += [f"        {' ' * width}| {line[:200]}" for line in each.last_lines]
     counts = {name: sum(1 for each in results if each.verdict == name) for name in MARKS}
     lines += ["", f"{counts[KEPT]} kept, {counts[BROKEN]} broken, {counts[NOT_PLAYED]} not played"]
     return "\n".join(lines)
+
+
+def _hints(result: PromiseResult) -> list[tuple[str, str]]:
+    return [("request", result.request), ("what to do", result.advice)]
 
 
 def as_json(results: Sequence[PromiseResult], command: Sequence[str]) -> str:

@@ -7,6 +7,7 @@ promise is not kept. It knows neither how the platform is implemented nor the ap
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from mooring_adapter.conformance.advice import ADVICE
 from mooring_adapter.conformance.platform_protocol import (
     InstanceStatus,
     MemberStatus,
@@ -30,8 +31,15 @@ class Promise:
     applies: Callable[[PlatformUnderTest], str | None] = lambda platform: None
     """Why it does not apply to this app, if it does not."""
 
+    @property
+    def advice(self) -> str:
+        """What the author of an adapter does about it."""
+        return ADVICE[self.key]
+
 
 PLAIN_PROMISES: list[Promise] = []
+LANES_SEEN = 4
+"""How many members a component has in an upgrade: with fewer, "a few at a time" and "all at once" look the same."""
 
 
 def promise(
@@ -106,6 +114,11 @@ def supports(kind: str) -> Callable[[PlatformUnderTest], str | None]:
     return applies
 
 
+def graceful(platform: PlatformUnderTest) -> bool:
+    """Whether the manifest gives the app time to end by itself."""
+    return bool(platform.profile.manifest.get("lifecycle", {}).get("delete", {}).get("graceful_seconds", 60))
+
+
 def grows(platform: PlatformUnderTest) -> str | None:
     """Why no members can be added, if none can."""
     return None if platform.profile.grows else "no component of the manifest has room to grow"
@@ -119,6 +132,13 @@ def deploys(platform: PlatformUnderTest) -> None:
     instance_id = deployed(platform, "plain")
     expect(all_ready(platform.members(instance_id)), "not every member is ready")
     expect(bool(platform.tasks(instance_id)), "no task ran on any node")
+
+
+@promise("probed", "A member is reported as ready only after it was seen to work.")
+def probes_before_ready(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "seen")
+    if grows(platform) is None:
+        succeeded(platform, instance_id, platform.add(instance_id, platform.profile.grows, 1))
 
 
 @promise("correlation", "Every request for an operation carries its correlation id.")
@@ -217,13 +237,16 @@ def replaces(platform: PlatformUnderTest) -> None:
 
 @promise("upgrade", "An upgrade brings every member to the new version, a few at a time.", applies=supports("upgrade"))
 def upgrades(platform: PlatformUnderTest) -> None:
-    instance_id = deployed(platform, "newer")
+    topology = dict(platform.profile.topology)
+    if platform.profile.grows:  # with fewer members there is nothing to see of "a few at a time"
+        topology[platform.profile.grows] = max(topology[platform.profile.grows], LANES_SEEN)
+    instance_id = deployed(platform, "newer", topology)
     succeeded(platform, instance_id, platform.upgrade(instance_id))
     wanted = platform.profile.next_manifest["version"]
     expect(platform.instance(instance_id).version == wanted, "the pin did not move")
     expect(all_ready(platform.members(instance_id)), "not every member is ready afterwards")
     if platform.profile.manifest["lifecycle"]["upgrade"]["strategy"] == "rolling":
-        for component, count in platform.profile.topology.items():
+        for component, count in topology.items():
             down = platform.down_together(instance_id, component)
             expect(count < 3 or down <= (count - 1) // 2, f"{down} of {count} {component} were down at a time")
 
@@ -240,8 +263,12 @@ def rolls_back(platform: PlatformUnderTest) -> None:
 @promise("restart", "A restart leaves every member ready.", applies=supports("restart"))
 def restarts(platform: PlatformUnderTest) -> None:
     instance_id = deployed(platform, "again")
-    succeeded(platform, instance_id, platform.restart(instance_id))
+    operation = platform.restart(instance_id)
+    succeeded(platform, instance_id, operation)
     expect(all_ready(platform.members(instance_id)), "not every member is ready afterwards")
+    touched = {each.member_id for each in platform.tasks(instance_id) if each.operation_id == operation}
+    idle = [each.name for each in platform.members(instance_id) if each.id not in touched]
+    expect(not idle, f"nothing was done on {', '.join(idle)}")
 
 
 @promise(
@@ -261,10 +288,22 @@ def acts(platform: PlatformUnderTest) -> None:
     expect(platform.ended(instance_id, unknown).status == "failed", "an unknown action did not fail")
 
 
+@promise(
+    "graceful",
+    "A stop asks everything that runs to end, before the platform tears down what is left.",
+    applies=lambda platform: None if graceful(platform) else "the manifest gives the app no time to end",
+)
+def stops_gracefully(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "farewell")
+    operation = succeeded(platform, instance_id, platform.stop(instance_id))
+    expect(operation.is_by_adapter, "the adapter did not finish the stop; the platform did when the time was over")
+
+
 @promise("decommission", "A stop ends within its graceful time, whatever else is open.")
 def decommissions(platform: PlatformUnderTest) -> None:
     instance_id = deployed(platform, "ends")
-    succeeded(platform, instance_id, platform.stop(instance_id))
+    operation = succeeded(platform, instance_id, platform.stop(instance_id))
+    expect(operation.is_by_adapter, "the adapter did not finish the stop; the platform did when the time was over")
     expect(platform.instance(instance_id).status == "stopped", "the instance is not stopped")
     platform.hold_tasks(lambda task: True)
     early = platform.create_instance("ends-early")

@@ -66,6 +66,7 @@ class SimulatedPlatform:
                 f"key{number}",
                 public,
                 (self.profile.manifest["app"],),
+                frozenset(self.profile.manifest.get("required_actions", ())),
             )
             self.store.accounts[account.id] = account
 
@@ -101,6 +102,7 @@ class SimulatedPlatform:
             if self.fake_program is not None:
                 self.fake_program.restart()
             self.store.offset = timedelta()
+            self.api.forbidden = frozenset()
         with self.proxy.lock:
             self.proxy.exchanges = []  # requests that are still open record themselves in the old list
 
@@ -271,6 +273,9 @@ class SimulatedPlatform:
     def expire_tokens(self) -> None:
         self.api.tokens.clear()
 
+    def forbid(self, *actions: str) -> None:
+        self.api.forbidden = frozenset(actions)
+
     def skew_clock(self, seconds: float) -> None:
         with self.store.changing():
             self.store.offset = timedelta(seconds=seconds)
@@ -298,6 +303,7 @@ def _operation(each: FakeOperation) -> OperationStatus:
         each.outcome.get("output"),
         each.blocker,
         tuple(each.steps),
+        (each.outcome.get("evidence") or {}).get("graceful") is not False,
     )
 
 

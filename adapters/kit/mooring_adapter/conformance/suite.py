@@ -62,7 +62,7 @@ def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) 
     details = given or {}
     if unknown := set(details) - set(DETAILS):
         raise ProfileRefused(f"a profile can have {', '.join(DETAILS)}; not {', '.join(sorted(unknown))}")
-    for name in ("app", "version", "artifacts"):
+    for name in ("app", "version", "artifacts", "required_actions"):
         if name not in manifest:
             raise ProfileRefused(f"the manifest has no `{name}`")
     fake_program = details.get("stand_in", [])
@@ -131,6 +131,7 @@ def check_promise(platform: PlatformUnderTest, each: Promise) -> PromiseResult:
     if why_not is not None:
         return PromiseResult(each.key, each.sentence, NOT_PLAYED, 0.0, why_not)
     try:
+        platform.adapter.forget_lines()
         platform.start_adapter()
         each.scenario(platform)
         return PromiseResult(each.key, each.sentence, KEPT, time.monotonic() - begun)
@@ -140,7 +141,20 @@ def check_promise(platform: PlatformUnderTest, each: Promise) -> PromiseResult:
         if not platform.adapter.is_alive:
             reason += " (the adapter has ended)"
         lines = tuple(platform.adapter.last_lines())
+        request = _telling_request(platform)
         # What one scenario left behind in the process must not spoil the next.
         platform.faults.clear()
         platform.kill_adapter()
-        return PromiseResult(each.key, each.sentence, BROKEN, time.monotonic() - begun, reason, lines)
+        seconds = time.monotonic() - begun
+        return PromiseResult(each.key, each.sentence, BROKEN, seconds, reason, lines, request, each.advice)
+
+
+def _telling_request(platform: PlatformUnderTest) -> str:
+    """The adapter's last request that was refused, or its last one about an instance."""
+    answered = [each for each in platform.traffic() if each.instance_id is not None and each.status]
+    refused = [each for each in answered if each.status >= 400]
+    last = next(iter((refused or answered)[-1:]), None)
+    if last is None:
+        return "none about an instance"
+    step = f" (step {last.body['step']})" if isinstance(last.body.get("step"), str) else ""
+    return f"{last.method} {last.path}{step} → {last.status}{f' {last.code}' if last.code else ''}"

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from mooring.core.fleet.task_schema import (
+    ADAPTER_ARGUMENTS,
     ARGUMENTS,
     ARGUMENTS_BYTES_MAX,
     LAST_LINES_MAX,
@@ -107,8 +108,16 @@ if not set(FAMILIES) == set(ARGUMENTS) == set(RESULTS):
     raise ValueError("every task family needs a meaning, a schema of its arguments and one of its result")
 
 
+def published_for_adapters() -> dict[str, Any]:
+    """The registry with the arguments as adapters give them, for `/api/v1/schemas/tasks` and the kit's copy."""
+    registry = published()
+    for name, family in registry["types"].items():
+        family["adapter_arguments"] = dict(ADAPTER_ARGUMENTS.get(name, family["arguments"]))
+    return registry
+
+
 def published() -> dict[str, Any]:
-    """The registry as plain values, for `/api/v1/schemas/tasks` and for the agent's copy."""
+    """The registry as plain values, for the agent's copy."""
     return {
         "version": REGISTRY_VERSION,
         "limits": {

@@ -436,3 +436,26 @@ RESULTS: Final[dict[str, Node]] = {
         "streams",
     ),
 }
+
+
+_ROLE: Final = _text("the role of an artifact in the manifest", "^[a-z0-9]([a-z0-9._-]{0,61}[a-z0-9])?$", 63)
+_NAMED: Final[Node] = {"artifact": _ROLE, "digest": DIGEST}
+"""An artifact of the pinned version, by its role or its digest; the platform fills in where it is."""
+
+
+def _with(schema: Node, fields: Node, required: str, without: tuple[str, ...] = ()) -> Node:
+    """A schema with further properties, without some, and with these required ones."""
+    kept = {name: each for name, each in schema["properties"].items() if name not in without}
+    return _object({**kept, **fields}, required, schema.get("description", ""))
+
+
+ADAPTER_ARGUMENTS: Final[dict[str, Node]] = {
+    "files.write": _object(
+        {"files": _list("the files", _with(_FILE, {"artifact": _ROLE}, "path"), FILES_MAX, 1)}, "files"
+    ),
+    "container.launch": _with(
+        _CONTAINER, {"image": _object(_NAMED, "", "the image: one of artifact and digest")}, "name image"
+    ),
+    "artifact.fetch": _with(_FETCH, _NAMED, "", ("kind", "size", "source", "secret", "private")),
+}
+"""The arguments as adapters give them, where they differ: an adapter names artifacts by role or digest."""

@@ -30,7 +30,7 @@ from mooring.commands.fleet import task as commands
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.fleet.task import Task
-from mooring.core.fleet.task_family import published
+from mooring.core.fleet.task_family import published_for_adapters
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope
 from mooring.storage.fleet import node as nodes
@@ -53,13 +53,16 @@ CLAIMED_SILENTLY = frozenset({"claimed"})
 
 @route("GET", "/schemas/tasks", Scope.PUBLIC, RouteSpec("reference", "tasks", PUBLIC_ACTION, answer=dict[str, Any]))
 async def get_task_schemas(request: RequestContext) -> Response:
-    """Read what nodes can do: the JSON Schemas of every task family's arguments and result."""
+    """Read what nodes can do: the JSON Schemas of every task family's arguments and result.
+
+    `adapter_arguments` are the arguments as adapters give them: they name artifacts by role or digest.
+    """
     return Response(200, _published())
 
 
 @cache
 def _published() -> bytes:
-    return encode_json(published())
+    return encode_json(published_for_adapters())
 
 
 @route_in(HERE, "GET", TASKS, RouteSpec("task", "list", "task.read", answer=Page[TaskView]))
