@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -33,7 +33,7 @@ from mooring_agent.control_plane.keys import load_or_create_keys
 from mooring_agent.control_plane.platform_client import EnrolmentRequest, Rejected, Unreachable, enrol
 from mooring_agent.control_plane.tls import PlatformTls, with_trust
 from mooring_agent.control_plane.trust import Identity, read_identity, store_identity
-from mooring_agent.hosts.namespace import NamespaceHost
+from mooring_agent.hosts.namespace import NamespaceHost, visible_usr
 from mooring_agent.hosts.namespace import machine_network as machine_networks
 from mooring_agent.hosts.namespace.io_budget import IoBudget
 from mooring_agent.hosts.namespace.machine_network import MachineNetwork
@@ -124,6 +124,7 @@ def _run(options: argparse.Namespace) -> int:
             address = check_local_address(options.address) if options.address else local_address(identity.url)
             disk = int(options.sandbox_disk_gib * GIB)
             network = _machine_network(options)
+            added_usr = visible_usr.parse(options.sandbox_usr)
             host = create_host(
                 options.host,
                 directory,
@@ -132,6 +133,7 @@ def _run(options: argparse.Namespace) -> int:
                 reserve_bytes=int(options.disk_reserve_gib * GIB),
                 address=address,
                 machine_network=network,
+                added_usr=added_usr,
                 io=IoBudget(int(options.sandbox_io_mib * MIB), options.sandbox_iops),
             )
             facts = {} if network is None else {"machine_network": fact_text(network.describe())}
@@ -140,7 +142,14 @@ def _run(options: argparse.Namespace) -> int:
                 load_or_create_keys(directory),
                 host,
                 journal,
-                partial(collect_inventory, options.host, options.simulated_gpus, facts, addresses=(address,)),
+                partial(
+                    collect_inventory,
+                    options.host,
+                    options.simulated_gpus,
+                    facts,
+                    addresses=(address,),
+                    is_visible=_visibility(options.host, added_usr),
+                ),
                 time.time,
                 directory,
                 options.concurrency,
@@ -149,6 +158,11 @@ def _run(options: argparse.Namespace) -> int:
         finally:
             journal.close()
     return 0
+
+
+def _visibility(host: str, added_usr: tuple[str, ...]) -> Callable[[str], bool]:
+    """Which files of the machine sandboxes see."""
+    return visible_usr.find(added_usr).contains if host == "namespace" else lambda path: True
 
 
 def _machine_network(options: argparse.Namespace) -> MachineNetwork | None:
@@ -301,6 +315,13 @@ def _add_sandbox_limits(parser: argparse.ArgumentParser) -> None:
         type=_amount,
         default=0,
         help="how much each sandbox of the namespace host may read and write per second, in MiB (default: no limit)",
+    )
+    parser.add_argument(
+        "--sandbox-usr",
+        action="append",
+        default=[],
+        metavar="DIRECTORY",
+        help="a directory below /usr that sandboxes see besides the list of docs/agent.md; may be repeated",
     )
     parser.add_argument(
         "--sandbox-iops",

@@ -10,7 +10,7 @@ import os
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -31,6 +31,8 @@ PROGRAMS: Final = (
     "cloud-init",
 )
 """Programs whose presence is a fact that an app's manifest can require."""
+OUTSIDE: Final = ("podman", "runc", "ip")
+"""Those that the agent runs itself; the others are of use only where a sandbox sees them."""
 VERSION_ARGUMENTS: Final = {"slurmctld": "-V", "slurmd": "-V", "slurmdbd": "-V", "ip": "-V"}
 SIMULATED_MODEL: Final = "simulated"
 SIMULATED_BYTES: Final = 80 * (1 << 30)
@@ -41,9 +43,13 @@ _NUMA_NODES: Final = Path("/sys/devices/system/node")
 
 
 def collect_inventory(
-    host: str, simulated_gpus: int = 0, facts: Mapping[str, str] | None = None, addresses: Sequence[str] = ()
+    host: str,
+    simulated_gpus: int = 0,
+    facts: Mapping[str, str] | None = None,
+    addresses: Sequence[str] = (),
+    is_visible: Callable[[str], bool] = lambda path: True,
 ) -> dict[str, Any]:
-    """Everything the platform is sent about this machine."""
+    """Everything the platform is sent about this machine; `is_visible` says which files sandboxes see."""
     gpus, numa = real_gpus(), numa_nodes()
     return {
         "agent_version": VERSION,
@@ -57,7 +63,7 @@ def collect_inventory(
             "kernel": fact_text(platform.release()),
             **machine_fact(),
             **({} if not gpus else gpu_ids(len(gpus))),
-            **programs(),
+            **programs(is_visible=is_visible),
             **(facts or {}),
         },
         "addresses": list(addresses),
@@ -142,11 +148,17 @@ def _memory_of(path: Path) -> int:
     return 0
 
 
-def programs(names: Sequence[str] = PROGRAMS) -> dict[str, str]:
-    """Which of these programs are installed, with their versions."""
-    path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/local/sbin", "/usr/sbin", "/sbin"))
-    paths = {name: shutil.which(name, path=path) for name in names}
-    return {name: _version(name, place) for name, place in paths.items() if place is not None}
+def programs(
+    names: Sequence[str] = PROGRAMS, *, is_visible: Callable[[str], bool] = lambda path: True
+) -> dict[str, str]:
+    """Which of these programs are installed where they are used, with their versions."""
+    directories = (*os.environ.get("PATH", "").split(os.pathsep), "/usr/local/sbin", "/usr/sbin", "/usr/bin", "/sbin")
+    found = {}
+    for name in names:
+        places = (shutil.which(name, path=directory) for directory in directories if directory)
+        if place := next((each for each in places if each and (name in OUTSIDE or is_visible(each))), None):
+            found[name] = _version(name, place)
+    return found
 
 
 def _version(name: str, place: str) -> str:

@@ -70,12 +70,13 @@ def create_host(
     address: str = LOOPBACK,
     machine_network: MachineNetwork | None = None,
     io: IoBudget | None = None,
+    added_usr: tuple[str, ...] = (),
 ) -> Host:
     """Create the host of this kind below the agent's state directory.
 
     `disk_bytes` limits what each sandbox writes, and logs leave `reserve_bytes` free; `address` is where other machines
     reach this one; `machine_network` is how a sandbox that has the whole machine reaches them; `io` is what each
-    sandbox may read and write per second.
+    sandbox may read and write per second; `added_usr` is what sandboxes see of /usr besides the list.
     """
     if kind == "namespace":
         return NamespaceHost(
@@ -86,6 +87,7 @@ def create_host(
             address=address,
             machine_network=machine_network,
             io=io,
+            added_usr=added_usr,
         )
     if kind == "process":
         return ProcessHost(directory / "host", node_id)

@@ -110,6 +110,7 @@ class SandboxSpawner(InitSpawner):
         syscalls.unshare(syscalls.CLONE_NEWNS)
         syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
         syscalls.bind(root, root, syscalls.MS_NODEV | syscalls.MS_NOSUID)
+        self._mount_usr(root)
         for source, target in plan["binds"]:
             syscalls.bind(source, root + target, syscalls.MS_RDONLY | syscalls.MS_NODEV | syscalls.MS_NOSUID)
         devices = [_device_node(item) for item in plan["devices"]]
@@ -129,6 +130,19 @@ class SandboxSpawner(InitSpawner):
         syscalls.pivot_root(".", ".")
         syscalls.unmount(".")
         os.chdir("/")
+
+    def _mount_usr(self, root: str) -> None:
+        """Mount the visible part of the machine's /usr below a directory in which nobody can make anything."""
+        usr = self.plan["usr"]
+        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV
+        syscalls.mount("tmpfs", root + "/usr", "tmpfs", flags, "mode=755,size=64k,nr_inodes=512")
+        for path in usr["directories"]:
+            os.makedirs(root + path, 0o755)
+            syscalls.bind(path, root + path, syscalls.MS_RDONLY | flags)
+        for path, target in usr["links"]:
+            os.makedirs(os.path.dirname(root + path), 0o755, exist_ok=True)
+            os.symlink(target, root + path)
+        syscalls.mount("none", root + "/usr", "", syscalls.MS_BIND | syscalls.MS_REMOUNT | syscalls.MS_RDONLY | flags)
 
     def _project_network(self) -> list[int]:
         """The network namespace of the project: that of another member, or a new one.

@@ -77,11 +77,12 @@ class NamespaceHost(SupervisedPrograms):
         address: str = LOOPBACK,
         machine_network: MachineNetwork | None = None,
         io: IoBudget | None = None,
+        added_usr: tuple[str, ...] = (),
     ) -> None:
         label = hashlib.sha256(f"{node_id}\n{directory}".encode()).hexdigest()[:12]
         if disk_bytes and disk_bytes < sandbox_disk.DISK_BYTES_MIN:
             raise ValueError(f"a sandbox's disk needs at least {sandbox_disk.DISK_BYTES_MIN} bytes")
-        store = SandboxStore(directory.absolute(), label, registry, reserve_bytes)
+        store = SandboxStore(directory.absolute(), label, registry, reserve_bytes, added_usr)
         network = machine_network or MachineNetwork()
         self.machine = Machine(
             store, cgroups.detect(), threading.Lock(), disk_bytes, address, network, io or IoBudget()

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -13,7 +14,14 @@ import msgspec
 
 import mooring_agent
 from mooring_agent.hosts.contract import Device, HostFailure, Owner
-from mooring_agent.hosts.namespace import io_budget, kernel_tables, namespace_processes, root_filesystem, sandbox_disk
+from mooring_agent.hosts.namespace import (
+    io_budget,
+    kernel_tables,
+    namespace_processes,
+    root_filesystem,
+    sandbox_disk,
+    visible_usr,
+)
 from mooring_agent.hosts.namespace.sandbox_records import UIDS, InitProcess, SandboxRecord, SandboxStore, sandbox_owner
 from mooring_agent.supervisor.supervisor_client import SOCKET_NAME
 
@@ -60,6 +68,7 @@ def sandbox_plan(store: SandboxStore, record: SandboxRecord) -> dict[str, Any]:
         "uids": UIDS,
         "io_device": io_budget.device_of(store.state),
         "io_limits": [],
+        "usr": asdict(visible_usr.find(store.added_usr)),
         "binds": root_filesystem.binds(),
         "devices": devices(spec.devices),
         "shared_memory_bytes": max(1 << 20, spec.memory_bytes // 2),

@@ -64,9 +64,8 @@ _ADDRESS: Final = re.compile(r"[0-9a-fA-F.:]{2,45}")
 
 
 def binds() -> list[tuple[str, str]]:
-    """What is mounted read-only from the machine, as (source, target)."""
-    shown = [("/usr", "/usr")]
-    shown += [
+    """What is mounted read-only from the machine besides its /usr, as (source, target)."""
+    shown = [
         (f"/{name}", f"/{name}") for name in _TOP_LINKS if os.path.isdir(f"/{name}") and not os.path.islink(f"/{name}")
     ]
     shown += [(f"/etc/{name}", f"/etc/{name}") for name in _SHOWN if os.path.isdir(f"/etc/{name}")]

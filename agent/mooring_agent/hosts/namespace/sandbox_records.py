@@ -91,6 +91,7 @@ class SandboxStore:
     label: str
     registry: Path = Path("/var/lib/mooring-agent/uid-ranges")  # shared by all agents of the machine
     reserve_bytes: int = RESERVE_BYTES  # what the logs of sandboxes must leave free on the disk
+    added_usr: tuple[str, ...] = ()  # what sandboxes see of the machine's /usr besides the list
 
     @property
     def sandboxes(self) -> Path:
