@@ -9,7 +9,17 @@ from typing import Any
 
 import click
 
-from mooring_cli import check_progress, examples, keys, listing, option_types, output, request_body, waiting
+from mooring_cli import (
+    blast_radius,
+    check_progress,
+    examples,
+    keys,
+    listing,
+    option_types,
+    output,
+    request_body,
+    waiting,
+)
 from mooring_cli.invocation import Invocation, current
 from mooring_cli.main import MooringCommand, MooringGroup, close_to
 from mooring_cli.nouns import CommandEndpoint, Field, Noun, Verb
@@ -109,7 +119,7 @@ def parameters_of(verb: Verb, noun: Noun) -> list[click.Parameter]:
     if takes_public_key(verb):
         about = "Generate an Ed25519 key pair: the private key goes to this new file, only the public key is sent."
         parameters.append(click.Option(["--generate-key"], metavar="FILE", help=about))
-    if first.deletes:
+    if first.deletes or first.operation in blast_radius.IMPACT_OF:
         parameters.append(click.Option(["-y", "--yes"], is_flag=True, help="Do not ask for confirmation."))
     if first.lists:
         parameters += listing.list_options(verb, noun)
@@ -185,7 +195,10 @@ def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any
             listing.watch_list(asked, scope=endpoint.scope)
         listing.show_list(asked, empty=empty_text(noun))
         return None
-    if endpoint.deletes:
+    affects = endpoint.operation in blast_radius.IMPACT_OF
+    if affects and not given["yes"] and invocation.may_ask:
+        blast_radius.show(invocation, endpoint.operation, path)
+    if endpoint.deletes or affects:
         confirm(invocation, f"{verb.name} {noun.singular} {path[endpoint.arguments[-1]]}", given["yes"])
     with keys.offered(given.get("generate_key")) as key:
         if key is not None:

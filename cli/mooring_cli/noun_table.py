@@ -230,6 +230,7 @@ NOUNS: dict[str, Noun] = {
     "signer-keys": Noun("signer-keys", "signer key", {
         "list": ("list_platform_signer_keys", "list_project_signer_keys", "list_tenant_signer_keys"),
         "add": ("add_platform_signer_key", "add_tenant_signer_key"),
+        "impact": ("get_platform_signer_key_impact", "get_tenant_signer_key_impact"),
         "remove": ("remove_platform_signer_key", "remove_tenant_signer_key"),
     }),
     "skus": Noun("skus", "sku", {

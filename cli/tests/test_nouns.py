@@ -167,6 +167,36 @@ def test_a_delete_asks_first(run: Run, on_terminal: Callable[..., object], platf
     assert len(platform.of("DELETE")) == 2
 
 
+def test_a_revocation_shows_its_blast_radius_and_asks_first(
+    run: Run, on_terminal: Callable[..., object], platform: FakeCliPlatform
+) -> None:
+    artifact = f"/api/v1/projects/{PROJECT}/artifacts/art_01bad"
+    platform.on("POST", f"{artifact}/revoke", CannedResponse(body={"id": "art_01bad", "trust": "revoked"}))
+    impact = {
+        "counts": {"tenants": 1, "projects": 2, "instances": 4, "members": 9, "versions": 1},
+        "reactions": {"notify": 0, "refuse": 2, "drain": 0, "stop": 1},
+        "instances": [{"name": "hpc"}, {"name": "greeter"}],
+    }
+    platform.on("GET", f"{artifact}/impact", CannedResponse(body=impact))
+    revoke = ("artifacts", "revoke", "art_01bad", "--project", PROJECT, "--reason", "it has a backdoor")
+    unasked = run(*revoke)
+    assert (unasked.exit_code, "give --yes" in unasked.stderr) == (1, True), unasked.output
+    refused: object = on_terminal(*revoke, typed="n\n")
+    assert refused.exit_code == 1  # type: ignore[attr-defined]
+    for line in (
+        "Held by 4 instances with 9 members in 2 projects of 1 tenant; needed by 1 version.",
+        "3 instances run it now.",
+        "refuse: 2 instances; restarts, repairs and actions are refused",
+        "stop: 1 instance; it is stopped",
+        "hpc, greeter",
+        "revoke artifact art_01bad?",
+    ):
+        assert line in refused.screen  # type: ignore[attr-defined]
+    assert platform.of("POST") == []
+    assert run(*revoke, "--yes").exit_code == 0
+    assert len(platform.of("POST")) == 1
+
+
 def test_a_project_is_named_by_slug_or_id(run: Run, platform: FakeCliPlatform) -> None:
     platform.on("GET", f"/api/v1/projects/{PROJECT}", CannedResponse(body=project()))
     assert run("projects", "get", "vision", "-o", "name").stdout == "vision\n"

@@ -661,6 +661,13 @@ class SyncMethods:
 
         Needs the action `policy.read`."""
 
+    def get_platform_signer_key_impact(self, signer_key_id: str, *, options: CallOptions = UNCHANGED) -> models.SignerKeyImpact:
+        """Read what would lose its trust without this key: the running instances, and what the policy would do to them.
+
+        Tenants see the names of their own. The platform sees numbers only.
+
+        Needs the action `signer_key.read`."""
+
     def get_platform_user(self, user_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.User:
         """Read a user.
 
@@ -870,6 +877,13 @@ class SyncMethods:
         """Read the layer of exactly this place; `explain` shows the combined effect of all layers.
 
         Needs the action `policy.read`."""
+
+    def get_tenant_signer_key_impact(self, tenant_id: str, signer_key_id: str, *, options: CallOptions = UNCHANGED) -> models.SignerKeyImpact:
+        """Read what would lose its trust without this key: the running instances, and what the policy would do to them.
+
+        Tenants see the names of their own. The platform sees numbers only.
+
+        Needs the action `signer_key.read`."""
 
     def get_tenant_user(self, tenant_id: str, user_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.User:
         """Read a user.
@@ -2822,6 +2836,13 @@ class AsyncMethods:
 
         Needs the action `policy.read`."""
 
+    async def get_platform_signer_key_impact(self, signer_key_id: str, *, options: CallOptions = UNCHANGED) -> models.SignerKeyImpact:
+        """Read what would lose its trust without this key: the running instances, and what the policy would do to them.
+
+        Tenants see the names of their own. The platform sees numbers only.
+
+        Needs the action `signer_key.read`."""
+
     async def get_platform_user(self, user_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.User:
         """Read a user.
 
@@ -3031,6 +3052,13 @@ class AsyncMethods:
         """Read the layer of exactly this place; `explain` shows the combined effect of all layers.
 
         Needs the action `policy.read`."""
+
+    async def get_tenant_signer_key_impact(self, tenant_id: str, signer_key_id: str, *, options: CallOptions = UNCHANGED) -> models.SignerKeyImpact:
+        """Read what would lose its trust without this key: the running instances, and what the policy would do to them.
+
+        Tenants see the names of their own. The platform sees numbers only.
+
+        Needs the action `signer_key.read`."""
 
     async def get_tenant_user(self, tenant_id: str, user_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.User:
         """Read a user.

@@ -2677,6 +2677,24 @@ class SignerKey(msgspec.Struct, kw_only=True, omit_defaults=True):
     allowed_actions: list[str]
 
 
+class SignerKeyImpact(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What would lose its trust without this key, as far as this place may know."""
+
+    signer_key_id: str
+    fingerprint: str
+    counts: SignerKeyImpactCounts
+    reactions: ImpactReactions
+    instances: list[ImpactedInstance]
+
+
+class SignerKeyImpactCounts(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How much would lose its trust, without names."""
+
+    tenants: int
+    projects: int
+    instances: int
+
+
 class SignerKeyPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 

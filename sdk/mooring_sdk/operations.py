@@ -1132,6 +1132,11 @@ ROWS = {
         (),
         "Read the layer of exactly this place; `explain` shows the combined effect of all layers", "Needs the action `policy.read`.",
     ),
+    "get_platform_signer_key_impact": (
+        "GET", "/api/v1/platform/signer-keys/{signer_key_id}/impact", "platform", "", "models.SignerKeyImpact", None, None,
+        (),
+        "Read what would lose its trust without this key: the running instances, and what the policy would do to them", "Tenants see the names of their own. The platform sees numbers only.\n\nNeeds the action `signer_key.read`.",
+    ),
     "get_platform_user": (
         "GET", "/api/v1/platform/users/{user_id}", "platform", "", "models.User", None, None,
         (
@@ -1394,6 +1399,11 @@ ROWS = {
         "GET", "/api/v1/tenants/{tenant_id}/policy", "tenant", "", "models.Policy", None, None,
         (),
         "Read the layer of exactly this place; `explain` shows the combined effect of all layers", "Needs the action `policy.read`.",
+    ),
+    "get_tenant_signer_key_impact": (
+        "GET", "/api/v1/tenants/{tenant_id}/signer-keys/{signer_key_id}/impact", "tenant", "", "models.SignerKeyImpact", None, None,
+        (),
+        "Read what would lose its trust without this key: the running instances, and what the policy would do to them", "Tenants see the names of their own. The platform sees numbers only.\n\nNeeds the action `signer_key.read`.",
     ),
     "get_tenant_user": (
         "GET", "/api/v1/tenants/{tenant_id}/users/{user_id}", "tenant", "", "models.User", None, None,

@@ -11,7 +11,7 @@ from mooring.core.catalog.trust_lifecycle import TRUST
 from mooring.core.kernel.decision import AuditRecord, Decision, Insert, StateChange
 from mooring.core.kernel.ids import Prefix
 from mooring.settings import Settings
-from mooring.storage.kernel.database import PLATFORM, PoolSettings
+from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
 from mooring.storage.kernel.unit_of_work import apply
 from mooring.workers.instance_reconciler import InstanceReconciler
 from mooring.workers.instance_trust import TrustWorker
@@ -20,6 +20,7 @@ from server.tests.api.catalog.test_apps import shop as bare_shop
 from server.tests.conftest import World
 from server.tests.support.launching import Launching, make_launching
 from server.tests.support.lifecycle_rows import CLOCK, artifact_columns, context, path
+from server.tests.support.route_requests import fresh_public_pem
 from server.tests.workers.test_allocation_reconciler_dies import ReconcilerDied
 from server.tests.workers.test_instance_reconciler_dies import DyingAtWrites
 
@@ -186,6 +187,49 @@ async def test_an_upgrade_to_trusted_bytes_is_not_ended_by_the_reaction(fleet: F
     assert (seen["status"], seen["operation"]["kind"]) == ("running", "upgrade")
 
 
+async def test_a_signer_key_says_before_its_removal_what_would_lose_its_trust_and_its_return_heals(
+    fleet: Fleet,
+) -> None:
+    shop = fleet.launching.shop
+    (instance_id,) = await fleet.run(1)
+    keys = f"{shop.place}/signer-keys"
+    pem = {"name": "release", "public_key_pem": fresh_public_pem()}
+    key = (await fleet.client.post(keys, json=pem)).json()
+    signature = {
+        "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE),
+        "tenant_id": shop.tenant.id,
+        "artifact_id": fleet.artifact_id,
+        "kind": "signature",
+        "digest": DIGEST,
+        "observed_at": CLOCK.now(),
+        "repository": "registry.example/team/app",
+        "key_fingerprint": key["fingerprint"],
+    }
+    await shop.write(Insert("artifact_evidence", signature))
+    rules = {"rules": {"signatures": "images"}, "reason": REASON}
+    assert (await fleet.client.put(f"{shop.place}/policy", json=rules)).status_code == 200
+    await fleet.look()
+    assert (await fleet.get(instance_id))["distrust"] is None
+    impact = (await fleet.client.get(f"{keys}/{key['id']}/impact")).json()
+    assert impact["counts"] == {"tenants": 1, "projects": 1, "instances": 1}
+    assert impact["reactions"]["refuse"] == 1
+    assert [each["id"] for each in impact["instances"]] == [instance_id]
+    assert (await fleet.client.delete(f"{keys}/{key['id']}")).status_code == 200
+    await fleet.look()
+    (artifact,) = (await fleet.get(instance_id))["distrust"]["artifacts"]
+    assert (artifact["trust"], artifact["code"]) == ("unverified", "signature_key_unknown")
+    assert (await fleet.client.post(keys, json=pem)).status_code == 201
+    await fleet.look()
+    assert (await fleet.get(instance_id))["distrust"] is None
+
+
+async def test_a_pass_takes_as_many_statements_for_many_instances_as_for_one(fleet: Fleet, settings: Settings) -> None:
+    await fleet.run(1)
+    one = await _statements(fleet, settings)
+    await fleet.run(4)
+    assert await _statements(fleet, settings) == one
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before the statement", "after it"])
 @pytest.mark.parametrize("reaction", ["drain", "stop"])
 async def test_whenever_the_worker_dies_another_one_does_what_is_left_and_nothing_twice(
@@ -206,6 +250,27 @@ async def test_whenever_the_worker_dies_another_one_does_what_is_left_and_nothin
     for each in fleet.instances:
         operations = (await fleet.get(each, "operations"))["items"]
         assert [one["kind"] for one in operations if one["requested_by"] == "trust"] == [kind]
+
+
+class CountingDatabase(Database):
+    """Counts the statements that only the worker sends."""
+
+    count = 0
+
+    async def fetch(self, *arguments: Any, **options: Any) -> Any:
+        self.count += 1
+        return await super().fetch(*arguments, **options)
+
+
+async def _statements(fleet: Fleet, settings: Settings) -> int:
+    """How many statements a pass sends that finds nothing to do."""
+    database = CountingDatabase(PoolSettings(settings.database_url, 4))
+    await database.open()
+    try:
+        await TrustWorker(replace(fleet.services, database=database)).tick()
+    finally:
+        await database.close()
+    return database.count
 
 
 async def _dies(fleet: Fleet, settings: Settings, writes: int, *, after: bool) -> bool:

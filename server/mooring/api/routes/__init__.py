@@ -43,6 +43,7 @@ from mooring.api.routes.runtime import (
     instance_secret,
     member,
     member_log,
+    trust_impact,
     visit,
     why,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "task",
     "tenant",
     "timeline",
+    "trust_impact",
     "usage",
     "user",
     "user_token",

@@ -13,7 +13,7 @@ from mooring.commands.kernel.apply import apply_once
 from mooring.commands.kernel.work import system_context
 from mooring.commands.runtime.instance import bounds_of
 from mooring.commands.runtime.instance_reconcile import RACE_CODES
-from mooring.commands.runtime.instance_trust import assess_uses
+from mooring.commands.runtime.instance_trust import PAGE, assess_uses
 from mooring.commands.runtime.launch import manifest_of
 from mooring.commands.services import Services
 from mooring.core.fleet.task_transitions import cancel
@@ -27,7 +27,6 @@ from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.runtime import instance as stored_instances
 from mooring.storage.runtime import instance_trust
 
-PAGE: Final = 200
 LIFTED_MAX: Final = 50
 """Instances whose members are put back to work in one pass."""
 

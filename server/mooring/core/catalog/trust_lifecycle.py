@@ -27,7 +27,8 @@ S, T = TrustState, TrustTrigger
 
 TRUST = Lifecycle(
     name="trust",
-    about="What the stored evidence says about an artifact's bytes. Trust is derived again on each use.",
+    about="What the stored evidence says about an artifact's bytes. Trust is derived again on each use, and what runs "
+    "an artifact that lost it is treated as the policy says.",
     states=TrustState,
     triggers=TrustTrigger,
     initial=S.UNVERIFIED,

@@ -63,7 +63,13 @@ INSTANCE = Lifecycle(
         ),
         Transition(S.STARTING, T.STOP, S.STOPPING, Who.USER, "A caller stops it while it is being deployed."),
         Transition(S.RUNNING, T.FAIL, S.FAILED, Who.ADAPTER, "The app ended unexpectedly."),
-        Transition(S.RUNNING, T.STOP, S.STOPPING, Who.USER, "A caller stops it, or its allocation is released."),
+        Transition(
+            S.RUNNING,
+            T.STOP,
+            S.STOPPING,
+            Who.USER,
+            "A caller stops it, its allocation is released, or the policy stops what is not trusted.",
+        ),
         Transition(
             S.STOPPING,
             T.FINISH_TEARDOWN,

@@ -19,6 +19,7 @@ from mooring.storage.runtime.instance import INSTANCE_COLUMNS, instance_of
 
 CANDIDATES_MAX: Final = 500
 QUEUED_MAX: Final = 200
+SIGNED_MAX: Final = 20_000
 _OVER: Final = "('succeeded', 'failed', 'cancelled')"
 _USE: Final = f"i.id, i.tenant_id, i.project_id, e.rules, {RUN_DIGESTS}, i.distrust"
 _ENTITLED: Final = "LEFT JOIN entitlement e ON e.project_id = i.project_id AND e.app_id = i.app_id"
@@ -26,6 +27,12 @@ USES: Final = f"SELECT {_USE} FROM instance i {_ENTITLED} WHERE i.id = ANY ($1::
 LIVE_USES: Final = f"""
 SELECT {_USE} FROM instance i {_ENTITLED} WHERE i.status IN {LIVE} AND i.id > $1 ORDER BY i.id LIMIT $2"""
 INSTANCES: Final = f"SELECT {INSTANCE_COLUMNS} FROM instance i WHERE i.id = ANY ($1::text[]) ORDER BY i.id"
+SIGNED_BY: Final = f"""
+SELECT DISTINCT i.id FROM artifact_evidence e JOIN artifact a ON a.id = e.artifact_id
+  JOIN artifact_hold h ON h.digest = a.digest AND h.holder_noun = 'instance'
+  JOIN instance i ON i.id = h.holder_id
+ WHERE e.kind = 'signature' AND e.key_fingerprint = $1 AND i.status IN {LIVE} ORDER BY i.id LIMIT $2"""
+"""Instances that hold something of which this key made a signature."""
 UNDER_WAY: Final = f"""
 SELECT DISTINCT i.id, i.tenant_id, i.app_id FROM operation o JOIN instance i ON i.id = o.instance_id
  WHERE o.request ? 'untrusted' AND o.status NOT IN {_OVER}"""
@@ -87,8 +94,13 @@ async def live_uses(database: Database, after: str, limit: int) -> list[Artifact
     return [ArtifactUse(*row) for row in await database.fetch(PLATFORM, LIVE_USES, after, limit)]
 
 
-async def instances(database: Database, instance_ids: Sequence[str]) -> list[Instance]:
-    return [instance_of(row) for row in await database.fetch(PLATFORM, INSTANCES, list(instance_ids))]
+async def instances(database: Database, instance_ids: Sequence[str], acting: Acting = PLATFORM) -> list[Instance]:
+    return [instance_of(row) for row in await database.fetch(acting, INSTANCES, list(instance_ids))]
+
+
+async def signed_by(database: Database, acting: Acting, fingerprint: str) -> list[str]:
+    """The ids of instances of this tenant, or of all, whose artifacts this key signed."""
+    return [row[0] for row in await database.fetch(acting, SIGNED_BY, fingerprint, SIGNED_MAX)]
 
 
 async def under_way(database: Database) -> list[UntrustedInstance]:
