@@ -227,24 +227,25 @@ class Relay:
             "project_id": visit.project_id,
         }
         is_command = visit.kind == VisitKind.EXEC
+        await _read_end(served)
+        recorder: ExecRecorder | None = None
         if is_command:
             visit = await commands.start_command(self._services, visit, served.remote_address)
-        recorder: ExecRecorder | None = None
-        stream = await (self._tunnels.command(visit) if is_command else self._tunnels.stream_to(visit))
-        log.info("a visit started", extra=visit_fields)
-        reason = "the connection broke"
+            recorder = await recordings.begin(self._services, visit)  # no command starts before its recording
         try:
-            await _read_end(served)
-            if is_command:
-                recorder = await recordings.begin(self._services, visit)
-            if await served.switch(VISIT.encode()):
-                raise PeerGone("the viewer sent data before the answer")
-            reason = await self._join(served, stream, visit, recorder)
+            stream = await (self._tunnels.command(visit) if is_command else self._tunnels.stream_to(visit))
+            log.info("a visit started", extra=visit_fields)
+            reason = "the connection broke"
+            try:
+                if await served.switch(VISIT.encode()):
+                    raise PeerGone("the viewer sent data before the answer")
+                reason = await self._join(served, stream, visit, recorder)
+            finally:
+                await stream.close()
+                if is_command:
+                    stream.tunnel.hang_up()
+                log.info("a visit ended", extra={**visit_fields, "reason": reason})
         finally:
-            await stream.close()
-            if is_command:
-                stream.tunnel.hang_up()
-            log.info("a visit ended", extra={**visit_fields, "reason": reason})
             if recorder is not None:
                 await _finish(recorder, visit)
 

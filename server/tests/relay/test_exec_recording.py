@@ -2,25 +2,31 @@
 
 import asyncio
 import json
+from contextlib import suppress
 
+import asyncpg
 import pytest
 
 from mooring.commands.runtime import exec_recording
 from mooring.relay.frames import DATA, EXIT, FAILURE
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.support.relay_peers import Frames, Inside, PlatformWithRelay
+from server.tests.support.relay_peers import SWITCH_VIEWER, Frames, Inside, PlatformWithRelay
 from tests.support.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 SHOWN = "canaryshown ü"
 
 
-async def recorded(platform: PlatformWithRelay) -> tuple[Frames, Inside]:
-    """A session under a policy that wants it recorded; its viewer has seen the notice."""
+async def want_recordings(platform: PlatformWithRelay) -> None:
     place = f"/api/v1/tenants/{platform.tenant.id}"
     rules = {"rules": {"record_exec": True}, "reason": "the auditors asked for it"}
     put = await platform.people.put(f"{place}/policy", json=rules)
     assert put.status_code in (200, 201), put.text
+
+
+async def recorded(platform: PlatformWithRelay) -> tuple[Frames, Inside]:
+    """A session under a policy that wants it recorded; its viewer has seen the notice."""
+    await want_recordings(platform)
     visiting = asyncio.create_task(platform.visit(await platform.command("sh")))
     tunnel = await platform.tunnel()
     inside = await tunnel.inside()
@@ -75,3 +81,35 @@ async def test_a_session_whose_recording_is_full_ends(
     last = await viewer.next()
     assert last is not None
     assert (last.kind, json.loads(last.data)["code"]) == (FAILURE, "limit_reached")
+
+
+async def asked_nodes(platform: PlatformWithRelay) -> int:
+    return int(
+        await platform.ground.database.fetchval(PLATFORM, "SELECT count(*) FROM task WHERE type = 'tunnel.open'")
+    )
+
+
+async def test_a_command_whose_recording_cannot_begin_never_reaches_its_node(
+    platform: PlatformWithRelay, connection: asyncpg.Connection
+) -> None:
+    await want_recordings(platform)
+    ticket = await platform.command("sh", "-c", "take everything")
+    await connection.execute("ALTER TABLE exec_recording ADD CONSTRAINT it_is_full CHECK (false) NOT VALID")
+    with suppress(asyncio.IncompleteReadError):  # the relay may hang up without an answer
+        status, _ = await asyncio.wait_for(platform.visit(ticket), 20)
+        assert status >= 500
+    assert await asked_nodes(platform) == 0
+
+
+async def test_a_viewer_who_never_ends_the_request_starts_no_command(platform: PlatformWithRelay) -> None:
+    """A request without an end would run the command, and nothing of it would be recorded."""
+    await want_recordings(platform)
+    ticket = await platform.command("sh", "-c", "take everything")
+    line = await platform.line()
+    head = f"POST /visits HTTP/1.1\r\nHost: relay\r\nContent-Length: 9\r\nAuthorization: Bearer {ticket}\r\n"
+    await line.send(f"{head}Connection: Upgrade\r\nUpgrade: {SWITCH_VIEWER}\r\n\r\n".encode())
+    used = "SELECT count(*) FROM visit WHERE opened_at IS NOT NULL"
+    await line.send(b"half")
+    refused = await asyncio.wait_for(line.reader.readuntil(b"\r\n\r\n"), 20)
+    assert refused.startswith(b"HTTP/1.1 409 ")
+    assert (await asked_nodes(platform), await platform.ground.database.fetchval(PLATFORM, used)) == (0, 0)
