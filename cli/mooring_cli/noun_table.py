@@ -115,6 +115,7 @@ NOUNS: dict[str, Noun] = {
         "list": ("list_instances",),
         "get": ("get_instance",),
         "create": ("create_instance",),
+        "update": ("update_instance",),
         "delete": ("delete_instance",),
         "exec": ("exec_instance",),
         "plan": ("plan_instance",),

@@ -30,7 +30,7 @@ WAIT_SECONDS = 2
 LINE_SECONDS = 10.0
 PAGE = 200
 SETTLED = ("running", "failed", "stopped")
-WHOLE = ("deploy", "upgrade", "rollback", "reconcile", "repair", "restart", "decommission")
+WHOLE = ("deploy", "upgrade", "rollback", "reconcile", "repair", "restart", "configure", "decommission")
 UNDER_WAY = ("claimed", "queued", "cancelling")
 FAILED_EXIT = 1
 

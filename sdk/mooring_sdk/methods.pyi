@@ -2066,6 +2066,13 @@ class SyncMethods:
 
         Needs the action `entitlement.update`."""
 
+    def update_instance(self, project_id: str, instance_id: str, *, config: dict[str, Any], options: CallOptions = UNCHANGED) -> models.Operation:
+        """Change the configuration of a running instance.
+
+        The adapter reloads, restarts, or refuses with the reason; until it has succeeded, the old configuration stays.
+
+        Needs the action `instance.update`."""
+
     def update_platform_app(self, app_id: str, *, display_name: str | None = None, description: str | None = None, icon: str | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.App:
         """Change an app's card: name, description, icon.
 
@@ -4240,6 +4247,13 @@ class AsyncMethods:
         """Replace an entitlement's terms: on or off, versions, rules, and the agreed actions.
 
         Needs the action `entitlement.update`."""
+
+    async def update_instance(self, project_id: str, instance_id: str, *, config: dict[str, Any], options: CallOptions = UNCHANGED) -> models.Operation:
+        """Change the configuration of a running instance.
+
+        The adapter reloads, restarts, or refuses with the reason; until it has succeeded, the old configuration stays.
+
+        Needs the action `instance.update`."""
 
     async def update_platform_app(self, app_id: str, *, display_name: str | None = None, description: str | None = None, icon: str | None = None, revision: int | None = None, options: CallOptions = UNCHANGED) -> models.App:
         """Change an app's card: name, description, icon.

@@ -1900,6 +1900,7 @@ class OperationKind(StrEnum):
     ACTION = "action"
     ADD = "add"
     ATTACH = "attach"
+    CONFIGURE = "configure"
     DECOMMISSION = "decommission"
     DEPLOY = "deploy"
     DETACH = "detach"

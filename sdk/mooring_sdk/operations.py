@@ -472,6 +472,9 @@ OBJECTS = {
         ("agreed_actions", "list[str]", "", "What the app's operator account may do: agree to `required_actions`."),
         ("revision", "int | None", "", "The revision that the caller read; refused when there is a newer one."),
     ),
+    "UpdateInstance": (
+        ("config", "dict[str, Any]", "required", "A JSON merge patch: what is left out stays, null removes a field."),
+    ),
     "UpdateServiceAccount": (
         ("actions", "list[str] | None", ""),
         ("description", "str | None", ""),
@@ -1663,7 +1666,7 @@ ROWS = {
             ("cursor", "str", "", "`next_cursor` of the previous page."),
             ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("accepted", "blocked", "cancelled", "cancelling", "failed", "running", "succeeded")),
-            ("kind", "str", "", "", ("action", "add", "attach", "decommission", "deploy", "detach", "drain", "reconcile", "remove", "repair", "replace", "restart", "rollback", "upgrade")),
+            ("kind", "str", "", "", ("action", "add", "attach", "configure", "decommission", "deploy", "detach", "drain", "reconcile", "remove", "repair", "replace", "restart", "rollback", "upgrade")),
         ),
         "List the operations of an instance, newest first, without read-only actions", "Needs the action `operation.read`.",
     ),
@@ -2586,6 +2589,11 @@ ROWS = {
         "PUT", "/api/v1/projects/{project_id}/entitlements/{entitlement_id}", "project", "takes_key", "models.Entitlement", None, "UpdateEntitlement",
         (),
         "Replace an entitlement's terms: on or off, versions, rules, and the agreed actions", "Needs the action `entitlement.update`.",
+    ),
+    "update_instance": (
+        "PATCH", "/api/v1/projects/{project_id}/app-instances/{instance_id}", "project", "takes_key", "models.Operation", None, "UpdateInstance",
+        (),
+        "Change the configuration of a running instance", "The adapter reloads, restarts, or refuses with the reason; until it has succeeded, the old configuration stays.\n\nNeeds the action `instance.update`.",
     ),
     "update_platform_app": (
         "PATCH", "/api/v1/platform/apps/{app_id}", "platform", "takes_key", "models.App", None, "UpdateApp",

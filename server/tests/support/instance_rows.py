@@ -13,7 +13,6 @@ from mooring.core.fleet.allocation_reconcile import TaskFacts
 from mooring.core.fleet.task import Task, TaskState
 from mooring.core.kernel.decision import Decision, DecisionContext, Insert, Remove, RowGuard, StateChange, Update
 from mooring.core.runtime.attachment import Attachment
-from mooring.core.runtime.circuit_breaker import CircuitFacts
 from mooring.core.runtime.instance import Instance
 from mooring.core.runtime.instance_reconcile import reconcile
 from mooring.core.runtime.instance_snapshot import (
@@ -26,6 +25,7 @@ from mooring.core.runtime.instance_snapshot import (
     NodeStanding,
     TimeLimits,
 )
+from mooring.core.runtime.launch_history import CircuitFacts
 from mooring.core.runtime.member import Member
 from mooring.core.runtime.operation import TEARDOWN_KINDS, Operation, OperationKind
 from server.tests.support.allocation_rows import requested

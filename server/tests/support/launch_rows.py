@@ -13,7 +13,7 @@ from mooring.core.catalog.trust_lifecycle import TrustState
 from mooring.core.fleet.allocation import Allocation, SkuTerms
 from mooring.core.fleet.capacity_offers import MachineKind
 from mooring.core.identity.service_account import ServiceAccount
-from mooring.core.runtime.circuit_breaker import CircuitFacts
+from mooring.core.runtime.launch_history import CircuitFacts
 from mooring.core.runtime.launch_snapshot import LaunchRequest, LaunchSnapshot, PlacementSpec
 from server.tests.support.allocation_rows import TERMS, requested
 from server.tests.support.catalog_rows import app, artifact, version

@@ -79,7 +79,9 @@ def manifest_of(slug: str) -> dict[str, Any]:
         "endpoints": [{"name": "login", "protocol": "terminal", "user": "app"}],
         "components": [{"key": "main", "max_count": 9}],
         "usage_units": [{"unit": "tokens", "title": "Tokens"}],
+        "config_schema": {"type": "object", "properties": {"motd": {"type": "string", "maxLength": 20}}},
         "lifecycle": {
+            "configure": {"supported": True},
             "upgrade": {"strategy": "none"},
             "rollback": {"supported": False},
             "delete": {"data": "removed"},

@@ -413,6 +413,7 @@ FIELDS: Final[dict[str, Field]] = {
     "actions": _always(list),
     "agent_version": _always(lambda: "1.0.0"),
     "allowed_gpu_counts": _always(lambda: [1]),
+    "config": _always(lambda: {"motd": "hello"}),
     "cpus": _always(lambda: 4),
     "currency": _always(lambda: "EUR"),
     "free": _always(lambda: 0),

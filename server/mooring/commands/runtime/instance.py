@@ -3,6 +3,7 @@
 No command here checks permissions: the API has checked the route's key and the category's (`api/category_access.py`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,6 +20,7 @@ from mooring.core.runtime.instance_change import (
     PinnedVersion,
     RepairScope,
     cancel_operation,
+    configure_instance,
     reconcile_instance,
     repair_instance,
     restart_instance,
@@ -169,6 +171,14 @@ async def restart(work: Work[Operation], ref: InstanceRef) -> Answered:
     bounds = bounds_of(work.services)
     return await work.execute(
         lambda: load_for_use(work, ref), lambda current: restart_instance(work.context, current, bounds)
+    )
+
+
+async def update(work: Work[Operation], ref: InstanceRef, patch: Mapping[str, Any]) -> Answered:
+    """Change the configuration."""
+    bounds = bounds_of(work.services)
+    return await work.execute(
+        lambda: load_for_use(work, ref), lambda current: configure_instance(work.context, current, patch, bounds)
     )
 
 

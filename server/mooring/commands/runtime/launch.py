@@ -22,10 +22,9 @@ from mooring.core.catalog.semver import read_version
 from mooring.core.fleet.allocation import SkuTerms
 from mooring.core.fleet.allocation_group import GroupWithAllocations
 from mooring.core.fleet.capacity_offers import possible_for
-from mooring.core.runtime.circuit_breaker import WINDOW
 from mooring.core.runtime.instance import Instance
 from mooring.core.runtime.instance_snapshot import ClaimWatch
-from mooring.core.runtime.launch_estimate import LaunchEstimate, estimate
+from mooring.core.runtime.launch_history import WINDOW, LaunchEstimate, estimate
 from mooring.core.runtime.launch_snapshot import EvaluationPurpose, LaunchRequest, LaunchSnapshot, TargetAllocation
 from mooring.core.runtime.member import Member
 from mooring.storage.catalog import app_version as stored_versions

@@ -175,6 +175,12 @@ class ManifestRestart:
 
 
 @dataclass(frozen=True, slots=True)
+class ManifestConfigure:
+    supported: bool = False
+    instead: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Attach:
     supported: bool = False
     note: str = ""
@@ -196,6 +202,7 @@ class ManifestLifecycle:
     restart: ManifestRestart = field(default_factory=ManifestRestart)
     attach: Attach = field(default_factory=Attach)
     drain: Drain = field(default_factory=Drain)
+    configure: ManifestConfigure = field(default_factory=ManifestConfigure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -381,6 +388,7 @@ def _lifecycle(plain: Plain) -> ManifestLifecycle:
         ManifestRestart(**plain.get("restart", {})),
         Attach(**plain.get("attach", {})),
         Drain(**plain.get("drain", {})),
+        ManifestConfigure(**plain.get("configure", {})),
     )
 
 

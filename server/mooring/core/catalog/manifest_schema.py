@@ -282,6 +282,12 @@ _LIFECYCLE: Final = _object(
         supported=_flag("whether a restart is supported"),
         instead=_text("what to do if it is not", 500),
     ),
+    configure=_object(
+        "whether the configuration of a running instance can be changed",
+        ["supported"],
+        supported=_flag("whether a change is supported; the adapter may still refuse a field, with the reason"),
+        instead=_text("what to do if it is not", 500),
+    ),
     attach=_object(
         "whether other projects of the tenant can use an instance whose control plane has the scope tenant",
         ["supported"],

@@ -69,6 +69,7 @@ class Update:
     revision_expected: int
     set: Row
     generation_expected: int | None = None
+    tenant_id: str | None = None  # of a row with sealed documents: they are bound to it
 
 
 @dataclass(frozen=True, slots=True)

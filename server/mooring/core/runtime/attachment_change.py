@@ -22,9 +22,11 @@ from mooring.core.runtime.attachment import (
     AttachmentState,
     AttachmentTrigger,
     account_name,
+    change_attachment,
+    move_attachment,
+    new_attachment,
 )
 from mooring.core.runtime.attachment_reconcile import DETACH_SECONDS, detach_operation
-from mooring.core.runtime.attachment_transitions import change_attachment, move_attachment, new_attachment
 from mooring.core.runtime.instance import InstanceState
 from mooring.core.runtime.instance_change import InstanceContext, require_running, require_trusted
 from mooring.core.runtime.instance_launch import OperationBounds, build_operation

@@ -11,8 +11,16 @@ from datetime import timedelta
 from typing import Any, Final
 
 from mooring.core.kernel.decision import Decision, DecisionContext
-from mooring.core.runtime.attachment import Attachment, AttachmentState, AttachmentTrigger
-from mooring.core.runtime.attachment_transitions import activated, change_attachment, detached, move_attachment, refused
+from mooring.core.runtime.attachment import (
+    Attachment,
+    AttachmentState,
+    AttachmentTrigger,
+    activated,
+    change_attachment,
+    detached,
+    move_attachment,
+    refused,
+)
 from mooring.core.runtime.instance import Instance, InstanceState
 from mooring.core.runtime.instance_launch import build_operation
 from mooring.core.runtime.instance_snapshot import AttachmentSnapshot, InstanceSnapshot

@@ -1,10 +1,10 @@
-"""What callers ask of an existing instance: stop, upgrade, roll back, reconcile, repair, restart, cancel.
+"""What callers ask of an existing instance: stop, upgrade, roll back, reconcile, repair, restart, configure, cancel.
 
 Each request becomes an operation. Only one operation of the whole instance is open at a time; a stop cancels all others
 and may be repeated. An operation that changes the version records the target's digests at the start and holds them.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
@@ -23,17 +23,27 @@ from mooring.core.catalog.trust_lifecycle import TrustState
 from mooring.core.kernel import validation
 from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.errors import Code, Refusal
+from mooring.core.kernel.finding import below
+from mooring.core.kernel.form_schema import hidden_places, hidden_values, without_hidden
 from mooring.core.runtime.instance import INSTANCE, Instance, InstanceState, InstanceTrigger, VersionPin, pin_of
 from mooring.core.runtime.instance_launch import OperationBounds, build_operation, pin_of_version
-from mooring.core.runtime.instance_transitions import move_instance, move_operation, new_operation, together
+from mooring.core.runtime.instance_transitions import (
+    change_instance,
+    move_instance,
+    move_operation,
+    new_operation,
+    together,
+)
 from mooring.core.runtime.instance_trust import Distrust
-from mooring.core.runtime.launch import evaluate, require
+from mooring.core.runtime.launch import config_refusals, evaluate, require
 from mooring.core.runtime.launch_snapshot import LaunchSnapshot
 from mooring.core.runtime.member import Member, MemberState
 from mooring.core.runtime.operation import WHOLE_KINDS, Operation, OperationKind, OperationState, OperationTrigger
 
 GRACEFUL_SECONDS: Final = 60
 REASON_LENGTH: Final = 500
+CHANGED_MAX: Final = 50
+"""How many changed places of a configuration an operation names."""
 
 
 class RepairScope(StrEnum):
@@ -236,6 +246,76 @@ def restart_instance(
     require_trusted(current, "restart")
     require_no_whole(current)
     return _start_change(context, current, OperationKind.RESTART, bounds)
+
+
+def configure_instance(
+    context: DecisionContext, current: InstanceContext, patch: Mapping[str, Any], bounds: OperationBounds
+) -> Decision[Operation]:
+    """Ask the adapter to change the configuration, after validating all of it.
+
+    A caller sends only the fields to change, because it cannot read those that are `writeOnly`. The instance keeps its
+    old configuration until the adapter reports success, so a failed change leaves what was wanted before.
+    """
+    instance, manifest = current.instance, current.manifest
+    require_running(instance, "update")
+    configure = None if current.lifecycle is None else current.lifecycle.configure
+    if manifest is None or configure is None or not configure.supported:
+        instead = (configure.instead if configure is not None else "") or "launch a new instance and stop this one"
+        detail = "the app does not support changes of its configuration while it runs"
+        raise Refusal(Code.NOT_SUPPORTED, detail, {"instead": instead})
+    for refusal in config_refusals(None, dict(patch)):  # before anything walks through it
+        raise refusal
+    target = merged(instance.config, patch)
+    for refusal in config_refusals(manifest, target):
+        raise refusal
+    changed = list(changed_places(instance.config, target))
+    if not changed:
+        raise validation.invalid("config", "the instance already has this configuration")
+    require_trusted(current, "update")
+    require_no_whole(current)
+    request: dict[str, Any] = {"changed": changed[:CHANGED_MAX], "input": target}
+    request["previous"] = without_hidden(instance.config, instance.config_hidden)
+    if hidden := list(hidden_places(target, manifest.config_schema or {}, "/input")):
+        request["hidden"] = hidden  # hidden in every view; only the adapter gets the values
+    return _start_change(context, current, OperationKind.CONFIGURE, bounds, request=request)
+
+
+def configured(instance: Instance, manifest: Manifest, operation: Operation, action: str) -> Decision[Instance]:
+    """The instance with the configuration that its adapter has put into force."""
+    config = dict(operation.request["input"])
+    hidden = list(hidden_places(config, manifest.config_schema or {}))
+    return change_instance(
+        instance,
+        action,
+        config=without_hidden(config, hidden),
+        config_hidden=hidden,
+        config_secrets=hidden_values(config, hidden) if hidden else None,
+    )
+
+
+def merged(config: Any, patch: Any) -> Any:
+    """The configuration after a merge patch (RFC 7396)."""
+    if not isinstance(patch, Mapping):
+        return patch
+    result = dict(config) if isinstance(config, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            result.pop(name, None)
+        else:
+            result[name] = merged(result.get(name), value)
+    return result
+
+
+def changed_places(before: Any, after: Any, pointer: str = "") -> Iterator[str]:
+    """JSON pointers to what differs; a list is one value."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in sorted(before.keys() | after.keys()):
+            if name not in before or name not in after:
+                yield below(pointer, name)
+            else:
+                yield from changed_places(before[name], after[name], below(pointer, name))
+    elif before != after or isinstance(before, bool) != isinstance(after, bool):
+        yield pointer
 
 
 def repair_instance(

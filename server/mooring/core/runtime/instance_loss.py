@@ -36,8 +36,8 @@ from mooring.core.runtime.operation import (
     OperationState,
     OperationTrigger,
     Phase,
+    advice_of,
 )
-from mooring.core.runtime.operation_advice import advice_of
 
 SYSTEM: Final = "system"
 ALLOCATION_ID: Final = "allocation_id"

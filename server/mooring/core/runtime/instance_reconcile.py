@@ -21,7 +21,6 @@ from mooring.core.fleet.allocation import AllocationState
 from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.runtime.attachment import Attachment
 from mooring.core.runtime.attachment_reconcile import settle
-from mooring.core.runtime.circuit_breaker import why_open
 from mooring.core.runtime.instance import Instance, InstanceHealth, InstanceState, InstanceTrigger
 from mooring.core.runtime.instance_loss import given_back, lost, orphans, system_operation
 from mooring.core.runtime.instance_snapshot import COMING, InstanceSnapshot, MemberSnapshot, TimeLimits, idle_holds
@@ -36,6 +35,7 @@ from mooring.core.runtime.instance_transitions import (
     new_operation,
     together,
 )
+from mooring.core.runtime.launch_history import why_open
 from mooring.core.runtime.member import Member, MemberState, MemberTrigger
 from mooring.core.runtime.operation import (
     TEARDOWN_KINDS,
@@ -45,8 +45,8 @@ from mooring.core.runtime.operation import (
     OperationState,
     OperationTrigger,
     Phase,
+    advice_of,
 )
-from mooring.core.runtime.operation_advice import advice_of
 
 DETAIL_LENGTH: Final = 4000
 PATIENCE: Final = timedelta(seconds=10)

@@ -17,8 +17,8 @@ from mooring.core.fleet.node import NodeState
 from mooring.core.fleet.runtime_secret import RuntimeSecret
 from mooring.core.fleet.task import Task
 from mooring.core.runtime.attachment import Attachment
-from mooring.core.runtime.circuit_breaker import CircuitFacts
 from mooring.core.runtime.instance import Instance
+from mooring.core.runtime.launch_history import CircuitFacts
 from mooring.core.runtime.member import Member, MemberState
 from mooring.core.runtime.operation import Operation, OperationKind
 

@@ -84,7 +84,8 @@ def new_member(instance: Instance, member: Member, action: str = "member.add") -
 def new_operation(instance: Instance, operation: Operation, action: str) -> Decision[Operation]:
     """The row of a new operation; a read-only action leaves no audit row and no event."""
     row = Insert("operation", _row(operation), (OPERATION,))
-    summary = {"kind": operation.kind, "instance_id": instance.id, **_attachment_ids(operation)}
+    changed = {"changed": operation.request["changed"]} if "changed" in operation.request else {}
+    summary = {"kind": operation.kind, "instance_id": instance.id, **changed, **_attachment_ids(operation)}
     events = (operation_event(instance.app_slug, operation), *_attached_events(instance.app_slug, operation))
     audits = (_audited(action, operation, after=summary), *_attached_audits(action, operation))
     return _traced(Decision(operation, (row,), events, audits))
@@ -109,7 +110,8 @@ def change_instance(
 ) -> Decision[Instance]:
     """Change columns without a lifecycle step."""
     after = replace(instance, revision=instance.revision + 1, **columns)
-    change = Update("instance", after.id, instance.revision, columns, generation_expected=instance.generation)
+    guard = instance.generation
+    change = Update("instance", after.id, instance.revision, columns, guard, tenant_id=instance.tenant_id)
     events = () if event is None else (instance_event(event, after),)
     audited = {name: value for name, value in columns.items() if name in _AUDITED}
     return Decision(after, (change,), events, (_audited(action, after, after=audited),))

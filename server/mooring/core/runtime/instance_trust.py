@@ -27,7 +27,7 @@ from mooring.core.runtime.instance_transitions import change_instance
 
 NAMED_MAX: Final = 20
 """How many untrusted artifacts are named."""
-STARTING_VERBS: Final = frozenset({"add", "reconcile", "repair", "replace", "restart"})
+STARTING_VERBS: Final = frozenset({"add", "reconcile", "repair", "replace", "restart", "update"})
 """What fetches or starts the running version again; it is refused at every level."""
 REFUSED_VERBS: Final[Mapping[str, Reaction]] = {
     **dict.fromkeys(STARTING_VERBS, Reaction.NOTIFY),

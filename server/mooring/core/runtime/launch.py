@@ -15,7 +15,7 @@ from typing import Any, Final
 from mooring.core.catalog.channel import Channel, why_not_offered
 from mooring.core.catalog.compatibility import Capacity, CapacityShape, Fact, Offer, fit
 from mooring.core.catalog.entitlement import why_not_entitled
-from mooring.core.catalog.manifest import canonical
+from mooring.core.catalog.manifest import Manifest, canonical
 from mooring.core.catalog.operating_mode import (
     DEFAULT_MODE,
     NOT_OFFERED,
@@ -50,7 +50,7 @@ from mooring.core.kernel import validation
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.finding import errors_in
 from mooring.core.kernel.form_schema import plain_findings, value_findings
-from mooring.core.runtime.circuit_breaker import why_open
+from mooring.core.runtime.launch_history import why_open
 from mooring.core.runtime.launch_snapshot import EvaluationPurpose, LaunchSnapshot
 from mooring.core.runtime.topology import member_slots, read_topology
 
@@ -337,20 +337,25 @@ def _quota(launch: LaunchSnapshot, allocations: int) -> Iterator[Refusal]:
 
 
 def _config(launch: LaunchSnapshot) -> Iterator[Refusal]:
-    config = dict(launch.request.config)
+    manifest = None if launch.purpose is EvaluationPurpose.ADD else launch.manifest
+    yield from config_refusals(manifest, dict(launch.request.config))
+
+
+def config_refusals(manifest: Manifest | None, config: dict[str, Any]) -> Iterator[Refusal]:
+    """What is wrong with a configuration; without a manifest only its size is checked."""
     if malformed := plain_findings(config, CONFIG_BYTES_MAX):
         yield from refusals_of(malformed, "config")
         return
     if len(canonical(config)) > CONFIG_BYTES_MAX:
         yield validation.invalid("config", f"at most {CONFIG_BYTES_MAX} bytes")
         return
-    if launch.manifest is None or launch.purpose is EvaluationPurpose.ADD:
+    if manifest is None:
         return
-    if launch.manifest.config_schema is None:
+    if manifest.config_schema is None:
         if config:
             yield validation.invalid("config", "the app has no configuration")
         return
-    yield from refusals_of(value_findings(config, launch.manifest.config_schema), "config")
+    yield from refusals_of(value_findings(config, manifest.config_schema), "config")
 
 
 def refusals_of(findings: Iterable[Any], path: str) -> Iterator[Refusal]:

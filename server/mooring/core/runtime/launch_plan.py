@@ -17,7 +17,7 @@ from mooring.core.fleet.placement_explanation import PlacementExplanation
 from mooring.core.fleet.placement_forecast import allowed_choices, equal_machines, explain_batch, idle_board
 from mooring.core.kernel.errors import Refusal
 from mooring.core.runtime.launch import Evaluation, batch_of, evaluate, offer_of
-from mooring.core.runtime.launch_estimate import LaunchEstimate
+from mooring.core.runtime.launch_history import LaunchEstimate
 from mooring.core.runtime.launch_snapshot import LaunchSnapshot
 
 

@@ -20,9 +20,8 @@ from mooring.core.fleet.allocation_group import GroupWithAllocations
 from mooring.core.fleet.capacity_offers import MachineKind
 from mooring.core.fleet.placement import NodeSnapshot
 from mooring.core.identity.service_account import ServiceAccount
-from mooring.core.runtime.circuit_breaker import CircuitFacts
 from mooring.core.runtime.instance_snapshot import ClaimWatch
-from mooring.core.runtime.launch_estimate import LaunchEstimate
+from mooring.core.runtime.launch_history import CircuitFacts, LaunchEstimate
 
 
 class EvaluationPurpose(StrEnum):

@@ -15,8 +15,7 @@ from mooring.core.fleet.task_family import FailureCode
 from mooring.core.runtime.instance import Instance
 from mooring.core.runtime.instance_reconcile import NO_CAPACITY, WAITING
 from mooring.core.runtime.instance_teardown import SOMETHING_LEFT, UNREACHABLE
-from mooring.core.runtime.operation import Operation, OperationFailure, OperationKind
-from mooring.core.runtime.operation_advice import ADVICE
+from mooring.core.runtime.operation import ADVICE, Operation, OperationFailure, OperationKind
 
 F, C, K = OperationFailure, FailureCode, OperationKind
 
@@ -167,6 +166,7 @@ def retry_command(instance: Instance, operation: Operation) -> str:
         K.RECONCILE: f"mooring instances reconcile {named}",
         K.REPAIR: f"mooring instances repair {named}",
         K.RESTART: f"mooring instances restart {named}",
+        K.CONFIGURE: f"mooring instances update {named}",
         K.ACTION: f"mooring instances watch {named}",
         K.ATTACH: f"mooring instances watch {named}",
         K.DETACH: f"mooring instances watch {named}",

@@ -24,6 +24,7 @@ from mooring.core.runtime.attachment import Attachment
 from mooring.core.runtime.attachment_reconcile import outcome_of
 from mooring.core.runtime.claim import guard_of
 from mooring.core.runtime.instance import Instance, InstanceState, InstanceTrigger
+from mooring.core.runtime.instance_change import configured
 from mooring.core.runtime.instance_snapshot import idle_holds
 from mooring.core.runtime.instance_transitions import (
     change_instance,
@@ -335,6 +336,10 @@ def _attachment_ends(context: DecisionContext, finishing: FinishContext, ending:
     return [] if step is None else [step]
 
 
+def _configured(context: DecisionContext, finishing: FinishContext, ending: OperationEnd) -> list[Decision[Any]]:
+    return [configured(finishing.instance, finishing.manifest, finishing.operation, ACTION)]
+
+
 _EFFECTS: Final[Mapping[FinishOutcome, Mapping[OperationKind, Effect]]] = {
     FinishOutcome.SUCCEEDED: {
         OperationKind.DEPLOY: _deployed,
@@ -343,6 +348,7 @@ _EFFECTS: Final[Mapping[FinishOutcome, Mapping[OperationKind, Effect]]] = {
         OperationKind.UPGRADE: _upgraded,
         OperationKind.ROLLBACK: _rolled_back,
         OperationKind.RESTART: _restarted,
+        OperationKind.CONFIGURE: _configured,
         OperationKind.ATTACH: _attachment_ends,
         OperationKind.DETACH: _attachment_ends,
     },

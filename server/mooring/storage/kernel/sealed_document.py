@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from mooring.core.kernel.decision import Decision, Insert, Write
+from mooring.core.kernel.decision import Decision, Insert, Update, Write
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.sealed_document import SEALED, SEALED_COLUMNS, DocumentCipher, SealedColumn, bound_to
 
@@ -27,18 +27,23 @@ def know(cipher: DocumentCipher) -> None:
 
 def seal_writes(cipher: DocumentCipher, decision: Decision[Any]) -> Decision[Any]:
     """The decision with its secret documents sealed."""
-    if not any(isinstance(each, Insert) and each.noun in SEALED_COLUMNS for each in decision.writes):
+    if not any(isinstance(each, Insert | Update) and each.noun in SEALED_COLUMNS for each in decision.writes):
         return decision
     return replace(decision, writes=tuple(_sealed(cipher, each) for each in decision.writes))
 
 
 def _sealed(cipher: DocumentCipher, write: Write) -> Write:
-    if not isinstance(write, Insert) or write.noun not in SEALED_COLUMNS:
+    if not isinstance(write, Insert | Update) or write.noun not in SEALED_COLUMNS:
         return write
     column = SEALED_COLUMNS[write.noun]
-    document = write.row.get(column.name)
+    document = (write.row if isinstance(write, Insert) else write.set).get(column.name)
     if not isinstance(document, Mapping) or not column.needs_seal(document):
         return write
+    if isinstance(write, Update):
+        if write.tenant_id is None:
+            raise ValueError(f"a change of {column.name} must name the tenant that the document is bound to")
+        stored = seal_document(cipher, column, document, write.tenant_id, write.id)
+        return replace(write, set={**write.set, column.name: stored})
     stored = seal_document(cipher, column, document, write.row["tenant_id"], write.row["id"])
     return replace(write, row={**write.row, column.name: stored})
 

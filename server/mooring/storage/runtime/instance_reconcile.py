@@ -17,7 +17,6 @@ from mooring.core.fleet.allocation import Allocation
 from mooring.core.fleet.allocation_reconcile import TaskFacts
 from mooring.core.fleet.runtime_secret import RuntimeSecret
 from mooring.core.fleet.task import Task
-from mooring.core.runtime.circuit_breaker import WINDOW, CircuitFacts, LaunchOutcome
 from mooring.core.runtime.instance_snapshot import (
     GRACEFUL,
     AttachmentSnapshot,
@@ -28,6 +27,7 @@ from mooring.core.runtime.instance_snapshot import (
     NodeStanding,
     TimeLimits,
 )
+from mooring.core.runtime.launch_history import WINDOW, CircuitFacts, LaunchOutcome
 from mooring.core.runtime.member import MemberState
 from mooring.core.runtime.operation import TEARDOWN_KINDS, Operation, OperationKind, Phase
 from mooring.core.runtime.topology import ONLY
@@ -167,7 +167,7 @@ ORPHANS: Final = f"""
    AND m.instance_id > $2 AND i.status = 'running' AND NOT EXISTS (
      SELECT FROM operation o WHERE o.instance_id = m.instance_id AND o.status NOT IN {OVER} AND (
        m.id = ANY (o.member_ids)
-       OR o.kind IN ('deploy', 'upgrade', 'rollback', 'reconcile', 'repair', 'restart'))))"""
+       OR o.kind IN ('deploy', 'upgrade', 'rollback', 'reconcile', 'repair', 'restart', 'configure'))))"""
 """Members that have not joined and that no open operation names."""
 ATTACHED: Final = f"""
 (SELECT t.instance_id FROM attachment t

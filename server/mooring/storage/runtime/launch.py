@@ -17,8 +17,7 @@ from mooring.core.catalog.entitlement import Entitlement
 from mooring.core.fleet.allocation import Allocation, ProjectHolding, SkuTerms
 from mooring.core.fleet.inventory import facts_from
 from mooring.core.identity.service_account import ServiceAccount
-from mooring.core.runtime.circuit_breaker import CircuitFacts, LaunchOutcome
-from mooring.core.runtime.launch_estimate import SAMPLES_MAX, MeasuredLaunch
+from mooring.core.runtime.launch_history import SAMPLES_MAX, CircuitFacts, LaunchOutcome, MeasuredLaunch
 from mooring.core.runtime.launch_snapshot import TargetAllocation
 from mooring.storage.catalog.app import COLUMNS as APP_COLUMNS
 from mooring.storage.catalog.app_version import COLUMNS as VERSION_COLUMNS

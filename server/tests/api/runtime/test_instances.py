@@ -150,7 +150,7 @@ async def test_stop_is_asked_for_as_often_as_one_likes(launching: Launching) -> 
 
 async def test_one_operation_of_the_whole_is_open_at_a_time(launching: Launching) -> None:
     made = await launching.running()
-    assert made["allowed_verbs"] == ["add", "connect", "reconcile", "repair", "restart", "stop", "upgrade"]
+    assert made["allowed_verbs"] == ["add", "connect", "reconcile", "repair", "restart", "stop", "update", "upgrade"]
     first = await launching.post(f"{made['id']}/reconcile")
     second = await launching.client.post(f"{launching.path}/{made['id']}/repair", json={})
     assert problem(second) == (409, "operation_in_progress")

@@ -8,12 +8,11 @@ import pytest
 
 from mooring.core.catalog.artifact_hold import ArtifactHold
 from mooring.core.kernel.decision import Insert, Remove, StateChange
-from mooring.core.runtime.circuit_breaker import CircuitFacts, LaunchOutcome
 from mooring.core.runtime.instance_reconcile import reconcile
 from mooring.core.runtime.instance_snapshot import ClaimWatch, NodeStanding, idle_holds
 from mooring.core.runtime.instance_teardown import evidence_of
-from mooring.core.runtime.operation import TEARDOWN_KINDS, WHOLE_KINDS, OperationFailure, OperationKind
-from mooring.core.runtime.operation_advice import advice_of
+from mooring.core.runtime.launch_history import CircuitFacts, LaunchOutcome
+from mooring.core.runtime.operation import TEARDOWN_KINDS, WHOLE_KINDS, OperationFailure, OperationKind, advice_of
 from server.tests.support.decision_context import NOW
 from server.tests.support.instance_rows import (
     LIMITS,

@@ -14,10 +14,9 @@ from mooring.core.catalog.trust_lifecycle import TrustState
 from mooring.core.fleet.allocation import ProjectHolding
 from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.errors import Code, Refusal
-from mooring.core.runtime.circuit_breaker import CircuitFacts, LaunchOutcome
 from mooring.core.runtime.instance_launch import OperationBounds, create_instance
 from mooring.core.runtime.launch import evaluate
-from mooring.core.runtime.launch_estimate import Basis, MeasuredLaunch, estimate
+from mooring.core.runtime.launch_history import Basis, CircuitFacts, LaunchOutcome, MeasuredLaunch, estimate
 from mooring.core.runtime.launch_plan import plan_launch
 from mooring.core.runtime.launch_snapshot import LaunchSnapshot, PlacementSpec, TargetAllocation
 from server.tests.support.decision_context import NOW, OTHER_TENANT, TENANT, context

@@ -113,6 +113,19 @@ def _rollback(now: DecisionContext) -> Decision[Any]:
     return instance_change.rollback_instance(now, seen, PinnedVersion(there, facts().artifacts), BOUNDS)
 
 
+def _configure(now: DecisionContext) -> Decision[Any]:
+    document = {
+        **DOCUMENT,
+        "lifecycle": {**DOCUMENT["lifecycle"], "configure": {"supported": True}},
+        "config_schema": {
+            "type": "object",
+            "properties": {"key": {"type": "string", "maxLength": 9, "writeOnly": True}},
+        },
+    }
+    seen = replace(running(now), manifest=read_manifest(document).manifest)
+    return instance_change.configure_instance(now, seen, {"key": "secret"}, BOUNDS)
+
+
 def _every_add(now: DecisionContext) -> Iterator[Decision[Any]]:
     seen = running(now)
     wish = member_change.AddMembersRequest("hand")
@@ -155,6 +168,7 @@ DRIVEN_INSTANCES: Final[dict[str, Callable[[DecisionContext], Decision[Any] | It
     "instance_change.repair_instance": lambda now: instance_change.repair_instance(
         now, running(now), RepairScope.WHOLE_RUNTIME, None, BOUNDS
     ),
+    "instance_change.configure_instance": _configure,
     "instance_change.restart_instance": lambda now: instance_change.restart_instance(now, running(now), BOUNDS),
     "instance_change.rollback_instance": _rollback,
     "instance_change.stop_instance": _every_stop,

@@ -10,6 +10,7 @@ from mooring.api.schemas.runtime.instance import (
     OperationView,
     RepairInstance,
     RevealedSecretView,
+    UpdateInstance,
     UpgradeInstance,
 )
 from mooring.api.schemas.runtime.instance_view import (
@@ -221,6 +222,20 @@ async def rollback_instance(request: RequestContext, instance_id: str) -> Answer
 async def reconcile_instance(request: RequestContext, instance_id: str) -> Answered:
     """Let the adapter compare actual with desired state and correct the difference."""
     return await commands.reconcile(operation_work(request), at(request, instance_id))
+
+
+@route_in(
+    PLACES,
+    "PATCH",
+    ONE,
+    RouteSpec("instance", "update", "instance.update", 202, OperationView, errors=(*CHANGED, *UNTRUSTED), family=True),
+)
+async def update_instance(request: RequestContext, instance_id: str, body: UpdateInstance) -> Answered:
+    """Change the configuration of a running instance.
+
+    The adapter reloads, restarts, or refuses with the reason; until it has succeeded, the old configuration stays.
+    """
+    return await commands.update(operation_work(request), at(request, instance_id), body.config)
 
 
 @route_in(

@@ -11,9 +11,9 @@ from mooring.api.schemas.runtime.why import CausesView, why_view
 from mooring.commands.kernel.lookup import require
 from mooring.core.kernel.permissions import Scope
 from mooring.core.kernel.validation import invalid
-from mooring.core.runtime.circuit_breaker import WINDOW, why_open
 from mooring.core.runtime.instance import Instance, InstanceRef, InstanceState
 from mooring.core.runtime.instance_trust import distrust_of
+from mooring.core.runtime.launch_history import WINDOW, why_open
 from mooring.core.runtime.why import WhyFacts, why_instance, why_member, why_operation
 from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.runtime import instance as instances

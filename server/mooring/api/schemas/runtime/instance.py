@@ -61,6 +61,15 @@ class UpgradeInstance(Strict):
     channel: Channel | None = None
 
 
+class UpdateInstance(Strict):
+    """The fields of the configuration to change."""
+
+    config: Annotated[
+        dict[str, Any],
+        Meta(max_length=1_000, description="A JSON merge patch: what is left out stays, null removes a field."),
+    ]
+
+
 class RepairInstance(Strict):
     """How much to repair."""
 

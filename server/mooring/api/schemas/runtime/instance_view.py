@@ -42,10 +42,11 @@ UNCANCELLED: Final = frozenset({OperationKind.DECOMMISSION, OperationKind.DETACH
 STOPPABLE: Final = frozenset(
     {InstanceState.CREATED, InstanceState.STARTING, InstanceState.RUNNING, InstanceState.FAILED}
 )
-RUNNING_VERBS: Final = ("add", "reconcile", "repair", "restart", "upgrade")
+RUNNING_VERBS: Final = ("add", "reconcile", "repair", "restart", "update", "upgrade")
 ACTION_OF_VERB: Final = {
     "stop": "instance.delete", "upgrade": "instance.update", "rollback": "instance.update",
-    "reconcile": "instance.update", "repair": "instance.update", "restart": "instance.update", "add": "member.add",
+    "reconcile": "instance.update", "repair": "instance.update", "restart": "instance.update",
+    "update": "instance.update", "add": "member.add",
     "drain": "member.drain", "resume": "member.drain", "remove": "member.remove", "replace": "member.replace",
     "cancel": "operation.cancel", "connect": "instance.connect",
 }  # fmt: skip

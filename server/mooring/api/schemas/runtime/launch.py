@@ -16,7 +16,7 @@ from mooring.core.identity.project_secret import NAME_PATTERN as SECRET_NAME_PAT
 from mooring.core.identity.project_secret import VARIABLE_PATTERN, VARIABLES_MAX
 from mooring.core.kernel.ids import Prefix, pattern
 from mooring.core.kernel.validation import invalid
-from mooring.core.runtime.launch_estimate import Basis
+from mooring.core.runtime.launch_history import Basis
 from mooring.core.runtime.launch_plan import LaunchPlan
 from mooring.core.runtime.launch_snapshot import LaunchRequest, PlacementSpec
 from mooring.core.runtime.topology import AT_ONCE_MAX
