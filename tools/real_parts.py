@@ -34,7 +34,11 @@ PARTS = (
     RealPart("registry", "server/tests/gateways/registry", ("docker-registry",)),
     RealPart("containers", "agent/tests/containers", CONTAINERS),
     RealPart("browser", "tests/e2e/browser", ("chromium",)),
-    RealPart("namespaces", "agent/tests/hosts/namespace", ("iproute2", "nftables", "util-linux", "gcc", "libc6-dev")),
+    RealPart(
+        "namespaces",
+        "agent/tests/hosts/namespace",
+        ("iproute2", "nftables", "util-linux", "gcc", "libc6-dev", "apparmor"),
+    ),
     RealPart("the shell", "adapters/echo/tests", ("curl", "jq", "openssl")),
     RealPart("the catalog's registry", "tests/e2e", ("docker-registry",)),
     RealPart("apps", "tests/e2e", CONTAINERS),

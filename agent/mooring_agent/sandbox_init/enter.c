@@ -34,6 +34,7 @@ static struct {
     int last_capability;
     char *hidden[PATHS_MAX], *read_only[PATHS_MAX];
     int hidden_count, read_only_count, limit_count;
+    char *profile;
     struct { int resource; unsigned long value; } limits[LIMITS_MAX];
 } settings;
 
@@ -53,6 +54,8 @@ static void read_settings(void) {
             settings.kept = strtoull(value, NULL, 10);
         else if (!strcmp(line, "last"))
             settings.last_capability = atoi(value);
+        else if (!strcmp(line, "apparmor"))
+            settings.profile = value;
         else if (!strcmp(line, "hide") && settings.hidden_count < PATHS_MAX)
             settings.hidden[settings.hidden_count++] = value;
         else if (!strcmp(line, "readonly") && settings.read_only_count < PATHS_MAX)
@@ -173,7 +176,21 @@ static void restrict_files(void) {
     close(rules);
 }
 
+/* Everything that is started from here has this AppArmor profile. A sandbox that should have one and cannot is not made. */
+static void enter_profile(void) {
+    char text[256];
+    int length = snprintf(text, sizeof text, "changeprofile %s", settings.profile);
+    int file = open("/proc/self/attr/apparmor/current", O_WRONLY | O_CLOEXEC);
+    if (file < 0)
+        file = open("/proc/self/attr/current", O_WRONLY | O_CLOEXEC);
+    check(file, "open the AppArmor profile");
+    check(write(file, text, length) == length ? 0 : -1, "enter the AppArmor profile");
+    close(file);
+}
+
 static void confine(void) {
+    if (settings.profile)
+        enter_profile();
     for (int number = 0; number <= settings.last_capability; number++)
         if (!(settings.kept >> number & 1))
             check(prctl(PR_CAPBSET_DROP, number, 0, 0, 0), "drop a capability");

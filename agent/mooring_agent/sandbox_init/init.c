@@ -261,7 +261,15 @@ static void respond(int supervisor, struct response response, const void *more, 
     }
 }
 
-static void spawn(int supervisor, struct request *request, const int *passed, int count) {
+static void close_passed(int *passed, int count) {
+    for (int index = 0; index < count; index++) {
+        if (passed[index] >= 0)
+            close(passed[index]);
+        passed[index] = -1;
+    }
+}
+
+static void spawn(int supervisor, struct request *request, int *passed, int count) {
     int has_terminal = request->first, terminal = -1, side = -1, problem = EINVAL;
     size_t size;
     pid_t pid = -1;
@@ -279,6 +287,7 @@ static void spawn(int supervisor, struct request *request, const int *passed, in
     free(content);
     if (side >= 0)
         close(side);
+    close_passed(passed, count); /* before the supervisor knows that it was done */
     respond(supervisor, (struct response){request->id, problem, pid, 0}, NULL, 0, problem ? -1 : terminal);
     if (terminal >= 0)
         close(terminal);
@@ -357,7 +366,7 @@ static void open_accounts(int supervisor, struct request *request) {
         close(file);
 }
 
-static void answer(int supervisor, struct request *request, const int *passed, int count) {
+static void answer(int supervisor, struct request *request, int *passed, int count) {
     int problem = EINVAL;
     if (request->operation == SPAWN)
         return spawn(supervisor, request, passed, count);
@@ -395,8 +404,7 @@ static void receive(int supervisor) {
         answer(supervisor, &request, passed, count);
     else
         respond(supervisor, (struct response){request.id, EMSGSIZE, 0, 0}, NULL, 0, -1);
-    for (int index = 0; index < count; index++)
-        close(passed[index]);
+    close_passed(passed, count);
 }
 
 static void reap(int supervisor) {

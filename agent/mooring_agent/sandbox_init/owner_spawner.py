@@ -104,6 +104,7 @@ class OwnerSpawner(InitSpawner):
             f"user {int(self.first_uid is not None)}",
             f"keep {confinement.kept_mask()}",
             f"last {syscalls.last_capability()}",
+            *(f"apparmor {profile}" for profile in [self.plan["apparmor"]] if profile),
             *(f"limit {getattr(resource, name)} {value}" for name, value in self.plan["rlimits"].items()),
             *(f"hide {path}" for path in HIDDEN if path.startswith("/proc/")),
             *(f"readonly {path}" for path in READ_ONLY if path.startswith("/proc/")),

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from mooring_agent.control_plane.addresses import LOOPBACK
 from mooring_agent.hosts.contract import HostFailure, Peer, SandboxFacts, SandboxSpec
 from mooring_agent.hosts.namespace import (
+    apparmor,
     cgroups,
     forwarding_guard,
     init_process,
@@ -96,6 +97,7 @@ def create_cgroups(machine: Machine, record: SandboxRecord) -> SandboxRecord:
     limits = cgroups.create(machine.hierarchies, record.cgroups, record.spec, rules)
     limits["disk"] = record.disk
     limits["io"] = io_budget.describe(machine.hierarchies, machine.io)
+    limits["apparmor"] = apparmor.load().describe()
     limits["kernel_tables"] = kernel_tables.enforced()
     if record.spec.network.machine:
         limits["network"] = record.machine_network if record.is_routed else machine_network.SHARED_LIMIT

@@ -15,6 +15,7 @@ import msgspec
 import mooring_agent
 from mooring_agent.hosts.contract import Device, HostFailure, Owner
 from mooring_agent.hosts.namespace import (
+    apparmor,
     io_budget,
     kernel_tables,
     namespace_processes,
@@ -116,6 +117,7 @@ def owner_plan(store: SandboxStore, record: SandboxRecord, owner: Owner, sandbox
         "sandbox_pid": sandbox.pid,
         "socket": SOCKET_NAME,
         "label": owner.label,
+        "apparmor": apparmor.load().profile,
         "reserve_bytes": store.reserve_bytes,
     }
 
