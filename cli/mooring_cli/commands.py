@@ -177,10 +177,11 @@ def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any
     resolver = ScopeResolver(invocation)
     chosen = ScopeOptions(given.get("scope_project"), given.get("scope_tenant"), given.get("scope_platform", False))
     endpoint, path = resolver.choose(verb.endpoints, chosen)
+    resolver.whole_names = endpoint.deletes
     for name in endpoint.arguments:
         path[name] = named(resolver, name, given.get(name), path)
+    query = gather_query(resolver, endpoint, path, given)
     if endpoint.lists:
-        query = request_body.gather_query(endpoint.query, given)
         asked = listing.ListRequest(
             invocation,
             noun,
@@ -204,7 +205,6 @@ def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any
         if key is not None:
             given[option_types.destination(Field(("public_key",), "text", False))] = key.public
         body = gather(invocation, resolver, endpoint, path, given) if endpoint.takes_body else None
-        query = request_body.gather_query(endpoint.query, given)
         if given.get("follow"):
             query["wait"] = 0
 
@@ -235,10 +235,26 @@ def gather(
     body = request_body.gather_body(invocation, endpoint.body, given, given.get("from_file"), before)
     for name in endpoint.objects:
         body.setdefault(name, {})
+    allocations = request_body.get(body, ("placement", "allocations"))
+    if isinstance(allocations, list) and ("placement", "allocations") in [field.path for field in endpoint.body]:
+        named_ids = [resolver.reference("allocation_id", str(each), path) for each in allocations]
+        request_body.put(body, ("placement", "allocations"), named_ids)
     for field in endpoint.body:
         if field.kind in NAMED and isinstance(named := request_body.get(body, field.path), str):
             request_body.put(body, field.path, body_id(resolver, field, named, endpoint=endpoint, path=path))
     return body
+
+
+def gather_query(
+    resolver: ScopeResolver, endpoint: CommandEndpoint, path: dict[str, str], given: dict[str, Any]
+) -> dict[str, Any]:
+    """The query of the request, with names replaced by ids."""
+    query = request_body.gather_query(endpoint.query, given)
+    for field in endpoint.query:
+        name = field.path[0]
+        if field.kind == "reference" and isinstance(query.get(name), str):
+            query[name] = resolver.reference(name, query[name], path)
+    return query
 
 
 def present_terms(invocation: Invocation, endpoint: CommandEndpoint, path: dict[str, str]) -> dict[str, Any]:

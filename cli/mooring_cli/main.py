@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -18,6 +18,9 @@ from mooring_cli import failures
 from mooring_cli.contexts import ContextsUnusable
 from mooring_cli.invocation import Invocation
 from mooring_cli.noun_table import NOUNS
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 PLUGINS = "mooring.cli_plugins"
 HAND_WRITTEN: dict[str, tuple[str, str]] = {
@@ -44,7 +47,7 @@ HAND_WRITTEN: dict[str, tuple[str, str]] = {
     "adapter": ("mooring_cli.adapter", "Test an adapter against a simulated platform."),
     "schema": ("mooring_cli.schema", "Show the JSON Schemas of a noun."),
     "explain": ("mooring_cli.explain", "Explain an error code, a state, an action or an event type."),
-    "completion": ("mooring_cli.completion", "Print the completion script for a shell."),
+    "completion": ("mooring_cli.completion_command", "Print the completion script for a shell."),
     "version": ("mooring_cli.version", "Show the versions of the command and of the server."),
     "help": ("mooring_cli.help_command", "Show the help of a command."),
 }
@@ -69,6 +72,16 @@ def _remember(name: str) -> Callable[[click.Context, click.Parameter, Any], Any]
     return keep_output if name == "output" else keep
 
 
+def _context_names(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The contexts that a shell completes."""
+    invocation = ctx.find_object(Invocation)
+    try:
+        known = sorted(invocation.contexts.by_name) if invocation is not None else []
+    except ContextsUnusable:
+        return []
+    return [name for name in known if name.startswith(incomplete)]
+
+
 def global_options(*, hidden: bool) -> list[click.Option]:
     """The global options; commands accept them too, but only the root shows them."""
     described: list[tuple[list[str], str, dict[str, Any]]] = [
@@ -82,7 +95,11 @@ def global_options(*, hidden: bool) -> list[click.Option]:
                 "hidden": False,
             },
         ),
-        (["--context"], "context_name", {"metavar": "NAME", "help": "The context to use."}),
+        (
+            ["--context"],
+            "context_name",
+            {"metavar": "NAME", "help": "The context to use.", "shell_complete": _context_names},
+        ),
         (["--url"], "url_option", {"metavar": "URL", "help": "The server's address."}),
         (
             ["--ca-file"],
@@ -121,6 +138,22 @@ class MooringCommand(click.Command):
         self.examples = examples
         taken = {name for parameter in self.params for name in parameter.opts}
         self.params += [each for each in global_options(hidden=True) if not taken.intersection(each.opts)]
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        self._complete_names()
+        return super().shell_complete(ctx, incomplete)
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        if extra.get("resilient_parsing"):  # a shell completes
+            self._complete_names()
+        return super().make_context(info_name, args, parent, **extra)
+
+    def _complete_names(self) -> None:
+        from mooring_cli.completion import complete_names
+
+        complete_names(self)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         from mooring_cli import examples

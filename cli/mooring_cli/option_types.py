@@ -12,6 +12,7 @@ import click
 from mooring_cli.nouns import Field
 
 DURATION = re.compile(r"^(\d+)([smhdw])$")
+PLACEMENT = "placement-"
 UNIT_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -79,21 +80,28 @@ def duration_seconds(text: str) -> int | None:
 
 
 def option_of(field: Field) -> click.Option:
-    names = [f"--{field.option}", destination(field)]
+    names = [*spellings(field), destination(field)]
     about = field.help or ("By id or by name." if field.kind in ("tenant", "project", "reference", "sibling") else "")
     text = f"{about} [required]".strip() if field.required else about
     if field.kind == "boolean":
-        return click.Option([f"--{field.option}/--no-{field.option}", destination(field)], default=None, help=text)
+        flags = "/".join(("--{0}", "--no-{0}"))
+        spelled = [flags.format(each.removeprefix("--")) for each in spellings(field)]
+        return click.Option([*spelled, destination(field)], default=None, help=text)
     if field.kind == "secret":
         text = f"{text} Read it from this file; - is stdin.".strip()
         return click.Option([f"--{field.option}-file", destination(field)], metavar="FILE", help=text)
     if field.kind == "list":
-        if field.option.endswith("s"):
-            names.insert(0, f"--{field.option[:-1]}")
+        names[:0] = [f"{each[:-1]}" for each in spellings(field) if each.endswith("s")]
         return click.Option(names, multiple=True, help=f"{text} Repeatable.".strip())
     if field.choices:
         return click.Option(names, type=click.Choice(field.choices), help=text)
     return click.Option(names, type=type_of(field), help=text or None)
+
+
+def spellings(field: Field) -> list[str]:
+    """The names of a field's option; those of a placement are spelled as in `allocations create`, too."""
+    whole = f"--{field.option}"
+    return [f"--{field.option.removeprefix(PLACEMENT)}", whole] if field.option.startswith(PLACEMENT) else [whole]
 
 
 def destination(field: Field) -> str:

@@ -10,14 +10,19 @@ from typing import Any
 
 import click
 
-from mooring_cli.failures import NoSuchName
+from mooring_cli.failures import NoSuchName, is_answer
 from mooring_cli.invocation import Invocation, plain_call
+from mooring_cli.name_matching import is_whole_id, match
 from mooring_cli.noun_table import NOUNS
 from mooring_cli.nouns import CommandEndpoint, Noun, Verb
 
 PAGE_MAX = 500
 NAME_FIELDS = ("slug", "name", "email", "version", "digest")
-NAMED_BY_APP = ("entitlement",)  # a project has one for each app
+NAMED_BY = {"entitlement": ("app_slug",), "attachment": ("account_name",), "webhook": ("url",)}
+"""The fields with the names of nouns that have other ones: a project has one entitlement for each app."""
+SINGULARS = {"group": "allocation group", "source": "artifact source"}
+"""The nouns of path parameters that are shorter than their nouns."""
+DIGEST_LENGTH = len("sha256:") + 64
 
 
 def scope_options(command: Any) -> Any:
@@ -49,6 +54,7 @@ class ScopeResolver:
     def __init__(self, invocation: Invocation) -> None:
         self._invocation = invocation
         self._whoami: dict[str, Any] | None = None
+        self.whole_names = False  # for commands that remove something
         self._acts_at: str | None = None  # the scope of the command itself
 
     def choose(
@@ -103,18 +109,22 @@ class ScopeResolver:
             raise click.UsageError("give a project: --project NAME, or mooring context set --project NAME")
         if "_" in name:
             return name
-        found = [
-            each
-            for each in self._invocation.client.pages(plain_call("list_projects", query={"limit": 500}))
-            if each["slug"] == name
-        ]
-        if not found and (own := self._own_project(name)) is not None:
+        rows = self.projects_or_tenants("project")
+        exact = [each for each in rows if each["slug"] == name]
+        if not exact and (own := self._own_project(name)) is not None:
             return own
-        if not found:
-            raise NoSuchName(f"there is no project {name!r} that you can see; mooring projects list shows them")
-        if len(found) > 1:
-            raise click.UsageError(f"{name!r} is the name of {len(found)} projects; give an id")
-        return str(found[0]["id"])
+        if len(exact) > 1:
+            raise click.UsageError(f"{name!r} is the name of {len(exact)} projects; give an id")
+        return str(self._match(rows, name, ("slug",), "project")["id"])
+
+    def projects_or_tenants(self, noun: str) -> list[dict[str, Any]]:
+        """The projects or the tenants that the caller can see."""
+        if noun == "tenant" and (home := self.whoami()["tenant_id"]) is not None:
+            return [self._invocation.call("get_tenant", {"tenant_id": home})]
+        return list(self._invocation.client.pages(plain_call(f"list_{noun}s", query={"limit": 500})))
+
+    def _match(self, rows: list[dict[str, Any]], value: str, fields: Sequence[str], noun: str) -> dict[str, Any]:
+        return match(rows, value, fields, noun=noun, whole=self.whole_names)
 
     def _own_project(self, slug: str) -> str | None:
         """The id of a service account's own project, which it can name without `project.read`."""
@@ -127,16 +137,11 @@ class ScopeResolver:
         if name is not None and "_" in name:
             return name
         home = self.whoami()["tenant_id"]
-        if home is not None:
-            if name is None or self._invocation.call("get_tenant", {"tenant_id": home})["slug"] == name:
-                return str(home)
-            raise NoSuchName(f"there is no tenant {name!r} that you can see")
+        if name is None and home is not None:
+            return str(home)
         if name is None:
             raise click.UsageError("give a tenant: --tenant NAME, or mooring context set --tenant NAME")
-        for each in self._invocation.client.pages(plain_call("list_tenants", query={"limit": 500})):
-            if each["slug"] == name:
-                return str(each["id"])
-        raise NoSuchName(f"there is no tenant {name!r}; mooring tenants list shows them")
+        return str(self._match(self.projects_or_tenants("tenant"), name, ("slug",), "tenant")["id"])
 
     def reference(self, parameter: str, value: str, path: dict[str, str]) -> str:
         """The id of a resource given by name: `service_account_id` by name, `user_id` by e-mail address, `version_id`
@@ -144,29 +149,51 @@ class ScopeResolver:
 
         It is looked up in the scope that `path` names, otherwise in that of the command.
         """
-        singular = parameter.removesuffix("_id").replace("_", " ")
-        listing = _listing(singular, tuple(NOUNS.values()))
-        if ("_" in value and "@" not in value) or listing is None:
+        if is_whole_id(value):
             return value
+        if parameter == "membership_id" and "@" in value:
+            return self._membership(value, path)
+        singular = singular_of(parameter)
+        is_like_an_id = "_" in value and "@" not in value
+        try:
+            rows, fields = self.candidates(parameter, value, path)
+        except LookupError:
+            return value
+        except Exception as error:
+            if is_like_an_id and is_answer(error) and error.status in (403, 404):
+                return value  # who may not list can still name an id
+            raise
+        try:
+            return str(self._match(rows, value, fields, singular)["id"])
+        except NoSuchName:
+            if is_like_an_id and not any(str(row.get("id")).startswith(value) for row in rows):
+                return value
+            raise
+
+    def candidates(
+        self, parameter: str, value: str, path: dict[str, str]
+    ) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+        """What a value of this parameter may name, and the fields with their names; LookupError if nothing lists it."""
+        singular = singular_of(parameter)
         if parameter == "app_id" and "project_id" in path:  # the project may be entitled to the platform's apps too
-            found = [
-                {"id": each["app_id"]}
-                for each in self._invocation.client.pages(plain_call("list_catalog", query={"limit": 500}))
-                if each["slug"] == value
-            ]
-        else:
-            found = self._named(listing, value, path, ("app_slug",) if singular in NAMED_BY_APP else NAME_FIELDS)
+            listed = self._invocation.client.pages(plain_call("list_catalog", query={"limit": 500}))
+            return [{"id": each["app_id"], "slug": each["slug"]} for each in listed], ("slug",)
+        listing = _listing(singular, tuple(NOUNS.values()))
+        if listing is None:
+            raise LookupError(parameter)
+        return self._rows(listing, value, path), NAMED_BY.get(singular, NAME_FIELDS)
+
+    def _membership(self, email: str, path: dict[str, str]) -> str:
+        """The id of the only membership that a user has here."""
+        user = self.reference("user_id", email, {name: path[name] for name in path if name == "tenant_id"})
+        rows, _ = self.candidates("membership_id", email, path)
+        found = [row for row in rows if row["user_id"] == user]
         if len(found) != 1:
-            many = (
-                f"{value!r} is the name of {len(found)} of them; give an id"
-                if found
-                else f"there is no {singular} {value!r} here"
-            )
-            raise NoSuchName(many)
+            raise NoSuchName(f"{email!r} has {len(found)} memberships here; give an id")
         return str(found[0]["id"])
 
-    def _named(self, listing: Verb, value: str, path: dict[str, str], fields: Sequence[str]) -> list[dict[str, Any]]:
-        """The items of a list that have this name in one of the fields."""
+    def _rows(self, listing: Verb, value: str, path: dict[str, str]) -> list[dict[str, Any]]:
+        """The items of a list; LookupError if the path does not say of what."""
         chosen = ScopeOptions(
             platform=self._acts_at == "platform" and any(not each.scope_parameter for each in listing.endpoints)
         )
@@ -174,17 +201,25 @@ class ScopeResolver:
             chosen = ScopeOptions(path.get("project_id"), None if "project_id" in path else path.get("tenant_id"))
         endpoint, scope = self.choose(listing.endpoints, chosen)
         around = {name: path[name] for name in endpoint.arguments if name in path}
+        if len(around) < len(endpoint.arguments):
+            raise LookupError(listing.name)
         asked: dict[str, Any] = {"limit": 500} if endpoint.pages else {}
-        if value.startswith("sha256:") and any(field.path == ("digest",) for field in endpoint.query):
+        if len(value) == DIGEST_LENGTH and any(field.path == ("digest",) for field in endpoint.query):
             asked["digest"] = value
         call = plain_call(endpoint.operation, {**scope, **around}, asked)
-        return [each for each in self._invocation.client.pages(call) if value in [each.get(field) for field in fields]]
+        return list(self._invocation.client.pages(call))
 
     def whoami(self) -> dict[str, Any]:
         """The caller; requested once."""
         if self._whoami is None:
             self._whoami = self._invocation.call("get_whoami")
         return self._whoami
+
+
+def singular_of(parameter: str) -> str:
+    """The noun of a parameter: `service_account_id` is of a service account."""
+    words = parameter.removesuffix("_id").replace("_", " ")
+    return SINGULARS.get(words, words)
 
 
 def _listing(singular: str, nouns: tuple[Noun, ...]) -> Verb | None:

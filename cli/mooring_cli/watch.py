@@ -18,8 +18,7 @@ import click
 
 from mooring_cli import output
 from mooring_cli.columns import read_time
-from mooring_cli.failures import NoSuchName
-from mooring_cli.invocation import Invocation, current, plain_call
+from mooring_cli.invocation import Invocation, current
 from mooring_cli.main import MooringCommand
 from mooring_cli.output import plain
 from mooring_cli.progress import ProgressDisplay
@@ -58,16 +57,9 @@ def watch(
 
 
 def find(invocation: Invocation, project_id: str, named: str) -> dict[str, str]:
-    """The path of an instance by its id, a prefix of the id, or its name; a live one is preferred."""
+    """The path of an instance by its name, its id or a prefix of one of them; a living one is preferred."""
     path = {"project_id": project_id}
-    call = plain_call("list_instances", path, {"limit": 500})
-    found = [each for each in invocation.client.pages(call) if each["name"] == named or each["id"].startswith(named)]
-    living = [each for each in found if each["status"] != "stopped"] or found[-1:]
-    if not living:
-        raise NoSuchName(f"there is no instance {named!r} here; mooring instances list shows them")
-    if len(living) > 1:
-        raise click.UsageError(f"{named!r} matches {len(living)} instances; give more of the id")
-    return {**path, "instance_id": str(living[0]["id"])}
+    return {**path, "instance_id": ScopeResolver(invocation).reference("instance_id", named, path)}
 
 
 @dataclass

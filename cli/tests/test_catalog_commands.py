@@ -52,7 +52,7 @@ def test_a_version_is_named_by_its_app_and_its_number(run: Run, platform: FakeCl
     platform.on("GET", f"{HERE}/apps/app_1/versions/ver_2", CannedResponse(body={"id": "ver_2"}))
     assert json.loads(run("apps", "versions", "get", app, "2.0.0", "-o", "json").stdout) == {"id": "ver_2"}
     missing = run("apps", "versions", "get", app, "3.0.0")
-    assert (missing.exit_code, missing.stderr) == (4, "error: there is no version '3.0.0' here\n")
+    assert (missing.exit_code, missing.stderr) == (4, "error: there is no version '3.0.0' here; did you mean 2.0.0?\n")
 
 
 def test_a_successor_is_named_as_what_it_supersedes_is(run: Run, platform: FakeCliPlatform, app: str) -> None:
