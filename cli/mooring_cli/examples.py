@@ -26,8 +26,11 @@ OF_COMMAND: dict[str, tuple[str, ...]] = {
     "context set": ("mooring context set --project vision",),
     "context delete": ("mooring context delete ann --yes",),
     "why": ("mooring why greeter", "mooring why op_01m7prhrvd41zagask73nvqbf6"),
+    "launch": ("mooring launch hello --open", "mooring launch hello --name pair --topology web=2 --wait"),
+    "open": ("mooring open greeter", "mooring open greeter/web"),
+    "stop": ("mooring stop greeter --wait",),
     "logs": ("mooring logs greeter --follow", "mooring logs hpc hpc-worker-0 --tail 20"),
-    "connect": ("mooring connect web --port 8080", "mooring connect hpc --shell"),
+    "connect": ("mooring connect greeter --port 8080", "mooring connect hpc --shell"),
     "exec": ("mooring exec box -- sh",),
     "events": ("mooring events", "mooring events --follow --project vision"),
     "audit": ("mooring audit --outcome denied", "mooring audit --actor usr_01m7prfg8vf0b82h3bp844cnk4"),
@@ -55,8 +58,9 @@ OF_COMMAND: dict[str, tuple[str, ...]] = {
     "instances replay": ("mooring instances replay greeter",),
     "instances launch": (
         "mooring instances launch hello --name greeter --sku slice --gpu-count 1 --wait",
-        "mooring instances launch slurm --name hpc --sku slice --topology worker=2 --plan",
+        "mooring instances launch hello --name greeter --sku slice --topology web=2 --plan",
     ),
+    "nodes label": ("mooring nodes label gpu-1 rack=a7", "mooring nodes label gpu-1 rack-"),
     "instances watch": ("mooring instances watch greeter",),
     "instances stop": ("mooring instances stop greeter --wait",),
 }

@@ -67,7 +67,7 @@ def launch(*, app: str, project: str | None, plan: bool, waits: bool, opens: boo
 
     \b
     mooring launch hello --open
-    mooring launch slurm --name hpc --topology worker=2 --wait
+    mooring launch hello --name pair --topology web=2 --wait
     """
     invocation = current()
     resolver = ScopeResolver(invocation)

@@ -188,7 +188,7 @@ def test_an_allocation_and_an_instance_are_waited_for_too(run: Run, platform: Fa
     platform.on("POST", AT, CannedResponse(201, {**web, "status": "created", "correlation_id": "cor_1"}))
     for status, code in (("running", 0), ("failed", 1)):
         platform.on("GET", ONE, CannedResponse(body={**web, "status": status}))
-        result = run("instances", "launch", "hello", "--name", "web", "--wait")
+        result = run("instances", "launch", "hello", "--name", "web", "--sku", "s", "--wait")
         assert (result.exit_code, result.stdout.startswith(f"web is {status}")) == (code, True)
 
 

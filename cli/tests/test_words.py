@@ -56,13 +56,13 @@ def refused(code: str, status: int, detail: str, remedy: str = "", **details: An
             "error: --actions: does not have the form ^[a-z.]+$",
         ),
         (
-            ["instances", "launch", "hello", "--project", PROJECT, "--name", "x"],
+            ["instances", "launch", "hello", "--project", PROJECT, "--name", "x", "--sku", "slice"],
             "name",
             "name: at least 3 characters",
             "error: --name: at least 3 characters",
         ),
         (
-            ["instances", "launch", "hello", "--project", PROJECT, "--sku", ""],
+            ["instances", "launch", "hello", "--project", PROJECT, "--sku", "s"],
             "placement.sku",
             "placement.sku: at least 1 characters",
             "error: --sku: at least 1 characters",
@@ -95,7 +95,7 @@ def test_a_remedy_shows_the_values_that_it_refers_to(run: Run, platform: FakeCli
 def test_an_app_that_does_not_exist_points_at_the_catalog_and_not_at_ids(run: Run, platform: FakeCliPlatform) -> None:
     answer = refused("not_found", 404, "there is no such app, or you may not see it", "Check the id.", noun="app")
     platform.on("POST", f"/api/v1/projects/{PROJECT}/app-instances", answer)
-    result = run("instances", "launch", "nothing", "--project", PROJECT)
+    result = run("instances", "launch", "nothing", "--project", PROJECT, "--sku", "slice")
     assert result.exit_code == 4
     assert "mooring catalog list" in result.stderr
     assert "Check the id" not in result.stderr
