@@ -91,7 +91,12 @@ NOUNS: dict[str, Noun] = {
     }),
     "catalog": Noun("catalog", "catalog", {
         "list": ("list_project_catalog",),
-    }),
+    }, (
+        Noun("versions", "catalog version", {
+            "list": ("list_catalog_versions",),
+            "get": ("get_catalog_version",),
+        }),
+    )),
     "endpoints": Noun("endpoints", "endpoint", {
         "list": ("list_endpoints",),
         "get": ("get_endpoint",),

@@ -550,6 +550,13 @@ class SyncMethods:
 
         Needs the action `attachment.read`."""
 
+    def get_catalog_version(self, project_id: str, app_id: str, catalog_version_id: str, *, options: CallOptions = UNCHANGED) -> models.CatalogVersionDetail:
+        """Read what a version tells those who launch it.
+
+        Its actions with their schemas, what it meters, how it is configured, upgraded and ended, and its runbook.
+
+        Needs the action `catalog.read`."""
+
     def get_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Endpoint:
         """Read an endpoint.
 
@@ -1011,6 +1018,14 @@ class SyncMethods:
 
     def iter_catalog(self, *, limit: int | None = None, search: str | None = None, category: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.CatalogApp, None, None]:
         """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_catalog_versions(self, project_id: str, app_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.CatalogVersionViewPage:
+        """List the versions of an app that are or were offered, and those that the project runs; no drafts.
+
+        Needs the action `catalog.read`."""
+
+    def iter_catalog_versions(self, project_id: str, app_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.CatalogVersionView, None, None]:
+        """List the versions of an app that are or were offered, and those that the project runs; no drafts; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_closing_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ClosingRecordPage:
         """List the proof that each member is gone: a receipt, that nothing was started, or a write-off.
@@ -2732,6 +2747,13 @@ class AsyncMethods:
 
         Needs the action `attachment.read`."""
 
+    async def get_catalog_version(self, project_id: str, app_id: str, catalog_version_id: str, *, options: CallOptions = UNCHANGED) -> models.CatalogVersionDetail:
+        """Read what a version tells those who launch it.
+
+        Its actions with their schemas, what it meters, how it is configured, upgraded and ended, and its runbook.
+
+        Needs the action `catalog.read`."""
+
     async def get_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Endpoint:
         """Read an endpoint.
 
@@ -3193,6 +3215,14 @@ class AsyncMethods:
 
     def iter_catalog(self, *, limit: int | None = None, search: str | None = None, category: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.CatalogApp, None]:
         """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_catalog_versions(self, project_id: str, app_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.CatalogVersionViewPage:
+        """List the versions of an app that are or were offered, and those that the project runs; no drafts.
+
+        Needs the action `catalog.read`."""
+
+    def iter_catalog_versions(self, project_id: str, app_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.CatalogVersionView, None]:
+        """List the versions of an app that are or were offered, and those that the project runs; no drafts; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_closing_records(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.ClosingRecordPage:
         """List the proof that each member is gone: a receipt, that nothing was started, or a write-off.

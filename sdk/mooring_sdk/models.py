@@ -571,6 +571,63 @@ class CatalogVersion(msgspec.Struct, kw_only=True, omit_defaults=True):
     required_actions: list[str]
 
 
+class CatalogVersionDetail(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A version with all that its manifest tells those who launch and operate it."""
+
+    id: str
+    app_id: str
+    app: str
+    version: str
+    status: str
+    offered: bool
+    reason: str | None
+    release_notes: str
+    instances: int
+    superseded_by: str | None
+    deprecation_reason: str | None
+    deprecated_at: datetime | None
+    created_at: datetime
+    manifest_digest: str
+    digests: list[str]
+    artifact_kind: str
+    compatibility: dict[str, Any]
+    config_schema: dict[str, Any] | None
+    components: list[dict[str, Any]]
+    endpoints: list[dict[str, Any]]
+    actions: list[dict[str, Any]]
+    usage_units: list[dict[str, Any]]
+    operating_modes: list[dict[str, Any]]
+    topology_modes: list[str]
+    required_actions: list[str]
+    lifecycle: dict[str, Any]
+    runbook: dict[str, Any] | None
+
+
+class CatalogVersionView(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A version of an app as a project sees it."""
+
+    id: str
+    app_id: str
+    app: str
+    version: str
+    status: str
+    offered: bool
+    reason: str | None
+    release_notes: str
+    instances: int
+    superseded_by: str | None
+    deprecation_reason: str | None
+    deprecated_at: datetime | None
+    created_at: datetime
+
+
+class CatalogVersionViewPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[CatalogVersionView]
+    next_cursor: str | None = None
+
+
 class Cause(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One link of the chain of causes."""
 

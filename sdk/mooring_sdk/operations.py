@@ -981,6 +981,11 @@ ROWS = {
         ),
         "Read an operation of the attachment: an action that the project asked for, or its attach or detach", "Needs the action `attachment.read`.",
     ),
+    "get_catalog_version": (
+        "GET", "/api/v1/projects/{project_id}/catalog/{app_id}/versions/{catalog_version_id}", "project", "", "models.CatalogVersionDetail", None, None,
+        (),
+        "Read what a version tells those who launch it", "Its actions with their schemas, what it meters, how it is configured, upgraded and ended, and its runbook.\n\nNeeds the action `catalog.read`.",
+    ),
     "get_endpoint": (
         "GET", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}", "project", "", "models.Endpoint", None, None,
         (),
@@ -1543,6 +1548,14 @@ ROWS = {
             ("category", "str", "", "What kind of app it is."),
         ),
         "Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version", "Needs the action `self.read`.",
+    ),
+    "list_catalog_versions": (
+        "GET", "/api/v1/projects/{project_id}/catalog/{app_id}/versions", "project", "has_pages is_list", "models.CatalogVersionViewPage", "models.CatalogVersionView", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "List the versions of an app that are or were offered, and those that the project runs; no drafts", "Needs the action `catalog.read`.",
     ),
     "list_closing_records": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/closing-records", "project", "has_pages is_list", "models.ClosingRecordPage", "models.ClosingRecord", None,

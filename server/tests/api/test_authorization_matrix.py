@@ -488,7 +488,7 @@ def test_every_route_with_category_keys_names_the_row_that_has_the_category() ->
         each.name
         for each in GUARDED
         if each.family
-        and "instance_id" not in each.path_parameters
+        and not {"instance_id", "app_id"} & set(each.path_parameters)
         and (each.body is None or "app" not in each.body.__struct_fields__)
     }
     assert unnamed == CHECKED_BY_THE_HANDLER

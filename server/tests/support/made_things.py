@@ -90,6 +90,12 @@ def manifest_of(slug: str) -> dict[str, Any]:
     }
 
 
+async def new_catalog_version(home: "Home", scope: Scope) -> dict[str, str]:
+    """The version of the app that the project may launch."""
+    made = await launchable(home)
+    return {"app_id": made["app_id"], "catalog_version_id": made["version_id"]}
+
+
 async def launchable(home: "Home") -> dict[str, str]:
     """An app of the tenant's that the project may launch; once, since it stays."""
     key = (Scope.PROJECT, "launchable")

@@ -185,9 +185,9 @@ class Home:
         return webhook | {"delivery_id": found["items"][0]["id"]}
 
     async def new_app(self, scope: Scope) -> dict[str, str]:
-        """One more app of this place."""
+        """One more app of this place; of the tenant for a project, which has none of its own."""
         body = {"slug": fresh_name("app"), "display_name": "An app", "category": "tool"}
-        made = await self.post(scope, "/apps", body)
+        made = await self.post(Scope.TENANT if scope is Scope.PROJECT else scope, "/apps", body)
         self.slugs[made["id"]] = made["slug"]
         return {"app_id": made["id"]}
 
@@ -332,6 +332,7 @@ MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "app_id": Home.new_app,
     "entitlement_id": Home.new_entitlement,
     "version_id": Home.new_version,
+    "catalog_version_id": made_things.new_catalog_version,
     "enrolment_token_id": made_things.new_enrolment_token,
     "node_id": made_things.new_node,
     "sku_id": _new_sku,

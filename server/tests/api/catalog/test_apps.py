@@ -70,6 +70,7 @@ class AppShelf:
             "created_at": CLOCK.now(),
             "tenant_id": self.tenant.id,
             **artifact_columns(digest),
+            "visibility": "tenant" if self.tenant.id else "platform",
         }
         await self.write(Insert("artifact", row, (PROMOTION, TRUST)))
         verify = next(edge for edge in TRUST.edges if edge.source == "unverified" and edge.target == "verified")

@@ -1,5 +1,6 @@
 """Policy, entitlements and the catalog through the public API on a real database."""
 
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -360,3 +361,62 @@ async def test_the_key_of_a_category_opens_the_catalog_for_its_apps_only(shop: A
     without = shop.world.client(await other.token(shop.world.client()))
     assert (await without.get(project)).status_code == 403
     assert (await without.get("/api/v1/apps/catalog")).json()["items"] == []
+
+
+class PlatformShelf(AppShelf):
+    """An app of the platform, and its admin's client."""
+
+    @property
+    def place(self) -> str:
+        return "/api/v1/platform"
+
+
+async def platform_shelf(shop: AppShelf) -> PlatformShelf:
+    """The platform's own shelf, with an artifact that its versions use."""
+    body = {"slug": "shared", "display_name": "Shared", "category": "tool"}
+    app = (await shop.world.admin.post("/api/v1/platform/apps", json=body)).json()
+    nobody = replace(shop.tenant, id=None)  # type: ignore[arg-type]
+    made = PlatformShelf(shop.world, nobody, shop.world.admin, shop.project_id, app)
+    source = {"name": "any", "pattern": "oci://registry.example/*"}
+    await shop.world.admin.post("/api/v1/platform/artifact-sources", json=source)
+    await made.artifact("active")
+    return made
+
+
+async def test_a_project_reads_what_it_launches_of_the_platforms_apps_too(bare_shop: AppShelf) -> None:
+    shop = await platform_shelf(bare_shop)
+    manifest = {
+        "actions": [
+            {
+                "name": "queue.submit",
+                "permission": "app.shared.queue.submit",
+                "input_schema": {"type": "object", "properties": {"line": {"type": "string", "maxLength": 20}}},
+                "output_schema": {"type": "object", "properties": {"id": {"type": "integer"}}},
+            }
+        ],
+        "usage_units": [{"unit": "tokens", "title": "Tokens"}],
+        "lifecycle": {
+            "upgrade": {"strategy": "rolling", "from_versions": [">=1.0.0"]},
+            "rollback": {"supported": True, "to_versions": [">=1.0.0"], "note": "the queue is lost"},
+            "delete": {"data": "removed", "note": "export first"},
+        },
+        "runbook": {"summary": "One program.", "entries": [{"symptom": "It is silent", "steps": "Restart it."}]},
+        "artifact_kind": "controller",
+        "required_actions": ["runtime.claim", "runtime.report", "usage.report"],
+    }
+    active = await shop.moved(await shop.publish("1.0.0", **manifest), "stage", "canary", "activate")
+    draft = await shop.publish("2.0.0")
+    client = shop.world.client(await shop.world.member(bare_shop.tenant, shop.project_id, "project_viewer", "somebody"))
+    versions = f"/api/v1/projects/{shop.project_id}/catalog/{shop.app['id']}/versions"
+    listed = (await client.get(versions)).json()["items"]
+    assert [(each["version"], each["status"], each["offered"]) for each in listed] == [("1.0.0", "active", True)]
+    read = (await client.get(f"{versions}/{active['id']}")).json()
+    assert {name: read[name] for name in manifest} == manifest
+    assert read["instances"] == 0
+    assert (await client.get(f"{versions}/{draft['id']}")).status_code == 404
+    stranger = await shop.world.tenant("other")
+    elsewhere = await shop.world.project(stranger, "theirs")
+    theirs = shop.world.client(stranger.token)
+    own_view = await theirs.get(f"/api/v1/projects/{elsewhere}/catalog/{shop.app['id']}/versions")
+    assert own_view.status_code == 200, "the platform's apps are for everybody"
+    assert (await theirs.get(versions)).status_code == 404
