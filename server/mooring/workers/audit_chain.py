@@ -10,9 +10,10 @@ from typing import Final
 from mooring.commands.records.audit_chain import chain_next
 from mooring.commands.services import Services
 from mooring.core.kernel.event import Event
-from mooring.storage.records.audit_chain import BATCH
 
-STEPS_MAX: Final = 20
+STEP_ROWS: Final = 250
+"""Rows that are read and hashed at a time: requests wait for the event loop meanwhile, some milliseconds at most."""
+STEPS_MAX: Final = 80
 
 
 class AuditChainWorker:
@@ -28,9 +29,9 @@ class AuditChainWorker:
         return False  # refused requests make audit rows and no events, so the worker polls
 
     async def tick(self) -> float | None:
-        """Chain what is there, a bounded number of batches at a time."""
+        """Chain what is there, in a bounded number of steps."""
         for _ in range(STEPS_MAX):
-            if await chain_next(self._services) < BATCH:
+            if await chain_next(self._services, STEP_ROWS) < STEP_ROWS:
                 return None
         return 0.0
 

@@ -18,8 +18,8 @@ from mooring.storage.kernel.event import SETTLED
 from mooring.storage.records.audit import COLUMNS
 
 BATCH: Final = 1_000
-"""Rows that one step chains. The last link of each chain in a batch is signed, so retention, which ends at signed
-links, makes progress when it looks at so many rows."""
+"""The most rows that one step chains. The last link of each chain in a step is signed, so retention, which ends at
+signed links, makes progress when it looks at so many rows."""
 
 _ROW: Final = ", ".join(f"e.{column.strip()}" for column in COLUMNS.split(","))
 NEXT: Final = f"""

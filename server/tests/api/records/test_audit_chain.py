@@ -5,6 +5,7 @@ import os
 import sys
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from mooring.commands.live.denial_log import KINDS_MAX, WINDOW_SECONDS, DenialLo
 from mooring.commands.records.audit_chain import chain_next
 from mooring.core.kernel.errors import Refusal
 from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
+from mooring.workers.audit_chain import STEP_ROWS, AuditChainWorker
 from mooring.workers.janitor import Janitor
 from server.tests.conftest import TenantWithAdmin, World
 from server.tests.support.later_clock import ShiftedClock
@@ -45,6 +47,12 @@ FORGERIES = {
         "the platform did not sign this link",
     ),
 }
+
+
+MANY_ROWS = """
+INSERT INTO audit (id, occurred_at, outcome, action, tenant_id, actor_kind, actor_id, correlation_id, trace_id)
+SELECT 'aud_' || lpad(n::text, 26, '0'), now(), 'done', 'project.update', $1, 'user', 'usr_1', 'cor_1', 'trace'
+  FROM generate_series(1, $2::integer) n"""
 
 
 async def chained(world: World) -> None:
@@ -187,6 +195,23 @@ async def test_retention_deletes_the_oldest_rows_and_leaves_a_checkpoint_from_wh
     assert (code, f"1 rows, chain whole\n  position {old + 1}," in printed) == (0, True), printed
     checkpoint = (await world.client(acme.token).get(f"/api/v1/tenants/{acme.id}/audit/chain")).json()["checkpoint"]
     assert checkpoint["position"] == old
+
+
+async def test_the_worker_chains_in_steps_that_leave_the_event_loop_to_others(
+    world: World, acme: TenantWithAdmin
+) -> None:
+    services = world.running.platform.services
+    await services.database.fetch(PLATFORM, MANY_ROWS, acme.id, 3 * STEP_ROWS)
+    worker, count = AuditChainWorker(services), "SELECT count(*) FROM audit_link WHERE tenant_id = $1"
+
+    async def all_linked() -> bool:
+        await worker.tick()
+        return bool(await services.database.fetchval(PLATFORM, count, acme.id) >= 3 * STEP_ROWS)
+
+    await until(all_linked, 60)
+    signed = "SELECT position FROM audit_link WHERE tenant_id = $1 AND signature IS NOT NULL ORDER BY position"
+    ends = [0, *(row[0] for row in await services.database.fetch(PLATFORM, signed, acme.id))]
+    assert max(end - begin for begin, end in pairwise(ends)) <= STEP_ROWS
 
 
 async def test_a_caller_who_is_refused_without_end_fills_no_table(world: World, acme: TenantWithAdmin) -> None:
