@@ -94,10 +94,11 @@ def test_the_audit_trail_is_filtered(run: Run, platform: FakeCliPlatform) -> Non
         "reason": None,
     }
     platform.on("GET", f"/api/v1/tenants/{TENANT}/audit", page(row))
-    result = run("audit", "--outcome", "denied", "--actor", "usr_01ada", "--action", "project.create")
+    filters = ("--outcome", "denied", "--actor", "usr_01ada", "--actor-kind", "user", "--action", "project.create")
+    result = run("audit", *filters)
     assert "denied" in result.stdout
-    wanted = {"outcome": "denied", "actor_id": "usr_01ada", "action": "project.create", "limit": "50"}
-    assert platform.asked[-1].query == wanted
+    wanted = {"outcome": "denied", "actor_id": "usr_01ada", "actor_kind": "user", "action": "project.create"}
+    assert platform.asked[-1].query == wanted | {"limit": "50"}
     platform.on("GET", f"/api/v1/tenants/{TENANT}/audit", page())
     assert "No audit entries" in run("audit").stderr
 

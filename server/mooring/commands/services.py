@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from mooring.commands.live.check_runner import CheckRunner
 from mooring.commands.live.denial_log import DenialLog
+from mooring.commands.live.open_tasks import OpenTaskReservations
 from mooring.commands.live.refusal_limit import RefusalLimit
 from mooring.commands.live.row_queues import RowQueues
 from mooring.gateways.clock import Clock
@@ -39,3 +40,4 @@ class Services:
     threads: WorkThreads = field(default_factory=WorkThreads)
     denials: DenialLog = field(default_factory=DenialLog)
     rows: RowQueues = field(default_factory=RowQueues)
+    open_tasks: OpenTaskReservations = field(default_factory=OpenTaskReservations)

@@ -30,6 +30,11 @@ class _TaskFacts:
 
 async def make(work: Work[Task], request: TaskRequest) -> Answered:
     """Create a task, or answer with the one that has this name already."""
+    with work.services.open_tasks.reserve(request.project_id, 1) as reserved:
+        return await _make(work, request, reserved)
+
+
+async def _make(work: Work[Task], request: TaskRequest, reserved: int) -> Answered:
 
     limit = work.services.settings.open_tasks_per_project_max
 
@@ -41,7 +46,7 @@ async def make(work: Work[Task], request: TaskRequest) -> Answered:
     def decide(facts: _TaskFacts) -> Decision[Task]:
         if facts.earlier is not None:
             return Decision(facts.earlier)
-        check_room(facts.open_count, limit)
+        check_room(facts.open_count + reserved, limit)
         made = make_task(work.context, request)
         return Decision(made.task, made.writes, made.events, made.audits)
 

@@ -59,6 +59,13 @@ FETCHED_FROM: Final = frozenset({SourceType.OCI, SourceType.HTTPS})
 async def make(work: Work[Task], ref: ClaimRef, operation_id: str | None, request: MemberTaskRequest) -> Answered:
     """Create the task, or return the one that was created under this name before."""
     require_grants(work, ref, request)
+    with work.services.open_tasks.reserve(ref.project_id, 1) as reserved:
+        return await _make(work, ref, operation_id, request, reserved=reserved)
+
+
+async def _make(
+    work: Work[Task], ref: ClaimRef, operation_id: str | None, request: MemberTaskRequest, *, reserved: int
+) -> Answered:
     first = [await _load(work, ref, operation_id, request)]
     target = first[0].target
     work = work if target.operation is None else under_correlation(work, target.operation)
@@ -73,7 +80,7 @@ async def make(work: Work[Task], ref: ClaimRef, operation_id: str | None, reques
         if current.earlier is not None or new_request is None:
             return Decision(require_same(require(current.earlier, "task"), current.target))
         check_target(current.target, request)  # evaluating artifacts takes a while, and the member may be gone by now
-        check_room(current.open_count, work.services.settings.open_tasks_per_project_max)
+        check_room(current.open_count + reserved, work.services.settings.open_tasks_per_project_max)
         made = make_task(work.context, new_request)
         writes = (guard_of(current.claim), *guards_of(current.target), *made.writes)
         return Decision(made.task, writes, made.events, made.audits, traceless=made.task.is_quiet)

@@ -50,6 +50,18 @@ async def make_many(
     require_distinct(requests)
     for each in requests:
         require_grants(work, ref, each)
+    with work.services.open_tasks.reserve(ref.project_id, len(requests)) as reserved:
+        return await _make_many(work, ref, operation_id, requests, reserved=reserved)
+
+
+async def _make_many(
+    work: Work[list[TaskCreationResult]],
+    ref: ClaimRef,
+    operation_id: str | None,
+    requests: Sequence[MemberTaskRequest],
+    *,
+    reserved: int,
+) -> Answered:
     first = [await _load(work, ref, operation_id, requests)]
     work = work if first[0].operation is None else under_correlation(work, first[0].operation)
     evaluated = await _evaluate(work, first[0], requests)
@@ -62,7 +74,7 @@ async def make_many(
         guards: dict[str, Write] = {}
         for request in requests:
             try:
-                outcome = _decided(work, current, request, evaluated, len(new_tasks))
+                outcome = _decided(work, current, request, evaluated, reserved + len(new_tasks))
             except Refusal as refusal:
                 outcomes.append(TaskCreationResult(request.step, refusal=_single_refusal(refusal)))
                 continue

@@ -166,8 +166,6 @@ async def ask_for_tunnel(
 ) -> None:
     """Ask the visit's node to dial the relay; `expect` gets the tunnel's id before the node does."""
     context = replace(_context(services, visit), actor=system_context(services).actor)
-    limit = services.settings.open_tasks_per_project_max
-    check_room(await tasks.count_open(services.database, PLATFORM, visit.project_id, limit), limit)
     arguments: dict[str, Any] = {"relay": relay_url, "idle_seconds": TUNNEL_IDLE_SECONDS}
     if visit.argv is None:
         arguments["ports"] = sorted(ports)
@@ -191,8 +189,12 @@ async def ask_for_tunnel(
         ),
     )
     decision = Decision(new_task.task, new_task.writes, new_task.events, new_task.audits)
-    expect(new_task.task.id)
-    await apply_and_notify(services, PLATFORM, context, decision)
+    limit = services.settings.open_tasks_per_project_max
+    with services.open_tasks.reserve(visit.project_id, 1) as reserved:
+        open_count = await tasks.count_open(services.database, PLATFORM, visit.project_id, limit)
+        check_room(open_count + reserved, limit)
+        expect(new_task.task.id)
+        await apply_and_notify(services, PLATFORM, context, decision)
 
 
 async def _check_room(services: Services, project_id: str, allocation_id: str) -> None:

@@ -1,5 +1,6 @@
 """What tenants and malicious nodes try on the node plane, and do not get."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, Final
@@ -172,3 +173,17 @@ async def test_tasks_that_people_make_by_hand_count_among_the_open_ones_of_their
     assert [each.status_code for each in answers] == [201, 201, 201, 409, 409]
     assert {each.json()["code"] for each in answers[3:]} == {"too_many_open_tasks"}
     assert (await site.people.post(path, json=body | {"step": "flood/0"})).status_code == 201, "it exists already"
+
+
+async def test_tasks_that_are_asked_for_at_the_same_moment_do_not_pass_the_bound_together(site: NodeSite) -> None:
+    services = site.world.running.platform.services
+    object.__setattr__(services, "settings", replace(services.settings, open_tasks_per_project_max=5))
+    path = f"{site.path}/allocations/{site.ground.allocation_id}/tasks"
+    body = {"type": "process.run", "arguments": {"argv": ["sleep", "1000"]}}
+    flood = [site.people.post(path, json=body | {"step": f"flood/{number}"}) for number in range(60)]
+    answers = await asyncio.gather(*flood)
+    assert 1 <= sum(each.status_code == 201 for each in answers) <= 5
+    assert {each.status_code for each in answers} == {201, 409}
+    again = [await site.people.post(path, json=body | {"step": f"again/{number}"}) for number in range(6)]
+    opened = (await site.people.get(f"{site.path}/tasks", params={"status": "queued"})).json()["items"]
+    assert (len(opened), again[-1].status_code) == (5, 409), "what is refused by chance fits later"
