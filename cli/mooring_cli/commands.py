@@ -22,7 +22,7 @@ from mooring_cli import (
 )
 from mooring_cli.invocation import Invocation, current
 from mooring_cli.main import MooringCommand, MooringGroup, close_to
-from mooring_cli.nouns import CommandEndpoint, Field, Noun, Verb
+from mooring_cli.nouns import REMOVALS, CommandEndpoint, Field, Noun, Verb
 from mooring_cli.scope import ScopeOptions, ScopeResolver
 
 PLACES = ("tenant_id", "project_id")
@@ -119,7 +119,7 @@ def parameters_of(verb: Verb, noun: Noun) -> list[click.Parameter]:
     if takes_public_key(verb):
         about = "Generate an Ed25519 key pair: the private key goes to this new file, only the public key is sent."
         parameters.append(click.Option(["--generate-key"], metavar="FILE", help=about))
-    if first.deletes or first.operation in blast_radius.IMPACT_OF:
+    if removes(first) or first.operation in blast_radius.IMPACT_OF:
         parameters.append(click.Option(["-y", "--yes"], is_flag=True, help="Do not ask for confirmation."))
     if first.lists:
         parameters += listing.list_options(verb, noun)
@@ -168,6 +168,11 @@ def takes_public_key(verb: Verb) -> bool:
     return any(field.path == ("public_key",) for field in fields_of(verb))
 
 
+def removes(endpoint: CommandEndpoint) -> bool:
+    """Whether the operation ends something for good."""
+    return endpoint.deletes or endpoint.operation in REMOVALS
+
+
 def mutates(verb: Verb) -> bool:
     return not verb.endpoints[0].lists and verb.name not in ("list", "get")
 
@@ -177,7 +182,7 @@ def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any
     resolver = ScopeResolver(invocation)
     chosen = ScopeOptions(given.get("scope_project"), given.get("scope_tenant"), given.get("scope_platform", False))
     endpoint, path = resolver.choose(verb.endpoints, chosen)
-    resolver.whole_names = endpoint.deletes
+    resolver.whole_names = removes(endpoint)
     for name in endpoint.arguments:
         path[name] = named(resolver, name, given.get(name), path)
     query = gather_query(resolver, endpoint, path, given)
@@ -199,7 +204,7 @@ def perform(invocation: Invocation, noun: Noun, verb: Verb, given: dict[str, Any
     affects = endpoint.operation in blast_radius.IMPACT_OF
     if affects and not given["yes"] and invocation.may_ask:
         blast_radius.show(invocation, endpoint.operation, path)
-    if endpoint.deletes or affects:
+    if removes(endpoint) or affects:
         confirm(invocation, f"{verb.name} {noun.singular} {path[endpoint.arguments[-1]]}", given["yes"])
     with keys.offered(given.get("generate_key")) as key:
         if key is not None:

@@ -6,9 +6,11 @@ import click
 
 from mooring_cli import output
 from mooring_cli.columns import OF_NOUN
+from mooring_cli.commands import confirm
 from mooring_cli.contexts import Context
 from mooring_cli.invocation import Invocation, current
 from mooring_cli.main import MooringGroup
+from mooring_cli.scope import ScopeResolver
 
 
 @click.group(cls=MooringGroup, no_args_is_help=True)
@@ -77,6 +79,8 @@ def set_(name: str | None, tenant: str | None, project: str | None) -> None:
         after = replace(after, tenant=tenant or None)
     if project is not None:
         after = replace(after, project=project or None)
+    if project:
+        require_project(invocation, after)
     invocation.save(invocation.contexts.with_context(after, use=False))
     output.show(invocation.output, after.shown())
 
@@ -88,13 +92,27 @@ def delete(name: str, yes: bool) -> None:
     """Delete a context. Its token stays valid; run `mooring logout --context NAME` first to revoke it."""
     invocation = current()
     found = require(invocation, name)
-    if found.token is not None and not yes:
-        if not invocation.may_ask:
-            raise click.UsageError(f"{name!r} is signed in; log out first, or give --yes")
-        if not click.confirm(f"delete {name!r} and leave its token valid?", err=True):
-            raise click.exceptions.Exit(1)
+    valid = " and leave its token valid" if found.token is not None else ""
+    confirm(invocation, f"delete context {name}{valid}", yes)
     invocation.save(invocation.contexts.without(name))
     output.note(f"Deleted the context {name!r}.")
+
+
+def require_project(invocation: Invocation, context: Context) -> None:
+    """Refuse a project that the user of a context cannot see; without a token or a server it is only noted."""
+    from mooring_sdk import ConnectionFailed
+
+    asking = replace(invocation, context_name=context.name, url_option=None)
+    asking.__dict__["contexts"] = invocation.contexts.with_context(context, use=False)
+    resolver = ScopeResolver(asking)
+    resolver.whole_names = True
+    if asking.credentials() is None:
+        output.note(f"The project {context.project!r} was not checked, because nobody is signed in.")
+        return
+    try:
+        resolver.project_id(str(context.project))
+    except ConnectionFailed:
+        output.note(f"The project {context.project!r} was not checked, because {asking.url} does not answer.")
 
 
 def require(invocation: Invocation, name: str) -> Context:

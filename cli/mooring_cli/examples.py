@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from mooring_cli.nouns import REMOVALS
+
 if TYPE_CHECKING:
     from mooring_cli.nouns import CommandEndpoint, Field, Verb
 
@@ -28,7 +30,7 @@ OF_COMMAND: dict[str, tuple[str, ...]] = {
     "why": ("mooring why greeter", "mooring why op_01m7prhrvd41zagask73nvqbf6"),
     "launch": ("mooring launch hello --open", "mooring launch hello --name pair --topology web=2 --wait"),
     "open": ("mooring open greeter", "mooring open greeter/web"),
-    "stop": ("mooring stop greeter --wait",),
+    "stop": ("mooring stop greeter --wait --yes",),
     "logs": ("mooring logs greeter --follow", "mooring logs hpc hpc-worker-0 --tail 20"),
     "connect": ("mooring connect greeter --port 8080", "mooring connect hpc --shell"),
     "exec": ("mooring exec box -- sh",),
@@ -62,7 +64,7 @@ OF_COMMAND: dict[str, tuple[str, ...]] = {
     ),
     "nodes label": ("mooring nodes label gpu-1 rack=a7", "mooring nodes label gpu-1 rack-"),
     "instances watch": ("mooring instances watch greeter",),
-    "instances stop": ("mooring instances stop greeter --wait",),
+    "instances stop": ("mooring instances stop greeter --wait --yes",),
 }
 
 SAMPLES = {
@@ -117,7 +119,7 @@ def of_verb(path: str, verb: "Verb") -> tuple[str, ...]:
         return OF_COMMAND[path]
     endpoint = verb.endpoints[0]
     words = ["mooring", path, *(sample(name.removesuffix("_id")) for name in endpoint.arguments), *options(endpoint)]
-    if endpoint.deletes:
+    if endpoint.deletes or endpoint.operation in REMOVALS:
         words.append("--yes")
     return (" ".join(words),)
 

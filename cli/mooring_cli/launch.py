@@ -2,7 +2,6 @@
 
 import json
 import secrets
-import sys
 from typing import Any
 
 import click
@@ -254,9 +253,8 @@ def stop(*, instance: str, project: str | None, waits: bool, yes: bool, idempote
     from mooring_sdk import CallOptions
 
     invocation = current()
-    path = find(invocation, ScopeResolver(invocation).project_id(project), instance)
-    if sys.stdin.isatty():
-        confirm(invocation, f"stop instance {instance}", yes)
+    path = find(invocation, ScopeResolver(invocation).project_id(project), instance, whole=True)
+    confirm(invocation, f"stop instance {instance}", yes)
     options = CallOptions(idempotency_key=idempotency_key)
     operation = invocation.call("stop_instance", path, options=options)
     if not waits:

@@ -22,6 +22,16 @@ KINDS = {
     "list[str]": "list",
 }
 OBJECT_DEPTH_MAX = 3
+REMOVALS = (
+    "detach_attachment",
+    "release_allocation",
+    "release_allocation_group",
+    "remove_member",
+    "retire_node",
+    "stop_instance",
+    "write_off_node",
+)
+"""Operations that end something for good without DELETE: they ask for confirmation too."""
 
 
 class Field(NamedTuple):

@@ -50,9 +50,12 @@ def login(
     if password_stdin + one_time_code + one_time_code_stdin > 1:
         raise click.UsageError("give only one of --password-stdin, --one-time-code and --one-time-code-stdin")
     name = invocation.chosen_name or DEFAULT_NAME
-    known = invocation.contexts.by_name.get(name, Context(name))
+    before = invocation.contexts.current
+    known = invocation.contexts.by_name.get(name) or beside_current(invocation, name)
     invocation.context_name = None
     where = known_or_asked(invocation, known, tenant, email)
+    invocation.url_option, invocation.ca_file_option = where.url, where.ca_file
+    invocation.retry_attempts = 1  # a person is waiting, and can try again
     body: dict[str, Any] = {"email": where.email}
     if where.tenant:
         body["tenant"] = where.tenant
@@ -64,6 +67,29 @@ def login(
     invocation.save(invocation.contexts.with_context(kept, use=True))
     place = f"tenant {kept.tenant}" if kept.tenant else "the platform"
     output.note(f"Signed in to {kept.url} as {kept.email}, {place}; stored as context {kept.name!r}.")
+    if before not in (None, kept.name):
+        output.note(
+            f"Switched from the context {before!r} to {kept.name!r}; mooring context use {before} switches back."
+        )
+
+
+def beside_current(invocation: Invocation, name: str) -> Context:
+    """A new context: at the same server as the current one, if there is one."""
+    current = invocation.contexts.by_name.get(invocation.contexts.current or "")
+    return Context(name) if current is None else Context(name, current.url, ca_file=current.ca_file)
+
+
+def require_server(invocation: Invocation) -> None:
+    """Refuse an address at which no Mooring answers, before anybody types a secret."""
+    from mooring_sdk import ConnectionFailed, MooringError
+
+    try:
+        invocation.public_call("get_health")
+    except ConnectionFailed:
+        raise
+    except MooringError as error:
+        if error.status == 404 or error.code == "invalid_response":
+            raise click.UsageError(f"{invocation.url} is not the address of a Mooring server; give --url") from error
 
 
 def known_or_asked(invocation: Invocation, known: Context, tenant: str | None, email: str | None) -> Context:
@@ -104,6 +130,7 @@ def read_credentials(invocation: Invocation, *, once: bool, from_stdin: bool) ->
         raise click.UsageError(
             "there is no terminal to ask for a password on; use --password-stdin or --one-time-code-stdin"
         )
+    require_server(invocation)
     if not once:
         return {"password": click.prompt("password", hide_input=True, err=True)}
     code = click.prompt("one-time code", hide_input=True, err=True)
@@ -136,8 +163,6 @@ def exchange(invocation: Invocation, where: Context, body: dict[str, Any], *, na
     from mooring_sdk.calls import Call
     from mooring_sdk.credentials import SIGN_IN
 
-    invocation.url_option, invocation.ca_file_option = where.url, where.ca_file
-    invocation.retry_attempts = 1  # a person is waiting, and can try again
     signed_in: Any = invocation.public_client.call(Call(SIGN_IN, body=body), Any)
     with invocation.client_with(TokenCredentials(signed_in["token"])) as session:
         made = session.create_token(name=name[:100], expires_in_seconds=seconds)

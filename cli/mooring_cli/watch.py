@@ -56,10 +56,11 @@ def watch(
     return watched.run(from_beginning=everything)
 
 
-def find(invocation: Invocation, project_id: str, named: str) -> dict[str, str]:
+def find(invocation: Invocation, project_id: str, named: str, *, whole: bool = False) -> dict[str, str]:
     """The path of an instance by its name, its id or a prefix of one of them; a living one is preferred."""
-    path = {"project_id": project_id}
-    return {**path, "instance_id": ScopeResolver(invocation).reference("instance_id", named, path)}
+    path, resolver = {"project_id": project_id}, ScopeResolver(invocation)
+    resolver.whole_names = whole
+    return {**path, "instance_id": resolver.reference("instance_id", named, path)}
 
 
 @dataclass

@@ -321,7 +321,7 @@ def test_a_stop_that_waits_shows_the_proof_of_each_member(run: Run, platform: Fa
         "created_at": CREATED,
     }
     platform.on("GET", f"{ONE}/closing-records", page(proof))
-    result = run("instances", "stop", "web", "--wait")
+    result = run("instances", "stop", "web", "--wait", "--yes")
     assert result.exit_code == 0
     assert "rcp_01" in result.stdout
     assert "long ago" not in result.stdout

@@ -114,7 +114,7 @@ def test_a_password_is_asked_for_on_a_terminal_and_not_shown(
     environment["MOORING_TOKEN"] = ""
     ran = on_terminal("login", "--tenant", "acme", "--email", "ada@acme.test", typed=f"{PASSWORD}\n")
     assert ran.exit_code == 0, ran.screen
-    assert ready.asked[0].body["password"] == PASSWORD
+    assert ready.of("POST")[0].body["password"] == PASSWORD
     assert ready.url in ran.screen
 
 

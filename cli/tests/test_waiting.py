@@ -80,7 +80,7 @@ def test_every_verb_that_starts_something_can_be_waited_for() -> None:
     [
         (("members", "add", INSTANCE, "--component", "web"), f"{ONE}/members"),
         (("members", "drain", INSTANCE, "mem_web-1"), f"{ONE}/members/mem_web-1/drain"),
-        (("members", "remove", INSTANCE, "mem_web-1"), f"{ONE}/members/mem_web-1/remove"),
+        (("members", "remove", INSTANCE, "mem_web-1", "--yes"), f"{ONE}/members/mem_web-1/remove"),
         (("members", "replace", INSTANCE, "mem_web-1"), f"{ONE}/members/mem_web-1/replace"),
         (("repair", INSTANCE), f"{ONE}/repair"),
         (("rollback", INSTANCE), f"{ONE}/rollback"),

@@ -103,7 +103,7 @@ def test_a_cluster_grows_drains_shrinks_answers_and_ends_with_clean_receipts(pla
     assert (first["status"], second["status"]) == ("ready", "ready")
     place.over(NAME, did(place, "members", "drain", NAME, second["id"])["id"])
     assert members(place, "worker")[1]["status"] == "drained"
-    place.over(NAME, did(place, "members", "remove", NAME, second["id"])["id"])
+    place.over(NAME, did(place, "members", "remove", NAME, second["id"], "--yes")["id"])
     assert len(members(place, "worker")) == 1
 
     asked = did(place, "actions", "act", NAME, "echo.say", "--input", '{"text": "hello"}', "--wait", "60")

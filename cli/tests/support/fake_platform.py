@@ -47,6 +47,7 @@ class FakeCliPlatform:
         self.asked: list[RecordedRequest] = []
         self.url = ""
         self._answers: dict[tuple[str, str], Answer] = {}
+        self.on("GET", "/healthz", CannedResponse(body={"status": "ok"}))
         self.on("GET", "/api/v1/whoami", CannedResponse(body=whoami()))
         self.on("GET", "/api/v1/projects", CannedResponse(body={"items": [project()], "next_cursor": None}))
         self.on("GET", f"/api/v1/tenants/{TENANT}", CannedResponse(body=tenant()))
