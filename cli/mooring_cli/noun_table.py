@@ -190,6 +190,16 @@ NOUNS: dict[str, Noun] = {
             "revoke": ("revoke_enrolment_token",),
         }),
     )),
+    "overview": Noun("overview", "overview", {
+        "get": ("get_overview",),
+    }, (
+        Noun("apps", "app overview", {
+            "list": ("list_app_overviews",),
+        }),
+        Noun("capacity", "capacity overview", {
+            "list": ("list_capacity_overviews",),
+        }),
+    )),
     "policy": Noun("policy", "policy", {
         "get": ("get_platform_policy", "get_project_policy", "get_tenant_policy"),
         "update": ("update_platform_policy", "update_project_policy", "update_tenant_policy"),

@@ -615,6 +615,11 @@ class SyncMethods:
 
         Needs the action `operation.read`."""
 
+    def get_overview(self, *, options: CallOptions = UNCHANGED) -> models.Overview:
+        """Count what is on the platform, over all tenants, by state; nothing says whose it is.
+
+        Needs the action `overview.read`."""
+
     def get_platform_app(self, app_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.App:
         """Read an app.
 
@@ -987,6 +992,11 @@ class SyncMethods:
     def iter_allocations(self, project_id: str, *, limit: int | None = None, status: str | None = None, group_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Allocation, None, None]:
         """List a project's allocations, the oldest first, with the released ones; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_app_overviews(self, *, hours: int | None = None, options: CallOptions = UNCHANGED) -> models.AppOverviewPage:
+        """Count the instances of each app by state and health, and its failures of the last hours by code.
+
+        Needs the action `overview.read`."""
+
     def list_attachment_operations(self, project_id: str, attachment_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.AttachedOperationPage:
         """List the operations for the attachment, newest first, without read-only actions.
 
@@ -1010,6 +1020,11 @@ class SyncMethods:
 
     def iter_attachments(self, project_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Attachment, None, None]:
         """List what the project is attached to, oldest first; ended attachments stay readable; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_capacity_overviews(self, *, options: CallOptions = UNCHANGED) -> models.CapacityOverviewPage:
+        """Count the slots of each region and GPU model: all, free, claimed, and blocked by what a teardown left.
+
+        Needs the action `overview.read`."""
 
     def list_catalog(self, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogAppPage:
         """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version.
@@ -2812,6 +2827,11 @@ class AsyncMethods:
 
         Needs the action `operation.read`."""
 
+    async def get_overview(self, *, options: CallOptions = UNCHANGED) -> models.Overview:
+        """Count what is on the platform, over all tenants, by state; nothing says whose it is.
+
+        Needs the action `overview.read`."""
+
     async def get_platform_app(self, app_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.App:
         """Read an app.
 
@@ -3184,6 +3204,11 @@ class AsyncMethods:
     def iter_allocations(self, project_id: str, *, limit: int | None = None, status: str | None = None, group_id: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Allocation, None]:
         """List a project's allocations, the oldest first, with the released ones; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_app_overviews(self, *, hours: int | None = None, options: CallOptions = UNCHANGED) -> models.AppOverviewPage:
+        """Count the instances of each app by state and health, and its failures of the last hours by code.
+
+        Needs the action `overview.read`."""
+
     async def list_attachment_operations(self, project_id: str, attachment_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.AttachedOperationPage:
         """List the operations for the attachment, newest first, without read-only actions.
 
@@ -3207,6 +3232,11 @@ class AsyncMethods:
 
     def iter_attachments(self, project_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Attachment, None]:
         """List what the project is attached to, oldest first; ended attachments stay readable; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_capacity_overviews(self, *, options: CallOptions = UNCHANGED) -> models.CapacityOverviewPage:
+        """Count the slots of each region and GPU model: all, free, claimed, and blocked by what a teardown left.
+
+        Needs the action `overview.read`."""
 
     async def list_catalog(self, *, cursor: str | None = None, limit: int | None = None, search: str | None = None, category: str | None = None, options: CallOptions = UNCHANGED) -> models.CatalogAppPage:
         """Browse the apps that the caller's tenant sees, the platform's and its own, each with its newest version.

@@ -166,6 +166,22 @@ class App(msgspec.Struct, kw_only=True, omit_defaults=True):
     allowed_actions: list[str]
 
 
+class AppOverview(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The instances of one app over all tenants."""
+
+    app: str | None
+    instances: dict[str, int]
+    health: dict[str, int]
+    failures: dict[str, int]
+
+
+class AppOverviewPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[AppOverview]
+    next_cursor: str | None = None
+
+
 class AppPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Part of a list; `next_cursor` gets the next part, and is null at the end."""
 
@@ -503,6 +519,25 @@ class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
     machines: int
     because: str
     change: str
+
+
+class CapacityOverview(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The slots of one GPU model in one region."""
+
+    region: str
+    gpu_model: str
+    nodes: int
+    slots: int
+    free: int
+    claimed: int
+    blocked: int
+
+
+class CapacityOverviewPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[CapacityOverview]
+    next_cursor: str | None = None
 
 
 class CapacityShape(StrEnum):
@@ -1998,6 +2033,21 @@ class OperationStep(msgspec.Struct, kw_only=True, omit_defaults=True):
     progress: Any = None
     started_at: datetime | None = None
     ended_at: datetime | None = None
+
+
+class Overview(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """How many of each there are on the platform, by their state."""
+
+    tenants: int
+    projects: int
+    nodes: dict[str, int]
+    nodes_unreachable: int
+    nodes_cordoned: int
+    slots: dict[str, int]
+    allocations: dict[str, int]
+    instances: dict[str, int]
+    health: dict[str, int]
+    operations: dict[str, int]
 
 
 class Phase(StrEnum):

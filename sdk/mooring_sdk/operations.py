@@ -1078,6 +1078,11 @@ ROWS = {
         ),
         "Read an operation: its steps, its blocker, its deadline, its outcome and the evidence", "Needs the action `operation.read`.",
     ),
+    "get_overview": (
+        "GET", "/api/v1/platform/overview", "platform", "", "models.Overview", None, None,
+        (),
+        "Count what is on the platform, over all tenants, by state; nothing says whose it is", "Needs the action `overview.read`.",
+    ),
     "get_platform_app": (
         "GET", "/api/v1/platform/apps/{app_id}", "platform", "", "models.App", None, None,
         (
@@ -1513,6 +1518,13 @@ ROWS = {
         ),
         "List a project's allocations, the oldest first, with the released ones", "Needs the action `allocation.read`.",
     ),
+    "list_app_overviews": (
+        "GET", "/api/v1/platform/overview/apps", "platform", "is_list", "models.AppOverviewPage", None, None,
+        (
+            ("hours", "int", "", "Failures of so many last hours."),
+        ),
+        "Count the instances of each app by state and health, and its failures of the last hours by code", "Needs the action `overview.read`.",
+    ),
     "list_attachment_operations": (
         "GET", "/api/v1/projects/{project_id}/attachments/{attachment_id}/operations", "project", "has_pages is_list", "models.AttachedOperationPage", "models.AttachedOperation", None,
         (
@@ -1538,6 +1550,11 @@ ROWS = {
             ("status", "str", "", "", ("active", "detached", "detaching", "refused", "requested")),
         ),
         "List what the project is attached to, oldest first; ended attachments stay readable", "Needs the action `attachment.read`.",
+    ),
+    "list_capacity_overviews": (
+        "GET", "/api/v1/platform/overview/capacity", "platform", "is_list", "models.CapacityOverviewPage", None, None,
+        (),
+        "Count the slots of each region and GPU model: all, free, claimed, and blocked by what a teardown left", "Needs the action `overview.read`.",
     ),
     "list_catalog": (
         "GET", "/api/v1/apps/catalog", "self", "has_pages is_list", "models.CatalogAppPage", "models.CatalogApp", None,

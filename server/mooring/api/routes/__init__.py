@@ -35,7 +35,7 @@ from mooring.api.routes.identity import (
 )
 from mooring.api.routes.kernel import reference
 from mooring.api.routes.money import usage
-from mooring.api.routes.records import audit_chain, record, replay, timeline, webhook
+from mooring.api.routes.records import audit_chain, overview, record, replay, timeline, webhook
 from mooring.api.routes.runtime import (
     adapter,
     attachment,
@@ -74,6 +74,7 @@ __all__ = [
     "member_log",
     "membership",
     "node",
+    "overview",
     "policy",
     "project",
     "project_secret",

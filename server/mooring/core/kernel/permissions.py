@@ -116,6 +116,9 @@ _TABLE: Final = (
     ActionSpec("break_glass.open", "enter a tenant for a bounded time with a stated reason", (_PA,), human_only=True),
     ActionSpec("break_glass.read", "read who entered which tenant, when and why", (_PA, _PO, _TA)),
     # contract
+    ActionSpec(
+        "overview.read", "see counts, health, capacity and failures over all tenants, and no tenant's data", _PLATFORM
+    ),
     ActionSpec("event.read", "read and follow events", _EVERYONE),
     ActionSpec("audit.read", "read the audit trail", (_PA, _PO, _TA, _JA)),
     ActionSpec("webhook.create", "send events to an address", (_PA, _TA, _JA)),
