@@ -28,7 +28,7 @@ UNION ALL
 SELECT 'no operation ' || t FROM unnest($2::text[]) t WHERE NOT EXISTS (SELECT FROM operation o WHERE o.id = t)
 UNION ALL
 SELECT 'no event announces the end of ' || o.kind || ' ' || o.id FROM operation o
- WHERE o.created_at >= $3 AND o.requested_by <> 'system' AND o.id <> ALL ($2::text[])
+ WHERE o.created_at >= $3 AND o.requested_by NOT IN ('system', 'trust') AND o.id <> ALL ($2::text[])
 UNION ALL
 SELECT o.kind || ' ' || o.id || ' ended ' || w.ends || ' times, and was announced ' || w.announced || ' times'
   FROM operation o CROSS JOIN LATERAL (
@@ -66,6 +66,11 @@ UNION ALL
 SELECT 'the digest ' || h.digest || ' is still held' FROM artifact_hold h WHERE h.holder_noun = 'instance'
 UNION ALL
 SELECT 'the secret ' || r.name || ' is still there' FROM runtime_secret r WHERE r.destroyed_at IS NULL
+UNION ALL
+SELECT 'the project heard twice: ' || t.type FROM (
+  SELECT e.type, s.said, lag(s.said) OVER (PARTITION BY e.subject_id ORDER BY e.seq) AS before
+    FROM event e CROSS JOIN LATERAL (SELECT concat_ws(' ', e.type, e.data ->> 'reaction') AS said) s
+   WHERE e.type IN ('apps.instance.trust_lost', 'apps.instance.trust_restored')) t WHERE t.said = t.before
 UNION ALL
 SELECT 'it is held by ' || c.holder FROM instance_claim c WHERE c.holder IS NOT NULL
 UNION ALL

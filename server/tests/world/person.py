@@ -36,7 +36,7 @@ NO: Final = frozenset(
     {
         Code.CONFLICT, Code.ILLEGAL_TRANSITION, Code.OPERATION_IN_PROGRESS, Code.NOT_SUPPORTED, Code.LIMIT_REACHED,
         Code.ROLLBACK_UNAVAILABLE, Code.ALLOCATION_IN_USE, Code.NO_CAPACITY, Code.INCOMPATIBLE, Code.NOT_FOUND,
-        Code.VALIDATION_FAILED, Code.CIRCUIT_OPEN,
+        Code.VALIDATION_FAILED, Code.CIRCUIT_OPEN, Code.SOURCE_DENIED,
     }
 )  # fmt: skip
 """The refusals that a person may get; any other is a fault of the platform."""

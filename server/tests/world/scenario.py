@@ -86,6 +86,7 @@ def faults_of(chance: Random) -> Faults:
         scarce=chance.random() < 0.05,
         stops_late=chance.random() < 0.5,
         steps=chance.choice((20, 40, 60)),
+        distrusts=0.08 if chance.random() < 0.25 else 0.0,
     )
 
 

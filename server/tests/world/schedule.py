@@ -27,8 +27,10 @@ from server.tests.world.faults import CURRENT, ProcessDied, SimulatedDatabase, W
 from server.tests.world.memory import shape_of, writes_of
 from server.tests.world.node import SimulatedNode, Trouble
 from server.tests.world.person import Person, write_off
+from server.tests.world.rest import AT_REST, OVER, UNDER_WAY
 from server.tests.world.starting_point import StartingPoint
-from server.tests.world.workers import AllocationWorker, InstanceWorker, TaskWatch
+from server.tests.world.trust_fault import TrustFault
+from server.tests.world.workers import AllocationWorker, InstanceWorker, TaskWatch, TrustActor
 
 HASTE: Final = 0.3
 """How soon somebody thinks better of it: at each step."""
@@ -56,6 +58,7 @@ class Faults:
     unreachable: float = 0.0  # a machine cannot be reached for a while
     loses: bool = False  # one machine is lost for ever
     scarce: bool = False  # no machine can be reached in the beginning
+    distrusts: float = 0.0  # the tenant denies the source of what runs, or allows it again
     stops_late: bool = False  # all comes to rest before the stop is asked for
     steps: int = 60
 
@@ -114,6 +117,7 @@ class SimulatedWorld:
         self.written: list[tuple[str, Sequence[object]]] = []
         self.deaths = 0
         self.patience = PATIENCE
+        self.trust = TrustFault(self.services, start, self.chance)
         self.planned: Callable[[WorldProcess], None] | None = None  # a death that was planned instead of drawn
         database.heard = self._heard
 
@@ -301,6 +305,8 @@ class SimulatedWorld:
         self.faults = faults
         for node in self.nodes:
             node.trouble = faults.trouble
+        if faults.distrusts:
+            self.actors["trust"] = TrustActor(self.services)
         self.wake(*(name for name in ("instances", "allocations", "tasks") if self.chance.random() < 0.2))
         self._offer()
         if faults.scarce:
@@ -322,6 +328,11 @@ class SimulatedWorld:
         chance, faults = self.chance.random, self.faults
         if faults.unreachable and chance() < faults.unreachable:
             await self._weather()
+            return
+        if faults.distrusts and self.person.instance_id is not None and chance() < faults.distrusts:
+            self.say(await self.trust.turn())
+            self.wake("trust")
+            await self._check()
             return
         standing = [name for name in _EVERY_ADAPTER if name in self.waiting]
         if len(standing) == 1 and chance() < 0.3:  # its lease runs out, and another takes what it holds
@@ -403,6 +414,9 @@ class SimulatedWorld:
                 await self.reachable(node)
         for name in sorted(self.waiting):
             await self.resume(name)
+        if self.trust.denies:
+            self.say(await self.trust.turn())
+            self.wake("trust")
         if stops_late and self.person.wishes:
             last = self.person.wishes.pop()
             await self.settle(self.is_at_rest)
@@ -465,29 +479,6 @@ class SimulatedWorld:
         }
         return Saved(name, self.clock.now(), self.person.instance_id, list(self.person.kept), machines)
 
-
-UNDER_WAY: Final = "SELECT EXISTS (SELECT FROM operation WHERE finished_at IS NULL)"
-AT_REST: Final = """
-SELECT NOT EXISTS (SELECT FROM operation WHERE finished_at IS NULL)
-   AND NOT EXISTS (SELECT FROM allocation a WHERE a.status NOT IN ('active', 'released'))
-   AND NOT EXISTS (SELECT FROM task t JOIN node n ON n.id = t.node_id
-                    WHERE t.finished_at IS NULL AND n.status <> 'retired')
-   AND NOT EXISTS (
-     SELECT FROM member m JOIN instance i ON i.id = m.instance_id
-       LEFT JOIN allocation a ON a.id = m.allocation_id LEFT JOIN node n ON n.id = a.node_id
-      WHERE m.status IN ('requested', 'joining', 'removing') OR (i.status = 'failed' AND m.status <> 'removed')
-         OR (n.unreachable_since IS NOT NULL AND m.status NOT IN ('failed', 'removed'))
-         OR (a.status = 'released' AND m.status NOT IN ('failed', 'removed')))
-   AND NOT EXISTS (SELECT FROM instance WHERE status IN ('created', 'starting', 'stopping'))"""
-"""Every operation has ended, every member is as it stays, and what failed is torn down."""
-OVER: Final = """
-SELECT (SELECT status = 'stopped' FROM instance WHERE id = $1)
-   AND NOT EXISTS (SELECT FROM allocation a WHERE a.status NOT IN ('active', 'released'))
-   AND NOT EXISTS (SELECT FROM task t JOIN node n ON n.id = t.node_id
-                    WHERE t.finished_at IS NULL AND n.status <> 'retired')
-   AND NOT EXISTS (SELECT FROM allocation a JOIN member m ON m.allocation_id = a.id
-                    WHERE a.status = 'active' AND m.owns_allocation AND NOT m.keep_allocation
-                      AND a.id <> ALL ($2::text[]))"""
 
 _EVERY_ADAPTER: Final = ("adapter-a", "adapter-b")
 _WAKES: Final[dict[tuple[str, str], tuple[str, ...]]] = {

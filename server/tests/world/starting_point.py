@@ -60,7 +60,7 @@ TABLES: Final = (
     "instance", "member", "operation", "operation_member", "instance_claim", "adapter_presence", "usage_record",
     "task", "task_log", "closed_owner", "receipt", "runtime_secret", "secret_grant", "secret", "allocation",
     "allocation_group", "project_network", "project_quota", "slot", "node", "closing_record", "artifact_hold",
-    "attachment", "transition",
+    "attachment", "transition", "policy",
 )  # fmt: skip
 """What schedules write and a snapshot has."""
 TRAILS: Final = ("event", "audit", "idempotency", "delivery")

@@ -9,6 +9,7 @@ from random import Random
 from mooring.commands.fleet import allocation_reconcile
 from mooring.commands.fleet.task import expire_tasks
 from mooring.commands.runtime import instance_reconcile
+from mooring.commands.runtime.trust_reaction import mark_all, react_all
 from mooring.commands.services import Services
 from mooring.core.fleet.placement import PlacementBoard
 from mooring.core.fleet.placement_explanation import AllowedChoices, explain
@@ -70,6 +71,18 @@ class AllocationWorker:
             for each in unit.allocations:
                 said |= await allocation_reconcile.keep_waiting(self.services, each, f"no room: {answer.because}")
         return said
+
+
+@dataclass
+class TrustActor:
+    """Marks what lost or regained its trust, and reacts."""
+
+    services: Services
+
+    async def step(self) -> bool:
+        """One pass; whether there may be more."""
+        complete = await mark_all(self.services)
+        return bool(await react_all(self.services)) or not complete
 
 
 @dataclass
