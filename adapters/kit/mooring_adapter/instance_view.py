@@ -138,6 +138,11 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
         """Whether an adapter has begun it; after a wait for capacity the status alone does not say so."""
         return self.status != "accepted" and self.begun is not False
 
+    @property
+    def changed_fields(self) -> frozenset[str]:
+        """The fields of the configuration that a `configure` changes."""
+        return frozenset(str(each).split("/")[1] for each in self.request.get("changed", ()))
+
     def is_done(self, step: str) -> bool:
         """Whether the step was reported as done."""
         return any(each.name == step and each.status in ("done", "skipped") for each in self.steps)
@@ -214,6 +219,11 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
             return until
         ending = self.manifest.get("lifecycle", {}).get("delete", {}).get("graceful_seconds", GRACEFUL_SECONDS)
         return until - timedelta(seconds=ending)
+
+    def with_target_config(self, operation: Operation) -> "InstanceView":
+        """The instance as a `configure` wants it; its own configuration is the old one until that has succeeded."""
+        config = operation.request.get("input", {})
+        return msgspec.structs.replace(self, instance=msgspec.structs.replace(self.instance, config=config))
 
     def tasks_of(self, operation: Operation) -> Mapping[str, Task]:
         return {each.step: each for each in self.tasks if each.operation_id == operation.id}

@@ -5,6 +5,8 @@ grows with what is known: the next round of probing is added when the last one h
 member, and the plan decides what they mean.
 """
 
+import hashlib
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -23,6 +25,8 @@ ATTEMPTS: Final = 3
 ENDPOINT_FIELDS: Final = ("name", "member_id", "port", "protocol", "path", "title", "task_id")
 QUIET: Final = "quiet"
 """The detail of a member whose program a drain has stopped, until it starts again."""
+CONFIG: Final = "config"
+"""The detail of a member with the digest of the configuration that it was started with."""
 SERVES: Final = "it answers its probe"
 RUNS: Final = "it runs; the manifest has no probe that says more"
 GONE: Final = frozenset({"removing", "removed"})
@@ -153,9 +157,25 @@ class Deployment:
             status="ready",
             health="healthy",
             health_detail=SERVES if rendered.probe is not None else RUNS,
-            detail={"runs_as": rendered.runs_as, "ports": dict(rendered.ports), **self._since()},
+            detail={
+                "runs_as": rendered.runs_as,
+                "ports": dict(rendered.ports),
+                CONFIG: self._config_digest(),
+                **self._since(),
+            },
             version=self.profile.version,
         )
+
+    def has_wanted_config(self, member: Member) -> bool:
+        """Whether it was started with the instance's configuration; a failed change may have left it with another."""
+        return member.adapter_detail.get(CONFIG) in (None, self._config_digest())
+
+    def _config_digest(self) -> str:
+        """A digest of what the program reads, without secrets: nobody can guess them by it."""
+        config = self.view.instance.config
+        names = {each.from_config for each in self.profile.environment if each.from_config and not each.hidden}
+        read = {name: config.get(name) for name in sorted(names)}
+        return hashlib.sha256(json.dumps(read, sort_keys=True).encode()).hexdigest()[:16]
 
     def _since(self) -> dict[str, str]:
         """When the member became ready: earlier observations do not count."""

@@ -24,6 +24,8 @@ def plan(view: InstanceView, operation: Operation) -> Plan:
     manifest = view.manifest
     if operation.kind in TO_ANOTHER_VERSION and view.target_manifest is not None:
         manifest = view.target_manifest
+    if operation.kind == "configure":
+        view = view.with_target_config(operation)
     deployment = Deployment(view, operation, read_profile(manifest), view.tasks_of(operation))
     steps: list[Step] = []
     try:
@@ -158,6 +160,27 @@ def _restart(deployment: Deployment) -> Iterator[Step]:
     yield Finish(evidence={"restarted": [each.id for each in deployment.members]})
 
 
+def _configure(deployment: Deployment) -> Iterator[Step]:
+    """A program reads its configuration when it starts: restart the members, one by one, if it reads what changed."""
+    changed = deployment.operation.changed_fields
+    read = {each.from_config for each in deployment.profile.environment if each.from_config is not None}
+    stored = sorted(changed & {each.from_config for each in deployment.profile.environment if each.hidden})
+    if stored:
+        why = f"{stored[0]} is stored as a secret at launch; launch a new instance with the new value"
+        raise OperationFailed("config_refused", why)
+    if not changed & read:
+        yield Finish(evidence={"applied_by": "nothing", "because": "no program reads what changed"})
+        return
+    for member in deployment.members:
+        deployment.rendered(member)  # fail before anything stops if a member could not run
+    for member in deployment.members:
+        yield from deployment.rebuild(member, "its configuration changes")
+        yield Barrier(step=f"changed/{member.id}")
+        deployment.refuse_failed()
+    yield from deployment.endpoints()
+    yield Finish(evidence={"applied_by": "restart", "restarted": [each.id for each in deployment.members]})
+
+
 def _repair(deployment: Deployment) -> Iterator[Step]:
     """Repair and reconcile: check each member, and restart those that do not serve."""
     if deployment.operation.request.get("scope") == "control_plane":
@@ -172,7 +195,8 @@ def _repair(deployment: Deployment) -> Iterator[Step]:
         if seen is None:
             continue
         serves = seen.succeeded if rendered.look is not None else ended_because(seen, member) is None
-        if not serves or member.status in ("failed", "joining") or f"busy/{member.id}" in _recorded_steps(deployment):
+        broken = not serves or member.status in ("failed", "joining") or not deployment.has_wanted_config(member)
+        if broken or f"busy/{member.id}" in _recorded_steps(deployment):
             yield from deployment.rebuild(member, "it is being restarted")
         elif member.status == "degraded" or member.health != "healthy":
             yield deployment.ready(member, rendered)
@@ -197,6 +221,7 @@ PLANS: Final[Mapping[str, Kind]] = {
     "upgrade": _change_version,
     "rollback": _change_version,
     "restart": _restart,
+    "configure": _configure,
     "repair": _repair,
     "reconcile": _repair,
     "decommission": _stop_members,

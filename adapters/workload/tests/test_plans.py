@@ -11,6 +11,9 @@ from tests.support.rows import every_row
 DIGEST = f"sha256:{'ab' * 32}"
 
 
+GREETED = {"changed": ["/greeting"], "input": {"greeting": "good evening"}}
+
+
 def failing(prefix: str, **failure: Any) -> Any:
     """A node on which the steps that begin so fail."""
 
@@ -213,7 +216,8 @@ def begun(kind: str) -> PlanDriver:
     """An operation of this kind on two members."""
     status = {"deploy": "requested", "add": "requested", "drain": "draining"}.get(kind, "ready")
     second = member(1, replaces_id="mem_0") if kind == "replace" else member(1, status=status)
-    return PlanDriver(kind, [member(0, status=status), second], target=manifest_of("hello", version="1.1.0"))
+    members, target = [member(0, status=status), second], manifest_of("hello", version="1.1.0")
+    return PlanDriver(kind, members, target=target, request=GREETED if kind == "configure" else {})
 
 
 def quiet(step: str, task: RunTask) -> Outcome:
@@ -236,3 +240,40 @@ def test_a_crash_in_any_round_leads_to_the_same_end(kind: str, part: str) -> Non
             assert number > 1, "there is a round to crash in"
             return
     raise AssertionError("an operation of two members takes fewer rounds")
+
+
+# Configuration
+
+
+def test_a_change_restarts_the_members_one_after_the_other_with_the_new_value() -> None:
+    stage = PlanDriver("configure", [member(0, status="ready"), member(1, status="ready")], request=GREETED).run()
+    assert (stage.finished.outcome, stage.finished.evidence["applied_by"]) == ("succeeded", "restart")
+    assert stage.steps.index("probe/1/mem_0") < stage.steps.index("stop/mem_1"), "one works while the other changes"
+    for each in ("mem_0", "mem_1"):
+        assert "good evening" in str(stage.arguments[f"start/{each}"].arguments)
+        assert statuses(stage, each) == ["degraded", "ready"]
+
+
+def test_a_change_that_no_program_reads_restarts_nothing() -> None:
+    request = {"changed": ["/drain_seconds"], "input": {"drain_seconds": 5}}
+    stage = PlanDriver("configure", [member(0, status="ready")], request=request).run()
+    assert (stage.finished.outcome, stage.finished.evidence["applied_by"], stage.steps) == ("succeeded", "nothing", [])
+
+
+def test_a_value_that_is_stored_as_a_secret_is_refused_before_anything_stops() -> None:
+    manifest = manifest_of("hello")
+    manifest["config_schema"]["properties"]["greeting"]["writeOnly"] = True
+    stage = PlanDriver("configure", [member(0, status="ready")], manifest=manifest, request=GREETED).run()
+    assert (stage.finished.outcome, stage.finished.failure.code, stage.steps) == ("failed", "config_refused", [])
+    assert "greeting" in stage.finished.failure.detail
+
+
+def test_a_reconcile_takes_back_what_a_failed_change_left() -> None:
+    changed = PlanDriver("configure", [member(0, status="ready")], request=GREETED).run()
+    (detail,) = [each["detail"] for each in changed.reported if each.get("status") == "ready"]
+    left = member(0, status="ready", health="healthy", adapter_detail=detail)
+    stage = PlanDriver("reconcile", [left], config={"greeting": "hello"}).run()
+    assert stage.finished.outcome == "succeeded"
+    assert "hello" in str(stage.arguments["start/mem_0"].arguments)
+    stays = PlanDriver("reconcile", [left], config={"greeting": "good evening"}).run()
+    assert "start/mem_0" not in stays.steps
