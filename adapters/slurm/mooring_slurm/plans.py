@@ -39,6 +39,7 @@ from mooring_slurm.bring_up import (
     worker_ready,
     worker_up,
 )
+from mooring_slurm.configure import configure
 from mooring_slurm.drains import uncordon
 from mooring_slurm.failure_logs import with_failure_logs
 from mooring_slurm.layout import SLURMCTLD, SLURMD
@@ -243,6 +244,7 @@ PLANS: Final[Mapping[str, Callable[[InstanceView, Operation], Plan]]] = {
     "upgrade": change_version,
     "rollback": change_version,
     "restart": restart,
+    "configure": configure,
     "repair": repair,
     "reconcile": reconcile,
     "decommission": decommission,
@@ -277,7 +279,7 @@ def _undo_steps(cluster: ClusterMembers, operation: Operation) -> list[Step]:
             deleted = any(name.startswith(f"delete/{member.id}") for name in tasks)
             if f"cordon/{member.id}" in tasks and not deleted:
                 steps.append(uncordon(cluster, member, f"uncordon/{member.id}", on_failure=OnFailure.GO_ON))
-    if operation.kind in ("upgrade", "rollback", "restart", "repair"):
+    if operation.kind in ("upgrade", "rollback", "restart", "configure", "repair"):
         for member in (cluster.controller, *cluster.workers):
             started = tasks.get(f"start/{member.id}")
             stopped = f"stop/{member.id}" in tasks and (started is None or not started.succeeded)
