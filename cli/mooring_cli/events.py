@@ -8,7 +8,7 @@ import click
 from mooring_cli import output
 from mooring_cli.columns import read_time
 from mooring_cli.invocation import Invocation, current, plain_call
-from mooring_cli.listing import COMPLETE
+from mooring_cli.listing import COMPLETE, knows_no_newest
 from mooring_cli.main import MooringCommand
 from mooring_cli.nouns import CommandEndpoint
 from mooring_cli.output import plain
@@ -62,8 +62,8 @@ def events(
         output.show_lines(invocation.output, stream, event_line)
         return
     endpoint, path = ScopeResolver(invocation).choose(EVENTS, chosen)
-    if since is None and limit and invocation.output not in COMPLETE:
-        show_newest(invocation, endpoint, path, {**query, "limit": min(limit, PAGE_MAX)})
+    wants_newest = since is None and limit and invocation.output not in COMPLETE
+    if wants_newest and show_newest(invocation, endpoint, path, {**query, "limit": min(limit, PAGE_MAX)}):
         return
     begins = None if since == "beginning" else since
     call = plain_call(endpoint.operation, path, {**query, "cursor": begins, "limit": min(limit or PAGE_MAX, PAGE_MAX)})
@@ -78,13 +78,22 @@ def events(
         output.note(f"There may be more: --since {found[-1]['cursor']}")
 
 
-def show_newest(invocation: Invocation, endpoint: CommandEndpoint, path: dict[str, str], query: dict[str, Any]) -> None:
-    found = invocation.call(endpoint.operation, path, {**query, "newest": True})["items"]
+def show_newest(invocation: Invocation, endpoint: CommandEndpoint, path: dict[str, str], query: dict[str, Any]) -> bool:
+    """Show the last events; False if the server is too old to find them."""
+    from mooring_sdk import MooringError
+
+    try:
+        found = invocation.call(endpoint.operation, path, {**query, "newest": True})["items"]
+    except MooringError as error:
+        if not knows_no_newest(error):
+            raise
+        return False
     output.show_lines(invocation.output, found, event_line)
     if not found:
         output.note("No events.")
     elif len(found) == query["limit"]:
         output.note("There may be earlier ones: --limit shows more, --since beginning starts with the oldest.")
+    return True
 
 
 def event_line(event: dict[str, Any]) -> str:

@@ -86,7 +86,8 @@ def launch(*, app: str, project: str | None, plan: bool, waits: bool, opens: boo
             output.note(f"Run mooring instances watch {made['name']} to see its progress.")
         return None
     if invocation.output == "table":
-        output.note(f"Launched {made['name']}: {made['id']}, correlation id {made['correlation_id']}.")
+        output.note(f"Launched {made['name']}: {made['id']}")
+        output.note(f"Its correlation id is {made['correlation_id']}.")
     code = wait_for_instance(invocation, {**path, "instance_id": made["id"]}, made)
     if opens and not code:
         open_in_browser(invocation, path["project_id"], find_endpoint(invocation, path["project_id"], made["id"]))

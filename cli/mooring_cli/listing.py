@@ -156,7 +156,7 @@ def changes_of(invocation: Invocation, scope: str, path: dict[str, str]) -> Iter
         if scope in ("project", "tenant", "platform"):
             cursor = invocation.call(operation, where, {"newest": True, "limit": 1})["next_cursor"]
     except MooringError as error:
-        if not is_refused(error):
+        if not is_refused(error) and not knows_no_newest(error):
             raise
     yield
     while True:
@@ -168,6 +168,11 @@ def changes_of(invocation: Invocation, scope: str, path: dict[str, str]) -> Iter
         page = invocation.call(operation, where, query)
         cursor = page["next_cursor"]
         yield  # also when nothing happened, so that the ages are true
+
+
+def knows_no_newest(error: "MooringError") -> bool:
+    """Whether the server is older than the parameter `newest` of its lists of events."""
+    return error.code == "validation_failed" and error.details.get("path") == "newest"
 
 
 def is_refused(error: "MooringError") -> bool:

@@ -218,16 +218,21 @@ def pair_lines(fields: Row, now: datetime, row: Row, *, coloured: bool) -> list[
 
 def wrapped(line: str, indent: int) -> list[str]:
     """A line in pieces that fit on the terminal; words, such as ids and digests, are never broken."""
-    room = terminal_width() - indent
-    if not sys.stdout.isatty() or width(line) <= room:
+    return fold(line, terminal_width() - indent) if sys.stdout.isatty() else [line]
+
+
+def fold(line: str, room: int) -> list[str]:
+    """A line in pieces of at most this width, the further ones indented a little more than the first."""
+    if width(line) <= room:
         return [line]
     import textwrap
 
-    further = " " * GAP
+    begins = line[: len(line) - len(line.lstrip())]
     return textwrap.wrap(
-        line,
+        line.strip(),
         max(room, CELL_MIN),
-        subsequent_indent=further,
+        initial_indent=begins,
+        subsequent_indent=begins + " " * GAP,
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from mooring_cli.output import plain, shorten
+from mooring_cli.output import fold, plain, shorten
 
 if TYPE_CHECKING:
     from mooring_cli.invocation import Invocation
@@ -110,8 +110,9 @@ class ProgressDisplay:
         if not self._lines:
             return
         columns, rows = shutil.get_terminal_size((80, 24))
-        kept = self._lines if len(self._lines) < rows else [*self._lines[: rows - 2], "…"]
-        shown = [shorten(plain(line.replace(ELAPSED, in_words(self.elapsed_seconds))), columns - 1) for line in kept]
+        texts = [plain(line.replace(ELAPSED, in_words(self.elapsed_seconds))) for line in self._lines]
+        lines = [shorten(each, columns - 1) for text in texts for each in fold(text, columns - 1)]
+        shown = lines if len(lines) < rows else [*lines[: rows - 2], "…"]
         up = f"\x1b[{self._height}A" if self._height else ""
         click.echo(f"{up}\r\x1b[J" + "\n".join(shown), err=True, color=True)
         self._height = len(shown)

@@ -299,7 +299,9 @@ def operation_text(operation: dict[str, Any], names: dict[str, str]) -> str:
     if running is not None:
         detail = f" ({running['detail']})" if running.get("detail") else ""
         text += f", now {step_name(str(running['name']), names)}{detail}"
-    return text + (f", blocked: {operation['blocker']}" if operation.get("blocker") else "")
+    if not operation.get("blocker"):
+        return text
+    return f"{text}{'' if operation['status'] == 'blocked' else ', blocked'}: {operation['blocker']}"
 
 
 def step_name(name: str, names: dict[str, str]) -> str:

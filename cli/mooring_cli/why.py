@@ -46,7 +46,7 @@ def why(*, subject: str, project: str | None, as_json: bool) -> None:
         output.show(invocation.output, answer)
         return
     for line in lines_of(answer):
-        click.echo(line)
+        click.echo("\n".join(output.wrapped(line, 0)))
 
 
 def lines_of(answer: dict[str, Any]) -> list[str]:

@@ -220,3 +220,26 @@ def test_events_shows_the_newest_and_a_program_pages_from_the_oldest(run: Run, p
         assert platform.asked[-1].query.get("newest") == newest, words
     assert run("events", "--limit", "7").exit_code == 0
     assert platform.asked[-1].query["limit"] == "7"
+
+
+def test_events_of_a_server_that_finds_no_newest_ones_start_with_the_oldest(
+    run: Run, platform: FakeCliPlatform
+) -> None:
+    old = problem(422, "validation_failed")
+    refused = CannedResponse(422, {**old.body, "details": {"path": "newest"}}, media_type=old.media_type)
+    empty = CannedResponse(body={"items": [], "next_cursor": "c"})
+    platform.on("GET", f"{AT}/events", lambda asked: refused if "newest" in asked.query else empty)
+    assert run("events").exit_code == 0
+
+
+def test_why_fits_on_a_terminal_of_80_columns(on_terminal: OnTerminal, platform: FakeCliPlatform) -> None:
+    text = "no room: " + "1 GPU on one machine is requested, none is free; " * 3
+    cause = {"noun": "operation", "id": "op_1", "name": "deploy", "status": "blocked", "text": text, "code": "full"}
+    following = {"who": "you", "what": "wait until capacity is free, or stop this and request what fits now " * 2}
+    answer = CannedResponse(body={"chain": [cause, cause], "next": following})
+    platform.on("GET", f"{AT}/why/web", answer)
+    platform.on("GET", f"{AT}/app-instances", page(an_instance()))
+    platform.on("GET", f"{AT}/why/{IDS['id']}", answer)
+    screen = on_terminal("why", "web", COLUMNS="80").screen.splitlines()
+    assert len(screen) > 8
+    assert max(map(len, screen)) <= 80

@@ -215,3 +215,9 @@ def test_an_action_that_the_server_waits_for_ends_with_one_if_it_failed(run: Run
         words = ["instances", "actions", "act", INSTANCE, "reload", "--wait", "5"]
         assert run(*words).exit_code == code
     assert platform.of("POST")[0].query["wait"] == "5.0"
+
+
+def test_a_blocked_operation_says_so_once() -> None:
+    blocked = operation("blocked", blocker="no room", steps=[])
+    assert waiting.operation_text(blocked, {}) == "add: blocked: no room"
+    assert waiting.operation_text({**blocked, "status": "running"}, {}) == "add: running, blocked: no room"
