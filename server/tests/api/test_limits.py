@@ -167,12 +167,12 @@ async def test_a_name_of_any_script_is_taken_and_given_back_as_it_was(world: Wor
 @pytest.mark.parametrize(
     ("change", "path"),
     [
-        ({"colour": "blue"}, ""),
+        ({"colour": "blue"}, "colour"),
         ({"slug": 5}, "slug"),
         ({"slug": None}, "slug"),
         ({"slug": "Not A Slug"}, "slug"),
         ({"first_admin": {"email": "no address", "display_name": "A"}}, "first_admin.email"),
-        ({"first_admin": {"email": "a@b.example", "display_name": "A", "age": 5}}, "first_admin"),
+        ({"first_admin": {"email": "a@b.example", "display_name": "A", "age": 5}}, "first_admin.age"),
         ({"first_admin": []}, "first_admin"),
     ],
 )
