@@ -199,7 +199,11 @@ async def _run_until_signal(parts: AgentParts, disk_reserve_bytes: int) -> None:
         parts = replace(parts, watches=(parts.host.watch,))
     if isinstance(parts.host, NamespaceHost) and Podman.on_this_machine() and parts.directory is not None:
         containers = await create_container_tasks(
-            parts.identity.node_id, parts.directory, parts.host, disk_reserve_bytes
+            parts.identity.node_id,
+            parts.directory,
+            parts.host,
+            disk_reserve_bytes,
+            parts.host.machine.disk_bytes,
         )
         parts = replace(parts, handlers=containers.handlers(HANDLERS), sweeps=(containers.sweep,))
     agent = Agent(parts)

@@ -25,6 +25,7 @@ from mooring_agent.artifacts.http_sources import HttpSource, RegistryRepository
 from mooring_agent.containers.container_secrets import ContainerSecrets
 from mooring_agent.containers.images import ImageStore, StoredImage
 from mooring_agent.containers.podman import Podman
+from mooring_agent.containers.volumes import ContainerVolumes
 from mooring_agent.hosts import safe_paths
 from mooring_agent.hosts.contract import (
     FileSpec,
@@ -38,7 +39,7 @@ from mooring_agent.hosts.contract import (
     TeardownReport,
 )
 from mooring_agent.hosts.log_parts import read_container_log
-from mooring_agent.hosts.namespace import root_filesystem
+from mooring_agent.hosts.namespace.sandbox_disk import DISK_BYTES
 from mooring_agent.kernel import hostile_files
 from mooring_agent.supervisor.log_room import RESERVE_BYTES
 from mooring_agent.tasks import arguments as task_arguments
@@ -46,6 +47,7 @@ from mooring_agent.tasks.handlers import ResultFields, TaskContext, TaskHandler
 from mooring_agent.tasks.log_read import LogReader, LogReadHandler
 
 LINES_MAX: Final = 50
+CONTAINERS_MAX: Final = 256  # of an allocation, ended ones too: each has a log of up to 8 MiB
 REMOVALS: Final = 10
 REMOVAL_SECONDS: Final = 0.2
 LINE_MAX: Final = 2_000
@@ -81,7 +83,7 @@ class ContainerTasks:
     images: ImageStore
     cache: BlobCache
     sandboxes: ContainerSandboxes
-    volumes: Path
+    volumes: ContainerVolumes
     http: httpx.AsyncClient
     history: FetchHistory = field(default_factory=FetchHistory)
 
@@ -108,7 +110,10 @@ class ContainerTasks:
 
     async def launch(self, host: Host, context: TaskContext, arguments: task_arguments.ContainerLaunch) -> ResultFields:
         owner = context.owner
-        existing = await self._find(owner, arguments.name)
+        present = await self._find_all(Owner(owner.allocation_id))
+        existing = next((each for each in present if _is_named(each, owner, arguments.name)), None)
+        if existing is None and len(present) >= CONTAINERS_MAX:
+            raise HostFailure("capacity", f"the allocation already has {CONTAINERS_MAX} containers; remove some first")
         if existing is not None:
             if existing["Labels"].get(TASK) != context.task.task_id:
                 raise HostFailure("refused", f"{owner.name} already has a container {arguments.name!r}")
@@ -124,7 +129,8 @@ class ContainerTasks:
         )
         image = await self._image(context, registry, arguments.image.digest)
         context.report_progress("start", 0, None, "")
-        options = [*self._create_options(context, arguments), *await self.secrets.options(context, arguments)]
+        created = await asyncio.to_thread(self._create_options, context, arguments)
+        options = [*created, *await self.secrets.options(context, arguments)]
         await self.podman.call("create", *options, image.image_id, *arguments.argv)
         await self.podman.call("start", self._name(owner, arguments.name))
         return {**await self._container_fields(owner, arguments.name), "fetched_bytes": image.fetched_bytes}
@@ -197,17 +203,10 @@ class ContainerTasks:
         await host.write_files(context.owner, [FileSpec(destination, content)])
 
     def _link_into_volume(self, owner: Owner, arguments: task_arguments.ArtifactFetch) -> None:
-        """Hard-link the cached bytes into a volume, readable by any user of the container; nothing is copied."""
-        directory = self._volumes_of(owner) / str(arguments.volume)
-        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
-        place = hostile_files.open_directory(directory)
-        try:
-            with self.cache.using(arguments.digest) as path:
-                hostile_files.link_read_only(path, place, str(arguments.file or arguments.volume))
-        except OSError as problem:
-            raise HostFailure("path_refused", f"cannot write into the volume: {problem.strerror}") from problem
-        finally:
-            os.close(place)
+        """Put the cached bytes into a volume, readable by any user of the container."""
+        name = str(arguments.volume)
+        with self.cache.using(arguments.digest) as path:
+            self.volumes.add_artifact(owner, name, path, str(arguments.file or name))
 
     async def find_log(self, context: TaskContext, arguments: task_arguments.LogRead, request: LogRequest) -> LogReader:
         """Find the file in which a container's monitor keeps its log."""
@@ -231,14 +230,11 @@ class ContainerTasks:
                 await self._force_remove(each["Id"])
                 strays.append(Stray(resource, "reaped", labels.get(ALLOCATION)))
         self.history.keep_only(set(secret_name))
-        unknown = sorted({*self._volume_holders(), *await self.secrets.allocations()} - set(secret_name))
+        unknown = sorted({*self.volumes.holders(), *await self.secrets.allocations()} - set(secret_name))
         for allocation_id in unknown:
             resources = [*await self.secrets.remove(Owner(allocation_id)), *self._clear_volumes(Owner(allocation_id))]
             strays += [Stray(resource, "reaped", allocation_id) for resource in resources]
         return strays
-
-    def _volume_holders(self) -> list[str]:
-        return [path.name for path in self.volumes.iterdir()] if self.volumes.exists() else []
 
     def _with_container_teardown(self, handler: TaskHandler) -> Any:
         async def perform(host: Host, context: TaskContext, arguments: task_arguments.StrictArguments) -> ResultFields:
@@ -331,8 +327,7 @@ class ContainerTasks:
     def _mount(self, owner: Owner, mount: task_arguments.MountArguments, user: str, base: int) -> str:
         if "," in mount.target:
             raise HostFailure("path_refused", f"{mount.target!r}: a mount target must not contain a comma")
-        directory = self._volumes_of(owner) / mount.volume
-        directory.mkdir(mode=0o750, parents=True, exist_ok=True)
+        directory = self.volumes.provide(owner, mount.volume, writable=not mount.read_only)
         uid, _, gid = user.partition(":")
         place = hostile_files.open_directory(directory)
         try:
@@ -342,15 +337,13 @@ class ContainerTasks:
         mode = ",readonly" if mount.read_only else ""
         return f"type=bind,source={directory},target={mount.target}{mode}"
 
-    def _volumes_of(self, owner: Owner) -> Path:
-        return self.volumes / owner.allocation_id / (f"@{owner.label}" if owner.label else "_")
-
     def _clear_volumes(self, owner: Owner) -> list[Resource]:
-        directory = self._volumes_of(owner) if owner.label else self.volumes / owner.allocation_id
-        if not directory.exists():
-            return []
-        root_filesystem.remove(directory)
-        return [Resource("files", f"volumes of {owner.name}")]
+        return [Resource("files", f"volumes of {owner.name}")] if self.volumes.clear(owner) else []
+
+
+def _is_named(container: Mapping[str, Any], owner: Owner, name: str) -> bool:
+    labels = container["Labels"] or {}
+    return (labels.get(OWNER), labels.get(NAME)) == (owner.name, name)
 
 
 def _registry_of(source: str) -> tuple[str, str]:
@@ -398,7 +391,11 @@ def _with_containers(
 
 
 async def create_container_tasks(
-    node_id: str, directory: Path, sandboxes: ContainerSandboxes, disk_reserve_bytes: int = RESERVE_BYTES
+    node_id: str,
+    directory: Path,
+    sandboxes: ContainerSandboxes,
+    disk_reserve_bytes: int = RESERVE_BYTES,
+    volume_bytes: int = DISK_BYTES,
 ) -> ContainerTasks:
     podman = Podman(directory / "containers")
     await asyncio.to_thread(podman.prepare)
@@ -406,4 +403,5 @@ async def create_container_tasks(
     cache = BlobCache(directory / "cache", room=room)
     images = ImageStore(cache, podman, room)
     http = httpx.AsyncClient(timeout=httpx.Timeout(60.0), follow_redirects=False)
-    return ContainerTasks(node_id, podman, images, cache, sandboxes, directory / "volumes", http)
+    volumes = ContainerVolumes(directory / "volumes", volume_bytes)
+    return ContainerTasks(node_id, podman, images, cache, sandboxes, volumes, http)

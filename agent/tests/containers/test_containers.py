@@ -21,12 +21,14 @@ from agent.tests.support.busybox_image import BUSYBOX, BuiltImage, busybox_image
 from agent.tests.support.fake_platform import ALLOCATION, CREATE, FakePlatform, seal
 from agent.tests.support.supervisors import until
 from mooring_agent.artifacts.blob_cache import BlobCache
+from mooring_agent.containers import container_tasks
 from mooring_agent.containers.container_tasks import ContainerTasks
 from mooring_agent.containers.images import ImageStore
 from mooring_agent.containers.podman import Podman
+from mooring_agent.containers.volumes import ContainerVolumes
 from mooring_agent.control_plane.keys import make_keys
 from mooring_agent.control_plane.messages import TaskResult, decode
-from mooring_agent.hosts.contract import Network, SandboxSpec
+from mooring_agent.hosts.contract import Network, Owner, SandboxSpec
 from mooring_agent.hosts.simulated import SimulatedHost
 from mooring_agent.tasks.executor import Executor
 from mooring_agent.tasks.handlers import HANDLERS
@@ -108,7 +110,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[PodmanMachine]:
         cache = BlobCache(tmp_path / "cache")
         place = ContainerNamespace(holder.pid, device_node())
         images = ImageStore(cache, podman)
-        containers = ContainerTasks("nod_x", podman, images, cache, place, tmp_path / "volumes", http)
+        containers = ContainerTasks("nod_x", podman, images, cache, place, ContainerVolumes(tmp_path / "volumes"), http)
         handlers = containers.handlers(HANDLERS)
         executor = Executor(SimulatedHost(), journal, make_keys(), time.time, lambda: None, 4, handlers)
         try:
@@ -116,6 +118,8 @@ async def machine(tmp_path: Path) -> AsyncIterator[PodmanMachine]:
         finally:
             try:
                 await until(lambda: no_container_is_left(podman))
+                for allocation_id in containers.volumes.holders():
+                    containers.volumes.clear(Owner(allocation_id))
                 await podman.try_call("rmi", "--all", "--force")
                 await until(lambda: not is_used(podman))
             finally:
@@ -251,6 +255,31 @@ async def test_a_container_is_pulled_by_digest_run_hardened_stopped_and_proven_g
     assert await machine.containers.podman.containers({}) == []
     with pytest.raises(FileNotFoundError):
         status_of(pid)
+
+
+async def test_a_container_fills_its_own_disk_only_and_an_allocation_has_a_bounded_number_of_containers(
+    machine: PodmanMachine, registry: RunningRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(container_tasks, "CONTAINERS_MAX", 1)
+    machine.containers.volumes = ContainerVolumes(tmp_path / "volumes", 32 << 20)
+    image = busybox_image()
+    push(registry.url, REPOSITORY, image)
+    await machine.do("sandbox.create", CREATE)
+    fills = {"argv": ["-c", "dd if=/dev/zero of=/data/fill bs=1M count=200; exec sleep 600"]}
+    volume = [{"volume": "data", "target": "/data"}]
+    launched = await machine.do("container.launch", launch(registry, image, mounts=volume, **fills))
+    assert launched.outcome == "succeeded", launched
+
+    async def is_full() -> bool:
+        read = {"name": "web", "kind": "container", "max_bytes": 1_024, "offset": 0}
+        return "No space left on device" in said_in(await machine.do("log.read", read))
+
+    await until(is_full)
+    second = await machine.do("container.launch", launch(registry, image, name="second"))
+    assert failure_code(second) == "capacity"
+    destroyed = await machine.do("sandbox.destroy", {})
+    assert destroyed.result["clean"] is True
+    assert machine.containers.volumes.holders() == []
 
 
 async def test_a_container_that_wrote_more_than_is_stored_is_read_to_its_end_and_the_gap_is_reported(

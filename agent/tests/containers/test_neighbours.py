@@ -12,6 +12,7 @@ from agent.tests.support.layers import Packed, SimulatedPodman, SimulatedRegistr
 from mooring_agent.artifacts.blob_cache import BlobCache
 from mooring_agent.containers.container_tasks import ContainerTasks
 from mooring_agent.containers.images import ImageStore
+from mooring_agent.containers.volumes import ContainerVolumes
 from mooring_agent.tasks import arguments as task_arguments
 from mooring_agent.tasks.handlers import TaskContext
 
@@ -24,7 +25,8 @@ async def test_a_fetch_does_not_tell_whether_a_neighbour_fetched_the_same(tmp_pa
     podman, cache = SimulatedPodman(tmp_path / "containers", registry.digest), BlobCache(tmp_path / "cache")
     http = registry.repository().http
     places = cast(Any, None)
-    tasks = ContainerTasks("nod_x", podman, ImageStore(cache, podman), cache, places, tmp_path / "volumes", http)
+    volumes = ContainerVolumes(tmp_path / "volumes")
+    tasks = ContainerTasks("nod_x", podman, ImageStore(cache, podman), cache, places, volumes, http)
     platform = FakePlatform()
     layer = next(iter(set(registry.blobs) - {next(iter(registry.blobs))}))
     address = "http://registry.invalid/v2/a/b"
@@ -51,7 +53,8 @@ async def test_the_history_of_an_allocation_goes_with_it(tmp_path: Path) -> None
     podman, cache = SimulatedPodman(tmp_path / "containers", "sha256:x"), BlobCache(tmp_path / "cache")
     async with httpx.AsyncClient() as http:
         places = cast(Any, None)
-        tasks = ContainerTasks("nod_x", podman, ImageStore(cache, podman), cache, places, tmp_path / "volumes", http)
+        volumes = ContainerVolumes(tmp_path / "volumes")
+        tasks = ContainerTasks("nod_x", podman, ImageStore(cache, podman), cache, places, volumes, http)
         tasks.history.add(VICTIM, "sha256:1")
         await tasks.sweep({SPY})
         assert not tasks.history.has(VICTIM, "sha256:1")

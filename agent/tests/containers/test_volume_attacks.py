@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from mooring_agent.artifacts.blob_cache import BlobCache
 from mooring_agent.containers.container_tasks import ContainerTasks
+from mooring_agent.containers.volumes import ContainerVolumes
 from mooring_agent.hosts.contract import Owner
 from mooring_agent.tasks import arguments as task_arguments
 
@@ -23,7 +24,7 @@ def tasks_with(directory: Path) -> ContainerTasks:
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_bytes(b"hello")
     absent = cast("Any", None)
-    return ContainerTasks("nod_1", absent, absent, cache, absent, directory / "volumes", absent)
+    return ContainerTasks("nod_1", absent, absent, cache, absent, ContainerVolumes(directory / "volumes"), absent)
 
 
 def test_root_changes_no_mode_through_a_link_in_a_volume(tmp_path: Path) -> None:
