@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help:
 	@echo "make demo       start Mooring on a database of its own and show what it does"
-	@echo "make up         start Mooring and stay"
+	@echo "make up         start Mooring and stay, the first time with all that a first app needs (ARGS=--no-try: without)"
 	@echo "make test       run the tests that need no child server and no kernel feature, 6 minutes on two cores"
 	@echo "                (ARGS='-k word' chooses; a path runs all of its tests, whatever their gate)"
 	@echo "make test-system  run the others: servers that are killed, sandboxes, whole systems, 15 minutes"
@@ -30,7 +30,7 @@ demo: set-up
 	@.venv/bin/python -m tools.demo $(ARGS)
 
 up: set-up
-	@.venv/bin/mooring up $(ARGS)
+	@.venv/bin/mooring up --try-if-new $(ARGS)
 
 test: set-up
 	@.venv/bin/python -m tools.test $(ARGS)

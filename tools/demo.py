@@ -89,7 +89,7 @@ class DemoSetup:
     @property
     def node_state(self) -> Path:
         """The state directory of this machine's agent: `mooring up` puts it next to the data."""
-        return self.directory / "data-node"
+        return self.directory / "data" / "node"
 
 
 @contextmanager

@@ -50,7 +50,7 @@ class DemoStage:
     @property
     def apps(self) -> Path:
         """The directory of bundles and their files, which the platform reads."""
-        return self.work.directory / "data-apps"
+        return self.work.directory / "data" / "apps"
 
     def mooring(self, token: str, *words: str) -> "subprocess.CompletedProcess[str]":
         """Run the CLI with this token, without a terminal."""
@@ -155,7 +155,7 @@ def show_jupyter(stage: DemoStage) -> None:
         asyncio.run(push_layout(intent, image))
         asyncio.run(pushing(intent, lambda pusher: sign_as_tag(pusher, intent.repository, image.digest, key)))
         admin.add_platform_signer_key(name="apps", public_key_pem=key.trusted("").pem)
-    own = key_at(work.directory / "data-adapter" / "workload.key")
+    own = key_at(work.directory / "data" / "adapter" / "workload.key")
     bundle = write_bundle(stage.apps, bundle_of("jupyter", {"image": f"{intent.location}@{image.digest}"}, own))
     install_app(stage, bundle)
     with Client(stage.url, token=stage.admin) as admin:

@@ -14,8 +14,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -60,6 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _enrol(options)
         if options.command == "simulate":
             return simulate.run(options)
+        if options.command == "purge":
+            return _purge(options)
         return _run(options)
     except (NodeRetired, Rejected, Unreachable, OSError, ValueError) as error:
         print(f"mooring-agent: {error}", file=sys.stderr)
@@ -114,11 +116,7 @@ def _run(options: argparse.Namespace) -> int:
     if options.end_with_parent:
         end_with_parent()
     identity = _with_options(identity, options)
-    with (directory / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise ValueError(f"another agent is already running on {directory}") from error
+    with _locked(directory):
         journal = Journal(directory / "journal.sqlite")
         try:
             address = check_local_address(options.address) if options.address else local_address(identity.url)
@@ -163,6 +161,40 @@ def _run(options: argparse.Namespace) -> int:
 def _visibility(host: str, added_usr: tuple[str, ...]) -> Callable[[str], bool]:
     """Which files of the machine sandboxes see."""
     return visible_usr.find(added_usr).contains if host == "namespace" else lambda path: True
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold the state directory, which belongs to one agent at a time."""
+    with (directory / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ValueError(f"another agent is already running on {directory}") from error
+        yield
+
+
+def _purge(options: argparse.Namespace) -> int:
+    """End and remove everything that this node has on the machine, for example when its platform is gone."""
+    identity = read_identity(options.state_dir)
+    if identity is None:
+        return 0
+    with _locked(options.state_dir):
+        found = asyncio.run(_sweep_all(options.host, options.state_dir, identity.node_id))
+        left = asyncio.run(_sweep_all(options.host, options.state_dir, identity.node_id)) if found else []
+    for each in found:
+        print(f"removed {each}")
+    if left:
+        raise ValueError(f"still there after their removal: {', '.join(left)}")
+    return 0
+
+
+async def _sweep_all(kind: str, directory: Path, node_id: str) -> list[str]:
+    host = create_host(kind, directory, node_id)
+    strays = list(await host.sweep([]))
+    if isinstance(host, NamespaceHost) and Podman.on_this_machine():
+        strays += await (await create_container_tasks(node_id, directory, host)).sweep([])
+    return [f"{each.resource.kind} {each.resource.name}" for each in strays if each.verdict == "reaped"]
 
 
 def _machine_network(options: argparse.Namespace) -> MachineNetwork | None:
@@ -303,6 +335,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_machine_network(run_parser)
     run_parser.add_argument("--concurrency", type=int, default=16, help="how many brief tasks run concurrently")
     _add_sandbox_limits(run_parser)
+    commands.add_parser(
+        "purge", parents=[shared], help="end and remove everything that this node has on the machine, without a receipt"
+    )
     simulate.add_parser(commands)
     return parser
 

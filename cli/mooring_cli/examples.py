@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from mooring_cli.nouns import CommandEndpoint, Field, Verb
 
 OF_COMMAND: dict[str, tuple[str, ...]] = {
-    "up": ("mooring up", "mooring up --port 7420 --no-node"),
+    "up": ("mooring up --try", "mooring up --port 7420 --no-node"),
+    "try remove": ("mooring try remove", "mooring try remove --data-dir /srv/mooring --yes"),
     "login": (
         "mooring login --url http://127.0.0.1:7420 --email admin@mooring.local --one-time-code",
         "mooring login --context ann --tenant acme --email ann@acme.example",

@@ -38,14 +38,14 @@ def install(*, bundle: str, tenant: str | None, project: str | None, reason: str
     A project may launch it once a tenant's admin entitles it: with --project, or with `mooring entitlements create`.
     """
     invocation = current()
-    read = _read(Path(bundle))
+    read = read_bundle(Path(bundle))
     resolver = ScopeResolver(invocation)
     tenant_id = resolver.tenant_id(tenant) if tenant or resolver.whoami()["tenant_id"] is not None else None
     catalog = CatalogInstaller(invocation, tenant_id, reason)
     slug = read["app"]["slug"]
     app_id = catalog.find_app(slug) if project and tenant_id and catalog.is_offered(slug) else catalog.install(read)
     if project is not None:
-        _entitle(invocation, resolver.project_id(project), app_id, read, reason)
+        entitle(invocation, resolver.project_id(project), app_id, read, reason)
     output.show(
         invocation.output,
         {"app_id": app_id, "slug": slug, "version": read["manifest"]["version"]},
@@ -53,7 +53,8 @@ def install(*, bundle: str, tenant: str | None, project: str | None, reason: str
     )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read_bundle(path: Path) -> dict[str, Any]:
+    """A bundle, checked as far as the installation needs it."""
     try:
         text = path.read_bytes()
         found = json.loads(text) if len(text) <= BYTES_MAX else None
@@ -158,7 +159,8 @@ def _covers(pattern: str, location: str) -> bool:
     return location.startswith(pattern[:-1]) if pattern.endswith("*") else pattern == location
 
 
-def _entitle(invocation: Invocation, project_id: str, app_id: str, bundle: Mapping[str, Any], reason: str) -> None:
+def entitle(invocation: Invocation, project_id: str, app_id: str, bundle: Mapping[str, Any], reason: str) -> None:
+    """Entitle a project to the app, with the actions that its manifest asks for."""
     path = {"project_id": project_id}
     known = invocation.client.pages(plain_call("list_entitlements", path, {"limit": 500}))
     if any(each["app_id"] == app_id for each in known):

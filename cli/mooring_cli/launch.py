@@ -95,7 +95,7 @@ def launch(*, app: str, project: str | None, plan: bool, waits: bool, opens: boo
 
 
 def choose_capacity(invocation: Invocation, path: dict[str, str], body: dict[str, Any]) -> None:
-    """Request the only SKU that fits, in its smallest size, if the caller names neither a SKU nor allocations."""
+    """Request the only SKU that fits and has a machine, in its smallest size, unless the caller names capacity."""
     placement = body.get("placement", {})
     if "sku" in placement or "allocations" in placement:
         return
@@ -108,6 +108,7 @@ def choose_capacity(invocation: Invocation, path: dict[str, str], body: dict[str
         and placement.get("gpu_count", each["gpu_count"]) == each["gpu_count"]
         and placement.get("region", each["regions"][0]) in each["regions"]
     ]
+    fitting = [each for each in fitting if each["available"]] or fitting
     names = sorted({str(each["sku"]) for each in fitting})
     if len(names) > 1:
         raise click.UsageError(f"several SKUs fit; give one of them: --sku {' or --sku '.join(names)}")

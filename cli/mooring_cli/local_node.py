@@ -37,8 +37,11 @@ class LocalNode:
         host: str,
         simulated_gpus: int,
         on_address: Callable[[str, str | None], None] | None = None,
+        *,
+        tell: Callable[[str], None] = output.note,
     ) -> None:
         """`on_address` is called with the platform's address and its CA file, if it has one, once they are known."""
+        self._note = tell
         self._offered = offered
         self._on_address = on_address
         self._state = state
@@ -148,19 +151,7 @@ class LocalNode:
 
     def _tell(self, text: str) -> None:
         if not self._over.is_set():
-            output.note(text)
-
-
-def state_directory(data_dir: str | None) -> Path:
-    """The state directory of the local node's agent: next to the database, not in it."""
-    given = data_dir or os.environ.get("MOORING_DATA_DIR")
-    if given:
-        path = Path(given).absolute()
-    elif os.geteuid() == 0:
-        path = Path("/var/lib/mooring")
-    else:
-        path = Path.home() / ".local" / "share" / "mooring"
-    return path.with_name(path.name + "-node")
+            self._note(text)
 
 
 def default_host() -> str:

@@ -6,6 +6,9 @@ group, so that Ctrl-C reaches it once, from here; the kernel ends it when this p
 The agent of this machine's own node runs next to the server, so that there is capacity at once: with root it isolates
 its sandboxes, without root it does not, and says so. The workload adapter runs too, if it is installed, so that apps
 can be operated at once.
+
+With --try everything else that a newcomer needs is made, too: see `trial.py`. Then the server's output goes to a file,
+if there is a terminal, and one box says how to go on.
 """
 
 import ctypes
@@ -16,19 +19,28 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
+from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 import click
 
-from mooring_cli import failures
-from mooring_cli.local_adapter import ADAPTER, LocalAdapter, adapter_directories, file_source
-from mooring_cli.local_node import AGENT, LocalNode, default_host, state_directory
+from mooring_cli import failures, output
+from mooring_cli.contexts import DEFAULT_URL, ContextsUnusable
+from mooring_cli.local_adapter import WORKLOAD, LocalAdapter, bundled_adapters, file_source
+from mooring_cli.local_layout import LocalLayout, layout_of
+from mooring_cli.local_node import AGENT, WITHOUT, LocalNode, default_host
 from mooring_cli.main import MooringCommand
+from mooring_cli.trial_files import TrialFiles, wait_until_free
 
 SERVER = "mooring"
 LOCAL_NODE_PIPE = "MOORING_LOCAL_NODE_PIPE"
+CODE_FILE = "MOORING_FIRST_ADMIN_CODE_FILE"
+LISTEN_HOST = "MOORING_LISTEN_HOST"
+STOPPED = "Mooring has stopped. What runs in sandboxes goes on; the next `mooring up` finds it again."
 PR_SET_PDEATHSIG = 1
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -59,6 +71,13 @@ FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     default=True,
     help="Also run the workload adapter, if there is a node. [default: --adapters]",
 )
+@click.option(
+    "--try/--no-try",
+    "trial",
+    default=None,
+    help="Also make what a first app needs: a tenant, a project, a SKU, signed-in contexts, the bundled apps.",
+)
+@click.option("--try-if-new", is_flag=True, hidden=True, help="The same as --try where that is possible.")
 def up(
     *,
     data_dir: str | None,
@@ -71,53 +90,172 @@ def up(
     node_host: str | None,
     simulated_gpus: int,
     adapters: bool,
+    trial: bool | None,
+    try_if_new: bool,
 ) -> int:
     """Start Mooring on this machine: database, API, workers, a node, and the adapter that operates apps.
 
     It runs until interrupted. On the first start it prints the one-time sign-in of the first admin. Sandboxes of the
     node keep running when this ends, and the next start finds them again. Settings come from the environment
     (MOORING_DATABASE_URL, …).
+
+    With --try you are signed in and can launch an app at once. That is for this machine only, on a database of its
+    own; `mooring try remove` removes all of it.
     """
     if find_spec(SERVER) is None:
         raise click.ClickException(
             "mooring-server is not installed next to this command; install it there, or work with a server elsewhere: "
             "mooring login --url URL"
         )
+    layout = layout_of(data_dir)
+    if data_dir is not None:
+        layout.make_root()
     arguments = [sys.executable, "-m", SERVER, "up"]
-    given = {"--data-dir": data_dir, "--host": host, "--port": port, "--tls-cert": tls_cert, "--tls-key": tls_key}
+    database = None if data_dir is None else layout.database
+    given = {"--data-dir": database, "--host": host, "--port": port, "--tls-cert": tls_cert, "--tls-key": tls_key}
     for name, value in given.items():
         if value is not None:
             arguments += [name, str(value)]
     if tls:
         arguments.append("--tls")
-    if not node or find_spec(AGENT) is None:
+    wanted = UpOptions(node and find_spec(AGENT) is not None, node_host or default_host(), simulated_gpus, adapters)
+    obstacle = None if trial is False else why_no_trial(layout, wanted, host)
+    if trial and obstacle is not None:
+        raise click.UsageError(f"--try: {obstacle}")
+    if trial or (trial is None and try_if_new and obstacle is None):
+        return run_trial(arguments, layout, wanted, f"http://127.0.0.1:{port}" if port else DEFAULT_URL)
+    if not wanted.node:
         return run(arguments)
+    return run_with_node(arguments, layout, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """What runs beside the server."""
+
+    node: bool
+    node_host: str
+    simulated_gpus: int
+    adapters: bool
+
+
+def run_with_node(arguments: list[str], layout: LocalLayout, wanted: UpOptions) -> int:
+    """The server with this machine as a node, and the workload adapter if it is installed."""
     offered, offers = os.pipe()
-    state = state_directory(data_dir)
-    adapter, settings = _adapter(state) if adapters else (None, {})
-    served = None if adapter is None else adapter.begin
-    local = LocalNode(offered, state, node_host or default_host(), simulated_gpus, served)
+    adapter = LocalAdapter(WORKLOAD, layout.adapter, layout.apps) if wanted.adapters and WORKLOAD.is_here() else None
+    begin = None if adapter is None else adapter.begin
+    local = LocalNode(offered, layout.node, wanted.node_host, wanted.simulated_gpus, begin)
     local.begin()
     try:
-        return run(arguments, offers, settings)
+        code = run(arguments, offers, file_source(layout.apps) if adapter is not None else {})
     finally:
         if adapter is not None:
             adapter.end()
         local.end()
+    if code == failures.DONE:
+        output.note(STOPPED)
+    return code
 
 
-def _adapter(state: Path) -> tuple[LocalAdapter | None, dict[str, str]]:
-    """The adapter next to the node and the settings that the server needs for it; none if it is not installed."""
-    if find_spec(ADAPTER) is None:
-        return None, {}
-    own, apps = adapter_directories(state)
-    return LocalAdapter(own, apps), file_source(apps)
+def why_no_trial(layout: LocalLayout, wanted: UpOptions, host: str | None) -> str | None:
+    """Why this start cannot be a trial; None if it can."""
+    if os.environ.get("MOORING_DATABASE_URL"):
+        return "it makes a database of its own; unset MOORING_DATABASE_URL"
+    address = host or os.environ.get(LISTEN_HOST)
+    if address and not is_loopback(address):
+        return f"it is for this machine only, and {address} is not an address of the loopback"
+    if not (wanted.node and wanted.adapters and WORKLOAD.is_here()):
+        return "it needs this machine as a node, and the workload adapter"
+    if not layout.is_new and TrialFiles(layout.trial).read() is None:
+        return f"there is a database in {layout.root} already that --try did not make; give another --data-dir"
+    return None
 
 
-def run(arguments: list[str], offers: int | None = None, settings: Mapping[str, str] | None = None) -> int:
+def is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def run_trial(arguments: list[str], layout: LocalLayout, wanted: UpOptions, url: str) -> int:
+    """The server, a node, every bundled adapter, and the set-up of a trial beside them."""
+    from mooring_cli.trial import Trial, choose_context
+    from mooring_cli.trial_screen import TrialScreen
+
+    files = TrialFiles(layout.trial)
+    try:
+        record = files.begin(*choose_context(url), wanted.node_host)
+    except (OSError, ContextsUnusable) as error:
+        raise click.ClickException(f"--try: {error}") from error
+    with files.held():
+        if not wait_until_free(layout.database / "postgres" / "lock", layout.node / "lock"):
+            raise click.ClickException(f"another Mooring still uses {layout.root}")
+        removal = "try remove" if layout.database == layout.root else f"try remove --data-dir {layout.root}"
+        screen = TrialScreen(files, removal)
+        adapters = [
+            LocalAdapter(each, layout.adapter, layout.apps, screen.note) for each in bundled_adapters(wanted.node_host)
+        ]
+        trial = Trial(layout, record, adapters, screen.ended)
+
+        def tell(text: str) -> None:
+            screen.note(text)
+            if text.startswith(WITHOUT):
+                trial.fail(text)
+
+        def begin(address: str, ca_file: str | None) -> None:
+            for each in adapters:
+                each.begin(address, ca_file)
+            trial.begin(address, ca_file)
+
+        offered, offers = os.pipe()
+        local = LocalNode(offered, layout.node, wanted.node_host, wanted.simulated_gpus, begin, tell=tell)
+        screen.begin(trial)
+        local.begin()
+        settings = {**file_source(layout.apps), CODE_FILE: str(files.code)}
+        with log_of(files, drawn=screen.drawn) as log:
+            try:
+                code = run(arguments, offers, settings, log)
+            finally:
+                trial.end()
+                for each in adapters:
+                    each.end()
+                local.end()
+                screen.close()
+    if code == failures.DONE:
+        output.note(STOPPED)
+    elif screen.drawn:
+        output.note(f"{last_line(files.log)}\nThe whole log is {files.log}")
+    return code
+
+
+@contextmanager
+def log_of(files: TrialFiles, *, drawn: bool) -> Iterator[IO[bytes] | None]:
+    """The log of the server, if the terminal is kept for the box; that of the last start is kept, too."""
+    if not drawn:
+        yield None
+        return
+    if files.log.exists():
+        files.log.replace(files.log.with_suffix(".log.1"))
+    with open(os.open(files.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0) as log:
+        yield log
+
+
+def last_line(log: Path) -> str:
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return output.plain(lines[-1]) if lines else "Mooring ended without a word"
+
+
+def run(
+    arguments: list[str],
+    offers: int | None = None,
+    settings: Mapping[str, str] | None = None,
+    log: IO[bytes] | None = None,
+) -> int:
     """Run a program, forward signals to it, and return its exit code.
 
-    `offers` is the end of a pipe on which the program says how this machine can join.
+    `offers` is the end of a pipe on which the program says how this machine can join. Its output goes to `log`, or
+    where this program's own goes.
     """
     environment, pipes = {**os.environ, **(settings or {})}, []
     if offers is not None:
@@ -126,7 +264,13 @@ def run(arguments: list[str], offers: int | None = None, settings: Mapping[str, 
     with _forwarding_signals() as begin:
         try:
             child = subprocess.Popen(
-                arguments, process_group=0, preexec_fn=_die_with_parent, env=environment, pass_fds=pipes
+                arguments,
+                process_group=0,
+                preexec_fn=_die_with_parent,
+                env=environment,
+                pass_fds=pipes,
+                stdout=log,
+                stderr=log,
             )
         finally:
             for pipe in pipes:

@@ -231,8 +231,9 @@ def test_a_launch_that_waits_watches_and_ends_as_the_instance_does(run: Run, pla
     assert body["name"].startswith("hello-")
 
 
-def shape(sku: str, gpu_count: int, *, fits: bool = True) -> dict[str, Any]:
-    return {"sku": sku, "shape": "gpu_slice", "gpu_count": gpu_count, "regions": ["eu"] if fits else [], "fits": fits}
+def shape(sku: str, gpu_count: int, *, fits: bool = True, available: bool = True) -> dict[str, Any]:
+    size = {"sku": sku, "shape": "gpu_slice", "gpu_count": gpu_count}
+    return {**size, "regions": ["eu"] if fits else [], "fits": fits, "available": available}
 
 
 @every_row(
@@ -240,6 +241,7 @@ def shape(sku: str, gpu_count: int, *, fits: bool = True) -> dict[str, Any]:
     [
         ([shape("small", 2), shape("small", 1), shape("big", 1, fits=False)], (), {"sku": "small", "gpu_count": 1}),
         ([shape("small", 1), shape("small", 2)], ("--gpu-count", "2"), {"sku": "small", "gpu_count": 2}),
+        ([shape("small", 1), shape("gone", 1, available=False)], (), {"sku": "small", "gpu_count": 1}),
         ([shape("small", 1), shape("big", 1)], (), "--sku big or --sku small"),
         ([], (), None),
     ],
@@ -280,6 +282,7 @@ def test_a_plan_is_shown_as_a_table_with_what_stands_in_the_way(run: Run, platfo
                 "gpu_count": 1,
                 "regions": ["eu"],
                 "fits": True,
+                "available": True,
                 "price_minor_per_hour": 250,
                 "currency": "EUR",
                 "smallest_change": "",

@@ -12,6 +12,7 @@ from click.testing import Result
 from agent.tests.support.supervisors import is_alive
 from cli.tests.support.fake_platform import CannedResponse, FakeCliPlatform
 from mooring_cli import up
+from mooring_cli.local_layout import layout_of
 from tests.support.rows import every_row
 from tests.support.waiting import until_sync
 
@@ -25,7 +26,9 @@ def test_without_the_server_s_program_up_says_so(run: Run, monkeypatch: pytest.M
     assert "mooring-server is not installed" in result.stderr
 
 
-def test_up_hands_its_options_to_the_server_s_program(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_up_hands_its_options_to_the_server_s_program(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     started: list[list[str]] = []
     monkeypatch.setattr(up, "find_spec", lambda name: object())
 
@@ -34,8 +37,60 @@ def test_up_hands_its_options_to_the_server_s_program(run: Run, monkeypatch: pyt
         return 0
 
     monkeypatch.setattr(up, "run", start)
-    assert run("up", "--no-node", "--data-dir", "/somewhere", "--port", "0").exit_code == 0
-    assert started == [[sys.executable, "-m", "mooring", "up", "--data-dir", "/somewhere", "--port", "0"]]
+    assert run("up", "--no-node", "--data-dir", str(tmp_path / "x"), "--port", "0").exit_code == 0
+    database = str(tmp_path / "x" / "database")
+    assert started == [[sys.executable, "-m", "mooring", "up", "--data-dir", database, "--port", "0"]]
+
+
+def test_a_data_directory_keeps_everything_below_it_unless_it_is_an_older_database(tmp_path: Path) -> None:
+    new = layout_of(str(tmp_path / "new"))
+    assert all(each.is_relative_to(tmp_path / "new") for each in new.everything())
+    assert not new.keys.is_relative_to(new.database), "a copy of the database is not a copy of its key"
+    (tmp_path / "old" / "postgres").mkdir(parents=True)
+    old = layout_of(str(tmp_path / "old"))
+    assert (old.database, old.node) == (tmp_path / "old", tmp_path / "old-node")
+
+
+@every_row(
+    ("words", "environment_of_it", "reason"),
+    [
+        (("--host", "0.0.0.0"), {}, "0.0.0.0 is not an address of the loopback"),
+        ((), {"MOORING_LISTEN_HOST": "192.0.2.7"}, "192.0.2.7 is not an address of the loopback"),
+        (("--host", "gpu-1"), {}, "gpu-1 is not an address of the loopback"),
+        (
+            (),
+            {"MOORING_DATABASE_URL": "postgresql://db/mooring"},
+            "it makes a database of its own; unset MOORING_DATABASE_URL",
+        ),
+        (("--no-node",), {}, "it needs this machine as a node"),
+        (("--no-adapters",), {}, "it needs this machine as a node"),
+        (("--data-dir", "USED"), {}, "there is a database in"),
+    ],
+)
+def test_a_trial_is_for_this_machine_and_a_database_of_its_own(
+    run: Run, tmp_path: Path, words: tuple[str, ...], environment_of_it: dict[str, str], reason: str
+) -> None:
+    used = tmp_path / "used"
+    (used / "database" / "postgres" / "cluster").mkdir(parents=True, exist_ok=True)
+    given = [str(used) if each == "USED" else each for each in words]
+    if "--data-dir" not in given:
+        given += ["--data-dir", str(tmp_path / "new")]
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment_of_it.items():
+            patch.setenv(name, value)
+        result = run("up", "--try", *given)
+    assert (result.exit_code, f"--try: {reason}" in result.stderr.replace("it is for this machine only, and ", "")) == (
+        1,
+        True,
+    )
+    assert not (tmp_path / "new" / "try").exists()
+
+
+def test_try_remove_leaves_alone_what_was_not_made_by_try(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "used" / "database").mkdir(parents=True)
+    result = run("try", "remove", "--data-dir", str(tmp_path / "used"), "--yes")
+    assert (result.exit_code, "`mooring up --try` made nothing" in result.stderr) == (1, True)
+    assert (tmp_path / "used" / "database").is_dir()
 
 
 CHILD = """
@@ -80,6 +135,7 @@ def test_a_signal_is_handed_on_and_the_child_ends_in_its_own_way(
 EARLY = """
 import os, signal, subprocess, sys
 from mooring_cli import up
+from mooring_cli.local_layout import layout_of
 start = subprocess.Popen
 def interrupted(*words, **options):
     child = start(*words, **options)
@@ -93,6 +149,7 @@ sys.exit(up.run([sys.executable, "-c", "import signal; signal.pause()"]))
 TWICE = """
 import os, signal, subprocess, sys
 from mooring_cli import up
+from mooring_cli.local_layout import layout_of
 wait = up._end_of
 def signalled_again(child):
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)

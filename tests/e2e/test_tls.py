@@ -33,11 +33,11 @@ class TlsUp(MooringUp):
 
     @property
     def ca_file(self) -> Path:
-        return self.directory / "data-tls" / "ca.crt"
+        return self.layout.tls / "ca.crt"
 
     @property
     def client_certificate(self) -> bytes:
-        return (self.directory / "data-node" / "client.pem").read_bytes()
+        return (self.layout.node / "client.pem").read_bytes()
 
     def start_with_tls(self, **environment: str) -> None:
         self.relay_port = free_port()

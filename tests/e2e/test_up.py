@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from mooring_cli.local_layout import LocalLayout, layout_of
 from mooring_sdk import Client, ClientSettings, models
 from tests.e2e.leftovers import SECONDS_MAX, eventually, leftovers_of, wait_for_no_leftovers
 from tests.e2e.mooring_process import FIRST_ADMIN, PASSWORD, copy_first_start
@@ -46,6 +47,10 @@ class MooringUp:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def layout(self) -> LocalLayout:
+        return layout_of(str(self.directory / "data"))
 
     def start(self, wanted: str, *, adapters: bool = True, **environment: str) -> str:
         """Start it on a new port, and wait for a line with these words."""
@@ -131,8 +136,8 @@ def place(host: str) -> Iterator[MooringUp]:
     finally:
         if up.process is not None:
             up.stop()
-        if (directory / "data-node").is_dir():
-            remains(directory / "data-node", host)
+        if up.layout.node.is_dir():
+            remains(up.layout.node, host)
         shutil.rmtree(directory)
 
 
@@ -240,7 +245,7 @@ def test_a_platform_that_can_have_no_node_here_says_why_in_a_line_and_runs() -> 
 
 def says_why(up: MooringUp) -> None:
     copy_first_start(up.directory)
-    state = up.directory / "data-node"
+    state = up.layout.node
     state.write_text("in the way")
     assert str(state) in up.start("runs without this machine as a node")
     ready(up)
@@ -311,7 +316,7 @@ def test_an_agent_that_is_killed_is_started_again(standing: MooringUp) -> None:
 
 def test_the_adapter_that_is_killed_is_started_again_with_its_key_and_can_be_left_out(standing: MooringUp) -> None:
     up = standing
-    bundle = up.directory / "data-apps" / "hello.json"
+    bundle = up.layout.apps / "hello.json"
     assert f"mooring install {bundle}" in up.welcome
     key = json.loads(bundle.read_text())["adapter_key"]
     eventually(up.programs, lambda seen: any("-m mooring_workload" in each for each in seen))

@@ -1,0 +1,56 @@
+"""`mooring up --try`: killed at any moment, started twice in a row, and removed."""
+
+import json
+import os
+import signal
+import stat
+
+import pytest
+
+from tests.e2e.leftovers import leftovers_of
+from tests.e2e.trial_process import trial_directory
+
+pytestmark = pytest.mark.real_part("postgresql")
+READY = "removes all of it"
+MOMENTS = (
+    "creating the data directory",
+    "Mooring listens on",  # the first admin exists, and nobody has used their code
+    "/api/v1/sign-in",
+    'POST.*/api/v1/tenants"',  # its user exists, and nobody has used their code
+    "POST.*/tenants/{tenant_id}/projects",
+    "POST.*/platform/skus",
+    'POST.*/platform/artifacts"',
+    'POST.*/platform/apps"',
+    'POST.*/apps/{app_id}/versions"',
+    "POST.*/versions/{version_id}/promote",
+)
+
+
+def test_a_trial_that_is_killed_at_any_moment_is_continued_by_the_next_start() -> None:
+    with trial_directory() as trial:
+        for moment in MOMENTS:
+            trial.start(f"{moment}|{READY}", "--node-host", "process")
+            assert trial.end(signal.SIGKILL) == -signal.SIGKILL
+        for _ in range(2):  # the second start finds everything made
+            trial.start(READY, "--node-host", "process")
+            for words, names in (
+                (("tenants", "list", "--context", "try-admin"), ["try"]),
+                (("skus", "list", "--context", "try-admin"), ["this-machine"]),
+                (("projects", "list"), ["try"]),
+                (("nodes", "list", "--context", "try-admin"), ["this-machine"]),
+                (("context", "list"), ["try", "try-admin"]),
+            ):
+                found = json.loads(trial.mooring(*words, "-o", "json"))
+                assert sorted(each.get("slug") or each["name"] for each in found) == names, words
+            assert trial.end(signal.SIGINT) == 0
+        trial.start(READY, "--node-host", "process")
+        assert "running" in trial.mooring("launch", "hello", "--name", "greeter", "--wait")
+        for each in ("trial.json", "lock"):
+            assert stat.S_IMODE(os.stat(trial.data / "try" / each).st_mode) == 0o600
+        assert not (trial.data / "try" / "code").exists(), "the one-time code is used up"
+        assert "process" in trial.mooring("try", "remove", "--data-dir", str(trial.data), "--yes")
+        assert trial.process is not None
+        assert trial.process.wait(60) == 0
+        trial.process = None
+        assert (leftovers_of(trial.directory), trial.data.exists()) == ([], False)
+        assert json.loads(trial.mooring("context", "list", "-o", "json")) == []
