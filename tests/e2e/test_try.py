@@ -11,7 +11,7 @@ from tests.e2e.leftovers import leftovers_of
 from tests.e2e.trial_process import trial_directory
 
 pytestmark = pytest.mark.real_part("postgresql")
-READY = "removes all of it"
+READY = "┘"  # the end of the box
 MOMENTS = (
     "creating the data directory",
     "Mooring listens on",  # the first admin exists, and nobody has used their code
