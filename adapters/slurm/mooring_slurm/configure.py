@@ -1,9 +1,9 @@
 """Changing the configuration of a running cluster: live where Slurm can, by a restart where it must, or refused.
 
 Partitions are changed live by `scontrol`, and written to slurm.conf for the next start; jobs are not touched. `scontrol
-reconfigure` would do both at once, but Slurm 22.05 then shows workers as allocated for ever when their jobs have ended.
-What a worker offers is what its daemon registers with, so a change of that drains its node, which must not have jobs,
-deletes it, and starts the daemon again. The rest is fixed when the cluster starts, and the refusal says why.
+reconfigure` would do both at once, but under Slurm 22.05 a worker still counted as allocated a minute after its last
+job. What a worker offers is what its daemon registers with, so a change of that drains its node, which must not have
+jobs, deletes it, and starts the daemon again. The rest is fixed when the cluster starts, and the refusal says why.
 """
 
 from typing import Final
