@@ -5,11 +5,9 @@ the data. One thread supervises it from start to end, because the kernel ends th
 it is gone. An adapter that dies is restarted.
 """
 
-import ctypes
 import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mooring_cli import output
+from mooring_cli.parent_death import end_with
 
 OFFERED = "mooring.local_adapters"
 """The entry points of adapters that `mooring up --try` can run."""
@@ -29,7 +28,6 @@ STEADY_SECONDS = 30.0
 """An adapter that ran this long does not count as a failed attempt."""
 PAUSE_SECONDS_MAX = 60.0
 SOURCE_DIRECTORY = "MOORING_SOURCE_FILE_DIRECTORY"
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,18 +170,13 @@ class LocalAdapter:
                     stderr=file,
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
-                    preexec_fn=_die_with_thread,
+                    preexec_fn=end_with(os.getpid()),
                 )
             return self._process
 
     def _tell(self, text: str) -> None:
         if not self._over.is_set():
             self._note(text)
-
-
-def _die_with_thread() -> None:
-    """Runs in the child before the program: ask the kernel for SIGTERM when the thread that started it is gone."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def file_source(apps: Path) -> dict[str, str]:

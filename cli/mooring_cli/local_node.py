@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from mooring_cli import output
+from mooring_cli.parent_death import end_with
 
 AGENT = "mooring_agent"
 NAME = "this-machine"
@@ -139,7 +140,12 @@ class LocalNode:
                 shutil.move(log, log.with_suffix(".log.1"))
             with log.open("wb") as file:
                 self._process = subprocess.Popen(
-                    command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, start_new_session=True
+                    command,
+                    stdout=file,
+                    stderr=file,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                    preexec_fn=end_with(os.getpid()),
                 )
             return self._process, log
 

@@ -11,7 +11,6 @@ With --try everything else that a newcomer needs is made, too: see `trial.py`. T
 if there is a terminal, and one box says how to go on.
 """
 
-import ctypes
 import os
 import select
 import signal
@@ -34,6 +33,7 @@ from mooring_cli.local_adapter import WORKLOAD, LocalAdapter, bundled_adapters, 
 from mooring_cli.local_layout import LocalLayout, layout_of
 from mooring_cli.local_node import AGENT, WITHOUT, LocalNode, default_host
 from mooring_cli.main import MooringCommand
+from mooring_cli.parent_death import end_with
 from mooring_cli.trial_files import TrialFiles, wait_until_free
 
 SERVER = "mooring"
@@ -41,7 +41,6 @@ LOCAL_NODE_PIPE = "MOORING_LOCAL_NODE_PIPE"
 CODE_FILE = "MOORING_FIRST_ADMIN_CODE_FILE"
 LISTEN_HOST = "MOORING_LISTEN_HOST"
 STOPPED = "Mooring has stopped. What runs in sandboxes goes on; the next `mooring up` finds it again."
-PR_SET_PDEATHSIG = 1
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -266,7 +265,7 @@ def run(
             child = subprocess.Popen(
                 arguments,
                 process_group=0,
-                preexec_fn=_die_with_parent,
+                preexec_fn=end_with(os.getpid()),
                 env=environment,
                 pass_fds=pipes,
                 stdout=log,
@@ -280,11 +279,6 @@ def run(
     if code in (0, -signal.SIGTERM, -signal.SIGINT):
         return failures.DONE
     return failures.USAGE if code == 1 else failures.SERVER
-
-
-def _die_with_parent() -> None:
-    """Runs in the child before the program: ask the kernel for SIGTERM when the parent is gone."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _end_of(child: "subprocess.Popen[bytes]") -> int:
