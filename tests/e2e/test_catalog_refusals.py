@@ -259,7 +259,7 @@ class TrustCase:
             TrustTrigger.LOSE_EVIDENCE: self.lose_the_key,
         }
         if trigger is TrustTrigger.REVOKE:
-            return self.platform.ran("artifacts", "revoke", self.pushed.id, "--reason", WHY)
+            return self.platform.ran("artifacts", "revoke", self.pushed.id, "--reason", WHY, "--yes")
         steps[trigger]()
         return self.platform.ran("artifacts", "verify", self.pushed.id)
 

@@ -204,7 +204,7 @@ def test_the_project_s_catalog_names_everything_that_hinders_a_launch(platform: 
     terms = ("entitlements", "update", "hindered", "--project", "vision", "--enabled", "--reason", WHY)
     platform.did(*terms, "--versions", ">=2.0.0")
     assert codes(platform, "hindered") == ["not_entitled"]
-    platform.did(*terms)
+    platform.did(*terms, "--versions", ">=0.0.0")
     platform.did("policy", "update", "--project", "vision", "--rules-apps-deny", "hind*", "--reason", WHY)
     assert codes(platform, "hindered") == ["policy_denied"]
     explained = platform.did("policy", "explain", "--project", "vision", "--app", "hindered")
@@ -216,7 +216,7 @@ def test_the_project_s_catalog_names_everything_that_hinders_a_launch(platform: 
     assert platform.did("policy", "explain", "--project", "vision", "--source", source)["allowed"] is False
     platform.did("policy", "update", "--project", "vision", "--reason", WHY)
     platform.did("entitlements", "disable", "hindered", "--project", "vision", "--reason", WHY)
-    platform.did("artifacts", "revoke", digest, "--reason", WHY)
+    platform.did("artifacts", "revoke", digest, "--reason", WHY, "--yes")
     assert sorted(codes(platform, "hindered")) == ["artifact_revoked", "not_entitled"]
     assert platform.did("entitlements", "get", "hindered", "--project", "vision")["id"] == made["id"]
 

@@ -18,6 +18,8 @@ def test_workers_stand_on_machines_of_their_own_and_reach_the_controller_by_its_
     with network_namespaces(3, (place.mooring.port, place.mooring.relay_port)) as networks:
         bare = [list_links(str(NAMESPACES / each.name)) for each in networks]
         machines = [place.join(GPUS, THERE, each.command_prefix) for each in networks]
+        nodes = [each.node_id for each in machines]  # a plan counts only machines that are ready
+        place.until(lambda: all(place.admin.get_node(each).status == "ready" for each in nodes), "three machines")
         place.admin.create_sku(
             slug=WHOLE,
             display_name="A whole machine",

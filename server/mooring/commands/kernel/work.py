@@ -113,7 +113,7 @@ class Work(Generic[Result]):
                     if earlier is not None:
                         return earlier
                     await turn.lost(lost.decision)
-                except AlreadyAnswered:
+                except (AlreadyAnswered, StaleWrite):  # a load that writes by itself can lose a race, too
                     earlier = await self._earlier()
                     if earlier is not None:
                         return earlier
