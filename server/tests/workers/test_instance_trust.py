@@ -23,6 +23,7 @@ from server.tests.support.lifecycle_rows import CLOCK, artifact_columns, context
 from server.tests.support.route_requests import fresh_public_pem
 from server.tests.workers.test_allocation_reconciler_dies import ReconcilerDied
 from server.tests.workers.test_instance_reconciler_dies import DyingAtWrites
+from tests.support.waiting import until
 
 __all__ = ["bare_shop"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
@@ -78,10 +79,21 @@ class Fleet:
         return await self.launching.get("/".join((instance_id, *more)))
 
     async def heard(self, *types: str) -> list[tuple[str, str]]:
-        """Type and instance of each such event that the project can read."""
-        answer = await self.client.get(f"/api/v1/projects/{self.launching.shop.project_id}/events?limit=500")
-        assert answer.status_code == 200, answer.text
-        return [(each["type"], each["subject_id"]) for each in answer.json()["items"] if each["type"] in types]
+        """Type and instance of each such event that the project can read, once the stream has come so far."""
+        project_id = self.launching.shop.project_id
+        counted = "SELECT count(*) FROM event WHERE project_id = $1 AND type = ANY ($2)"
+        stored: int = await self.services.database.fetchval(PLATFORM, counted, project_id, list(types))
+        found: list[tuple[str, str]] = []
+
+        async def readable() -> bool:
+            answer = await self.client.get(f"/api/v1/projects/{project_id}/events?limit=500")
+            assert answer.status_code == 200, answer.text
+            items = answer.json()["items"]
+            found[:] = [(each["type"], each["subject_id"]) for each in items if each["type"] in types]
+            return len(found) >= stored
+
+        await until(readable)
+        return found
 
     async def statuses(self) -> list[str]:
         return [(await self.get(each))["status"] for each in self.instances]
