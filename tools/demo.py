@@ -390,7 +390,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(
             "   `make up` starts Mooring and keeps it running: the API reference is then at http://127.0.0.1:7420/docs,"
         )
-        print("   and .venv/bin/mooring is the command; start with `mooring login`.")
+        print("   and .venv/bin/mooring is the command; start with `mooring launch hello --open`.")
     except EXPECTED as error:
         print(f"\nthe demo failed: {error}", file=sys.stderr)
         return 1
