@@ -2,8 +2,9 @@
 
 The agent is installed without the server and refuses what its copy does not know. The public contract has the registry
 as `openapi/task-schemas.json`, with the arguments as adapters give them; the conformance suite of the kit checks tasks
-by the same. Without an option the copies are written; with `--check` nothing is, and the exit code is 1, with the
-difference printed, when one is not what the registry says. Run it by `python -m tools.generate_task_schemas`.
+by the same, and the bodies of an adapter's requests by their schemas in `openapi/openapi.json`. Without an option the
+copies are written; with `--check` nothing is, and the exit code is 1, with the difference printed, when one is not what
+the registry or the routes say. Run it by `python -m tools.generate_task_schemas`.
 """
 
 import argparse
@@ -14,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mooring.api.openapi import document
+from mooring.api.routes import ROUTES
 from mooring.core.fleet.task_family import published, published_for_adapters
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,7 +30,34 @@ def copies() -> dict[Path, str]:
         ROOT / "agent" / "mooring_agent" / "tasks" / "task_schemas.json": _text(published()),
         ROOT / "openapi" / "task-schemas.json": for_adapters,
         KIT / "task_schemas.json": for_adapters,
+        KIT / "request_schemas.json": _text(adapter_requests(document())),
     }
+
+
+def adapter_requests(contract: dict[str, Any]) -> dict[str, Any]:
+    """The schema of each body that an adapter sends, by the last part of its route, with the parts they refer to."""
+    if not ROUTES:
+        raise RuntimeError("no route is declared: there would be no schema")
+    routes = {
+        path.rpartition("/")[2]: verbs["post"]["requestBody"]["content"]["application/json"]["schema"]
+        for path, verbs in contract["paths"].items()
+        if path.startswith("/api/v1/runtime/") and "post" in verbs
+    }
+    schemas, needed = contract["components"]["schemas"], dict[str, Any]()
+    waiting = _references(routes)
+    while waiting:
+        name = waiting.pop()
+        if name not in needed:
+            needed[name] = schemas[name]
+            waiting |= _references(schemas[name])
+    return {"routes": routes, "components": {"schemas": {name: needed[name] for name in sorted(needed)}}}
+
+
+def _references(schema: Any) -> set[str]:
+    if isinstance(schema, dict):
+        own = {schema["$ref"].rpartition("/")[2]} if isinstance(schema.get("$ref"), str) else set()
+        return own.union(*(_references(each) for each in schema.values()))
+    return set().union(*(_references(each) for each in schema)) if isinstance(schema, list) else set()
 
 
 def _text(registry: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
 """The simulated platform's side of the adapter contract: one method for each route, over the fake store.
 
-Every route of an instance checks the fence first. Bodies are only read as far as the rules need them.
+Every route checks the shape of the body, and those of an instance then the fence. The rules stand beside it.
 """
 
 import base64
@@ -10,28 +10,23 @@ import secrets
 import time
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from mooring_adapter.conformance import platform_rules, violations
+from mooring_adapter.conformance import platform_rules, report_rules, task_rules, usage_rules, violations
 from mooring_adapter.conformance.fake_records import FakeAccount, FakeInstance, FakeOperation, FakeTask, later
 from mooring_adapter.conformance.fake_store import FakeStore
 from mooring_adapter.conformance.platform_rules import RequestRefused, invalid, not_found
-from mooring_adapter.conformance.task_arguments import check_arguments
-from mooring_adapter.platform_client import TASKS_MAX
+from mooring_adapter.conformance.request_shape import check_body, check_fence
 
 TOKENS: Final = "/api/v1/oauth/token"
 ACCOUNTS: Final = "/api/v1/runtime/accounts"
 CLOCK_SKEW_SECONDS: Final = 60.0
 ASSERTION_SECONDS_MAX: Final = 300.0
-STEP_LENGTH_MAX: Final = 128
-STEPS_MAX: Final = 200
-ARGUMENTS_BYTES_MAX: Final = 262_144
-SECRET_PURPOSES: Final = ("app_access", "member_secret", "cluster_key")
 
 
 @dataclass(slots=True)
@@ -149,9 +144,8 @@ class FakeApi:
     # Claims ----------------------------------------------------------------------------------------------------------
 
     def _claims(self, account: FakeAccount, body: Mapping[str, Any], generation: int) -> dict[str, Any]:
-        holder, free = str(body.get("holder", "")), int(body.get("free", 0))
-        if not 1 <= len(holder) <= 64 or not 0 <= free <= 100:
-            raise invalid("holder must have 1 to 64 characters, free must be between 0 and 100")
+        check_body("claims", body)
+        holder, free = str(body["holder"]), int(body.get("free", 0))
         held = {str(each["instance_id"]): int(each["fence"]) for each in body.get("held", ())}
         cursor = int(body["after"]) if body.get("after") else None
 
@@ -198,7 +192,8 @@ class FakeApi:
 
     def _is_asked_again(self, instance: FakeInstance, holder: str, held: Mapping[str, int]) -> bool:
         """Whether the holder did not receive the response with this claim."""
-        return instance.claim.holder == holder and instance.id not in held
+        is_ours = instance.claim.holder == holder and instance.id not in held
+        return is_ours and instance.is_offered
 
     def _renew(self, account: FakeAccount, holder: str, held: Mapping[str, int]) -> list[str]:
         ours = []
@@ -213,216 +208,193 @@ class FakeApi:
         return ours
 
     def _releases(self, account: FakeAccount, body: Mapping[str, Any]) -> dict[str, Any]:
+        check_body("releases", body)
+        released = []
         with self.store.changing():
             self.releases[body["holder"]] = self.releases.get(body["holder"], 0) + 1
-            for each in body.get("held", ()):
+            for each in body["held"]:
                 self.released.add((str(body["holder"]), str(each["instance_id"]), int(each["fence"])))
                 instance = self.store.instances.get(each["instance_id"])
-                if instance is not None and instance.claim.holder == body["holder"]:
+                if instance is None or instance.account_id != account.id:
+                    continue
+                if (instance.claim.holder, instance.claim.fence) == (body["holder"], each["fence"]):
                     instance.claim.holder = instance.claim.until = None
                     instance.claim.fence += 1
-        return {}
+                    released.append(instance.id)
+        return {"released": released}
 
     # Requests under a fence ------------------------------------------------------------------------------------------
 
     def _of_instance(self, account: FakeAccount, instance_id: str, rest: list[str], request: ApiRequest) -> ApiResponse:
+        is_write = request.method == "POST"
+        if is_write:
+            _check_write(rest[-1] if rest else "", request.body)
+        else:
+            check_fence(request.query)
         instance = self.store.instances.get(instance_id)
         if instance is None or instance.account_id != account.id:
             raise not_found()
-        if request.method == "GET" and not rest:
-            with self.store.turn:
-                self._fenced(instance, request.query.get("fence"))
-                return ApiResponse(200, instance.plain(self.store.now()))
         with self.store.turn:
-            self._fenced(
-                instance, request.body.get("fence") if request.method == "POST" else request.query.get("fence")
-            )
-            match request.method, rest:
-                case "POST", ["reports"]:
-                    answer = self._report(instance, request)
-                case "POST", ["operations", operation_id, "finish"]:
-                    answer = self._finish(instance, operation_id, request)
-                case "POST", ["tasks"]:
-                    answer = self._task(instance, request)
-                case "POST", ["tasks:batch"]:
-                    answer = self._tasks(instance, request)
-                case "GET", ["tasks", task_id]:
-                    task = instance.tasks.get(task_id)
-                    if task is None:
-                        raise not_found()
-                    return ApiResponse(200, task.plain())
-                case "POST", ["secrets"]:
-                    answer = self._secret(instance, request.body)
-                case "POST", ["usage"]:
-                    answer = self._usage(instance, request.body)
-                case _:
-                    raise not_found("there is no such route")
-            self.store.settle()
-            self.store.turn.notify_all()
+            self._fenced(instance, request.body["fence"] if is_write else int(request.query["fence"]))
+            answer = self._answer(instance, rest, request)
+            if is_write:
+                self.store.settle()
+                self.store.turn.notify_all()
             return ApiResponse(200, answer)
 
-    def _fenced(self, instance: FakeInstance, fence: Any) -> None:
-        if str(fence) != str(instance.claim.fence) or instance.claim.holder is None:
+    def _answer(self, instance: FakeInstance, rest: list[str], request: ApiRequest) -> dict[str, Any]:
+        match request.method, rest:
+            case "GET", []:
+                return instance.plain(self.store.now())
+            case "GET", ["tasks", task_id]:
+                task = instance.tasks.get(task_id)
+                if task is None:
+                    raise not_found()
+                return task.plain()
+            case "POST", ["reports"]:
+                return self._report(instance, request)
+            case "POST", ["operations", operation_id, "finish"]:
+                return self._finish(instance, operation_id, request)
+            case "POST", ["tasks"]:
+                return self._task(instance, request)
+            case "POST", ["tasks:batch"]:
+                return self._tasks(instance, request)
+            case "POST", ["secrets"]:
+                return usage_rules.store_secret(instance, request.body)
+            case "POST", ["usage"]:
+                return usage_rules.store_usage(instance, request.body["records"], self.store.now())
+        raise not_found("there is no such route")
+
+    def _fenced(self, instance: FakeInstance, fence: int) -> None:
+        if fence != instance.claim.fence or instance.claim.holder is None:
             raise RequestRefused(409, "lease_lost", "another process holds the claim")
 
-    def _operation(self, instance: FakeInstance, operation_id: Any) -> FakeOperation:
-        operation = instance.operations.get(str(operation_id))
+    def _operation(self, instance: FakeInstance, operation_id: str) -> FakeOperation:
+        operation = instance.operations.get(operation_id)
         if operation is None:
             raise not_found("the instance has no such operation")
         return operation
 
     def _report(self, instance: FakeInstance, request: ApiRequest) -> dict[str, Any]:
-        body = request.body
-        ids = [each.get("id") for each in body.get("members", ())]
-        if any(each not in instance.members for each in ids):
-            self.store.observations.append("a member of another instance was reported")
-            raise not_found("the instance has no such member")
+        body, now = request.body, self.store.now()
+        operation = None if body.get("operation_id") is None else self._operation(instance, body["operation_id"])
         before = _copies(instance)
         try:
-            if body.get("operation_id") is not None:
-                self._progress(instance, self._operation(instance, body["operation_id"]), body)
-            for each in body.get("members", ()):
-                self._apply_member(instance, each)
-            self._apply_instance(instance, body.get("instance") or {})
+            changed = report_rules.report_operation(instance, operation, body, now)
+            changed = self._report_members(instance, operation, body.get("members") or []) or changed
+            changed = report_rules.report_instance(instance, body.get("instance") or {}) or changed
         except RequestRefused:
             _restore(instance, before)
             raise
-        self.store.touch(instance)
+        if body.get("begin") and operation is not None and operation.kind == "deploy" and instance.status == "created":
+            instance.status, changed = "starting", True
+        if changed:
+            self.store.touch(instance)
         return {"etag": str(instance.changed)}
 
-    def _progress(self, instance: FakeInstance, operation: FakeOperation, body: Mapping[str, Any]) -> None:
-        if operation.is_over:
-            raise RequestRefused(409, "illegal_transition", f"the operation is {operation.status}")
-        if body.get("begin"):
-            platform_rules.begin(instance, operation, self.store.now())
-        if "blocked" in body:
-            platform_rules.block(operation, body["blocked"])
-        for step in body.get("steps", ()):
-            if step.get("status") not in ("pending", "running", "done", "failed", "skipped"):
-                raise invalid("a step must be pending, running, done, failed or skipped")
-            operation.steps[step["name"]] = {key: step.get(key) for key in ("name", "status", "detail")}
-        if len(operation.steps) > STEPS_MAX:
-            raise invalid(f"an operation can have at most {STEPS_MAX} steps")
-
-    def _apply_member(self, instance: FakeInstance, report: Mapping[str, Any]) -> None:
-        member = instance.members[report["id"]]
-        self.store.observations += violations.of_report(instance, member, report, self.store.nodes)
-        platform_rules.report_member(instance, member, report)
-
-    def _apply_instance(self, instance: FakeInstance, report: Mapping[str, Any]) -> None:
-        instance.health = report.get("health", instance.health)
-        instance.adapter_detail = dict(report.get("detail", instance.adapter_detail))
-        for each in report.get("endpoints", ()):
-            if each.get("member_id") not in instance.members:
-                raise not_found("an endpoint must be at a member of the instance")
-        if "endpoints" in report:
-            instance.endpoints = list(report["endpoints"])
+    def _report_members(
+        self, instance: FakeInstance, operation: FakeOperation | None, reports: list[dict[str, Any]]
+    ) -> bool:
+        if len({each["id"] for each in reports}) != len(reports):
+            raise invalid("members: must name each member only once")
+        changed = False
+        for each in reports:
+            member = instance.members.get(each["id"])
+            if member is None:
+                self.store.observations.append("a member of another instance was reported")
+                raise not_found("the instance has no such member")
+            self.store.observations += violations.of_report(instance, member, each, self.store.nodes)
+            changed = report_rules.report_member(instance, member, each, operation, self.store.now()) or changed
+        return changed
 
     def _finish(self, instance: FakeInstance, operation_id: str, request: ApiRequest) -> dict[str, Any]:
         operation = self._operation(instance, operation_id)
-        if request.body.get("outcome") == "succeeded" and operation.is_offered:
+        if request.body.get("evidence") is not None:
+            report_rules.bounded(request.body["evidence"], "evidence")
+        if request.body["outcome"] == "succeeded" and operation.is_offered:
             missing = platform_rules.what_is_missing(instance, operation)
             if missing and operation.status in ("running", "blocked"):
                 self.store.observations.append(f"a false success was reported: {missing}")
             if operation.status != "cancelling":
                 self.store.observations += violations.of_end(instance, operation, self.store.nodes)
-        platform_rules.finish(instance, operation, request.body, self.store.now())
-        self.store.touch(instance)
-        return {"id": operation.id, "status": operation.status, "phase": operation.phase}
+        if platform_rules.finish(instance, operation, request.body, self.store.now()):
+            self.store.touch(instance)
+        shown = {"id": operation.id, "status": operation.status, "phase": operation.phase}
+        return {**shown, "etag": str(instance.changed)}
 
     def _tasks(self, instance: FakeInstance, request: ApiRequest) -> dict[str, Any]:
-        wanted = request.body.get("tasks", [])
-        if not 1 <= len(wanted) <= TASKS_MAX:
-            raise invalid(f"one request creates between 1 and {TASKS_MAX} tasks")
-        outcomes = []
+        wanted = request.body["tasks"]
+        operation_id = request.body.get("operation_id")
+        operation = None if operation_id is None else self._operation(instance, operation_id)
+        checked: list[FakeTask | RequestRefused] = []
         for each in wanted:
-            one = {**each, "operation_id": request.body.get("operation_id")}
-            made, refusal = None, None
             try:
-                made = self._task(instance, replace(request, body=one))
+                checked.append(self._checked_task(instance, operation, each, request.correlation_id))
             except RequestRefused as refused:
                 if refused.status == HTTPStatus.FORBIDDEN:
                     raise
-                refusal = {
-                    "code": refused.code,
-                    "detail": refused.detail,
-                    "retryable": refused.retryable,
-                    "details": {},
-                }
-            outcomes.append({"step": each.get("step"), "task": made, "refusal": refusal})
+                checked.append(refused)
+        outcomes: list[dict[str, Any]] = []
+        for each, outcome in zip(wanted, checked, strict=True):
+            if isinstance(outcome, FakeTask):
+                outcomes.append({"step": each["step"], "task": self._stored(instance, outcome), "refusal": None})
+            else:
+                outcomes.append({"step": each["step"], "task": None, "refusal": _plain(outcome)})
         return {"tasks": outcomes}
 
     def _task(self, instance: FakeInstance, request: ApiRequest) -> dict[str, Any]:
-        body = request.body
-        step, kind, member_id = str(body.get("step", "")), str(body.get("type", "")), str(body.get("member_id", ""))
-        if body.get("operation_id") is None and kind not in platform_rules.LOOKING:
-            raise invalid("without an operation a task may only observe")
-        operation = None if body.get("operation_id") is None else self._operation(instance, body["operation_id"])
-        name = None if operation is None else operation.id
-        for task in instance.tasks.values():
-            if (task.operation_id, task.step) == (name, step):
-                return task.plain()
-        if member_id not in instance.members:
+        operation_id = request.body.get("operation_id")
+        if request.body["member_id"] not in instance.members:
             self.store.observations.append("a task was requested for a member of another instance")
             raise not_found("the instance has no such member")
-        if kind in platform_rules.PLATFORM_ONLY:
-            raise RequestRefused(403, "permission_denied", f"{kind} is reserved for the platform")
-        if kind not in platform_rules.TASK_TYPES or not 1 <= len(step) <= STEP_LENGTH_MAX:
-            raise invalid(f"there is no task type {kind!r}, or the step has no name")
-        if len(json.dumps(body.get("arguments", {}))) > ARGUMENTS_BYTES_MAX:
-            raise invalid("the arguments are too large")
-        check_arguments(kind, body.get("arguments", {}))
-        if operation is not None and (operation.is_over or operation.phase == "platform"):
-            raise platform_rules.conflict("the operation is over, or in the platform's phase")
-        if instance.members[member_id].status in ("removing", "removed"):
-            raise platform_rules.conflict("the member is being removed")
-        self._check_artifacts(instance, operation, body.get("arguments", {}))
-        number = self.store.sequence = self.store.sequence + 1
-        made = FakeTask(
-            f"tsk_simulated{number}",
-            number,
-            name,
-            step,
-            kind,
-            member_id,
-            dict(body.get("arguments", {})),
-            request.correlation_id,
-            self.store.now(),
+        operation = None if operation_id is None else self._operation(instance, operation_id)
+        return self._stored(instance, self._checked_task(instance, operation, request.body, request.correlation_id))
+
+    def _checked_task(
+        self, instance: FakeInstance, operation: FakeOperation | None, body: Mapping[str, Any], correlation_id: str
+    ) -> FakeTask:
+        """The task of this name, or a new one that may be created."""
+        member = instance.members.get(body["member_id"])
+        if member is None:
+            self.store.observations.append("a task was requested for a member of another instance")
+            raise not_found("the instance has no such member")
+        earlier = task_rules.earlier_task(instance, member, operation, body["step"])
+        if earlier is not None:
+            return earlier
+        task_rules.check_task(instance, member, operation, body)
+        now = self.store.now()
+        return FakeTask(
+            id=self.store.new_id("tsk", instance.id),
+            number=self.store.sequence,
+            operation_id=None if operation is None else operation.id,
+            step=body["step"],
+            type=body["type"],
+            member_id=member.id,
+            arguments=dict(body.get("arguments") or {}),
+            correlation_id=correlation_id,
+            created_at=now,
+            expires_at=later(now, float(body.get("lifetime_seconds", 3_600))),
         )
-        self.store.observations += violations.of_task(instance, made)
-        instance.tasks[made.id] = made
-        self.store.touch(instance)
-        return made.plain()
 
-    def _check_artifacts(
-        self, instance: FakeInstance, operation: FakeOperation | None, arguments: Mapping[str, Any]
-    ) -> None:
-        pins = [instance.pin, *([operation.target_pin] if operation is not None and operation.target_pin else [])]
-        roles = {role for pin in pins for role in pin["artifacts"]}
-        digests = {digest for pin in pins for digest in pin["artifacts"].values()}
-        image = arguments.get("image", {})
-        for each in (arguments, image, *arguments.get("files", ())):
-            if each.get("artifact") is not None and each["artifact"] not in roles:
-                raise RequestRefused(409, "artifact_unverified", "the version has no artifact of this role")
-            if each.get("digest") is not None and each["digest"] not in digests:
-                raise RequestRefused(409, "artifact_unverified", "the digest is not in the instance's pin")
+    def _stored(self, instance: FakeInstance, task: FakeTask) -> dict[str, Any]:
+        if task.id not in instance.tasks:
+            self.store.observations += violations.of_task(instance, task)
+            instance.tasks[task.id] = task
+            self.store.touch(instance)
+        return task.plain()
 
-    def _secret(self, instance: FakeInstance, body: Mapping[str, Any]) -> dict[str, Any]:
-        name, purpose = str(body.get("name", "")), str(body.get("purpose", ""))
-        if purpose not in SECRET_PURPOSES or not name:
-            raise invalid(f"a secret needs a name and one of the purposes {', '.join(SECRET_PURPOSES)}")
-        created = name not in instance.secrets
-        instance.secrets.setdefault(name, purpose)
-        return {"name": name, "purpose": instance.secrets[name], "created": created}
 
-    def _usage(self, instance: FakeInstance, body: Mapping[str, Any]) -> dict[str, Any]:
-        units = {each["unit"] for each in instance.manifest.get("usage_units", ())}
-        records = body.get("records", ())
-        if len(records) > 500 or any(each.get("unit") not in units for each in records):
-            raise invalid("at most 500 records, each with a unit of the manifest")
-        for each in records:
-            instance.usage.setdefault(each["record_id"], dict(each))
-        return {"accepted": len(records)}
+def _check_write(route: str, body: Mapping[str, Any]) -> None:
+    """Refuse what is wrong with a body whatever the state, as the server does before it looks at the fence."""
+    check_body(route, body)
+    if route == "secrets":
+        usage_rules.check_secret(body)
+    elif route == "tasks:batch" and len({each["step"] for each in body["tasks"]}) != len(body["tasks"]):
+        raise invalid("tasks: a step must be unique within the request")
+
+
+def _plain(refused: RequestRefused) -> dict[str, Any]:
+    return {"code": refused.code, "detail": refused.detail, "retryable": refused.retryable, "details": {}}
 
 
 def actions_of(request: ApiRequest) -> list[str]:
@@ -431,13 +403,25 @@ def actions_of(request: ApiRequest) -> list[str]:
     if route in ("reports", "finish"):
         return ["runtime.report"]
     if route in ("tasks", "tasks:batch") or "/tasks/" in request.path:
-        wanted = [request.body, *request.body.get("tasks", ())]
-        return ["task.create", *(["secret.grant"] if any(each.get("grants") for each in wanted) else [])]
+        several = request.body.get("tasks")
+        wanted = [request.body, *(several if isinstance(several, list) else ())]
+        grants = any(isinstance(each, dict) and each.get("grants") for each in wanted)
+        return ["task.create", *(["secret.grant"] if grants else [])]
     return [{"secrets": "secret.create", "usage": "usage.report"}.get(route, "runtime.claim")]
 
 
 def _copies(instance: FakeInstance) -> dict[str, Any]:
-    return deepcopy({"members": instance.members, "operations": instance.operations, "status": instance.status})
+    kept = (
+        "members",
+        "operations",
+        "status",
+        "health",
+        "health_detail",
+        "adapter_detail",
+        "endpoints",
+        "topology_mode",
+    )
+    return deepcopy({name: getattr(instance, name) for name in kept})
 
 
 def _restore(instance: FakeInstance, before: Mapping[str, Any]) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Final
 OVER: Final = frozenset({"succeeded", "failed", "cancelled"})
 TASK_OVER: Final = frozenset({"succeeded", "failed", "cancelled", "expired"})
 TEARDOWN: Final = frozenset({"remove", "replace", "decommission"})
-WHOLE: Final = frozenset({"deploy", "upgrade", "rollback", "reconcile", "repair", "restart"})
+WHOLE: Final = frozenset({"deploy", "upgrade", "rollback", "reconcile", "repair", "restart", "configure"})
 OPENING: Final = frozenset({"service.start", "container.launch"})
 """Tasks that start a named service."""
 OPERATING: Final = frozenset(
@@ -26,10 +26,12 @@ class FakeMember:
     node_id: str
     status: str = "requested"
     health: str = "unknown"
+    health_detail: str | None = None
     adapter_detail: dict[str, Any] = field(default_factory=dict)
     holds: list[dict[str, Any]] = field(default_factory=list)
     failure: dict[str, Any] | None = None
     replaces_id: str | None = None
+    last_operation_id: str | None = None
     reachable: bool = True
     draining_since: int = 0  # the number of tasks when its drain began
 
@@ -42,13 +44,15 @@ class FakeMember:
             "ordinal": self.ordinal,
             "status": self.status,
             "health": self.health,
+            "health_detail": self.health_detail,
             "version": self.version,
-            "holds": list(self.holds),
+            "holds": [dict(each) for each in self.holds],
             "adapter_detail": dict(self.adapter_detail),
             "failure_code": failure.get("code"),
-            "failure_detail": failure.get("detail"),
-            "last_lines": failure.get("last_lines"),
+            "failure_detail": failure.get("detail") or None,
+            "last_lines": list(failure.get("last_lines") or ()),
             "replaces_id": self.replaces_id,
+            "last_operation_id": self.last_operation_id,
             "allocation": {
                 "id": f"alc_{self.id}",
                 "name": f"simulated-{self.name}",
@@ -79,10 +83,14 @@ class FakeOperation:
     phase: str = "adapter"
     started_at: datetime | None = None
     phase_deadline_at: datetime | None = None
+    cancelling_until: datetime | None = None
     target_pin: dict[str, Any] | None = None
     steps: dict[str, dict[str, Any]] = field(default_factory=dict)
+    progress: dict[str, Any] | None = None
     blocker: dict[str, Any] | None = None
+    cancel_reason: str | None = None
     attempts: int = 0
+    attempt_fence: int | None = None  # of the newest attempt
     outcome: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -100,7 +108,8 @@ class FakeOperation:
             "status": self.status,
             "request": dict(self.request),
             "member_ids": list(self.member_ids),
-            "steps": list(self.steps.values()),
+            "steps": [dict(each) for each in self.steps.values()],
+            "progress": self.progress,
             "attempts": self.attempts,
             "begun": self.started_at is not None,
             "deadline_at": _time(self.deadline_at),
@@ -108,7 +117,10 @@ class FakeOperation:
             "correlation_id": self.correlation_id,
             "trace_id": self.trace_id,
             "target_pin": self.target_pin,
+            "blocker": None if self.blocker is None else self.blocker["detail"],
             "blocker_code": None if self.blocker is None else self.blocker["code"],
+            "cancel_reason": self.cancel_reason,
+            "requested_by": "usr_simulated",
         }
 
 
@@ -123,6 +135,7 @@ class FakeTask:
     arguments: dict[str, Any]
     correlation_id: str
     created_at: datetime
+    expires_at: datetime | None = None
     status: str = "queued"
     result: dict[str, Any] | None = None
     failure_code: str | None = None
@@ -150,7 +163,9 @@ class FakeTask:
             "last_lines": list(self.last_lines),
             "progress": None,
             "created_at": _time(self.created_at),
+            "expires_at": _time(self.expires_at),
             "finished_at": _time(self.finished_at),
+            "etag": f"{int(self.is_over)}.0",
         }
 
 
@@ -177,8 +192,11 @@ class FakeInstance:
     topology: dict[str, int]
     correlation_id: str
     trace_id: str
+    created_at: datetime
     status: str = "created"
     health: str = "unknown"
+    health_detail: str | None = None
+    topology_mode: str | None = None
     previous: tuple[dict[str, Any], dict[str, Any]] | None = None  # the pin before, and its manifest
     target_manifest: dict[str, Any] | None = None
     endpoints: list[dict[str, Any]] = field(default_factory=list)
@@ -203,6 +221,12 @@ class FakeInstance:
         """Whether an adapter is offered the claim on it."""
         return self.status == "running" or any(each.is_offered for each in self.operations.values())
 
+    def _shown_tasks(self, operation_ids: set[str]) -> list[FakeTask]:
+        """The tasks of these operations, and the newest look at each member that is not removed."""
+        looks = {each.member_id: each for each in self.tasks.values() if each.operation_id is None}
+        seen = [each for each in looks.values() if self.members[each.member_id].status != "removed"]
+        return [*(each for each in self.tasks.values() if each.operation_id in operation_ids), *seen]
+
     def plain(self, now: datetime) -> dict[str, Any]:
         """The response of `GET /runtime/instances/{id}`."""
         offered = [each for each in self.operations.values() if each.is_offered]
@@ -216,7 +240,10 @@ class FakeInstance:
                 "project_id": self.project_id,
                 "status": self.status,
                 "health": self.health,
+                "health_detail": self.health_detail,
+                "version": self.pin["version"],
                 "pin": self.pin,
+                "previous_pin": None if self.previous is None else self.previous[0],
                 "config": self.config,
                 "topology": self.topology,
                 "endpoints": list(self.endpoints),
@@ -225,12 +252,15 @@ class FakeInstance:
                 "trace_id": self.trace_id,
                 "operating_mode": "tenant_dedicated",
                 "control_plane_scope": self.control_plane_scope,
+                "runtime_backend": str(self.manifest.get("runtime_backend") or "container"),
+                "topology_mode": self.topology_mode,
+                "distrust": None,
             },
             "manifest": self.manifest,
             "target_manifest": self.target_manifest,
             "members": [each.plain() for each in self.members.values() if each.status != "removed"],
             "operations": [each.plain() for each in offered],
-            "tasks": [each.plain() for each in self.tasks.values() if each.operation_id in {None, *ids}],
+            "tasks": [each.plain() for each in self._shown_tasks(ids)],
             "attachments": [
                 dict(each) for each in self.attachments.values() if each["status"] not in ("detached", "refused")
             ],

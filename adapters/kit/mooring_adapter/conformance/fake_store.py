@@ -16,6 +16,7 @@ from mooring_adapter.conformance import platform_rules
 from mooring_adapter.conformance.fake_nodes import FakeNodes
 from mooring_adapter.conformance.fake_records import (
     OPENING,
+    WHOLE,
     FakeAccount,
     FakeInstance,
     FakeMember,
@@ -25,7 +26,11 @@ from mooring_adapter.conformance.fake_records import (
 )
 
 LEASE_SECONDS: Final = 45.0
+PERSON: Final = "usr_simulated"
+"""Who asks for everything that the scenarios ask for."""
 OPERATION_SECONDS: Final = 600.0
+REPORT_SECONDS: Final = 15.0
+"""After the time of a drain: to report what keeps the member busy."""
 
 
 class FakeStore:
@@ -39,6 +44,7 @@ class FakeStore:
         self.nodes = FakeNodes()
         self.offset = timedelta()
         self.sequence = 0
+        self.is_still = False  # neither the worker nor the nodes do anything: a test that only compares answers
         self.generation = 0  # of the adapter's process: the polls of a killed one claim nothing
         self.lease_seconds = LEASE_SECONDS
         self.observations: list[str] = []  # violations of promises, as they were observed
@@ -63,6 +69,8 @@ class FakeStore:
 
     def settle(self) -> None:
         """Let the worker and the nodes work until nothing is due."""
+        if self.is_still:
+            return
         for instance in self.instances.values():
             busy = True
             while busy:
@@ -128,7 +136,7 @@ class FakeStore:
         name: str,
     ) -> FakeInstance:
         """Create an instance with its members and its deploy operation."""
-        identity = self._id("ins", name)
+        identity = self.new_id("ins", name)
         correlation, trace = f"conformance-{name}", hashlib.sha256(identity.encode()).hexdigest()[:32]
         pin = pin_of(manifest)
         instance = FakeInstance(
@@ -142,6 +150,7 @@ class FakeStore:
             topology=dict(topology),
             correlation_id=correlation,
             trace_id=trace,
+            created_at=self.now(),
         )
         with self.changing(instance):
             self.instances[identity] = instance
@@ -172,10 +181,12 @@ class FakeStore:
                 if goes_first and member.status in ("ready", "degraded"):
                     member.status = "draining"
                     member.draining_since = len(instance.tasks)
-            elif kind in ("upgrade", "rollback", "restart", "reconcile"):
+                if kind == "drain":
+                    others = [each for each in member.holds if each["owner"] != PERSON]
+                    hold = {"owner": PERSON, "reason": request.get("reason", ""), "since": self.now().isoformat()}
+                    member.holds = [*others, hold]
+            elif kind in WHOLE and member_id is None:
                 ids = [each.id for each in instance.members.values() if each.status not in ("removing", "removed")]
-            elif kind == "repair":
-                ids = ids or [each.id for each in instance.members.values() if each.status == "failed"]
             elif kind == "decommission":
                 platform_rules.stop(instance, self.now())
                 ids = [each.id for each in instance.members.values() if each.status != "removed"]
@@ -188,8 +199,8 @@ class FakeStore:
     def attach(self, instance: FakeInstance, account_name: str) -> FakeOperation:
         """Let another project of the tenant use the instance, which becomes tenant-wide."""
         with self.changing(instance):
-            identity = self._id("att", instance.id)
-            attached = {"id": identity, "project_id": self._id("prj", identity), "account_name": account_name}
+            identity = self.new_id("att", instance.id)
+            attached = {"id": identity, "project_id": self.new_id("prj", identity), "account_name": account_name}
             instance.control_plane_scope = "tenant"
             instance.attachments[identity] = {**attached, "status": "requested"}
             return self._operation(instance, "attach", {"attachment": attached}, [])
@@ -212,13 +223,15 @@ class FakeStore:
 
     def cancel(self, instance: FakeInstance, operation: FakeOperation) -> None:
         with self.changing(instance):
-            operation.status = "cancelling"
-            operation.phase_deadline_at = later(self.now(), 120)
+            platform_rules.cancel(operation, "", self.now())
 
     def resume(self, instance: FakeInstance, member: FakeMember) -> None:
         """Take a drain back."""
         with self.changing(instance):
-            member.status = "ready"
+            member.status, member.holds = "ready", []
+            for operation in instance.open_operations:
+                if operation.kind == "drain" and member.id in operation.member_ids:
+                    platform_rules.cancel(operation, "the member was put back to work", self.now())
 
     def lose(self, instance: FakeInstance, member: FakeMember) -> None:
         """Lose a member's node permanently: its tasks end, and the platform fails the member."""
@@ -254,20 +267,20 @@ class FakeStore:
             if each.component_key == component and each.status != "removed"
         }
         ordinal = next(number for number in range(1_001) if number not in taken)
-        identity = self._id("mem", instance.id)
+        identity = self.new_id("mem", instance.id)
         member = FakeMember(
             identity,
             f"{instance.name}-{component}-{ordinal}",
             component,
             ordinal,
             instance.pin["version"],
-            self._id("nod", identity),
+            self.new_id("nod", identity),
         )
         instance.members[identity] = member
         return member
 
     def _operation(self, instance: FakeInstance, kind: str, request: dict[str, Any], ids: list[str]) -> FakeOperation:
-        identity = self._id("opr", instance.id)
+        identity = self.new_id("op", instance.id)
         trace = hashlib.sha256(identity.encode()).hexdigest()[:32]
         operation = FakeOperation(
             id=identity,
@@ -279,13 +292,14 @@ class FakeStore:
             trace_id=trace,
         )
         if kind == "drain" and "timeout_seconds" in request:
-            operation.deadline_at = later(self.now(), float(request["timeout_seconds"]))
+            operation.phase_deadline_at = later(self.now(), float(request["timeout_seconds"]))
+            operation.deadline_at = later(operation.phase_deadline_at, REPORT_SECONDS)
         instance.operations[identity] = operation
         return operation
 
-    def _id(self, prefix: str, of: str) -> str:
+    def new_id(self, prefix: str, of: str) -> str:
         self.sequence += 1
-        return f"{prefix}_{hashlib.sha256(f'{of}/{self.sequence}'.encode()).hexdigest()[:20]}"
+        return f"{prefix}_0{hashlib.sha256(f'{of}/{self.sequence}'.encode()).hexdigest()[:25]}"
 
 
 def pin_of(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -1,66 +1,31 @@
 """The rules of the simulated platform: who may do what, and what follows from it.
 
 They are the server's rules as far as an adapter can see them: fences, lifecycle transitions, names of tasks, the phases
-of a teardown. What the server would refuse is refused here with the same code. Nothing here waits or
-speaks HTTP; `store.py` is the memory around it.
+of a teardown. What the server would refuse is refused here with the same code; `tests/parity` compares the two. Nothing
+here waits or speaks HTTP; `report_rules.py`, `task_rules.py` and `usage_rules.py` have the rules of reports, tasks,
+secrets and usage, and `fake_store.py` is the memory around them.
 """
 
+import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
+import jsonschema_rs
+
 from mooring_adapter.conformance.fake_records import TEARDOWN, FakeInstance, FakeMember, FakeOperation, later
 
-PLATFORM_ONLY: Final = frozenset({"sandbox.create", "sandbox.destroy", "teardown.verify", "tunnel.open"})
-TASK_TYPES: Final = frozenset(
-    {
-        "files.write",
-        "process.run",
-        "service.start",
-        "service.stop",
-        "service.inspect",
-        "container.launch",
-        "container.control",
-        "container.remove",
-        "artifact.fetch",
-        "probe.tcp",
-        "probe.http",
-        "probe.exec",
-        "log.read",
-    }
-)
-LOOKING: Final = frozenset(
-    {"probe.tcp", "probe.http", "probe.exec", "service.inspect", "log.read", "container.control"}
-)
-REPORTED: Final[Mapping[str, frozenset[str]]] = {
-    "joining": frozenset({"requested", "failed"}),
-    "ready": frozenset({"joining", "degraded"}),
-    "degraded": frozenset({"ready"}),
-    "drained": frozenset({"draining"}),
-    "failed": frozenset({"requested", "joining", "ready", "degraded", "draining", "drained"}),
+UP: Final = frozenset({"ready", "degraded"})
+COMING: Final = frozenset({"requested", "joining"})
+GONE: Final = frozenset({"removing", "removed"})
+ENDS: Final[Mapping[str, frozenset[str]]] = {
+    "succeeded": frozenset({"running", "cancelling"}),
+    "failed": frozenset({"accepted", "running", "blocked", "cancelling"}),
+    "cancelled": frozenset({"cancelling"}),
 }
-"""What an adapter may report of a member, and from which states."""
-FAILURES: Final = frozenset(
-    {
-        "bootstrap_timeout",
-        "step_timeout",
-        "deadline_exceeded",
-        "no_capacity",
-        "image_pull_failed",
-        "artifact_refused",
-        "permission_denied",
-        "config_refused",
-        "runtime_error",
-        "unhealthy",
-        "adapter_unavailable",
-        "adapter_error",
-        "node_lost",
-        "below_minimum",
-        "not_quiet",
-        "circuit_open",
-        "cancelled",
-    }
-)
+"""In which states an operation can end, by its outcome."""
+OUTPUT_BYTES_MAX: Final = 262_144
+CANCEL_SECONDS: Final = 120
 
 
 class RequestRefused(Exception):
@@ -78,7 +43,7 @@ def not_found(detail: str = "not found") -> RequestRefused:
 
 def conflict(detail: str) -> RequestRefused:
     """A request that does not fit the current state."""
-    return RequestRefused(409, "conflict", detail)
+    return RequestRefused(409, "conflict", detail, retryable=True)
 
 
 def invalid(detail: str) -> RequestRefused:
@@ -86,59 +51,20 @@ def invalid(detail: str) -> RequestRefused:
     return RequestRefused(422, "validation_failed", detail)
 
 
-def checked_failure(failure: Any) -> dict[str, Any]:
-    """Validate a failure against the closed list of codes."""
-    if not isinstance(failure, dict) or failure.get("code") not in FAILURES:
-        raise invalid("a failure needs a code of the closed list and a detail")
-    return failure
+def illegal(detail: str) -> RequestRefused:
+    """A transition that the lifecycle does not have."""
+    return RequestRefused(409, "illegal_transition", detail)
 
 
-def report_member(instance: FakeInstance, member: FakeMember, report: Mapping[str, Any]) -> None:
-    """Apply an adapter's report about a member; a transition that the lifecycle does not have is refused."""
-    status = report.get("status")
-    if status is not None and status != member.status:
-        if status not in REPORTED:
-            raise invalid(f"an adapter must not report {status!r}")
-        if member.status not in REPORTED[status]:
-            raise RequestRefused(
-                409, "illegal_transition", f"{member.id} is {member.status} and cannot become {status}"
-            )
-        if status == "failed":
-            member.failure = checked_failure(report.get("failure"))
-        elif status == "joining":
-            member.failure = None
-        member.status = status
-    member.health = report.get("health", "healthy" if status == "ready" else member.health)
-    member.version = report.get("version", member.version)
-    member.adapter_detail = dict(report.get("detail", member.adapter_detail))
-    if "holds" in report:
-        member.holds = [{"owner": instance.account_id, **each} for each in report["holds"]]
-
-
-def begin(instance: FakeInstance, operation: FakeOperation, now: datetime) -> None:
-    if operation.started_at is None and operation.status != "cancelling":
-        operation.started_at = now
-        operation.status = "running" if operation.status == "accepted" else operation.status
-        operation.attempts += 1
-        if operation.kind == "deploy" and instance.status == "created":
-            instance.status = "starting"
-
-
-def block(operation: FakeOperation, blocker: Mapping[str, Any] | None) -> None:
-    """Set or clear the blocker of an operation."""
-    if blocker is None:
-        operation.status = "running" if operation.status == "blocked" else operation.status
-        operation.blocker = None
-    else:
-        if operation.status not in ("running", "blocked"):
-            raise RequestRefused(409, "illegal_transition", f"the operation is {operation.status}")
-        operation.status, operation.blocker = "blocked", dict(blocker)
+def require_turn(operation: FakeOperation) -> None:
+    """Refuse unless the operation is open and in the adapter's phase."""
+    if not operation.is_offered:
+        raise conflict(f"operation {operation.id} is {operation.status}: it takes no more reports")
 
 
 def standing(instance: FakeInstance, key: str) -> int:
     """The number of working members of a component."""
-    up = ("ready", "degraded")
-    return sum(1 for each in instance.members.values() if each.component_key == key and each.status in up)
+    return sum(1 for each in instance.members.values() if each.component_key == key and each.status in UP)
 
 
 def components(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -151,30 +77,42 @@ def graceful_seconds(instance: FakeInstance) -> float:
     return float(instance.manifest.get("lifecycle", {}).get("delete", {}).get("graceful_seconds", 60))
 
 
-def finish(instance: FakeInstance, operation: FakeOperation, report: Mapping[str, Any], now: datetime) -> None:
-    """Apply the adapter's end of an operation."""
-    outcome = report.get("outcome")
-    if outcome not in ("succeeded", "failed", "cancelled"):
-        raise invalid("the outcome must be succeeded, failed or cancelled")
+def finish(instance: FakeInstance, operation: FakeOperation, report: Mapping[str, Any], now: datetime) -> bool:
+    """Apply the adapter's end of an operation; returns whether it was new."""
+    outcome, failure = str(report["outcome"]), report.get("failure")
     if operation.is_over or operation.phase == "platform":
-        if operation.outcome.get("outcome") == outcome:
-            return  # a repeated request
-        raise RequestRefused(409, "illegal_transition", f"the operation is {operation.status}")
-    if outcome == "cancelled" and operation.status != "cancelling":
-        raise RequestRefused(409, "illegal_transition", "it is not being cancelled")
-    if outcome == "failed":
-        checked_failure(report.get("failure"))
-    if operation.started_at is None and operation.status != "cancelling":
-        raise RequestRefused(409, "illegal_transition", "it has not been begun")
-    if operation.status in ("accepted", "blocked") and outcome == "succeeded":
-        raise RequestRefused(409, "illegal_transition", f"an operation that is {operation.status} cannot succeed")
+        ended_as = operation.status if operation.is_over else operation.outcome.get("outcome")
+        if ended_as == outcome:
+            return False
+        raise illegal(f"the operation is {operation.status}: it cannot also end as {outcome}")
+    if outcome == "failed" and failure is None:
+        raise invalid("failure: required with the outcome `failed`")
+    if operation.status not in ENDS[outcome]:
+        raise illegal(f"an operation that is {operation.status} cannot end as {outcome}")
+    if operation.kind in TEARDOWN and (outcome == "succeeded" or operation.kind == "decommission"):
+        operation.outcome, operation.phase = dict(report), "platform"
+        return True
+    check_output(instance, operation, report)
     if outcome == "succeeded" and (missing := what_is_missing(instance, operation)):
         raise conflict(missing)
     operation.outcome = dict(report)
-    if operation.kind in TEARDOWN and (outcome == "succeeded" or operation.kind == "decommission"):
-        operation.phase = "platform"
-        return
     end(instance, operation, outcome, now)
+    return True
+
+
+def check_output(instance: FakeInstance, operation: FakeOperation, report: Mapping[str, Any]) -> None:
+    """Only a succeeded action has an output, which fits the manifest's schema."""
+    output = report.get("output")
+    if operation.kind != "action" or report["outcome"] != "succeeded":
+        if output is not None:
+            raise invalid("output: only a succeeded action has an output")
+        return
+    actions = {each["name"]: each for each in instance.manifest.get("actions", ())}
+    schema = actions.get(operation.request.get("action"), {}).get("output_schema")
+    if len(json.dumps(output or {})) > OUTPUT_BYTES_MAX:
+        raise invalid(f"output: at most {OUTPUT_BYTES_MAX} bytes")
+    if schema is not None and not jsonschema_rs.is_valid(schema, output or {}):
+        raise invalid("output: it does not fit the action's `output_schema`")
 
 
 def what_is_missing(instance: FakeInstance, operation: FakeOperation) -> str | None:
@@ -189,11 +127,12 @@ def what_is_missing(instance: FakeInstance, operation: FakeOperation) -> str | N
             if unready := [each.name for each in named if each.status in ("requested", "joining", "failed")]:
                 return f"an add is not done without {', '.join(unready)}"
         case "drain":
-            if any(each.status != "drained" for each in named):
+            if any(each.status not in ("drained", *GONE) for each in named):
                 return "a drain is not done while its member is not drained"
         case "upgrade" | "rollback":
             wanted = (operation.target_pin or {}).get("version")
-            if old := [each.name for each in named if each.status != "failed" and each.version != wanted]:
+            there = [each for each in instance.members.values() if each.status not in ("failed", *GONE)]
+            if old := [each.name for each in there if each.version != wanted]:
                 return f"{operation.kind} is not done with {', '.join(old)} on the old version"
     return None
 
@@ -205,19 +144,29 @@ def _attachment(instance: FakeInstance, operation: FakeOperation) -> dict[str, A
 def end(instance: FakeInstance, operation: FakeOperation, outcome: str, now: datetime) -> None:
     """End an operation, and apply what follows for its instance."""
     operation.status, operation.blocker = outcome, None
-    failure = operation.outcome.get("failure")
+    failure = operation.outcome.get("failure") or {"code": "cancelled", "detail": "the operation was cancelled"}
     match operation.kind, outcome:
         case "deploy", "succeeded":
-            instance.status = "running"
+            if instance.status == "starting":
+                instance.status = "running"
         case "deploy", _:
+            _fail_coming(instance, operation, list(instance.members), failure)
             if instance.status in ("created", "starting"):
-                instance.status = "failed"
-                instance.failure = failure or {"code": "cancelled", "detail": "the deployment was cancelled"}
+                instance.status, instance.failure = "failed", failure
+        case "add" | "replace", "failed" | "cancelled":
+            _fail_coming(instance, operation, operation.member_ids, failure)
+        case "drain" | "remove", "cancelled":
+            for member_id in operation.member_ids if instance.status == "running" else ():
+                member = instance.members[member_id]
+                member.status = "ready" if member.status == "draining" else member.status
         case "upgrade" | "rollback", "succeeded":
-            before = (instance.pin, instance.manifest)
+            before, same = (instance.pin, instance.manifest), operation.target_pin == instance.pin
             instance.pin = operation.target_pin or instance.pin
             instance.manifest = instance.target_manifest or instance.manifest
-            instance.previous = before if operation.kind == "upgrade" else None
+            if operation.kind == "upgrade" or not same:
+                instance.previous = before if operation.kind == "upgrade" else None
+        case "configure", "succeeded":
+            instance.config = dict(operation.request["input"])
         case "attach", _:
             _attachment(instance, operation)["status"] = "active" if outcome == "succeeded" else "refused"
         case "detach", "succeeded":
@@ -226,12 +175,15 @@ def end(instance: FakeInstance, operation: FakeOperation, outcome: str, now: dat
             pass
     if operation.kind in ("upgrade", "rollback"):
         instance.target_manifest = None
-    if operation.kind in ("deploy", "add") and outcome != "succeeded":
-        for member_id in operation.member_ids:
-            member = instance.members[member_id]
-            if member.status in ("requested", "joining"):
-                member.status = "failed"
-                member.failure = failure or {"code": "cancelled", "detail": "cancelled"}
+
+
+def _fail_coming(
+    instance: FakeInstance, operation: FakeOperation, member_ids: list[str], failure: Mapping[str, Any]
+) -> None:
+    """Fail the members that are not up yet; the others stay as they are."""
+    for member in (instance.members[each] for each in member_ids):
+        if member.status in COMING:
+            member.status, member.failure, member.last_operation_id = "failed", dict(failure), operation.id
 
 
 def torn_down(instance: FakeInstance, operation: FakeOperation) -> list[FakeMember]:
@@ -258,8 +210,10 @@ def tick(instance: FakeInstance, now: datetime) -> bool:
 
 
 def _is_late(operation: FakeOperation, now: datetime) -> bool:
-    until = operation.phase_deadline_at or operation.deadline_at
-    return now >= until
+    if operation.cancelling_until is not None:
+        return now >= operation.cancelling_until
+    of_phase = operation.phase_deadline_at if operation.kind in TEARDOWN else None
+    return now >= (of_phase or operation.deadline_at)
 
 
 def _expire(instance: FakeInstance, operation: FakeOperation, now: datetime) -> None:
@@ -295,10 +249,17 @@ def _tear_down(instance: FakeInstance, operation: FakeOperation, now: datetime) 
     return True
 
 
+def cancel(operation: FakeOperation, reason: str, now: datetime) -> None:
+    """Ask an operation to end early; its blocker goes with the state."""
+    if operation.status == "cancelling":
+        return
+    operation.status, operation.blocker, operation.cancel_reason = "cancelling", None, reason
+    operation.cancelling_until = later(now, CANCEL_SECONDS)
+
+
 def stop(instance: FakeInstance, now: datetime) -> None:
     """Stop the instance, and cancel its open operations."""
     instance.status = "stopping"
     for operation in instance.open_operations:
         if operation.kind != "decommission":
-            operation.status = "cancelling"
-            operation.phase_deadline_at = later(now, 120)
+            cancel(operation, "the instance is stopped", now)
