@@ -213,7 +213,7 @@ class InstanceView(msgspec.Struct, frozen=True, kw_only=True):
         return [by_id[each] for each in operation.member_ids if each in by_id]
 
     def quiet_until(self, operation: Operation) -> datetime | None:
-        """When work has to be finished: a teardown or a detach reserves time for the app's own end."""
+        """By when the app's work must be finished; a teardown or a detach keeps some time to stop the app itself."""
         until = operation.until
         if until is None or operation.kind not in ("remove", "replace", "detach"):
             return until

@@ -108,7 +108,8 @@ class AdapterProgram:
         for account_id in [each for each in self.loops if each not in known]:
             self.loops.pop(account_id).cancel()
             log.info(
-                "the key no longer opens this account; stopped serving it", extra={"service_account_id": account_id}
+                "the platform no longer accepts the key for this account; stopped serving the account",
+                extra={"service_account_id": account_id},
             )
         for account in accounts:
             running = self.loops.get(account.service_account_id)

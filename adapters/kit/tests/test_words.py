@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from adapters.kit.tests.sample_views import NOW, member, operation, task, view
 from mooring_adapter import failures
-from mooring_adapter.conformance.platform_rules import FAILURES
+from mooring_adapter.conformance.request_shape import failure_codes
 from mooring_adapter.instance_view import Allocation, read_view
 from mooring_adapter.logs import JsonLines, labels_of, log_labels
 from mooring_adapter.platform_client import traced
@@ -16,8 +16,8 @@ from mooring_sdk import MooringError
 
 
 def test_every_failure_of_a_task_has_a_code_of_operations() -> None:
-    assert set(failures.OF_TASK.values()) <= FAILURES
-    assert set(failures.OF_REFUSAL.values()) <= FAILURES
+    assert set(failures.OF_TASK.values()) <= failure_codes()
+    assert set(failures.OF_REFUSAL.values()) <= failure_codes()
 
 
 def test_an_expired_task_on_an_unreachable_node_is_a_lost_node() -> None:

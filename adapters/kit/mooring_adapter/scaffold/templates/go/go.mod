@@ -1,0 +1,3 @@
+module example-app-adapter
+
+go 1.19
