@@ -39,6 +39,7 @@ WHOLE_UPDATES = {
 """Updates that replace everything: how the present values are read, and which of them stay unless they are named."""
 
 HAND_WRITTEN_VERBS: dict[str, dict[str, tuple[str, str]]] = {
+    "apps": {"check": ("mooring_cli.apps_check", "check")},
     "nodes": {"label": ("mooring_cli.node_label", "label")},
     "instances": {
         "launch": ("mooring_cli.launch", "launch"),
@@ -56,14 +57,15 @@ class NounGroup(MooringGroup):
     def __init__(self, noun: Noun, path: tuple[str, ...] = ()) -> None:
         super().__init__(name=noun.name, help=noun.summary, no_args_is_help=True)
         self._path = path
+        self._by_hand = HAND_WRITTEN_VERBS.get(" ".join((*path, noun.name)), {})
         self._below = {each.name: each for each in noun.below}
         self._noun = noun
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*dict.fromkeys([*HAND_WRITTEN_VERBS.get(self._noun.name, ()), *self._noun.operations]), *self._below]
+        return [*dict.fromkeys([*self._by_hand, *self._noun.operations]), *self._below]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        by_hand = HAND_WRITTEN_VERBS.get(self._noun.name, {}).get(name)
+        by_hand = self._by_hand.get(name)
         if by_hand is not None:
             command: click.Command = getattr(import_module(by_hand[0]), by_hand[1])
             return command

@@ -44,6 +44,10 @@ class NoSuchName(click.ClickException):
     """A name of which the caller can see no resource."""
 
 
+class OtherContent(click.ClickException):
+    """What is to be made exists with other content."""
+
+
 class OptionRefused(Exception):
     """The server refused a value, and this is the option that it came from."""
 
@@ -119,6 +123,8 @@ def describe(error: Exception) -> tuple[dict[str, Any], int]:
         return describe(error.answer)
     if isinstance(error, NotSignedIn):
         return {"code": "not_signed_in", "detail": error.message}, AUTH
+    if isinstance(error, OtherContent):
+        return {"code": "conflict", "detail": error.format_message()}, CONFLICT
     if isinstance(error, NoSuchName):
         return {"code": "not_found", "detail": error.message}, NOT_FOUND
     if isinstance(error, click.ClickException):

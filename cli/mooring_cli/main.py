@@ -44,6 +44,8 @@ HAND_WRITTEN: dict[str, tuple[str, str]] = {
     "receipts": ("mooring_cli.receipts", "Show, export and verify receipts of teardowns."),
     "root-key": ("mooring_cli.root_key", "Create the offline root key, and sign with it."),
     "manifest": ("mooring_cli.manifest", "Create, lint and explain the manifest of an app version."),
+    "bundle": ("mooring_cli.bundle", "Check a bundle of an app version, and pack it into one file."),
+    "publish": ("mooring_cli.publish", "Publish a version of an app from a bundle, and promote it."),
     "install": ("mooring_cli.install", "Install an app from a bundle into the catalog."),
     "adapter": ("mooring_cli.adapter", "Test an adapter against a simulated platform."),
     "schema": ("mooring_cli.schema", "Show the JSON Schemas of a noun."),

@@ -59,6 +59,7 @@ NOUNS: dict[str, Noun] = {
         "promote": ("promote_platform_artifact", "promote_project_artifact", "promote_tenant_artifact"),
         "publish": ("publish_platform_artifact", "publish_project_artifact", "publish_tenant_artifact"),
         "register": ("register_platform_artifact", "register_project_artifact", "register_tenant_artifact"),
+        "upload": ("upload_project_artifact", "upload_tenant_artifact"),
         "verify": ("verify_platform_artifact", "verify_project_artifact", "verify_tenant_artifact"),
     }, (
         Noun("checks", "artifact check", {
@@ -117,7 +118,7 @@ NOUNS: dict[str, Noun] = {
         "read": ("read_exec_recording",),
     }),
     "instances": Noun("instances", "instance", {
-        "list": ("list_instances",),
+        "list": ("list_instances", "list_tenant_instances"),
         "get": ("get_instance",),
         "create": ("create_instance",),
         "update": ("update_instance",),
@@ -190,6 +191,9 @@ NOUNS: dict[str, Noun] = {
             "revoke": ("revoke_enrolment_token",),
         }),
     )),
+    "operations": Noun("operations", "operation", {
+        "list": ("list_tenant_operations",),
+    }),
     "overview": Noun("overview", "overview", {
         "get": ("get_overview",),
     }, (

@@ -279,7 +279,13 @@ def brief(value: Any) -> str:
         return ""
     if isinstance(value, dict):
         return f"{value['version']} ({value['status']})"
-    return ", ".join(each["code"] for each in value) if isinstance(value, list) else str(value)
+    return ", ".join(map(hindrance, value)) if isinstance(value, list) else str(value)
+
+
+def hindrance(each: Mapping[str, Any]) -> str:
+    """Why an app may not be launched, in a word; with the actions if that is what an admin has to agree to."""
+    missing = (each.get("details") or {}).get("missing_actions")
+    return f"{each['obstacle']} ({', '.join(missing)})" if missing and "obstacle" in each else str(each["code"])
 
 
 def inner_lines(items: Sequence[Any]) -> list[str]:

@@ -144,12 +144,20 @@ def test_a_project_s_catalog_shows_the_version_and_what_hinders(run: Run, platfo
         "created_at": "",
         "version": {"id": "ver_1", "version": "1.0.0", "status": "active"},
         "launchable": False,
-        "hindrances": [{"code": "not_entitled", "reason": "…"}, {"code": "policy_denied", "reason": "…"}],
+        "hindrances": [
+            {
+                "code": "not_entitled",
+                "obstacle": "actions_not_agreed",
+                "reason": "…",
+                "details": {"missing_actions": ["task.cancel", "usage.report"]},
+            },
+            {"code": "policy_denied", "obstacle": "policy", "reason": "…", "details": {}},
+        ],
     }
     platform.on("GET", f"/api/v1/projects/{PROJECT}/catalog", page(line))
     head, row = run("catalog", "list", "--project", "vision").stdout.splitlines()
     assert head.split() == ["SLUG", "LAUNCHABLE", "VERSION", "CATEGORY", "HINDRANCES", "DISPLAY", "NAME"]
-    assert "not_entitled, policy_denied" in row
+    assert "actions_not_agreed (task.cancel, usage.report), policy_denied" in row
     assert "1.0.0 (active)" in row
 
 

@@ -207,9 +207,10 @@ def test_what_is_staged_does_not_change_and_what_is_wrong_is_not_staged(
     platform: RegistryPlatform, stock: CatalogStock
 ) -> None:
     number, pushed = stock.version(S.STAGED, S.ACTIVE)
-    file = platform.home / f"stocked-{number}.yaml"
+    other = platform.home / "other.yaml"
+    other.write_text((platform.home / f"stocked-{number}.yaml").read_text().replace("port: web", "port: web-2"))
     replace = ("apps", "versions", "replace-manifest", "stocked")
-    assert platform.refused(*replace, number, "--manifest", f"@{file}") == "version_immutable"
+    assert platform.refused(*replace, number, "--manifest", f"@{other}") == "version_immutable"
     platform.version("stocked", "3.0.0", pushed.digest)
     bad = platform.home / "bad.yaml"
     bad.write_text((platform.home / "stocked-3.0.0.yaml").read_text().replace("image: main", "image: other"))

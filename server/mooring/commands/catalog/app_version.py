@@ -24,7 +24,7 @@ from mooring.core.catalog.app_version import (
     set_canary_percentage,
     why_version_ahead,
 )
-from mooring.core.catalog.artifact_promotion import CheckResult, PromotionRequest
+from mooring.core.catalog.artifact_promotion import CheckResult, Hold, PromotionRequest
 from mooring.core.catalog.manifest import ManifestReading
 from mooring.core.catalog.manifest_lint import AppContext, examine, refuse_errors
 from mooring.core.catalog.promotion_lifecycle import PromotionState, PromotionTrigger
@@ -53,23 +53,38 @@ async def update(
 ) -> Answered:
     async def load() -> _ReplacedContext:
         app, version = await _app(work, app_id), await _version(work, app_id, version_id)
-        return _ReplacedContext(app, version, await _examined(work, app, manifest))
+        holds = await versions.holds(work.database, work.acting, version.id)
+        return _ReplacedContext(app, version, await _examined(work, app, manifest), holds)
 
     def decide(loaded: _ReplacedContext) -> Decision[AppVersion]:
-        return replace_manifest(
-            work.context, loaded.app, loaded.version, manifest, revision_seen, reading=loaded.reading
+        decision = replace_manifest(
+            work.context,
+            loaded.app,
+            loaded.version,
+            manifest,
+            revision_seen,
+            reading=loaded.reading,
+            holds=loaded.holds,
         )
+        after = decision.result
+        if after.promotion == PromotionState.DRAFT:
+            return decision
+        # The same artifacts passed smoke, and lint was repeated: both hold for the corrected manifest.
+        smoke = CheckResult("smoke", after.manifest_digest, True, "each artifact passed it when the version was staged")
+        checks = (_linted(after, loaded.reading.findings), smoke)
+        return replace(decision, writes=(*decision.writes, *_check_rows(work.context, after, checks)))
 
     return await work.execute(load, decide)
 
 
 @dataclass(frozen=True, slots=True)
 class _ReplacedContext:
-    """A draft, its app, and its examined new manifest."""
+    """A version, its app, its examined new manifest, and what uses the version."""
 
     app: App
     version: AppVersion
     reading: ManifestReading
+    holds: Sequence[Hold]
 
 
 async def _examined(work: Work[Any], app: App, manifest: object) -> ManifestReading:
@@ -120,10 +135,17 @@ def _staged(
     behind = why_version_ahead(version, PromotionState.STAGED, facts.parts)
     if behind is not None:
         raise behind
-    linted = CheckResult("lint", version.manifest_digest, not errors_in(findings), f"{len(findings)} warnings")
-    checks = (linted, *facts.checks)
+    checks = (_linted(version, findings), *facts.checks)
     decision = move_version(context, version, request, replace(facts, checks=checks))
-    rows = tuple(
+    return replace(decision, writes=(*decision.writes, *_check_rows(context, version, checks)))
+
+
+def _linted(version: AppVersion, findings: tuple[Finding, ...]) -> CheckResult:
+    return CheckResult("lint", version.manifest_digest, not errors_in(findings), f"{len(findings)} warnings")
+
+
+def _check_rows(context: DecisionContext, version: AppVersion, checks: Sequence[CheckResult]) -> tuple[Insert, ...]:
+    return tuple(
         Insert(
             "app_version_check",
             {
@@ -139,7 +161,6 @@ def _staged(
         )
         for each in checks
     )
-    return replace(decision, writes=(*decision.writes, *rows))
 
 
 async def _smoke(work: Work[Any], version: AppVersion, parts: Sequence[VersionPart]) -> CheckResult:

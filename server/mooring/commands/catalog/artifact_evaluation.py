@@ -37,8 +37,11 @@ class TrustContext:
     def source(self, location: Location, owner: tuple[str | None, str | None]) -> tuple[bool, ArtifactSource | None]:
         """Whether an artifact of this owner (tenant, project) may come from this location, and the source for it.
 
-        The platform's own registry is on no list: there each place has the repositories below its own namespace.
+        The platform's own registry is on no list: there each place has the repositories below its own namespace. Nor
+        are uploads, which only the place that they belong to has.
         """
+        if location.source_type is SourceType.UPLOAD:
+            return location.rest.rpartition("/")[0] == namespace(*owner), None
         if self.reader.is_own(location):
             repository = location.rest.partition("/")[2]
             return repository.startswith(f"{namespace(*owner)}/"), None
@@ -51,7 +54,7 @@ class TrustContext:
         return derive_trust(artifact, evidence, self.keys, self.policy, source_allowed=allowed)
 
     def allowed_source(self, location: Location, owner: tuple[str | None, str | None]) -> ArtifactSource | None:
-        """The source that allows this location, None for the platform's own registry; a Refusal when none does."""
+        """The source that allows this location, None for what the platform keeps; a Refusal when none does."""
         allowed, found = self.source(location, owner)
         if not allowed:
             raise Refusal(

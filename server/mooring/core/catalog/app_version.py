@@ -1,9 +1,12 @@
 """App versions: each has a semantic version and a manifest, which is immutable once the version is staged.
 
 A version is published as a draft; a draft may have errors, and its manifest can be replaced. Staging requires that lint
-and smoke passed for exactly this manifest; after that neither the manifest nor the digests in it can change. This
-module decides the promotion of a version with the rules of `artifact_promotion`: a version is never promoted further
-than its artifacts.
+and smoke passed for exactly this manifest; after that neither the manifest nor the digests in it can change. One field
+is excepted: `required_actions` of a staged version that nothing uses can be corrected, because a missing action shows
+only when the adapter is tried. Nobody gets a right by it: what an operator account may do is what an admin agreed to.
+
+This module decides the promotion of a version with the rules of `artifact_promotion`: a version is never promoted
+further than its artifacts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,6 +55,7 @@ from mooring.core.kernel.ids import Prefix
 S, T = PromotionState, PromotionTrigger
 
 CHECKS_TO_STAGE: Final = ("lint", "smoke")
+REQUIRED_ACTIONS: Final = "required_actions"
 _MUST_NOT_BE_REVOKED: Final = frozenset({S.STAGED, S.CANARY, S.ACTIVE})
 
 
@@ -148,16 +152,19 @@ def replace_manifest(
     revision_seen: int | None,
     *,
     reading: ManifestReading | None = None,
+    holds: Sequence[Hold] = (),
 ) -> Decision[AppVersion]:
-    """Replace the manifest of a draft; the version number stays, because scripts may refer to it already."""
+    """Replace the manifest of a draft, or correct `required_actions` of a staged version that nothing uses.
+
+    The version number stays, because scripts may refer to it already. `holds` are those through this version.
+    """
     require_revision(version.revision, revision_seen)
-    if version.promotion != S.DRAFT:
-        raise Refusal(
-            Code.VERSION_IMMUTABLE,
-            f"version {version.version} is {version.promotion}: only a draft can change",
-            {"version_id": version.id, "promotion": version.promotion},
-        )
+    if version.promotion not in (S.DRAFT, S.STAGED):
+        raise _immutable(version, "only a draft can change")
+    reading = reading or examine(plain, AppContext(app.slug, app.category))
     manifest, document = _readable(app, plain, reading)
+    if version.promotion == S.STAGED:
+        _require_correction(version, document, reading, holds)
     if str(read_version(manifest.version)) != version.version:
         raise validation.invalid(
             "manifest.version", f"{version.version}: a manifest with another number is another version"
@@ -168,6 +175,8 @@ def replace_manifest(
         "manifest_digest": digest,
         "digests": list(manifest.digests),
     }
+    if version.promotion == S.STAGED:
+        changed["staged_digest"] = digest
     after = replace(version, revision=version.revision + 1, **changed)  # type: ignore[arg-type]
     before = {"manifest_digest": version.manifest_digest}
     return Decision(
@@ -175,6 +184,28 @@ def replace_manifest(
         writes=(Update("app_version", version.id, version.revision, changed),),
         events=(_happened(EventType.APP_VERSION_UPDATED, after, {"change": "manifest", "manifest_digest": digest}),),
         audits=(_audited("app_version.update", version, before, {"manifest_digest": digest}, None),),
+    )
+
+
+def _require_correction(
+    version: AppVersion, document: Mapping[str, Any], reading: ManifestReading, holds: Sequence[Hold]
+) -> None:
+    """Refuse a new manifest for a staged version, unless only `required_actions` differ and nothing uses it."""
+    keys = document.keys() | version.manifest.keys()
+    others = sorted(key for key in keys if document.get(key) != version.manifest.get(key) and key != REQUIRED_ACTIONS)
+    if others:
+        raise _immutable(version, f"only {REQUIRED_ACTIONS} can still change, not {', '.join(others[:NAMED_MAX])}")
+    refuse_errors(reading.findings)
+    held = why_held(holds)
+    if held is not None:
+        raise held
+
+
+def _immutable(version: AppVersion, why: str) -> Refusal:
+    return Refusal(
+        Code.VERSION_IMMUTABLE,
+        f"version {version.version} is {version.promotion}: {why}",
+        {"version_id": version.id, "promotion": version.promotion},
     )
 
 

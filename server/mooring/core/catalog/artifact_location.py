@@ -31,6 +31,7 @@ _BUCKET: Final = re.compile(r"(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _HUB: Final = re.compile(rf"(?:datasets/|spaces/)?{_NAME}(?:/{_NAME})?@[0-9a-f]{{40}}/(?P<file>.+)")
 _HUB_PREFIX: Final = re.compile(rf"(?:datasets/|spaces/)?{_NAME}/(?:{_NAME}@[0-9a-f]{{40}}/(?P<file>.+/)?)?")
+_UPLOAD: Final = re.compile(r"ten_[0-9a-z]{26}(?:/prj_[0-9a-z]{26})?/[0-9a-f]{64}")
 _PLAIN: Final = re.compile(r"[A-Za-z0-9._~!$&'()+,;=:@/-]+")
 
 
@@ -42,6 +43,7 @@ class SourceType(StrEnum):
     S3 = "s3"
     HUGGINGFACE = "huggingface"
     FILE = "file"
+    UPLOAD = "upload"
 
 
 _HEAD: Final = {
@@ -50,6 +52,7 @@ _HEAD: Final = {
     SourceType.S3: "s3://",
     SourceType.HUGGINGFACE: "huggingface://",
     SourceType.FILE: "file:",
+    SourceType.UPLOAD: "upload:",
 }
 _FORM: Final = {
     SourceType.OCI: "oci://<registry>/<repository>, without a tag or digest",
@@ -57,6 +60,7 @@ _FORM: Final = {
     SourceType.S3: "s3://<bucket>/<key>",
     SourceType.HUGGINGFACE: "huggingface://[datasets/]<owner>/<name>@<commit>/<file>",
     SourceType.FILE: "file:<path below the platform's directory>",
+    SourceType.UPLOAD: "upload:<tenant>[/<project>]/<hexadecimal digits of the digest>",
 }
 
 
@@ -125,6 +129,10 @@ def read_location(text: str, path: str = "location") -> Location:
         if match is None:
             raise _not_of_form(source_type, path)
         _plain_path(match["file"], source_type, path)
+        canonical = rest
+    elif source_type is SourceType.UPLOAD:
+        if not _UPLOAD.fullmatch(rest):
+            raise _not_of_form(source_type, path)
         canonical = rest
     else:
         canonical = _plain_path(rest, source_type, path)

@@ -17,7 +17,7 @@ from mooring.core.catalog.artifact import Artifact
 from mooring.core.catalog.artifact_trust import Trust
 from mooring.core.catalog.channel import Candidate, stable, why_not_offered
 from mooring.core.catalog.compatibility import Compatibility, Offer, best_fit
-from mooring.core.catalog.entitlement import Entitlement, why_not_entitled
+from mooring.core.catalog.entitlement import ACTIONS_REASON, Entitlement, why_not_entitled
 from mooring.core.catalog.policy import PolicyChain, PolicyRequest
 from mooring.core.catalog.promotion_lifecycle import PromotionState
 from mooring.core.catalog.semver import read_version
@@ -32,6 +32,7 @@ class Obstacle(StrEnum):
     """The kind of an obstacle."""
 
     NOT_ENTITLED = "not_entitled"
+    ACTIONS_NOT_AGREED = "actions_not_agreed"
     NOT_OFFERED = "not_offered"
     DEPRECATED = "deprecated"
     POLICY = "policy"
@@ -137,8 +138,14 @@ def catalog_entry(
     return CatalogEntry(
         app,
         version,
-        tuple(LaunchObstacle(_OBSTACLE_OF.get(refusal.code, Obstacle.UNTRUSTED), refusal) for refusal in found),
+        tuple(LaunchObstacle(_obstacle(refusal), refusal) for refusal in found),
     )
+
+
+def _obstacle(refusal: Refusal) -> Obstacle:
+    if refusal.details.get("reason") == ACTIONS_REASON:
+        return Obstacle.ACTIONS_NOT_AGREED
+    return _OBSTACLE_OF.get(refusal.code, Obstacle.UNTRUSTED)
 
 
 def search_words(text: str, path: str = "search") -> tuple[str, ...]:

@@ -31,9 +31,11 @@ from mooring.core.kernel.decision import (
 )
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
-from mooring.core.kernel.permissions import RETIRED_ACTIONS, SERVICE_ACCOUNT_CEILING, is_app_action
+from mooring.core.kernel.permissions import OPERATOR_CEILING, RETIRED_ACTIONS, is_app_action
 
 AGREED_MAX: Final = 100
+ACTIONS_REASON: Final = "actions"
+"""`details.reason` of a refusal because an admin did not agree to an action that the version requires."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,7 @@ def why_not_entitled(
         return Refusal(
             Code.NOT_ENTITLED,
             f"version {version} requires {', '.join(missing)} for its operator account, which nobody has agreed to",
-            {"reason": "actions", "missing_actions": missing},
+            {"reason": ACTIONS_REASON, "missing_actions": missing},
         )
     return None
 
@@ -214,7 +216,7 @@ def _agreed(app_slug: str, actions: tuple[str, ...]) -> list[str]:
         raise validation.invalid("agreed_actions", f"at most {AGREED_MAX} action keys")
     own = f"app.{app_slug}."
     beyond = sorted(
-        key for key in agreed if key not in SERVICE_ACCOUNT_CEILING and not (is_app_action(key) and key.startswith(own))
+        key for key in agreed if key not in OPERATOR_CEILING and not (is_app_action(key) and key.startswith(own))
     )
     if beyond:
         raise Refusal(

@@ -19,7 +19,7 @@ from mooring.core.catalog.semver import read_range, read_version
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.finding import FINDINGS_MAX, Finding, below, bounded, error, errors_in, warning
 from mooring.core.kernel.form_schema import schema_findings
-from mooring.core.kernel.permissions import ACTIONS, RETIRED_ACTIONS, SERVICE_ACCOUNT_CEILING, is_app_action
+from mooring.core.kernel.permissions import ACTIONS, OPERATOR_CEILING, RETIRED_ACTIONS, is_app_action
 from mooring.core.kernel.safe_regex import Patterns
 from mooring.core.kernel.work_budget import WorkBudget, until_spent
 
@@ -124,7 +124,7 @@ def why_not_permission(key: str, manifest: Manifest, category: str | None) -> st
 
 def why_not_required(key: str, manifest: Manifest) -> str | None:
     """Why the operator account cannot have this key; None when it can."""
-    if key in SERVICE_ACCOUNT_CEILING or key in RETIRED_ACTIONS:
+    if key in OPERATOR_CEILING or key in RETIRED_ACTIONS:
         return None
     if is_app_action(key):
         return None if key.startswith(f"app.{manifest.app}.") else f"{key!r} belongs to another app"

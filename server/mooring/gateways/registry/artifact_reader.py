@@ -13,6 +13,7 @@ read by a check, which may take as long as bytes keep arriving.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,7 +26,7 @@ from mooring.core.kernel.errors import Code, Refusal
 from mooring.gateways.lazy_import import lazy_module
 from mooring.gateways.registry.image_manifest import BlobDescriptor, ImageManifest
 from mooring.gateways.registry.registry_token import RegistryTokenIssuer
-from mooring.gateways.registry.source_refusals import not_found, too_large, too_slow
+from mooring.gateways.registry.source_refusals import mismatch, not_found, too_large, too_slow
 from mooring.gateways.registry.source_stream import Dialer, Sink, SourceTimeouts
 from mooring.gateways.signing.cosign_keys import TrustedKey
 from mooring.settings import Settings
@@ -104,6 +105,14 @@ class SourcePasswords(Protocol):
         ...
 
 
+class KeptUploads(Protocol):
+    """Finds the bytes that tenants uploaded."""
+
+    async def content(self, location: Location) -> bytes | None:
+        """The bytes at this location, None if there are none."""
+        ...
+
+
 class ArtifactReader:
     """Reads artifacts from their sources."""
 
@@ -116,6 +125,7 @@ class ArtifactReader:
         passwords: SourcePasswords | None = None,
     ) -> None:
         self._passwords = passwords
+        self.uploads: KeptUploads | None = None
         self._public = public
         self._inside = inside
         self.own = own
@@ -205,6 +215,8 @@ class ArtifactReader:
     async def _state(
         self, kind: ArtifactKind, location: Location, digest: str, source: ArtifactSource | None
     ) -> StatedContent:
+        if location.source_type is SourceType.UPLOAD:
+            return StatedContent(BLOB_MEDIA_TYPE, len(await self._upload(location, digest)), is_hashed=True)
         if location.source_type is not SourceType.OCI:
             return await self._state_of_blob(location, source)
         client, repository = await self._registry(location, source, self._patience)
@@ -237,6 +249,10 @@ class ArtifactReader:
         patience: SourceTimeouts,
         sink: Sink,
     ) -> HashedBytes:
+        if location.source_type is SourceType.UPLOAD:
+            kept = await self._upload(location, digest)
+            await sink(kept)
+            return HashedBytes(digest, len(kept), BLOB_MEDIA_TYPE)
         if location.source_type is not SourceType.OCI:
             reader = self._blob_source(source, patience)
             received = await reader.read(blob_source.read_place(location.text), sink, digest=digest)
@@ -253,6 +269,16 @@ class ArtifactReader:
             for part in manifest.layers:
                 await client.read_blob(repository, part, sink)
         return HashedBytes(manifest.digest, await self._size(client, repository, manifest), manifest.media_type)
+
+    async def _upload(self, location: Location, digest: str) -> bytes:
+        """The bytes of an upload, hashed; a Refusal when they are not there, or not of this digest."""
+        kept = None if self.uploads is None else await self.uploads.content(location)
+        if kept is None:
+            raise not_found(_host(location), digest)
+        found = f"sha256:{hashlib.sha256(kept).hexdigest()}"
+        if found != digest:
+            raise mismatch(_host(location), digest, found)
+        return kept
 
     @staticmethod
     async def _descriptor(client: registry_client.RegistryClient, repository: str, digest: str) -> BlobDescriptor:
@@ -323,7 +349,9 @@ class ArtifactReader:
 
 def _host(location: Location) -> str:
     """The host to name in messages."""
-    return location.rest.partition("/")[0] if location.source_type is not SourceType.FILE else "file"
+    if location.source_type in (SourceType.FILE, SourceType.UPLOAD):
+        return location.source_type.value
+    return location.rest.partition("/")[0]
 
 
 def namespace(tenant_id: str | None, project_id: str | None) -> str:

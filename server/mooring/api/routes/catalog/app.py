@@ -155,13 +155,17 @@ async def get_version(request: RequestContext, app_id: str, version_id: str, que
         "replace_manifest",
         "app_version.create",
         answer=VersionView,
-        errors=(Code.MANIFEST_INVALID, Code.REVISION_CONFLICT, Code.VERSION_IMMUTABLE),
+        errors=(Code.HOLD_PRESENT, Code.MANIFEST_INVALID, Code.REVISION_CONFLICT, Code.VERSION_IMMUTABLE),
     ),
 )
 async def replace_version_manifest(
     request: RequestContext, app_id: str, version_id: str, body: ReplaceManifest
 ) -> Answered:
-    """Replace the manifest of a draft; once staged, it never changes."""
+    """Replace the manifest of a draft.
+
+    Of a staged version that nothing uses only `required_actions` can be corrected; lint is repeated. After that a
+    manifest never changes.
+    """
     return await commands.update(_showing(request), app_id, version_id, body.manifest, body.revision)
 
 

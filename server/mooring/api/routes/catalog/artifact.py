@@ -3,6 +3,7 @@
 A place can read the artifacts of the platform, of its tenant and its own; it can change only its own.
 """
 
+import base64
 from dataclasses import replace
 
 import msgspec
@@ -21,6 +22,7 @@ from mooring.api.schemas.catalog.artifact import (
     PublishView,
     RegisterArtifact,
     RevokeArtifact,
+    UploadArtifact,
     artifact_view,
     evidence_view,
     history_view,
@@ -34,17 +36,21 @@ from mooring.commands.catalog import artifact_check as check_commands
 from mooring.commands.catalog import artifact_promotion as promotions
 from mooring.commands.catalog.artifact_evaluation import evaluate_artifacts
 from mooring.commands.catalog.artifact_impact import impact
+from mooring.commands.catalog.artifact_upload import upload
 from mooring.commands.kernel.lookup import require
 from mooring.commands.kernel.work import Answered, Work
 from mooring.core.catalog.artifact import Artifact, ArtifactSpec
 from mooring.core.catalog.artifact_check import CONCLUSIONS
 from mooring.core.catalog.artifact_evidence import EvaluatedArtifact
 from mooring.core.catalog.artifact_promotion import PromotionRequest
+from mooring.core.catalog.artifact_upload import read_upload
 from mooring.core.kernel.errors import Code
 from mooring.core.kernel.permissions import Scope
+from mooring.core.kernel.validation import invalid
 from mooring.storage.catalog import artifact as artifacts
 
 PLACES = (Scope.PLATFORM, Scope.TENANT, Scope.PROJECT)
+OF_TENANTS = (Scope.TENANT, Scope.PROJECT)
 PATH = "/artifacts"
 ONE = PATH + "/{artifact_id}"
 OF_SOURCES = (
@@ -159,6 +165,33 @@ async def publish_artifact(request: RequestContext, body: PublishArtifact) -> An
     Push with it, then register the digest. The token is shown only once and is valid for some minutes.
     """
     return await commands.publish(request.work(publish_view), request.place, body.name)
+
+
+@route_in(
+    OF_TENANTS,
+    "POST",
+    PATH + "/upload",
+    RouteSpec(
+        "artifact",
+        "upload",
+        "artifact.create",
+        201,
+        ArtifactView,
+        errors=(Code.DIGEST_MISMATCH, Code.LIMIT_REACHED, Code.POLICY_DENIED, Code.SOURCE_DENIED),
+    ),
+)
+async def upload_artifact(request: RequestContext, body: UploadArtifact) -> Answered:
+    """Upload a small blob, such as a script: the platform keeps its bytes and registers them as an artifact.
+
+    It needs no source and no admin of the platform. Uploading the same bytes again returns the same artifact. An upload
+    that no version uses for some time is deleted, and so is one whose artifact is retired.
+    """
+    try:
+        content = base64.b64decode(body.content_base64, validate=True)
+    except ValueError as error:
+        raise invalid("content_base64", "the bytes in base64, with padding") from error
+    uploaded = read_upload(request.acting.tenant_id, request.place.project_id, content, body.digest)
+    return await upload(_showing(request), request.place, uploaded, body.labels)
 
 
 @route_in(PLACES, "GET", ONE, RouteSpec("artifact", "get", "artifact.read", answer=ArtifactView))

@@ -14,6 +14,7 @@ from mooring.core.catalog.artifact import LABEL_LENGTH_MAX, LABELS_MAX, Artifact
 from mooring.core.catalog.artifact_evidence import ArtifactTransition, EvaluatedArtifact
 from mooring.core.catalog.artifact_location import LOCATION_LENGTH_MAX, SourceType
 from mooring.core.catalog.artifact_promotion import CheckResult
+from mooring.core.catalog.artifact_upload import UPLOAD_BYTES_MAX
 from mooring.core.catalog.manifest_schema import DIGEST_PATTERN
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState, PromotionTrigger
 from mooring.core.catalog.trust_lifecycle import TrustState
@@ -27,9 +28,10 @@ LocationText = Annotated[
         min_length=6,
         max_length=LOCATION_LENGTH_MAX,
         description="Where the bytes are: `oci://registry/repository`, `https://…`, `s3://bucket/key`, "
-        "`huggingface://owner/name@commit/file` or `file:path`.",
+        "`huggingface://owner/name@commit/file` or `file:path`. What was uploaded has `upload:place/digest`.",
     ),
 ]
+UPLOAD_BASE64_MAX = -(-UPLOAD_BYTES_MAX // 3) * 4
 ArtifactId = Annotated[str, Meta(pattern=pattern(Prefix.ARTIFACT))]
 Reason = Annotated[str, Meta(min_length=10, max_length=1000, description="The reason, at least 10 characters.")]
 Label = Annotated[str, Meta(max_length=LABEL_LENGTH_MAX)]
@@ -65,6 +67,21 @@ class RegisterArtifact(Strict):
     kind: ArtifactKind
     location: LocationText
     digest: Digest
+    labels: Annotated[dict[str, Label], Meta(max_length=LABELS_MAX)] = msgspec.field(default_factory=dict)
+
+
+class UploadArtifact(Strict):
+    """A small blob, whose bytes the platform keeps."""
+
+    content_base64: Annotated[
+        str,
+        Meta(
+            min_length=4,
+            max_length=UPLOAD_BASE64_MAX,
+            description=f"The bytes, at most {UPLOAD_BYTES_MAX}, in base64.",
+        ),
+    ]
+    digest: Annotated[Digest | None, Meta(description="If given, other bytes are refused.")] = None
     labels: Annotated[dict[str, Label], Meta(max_length=LABELS_MAX)] = msgspec.field(default_factory=dict)
 
 

@@ -80,11 +80,10 @@ def shelf_view(shelf: CatalogRow) -> CatalogApp:
 
 def line_view(line: ProjectCatalogRow) -> CatalogEntryView:
     entry = line.entry
-    obstacles = {each.obstacle for each in entry.obstacles}
     return CatalogEntryView(
         **_app(entry.app, entry.version),
         launchable=entry.launchable,
-        entitled=Obstacle.NOT_ENTITLED not in obstacles,
+        entitled=all(each.refusal.code is not Code.NOT_ENTITLED for each in entry.obstacles),
         hindrances=[
             HindranceView(
                 obstacle=each.obstacle, code=each.refusal.code, reason=each.reason, details=each.refusal.details
