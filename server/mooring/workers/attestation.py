@@ -35,7 +35,7 @@ class AttestationWorker:
             return None
         judged = await attest(self._services, self._command, BATCH)
         if judged:
-            log.info("the attestation command was asked about %d nodes", judged)
+            log.info("the attestation command decided about %d nodes", judged)
         return 0.0 if judged == BATCH else None
 
     async def close(self) -> None:

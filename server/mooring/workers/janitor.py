@@ -83,6 +83,7 @@ class Janitor:
             RetentionRule("log_read", now - READ_ONLY_RETENTION),
             RetentionRule("routine_look", now - ROUTINE_LOOK_RETENTION),
             RetentionRule("read_only_operation", now - READ_ONLY_RETENTION),
+            RetentionRule("artifact_upload", now - timedelta(days=settings.upload_retention_days)),
             RetentionRule("artifact_check", now - timedelta(days=settings.check_retention_days)),
         ]
         if settings.audit_retention_days > 0:

@@ -5,6 +5,7 @@ from mooring.workers.allocation_reconciler import AllocationReconciler
 from mooring.workers.artifact_check import CheckWorker
 from mooring.workers.attestation import AttestationWorker
 from mooring.workers.audit_chain import AuditChainWorker
+from mooring.workers.charge import ChargeWorker
 from mooring.workers.instance_reconciler import InstanceReconciler
 from mooring.workers.instance_trust import TrustWorker
 from mooring.workers.janitor import Janitor
@@ -26,4 +27,5 @@ def all_workers(services: Services) -> tuple[Worker, ...]:
         AttestationWorker(services),
         TaskReaper(services),
         AuditChainWorker(services),
+        ChargeWorker(services),
     )

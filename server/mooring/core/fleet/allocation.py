@@ -205,6 +205,7 @@ class Allocation:
     receipt_id: str | None = None
     needs: list[dict[str, Any]] = field(default_factory=list)  # what its node must have, see `compatibility.Need`
     wanted_node_id: str | None = None  # it is placed on that node or not at all
+    price_id: str | None = None  # a contract's; the database fills in the line of the SKU's history otherwise
 
     @property
     def place(self) -> tuple[str, str]:
@@ -229,6 +230,7 @@ class SkuTerms:
     currency: str
     price_revision: int
     status: str
+    price_id: str | None = None  # of the tenant's contract, if it has one
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,6 +469,7 @@ def _requested(
         price_minor_per_gpu_hour=terms.price_minor_per_gpu_hour,
         currency=terms.currency,
         price_revision=terms.price_revision,
+        price_id=terms.price_id,
         deadline_at=context.now + timedelta(seconds=seconds),
         correlation_id=context.correlation_id,
         trace_id=context.trace_id,

@@ -2,11 +2,12 @@
 
 The manifest defines the units. A record that is repeated unchanged is accepted and not stored again. A record that
 differs from the stored one with its id is refused, with the whole batch: a stored quantity never changes, and a
-correction is a record of its own. Charging is not decided here.
+correction is a record of its own. A record keeps how its meter was billed and at which price; what it costs is decided
+when its hour is charged (`core/money/charge.py`).
 """
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from typing import Final
@@ -17,6 +18,8 @@ from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext,
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.validation import invalid
+from mooring.core.pricing.meter import Billing, Meter, billing_of
+from mooring.core.pricing.price import Price, price_at
 from mooring.core.runtime.claim import InstanceClaim, guard_of
 from mooring.core.runtime.instance import Instance
 
@@ -54,6 +57,11 @@ class UsageRecord:
     trace_id: str
     created_at: datetime
     covered_by_allocation: bool = False  # it shows who used what the allocation pays for, and is not charged again
+    billing: str = Billing.INFORMATIVE.value  # what the meter said when it was reported
+    price_id: str | None = None  # the price that held when the interval ended
+    operating_mode: str | None = None
+    control_plane_scope: str | None = None
+    runtime_backend: str | None = None
 
     @property
     def report(self) -> UsageReport:
@@ -72,6 +80,8 @@ class UsageContext:
     manifest: Manifest
     stored: Mapping[str, UsageRecord]  # by the adapter's id: those of the reported records that are stored already
     projects: frozenset[str]  # those of the reported projects that are, or were, attached to the instance
+    meters: Mapping[str, Meter] = field(default_factory=dict)  # by unit: what the platform decided about the app's
+    prices: Mapping[str, Sequence[Price]] = field(default_factory=dict)  # by unit
 
 
 def store_usage(
@@ -92,8 +102,9 @@ def store_usage(
                     {"record_id": each.record_id},
                 )
             continue
-        _check(context, loaded, each, units, f"records/{index}")
-        fresh.append(_record(context, loaded.instance, each, covered=units[each.unit]))
+        billing = billing_of(each.unit, units, loaded.meters.get(each.unit), f"records/{index}/unit")
+        _check(context, loaded, each, f"records/{index}")
+        fresh.append(_record(context, loaded, each, billing))
     if not fresh:
         return Decision((0, len(reported)))
     instance = loaded.instance
@@ -109,12 +120,7 @@ def store_usage(
     return Decision((len(fresh), len(reported) - len(fresh)), (guard_of(loaded.claim), *rows), (), (audit,))
 
 
-def _check(
-    context: DecisionContext, loaded: UsageContext, report: UsageReport, units: Collection[str], path: str
-) -> None:
-    if report.unit not in units:
-        known = ", ".join(sorted(units)) or "none"
-        raise invalid(f"{path}/unit", f"a unit of the pinned manifest: {known}")
+def _check(context: DecisionContext, loaded: UsageContext, report: UsageReport, path: str) -> None:
     if report.ended_at < report.started_at:
         raise invalid(f"{path}/ended_at", "a time that is not before `started_at`")
     # Many programs keep time in whole seconds: what they start right after a launch seems to begin before it.
@@ -130,7 +136,13 @@ def _check(
         raise Refusal(Code.NOT_FOUND, f"{path}/attached_project_id: no such project is attached, or was")
 
 
-def _record(context: DecisionContext, instance: Instance, report: UsageReport, *, covered: bool) -> UsageRecord:
+def _record(context: DecisionContext, loaded: UsageContext, report: UsageReport, billing: Billing) -> UsageRecord:
+    instance = loaded.instance
+    price = None
+    if billing is not Billing.INFORMATIVE:
+        price = price_at(loaded.prices.get(report.unit, ()), instance.tenant_id, report.ended_at)
+    if price is None and billing is Billing.CHARGED:
+        billing = Billing.INFORMATIVE  # nothing is charged from before there was a price
     return UsageRecord(
         id=context.mint(Prefix.USAGE_RECORD),
         tenant_id=instance.tenant_id,
@@ -147,5 +159,10 @@ def _record(context: DecisionContext, instance: Instance, report: UsageReport, *
         correlation_id=context.correlation_id,
         trace_id=context.trace_id,
         created_at=context.now,
-        covered_by_allocation=covered,
+        covered_by_allocation=billing is Billing.COVERED,
+        billing=billing.value,
+        price_id=None if price is None else price.id,
+        operating_mode=instance.operating_mode,
+        control_plane_scope=instance.control_plane_scope,
+        runtime_backend=instance.runtime_backend,
     )

@@ -11,6 +11,7 @@ from mooring.core.fleet.allocation import Allocation, ProjectHolding, SkuTerms
 from mooring.core.fleet.allocation_group import AllocationGroup
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
 from mooring.storage.kernel.page_window import PageWindow
+from mooring.storage.pricing.price import CONTRACT
 
 COLUMNS: Final = ", ".join(f"a.{field.name}" for field in fields(Allocation))
 GROUP_COLUMNS: Final = "g.id, g.tenant_id, g.project_id, g.name, g.same_node, g.revision, g.created_at"
@@ -25,10 +26,10 @@ SELECT {COLUMNS} FROM allocation a WHERE a.project_id = $1 AND a.group_id = ANY 
 FIND_GROUP: Final = f"SELECT {GROUP_COLUMNS} FROM allocation_group g WHERE g.project_id = $1 AND g.id = $2"
 LIST_GROUPS: Final = f"""
 SELECT {GROUP_COLUMNS} FROM allocation_group g WHERE g.project_id = $1 AND g.id > $2 ORDER BY g.id LIMIT $3"""
-TERMS: Final = """
-SELECT s.id, s.slug, s.shape, s.gpu_model, s.regions, s.allowed_gpu_counts, s.price_minor_per_gpu_hour, s.currency,
-       s.price_revision, s.status
-  FROM sku s WHERE s.slug = $1 OR s.id = $1"""
+TERMS: Final = f"""
+SELECT s.id, s.slug, s.shape, s.gpu_model, s.regions, s.allowed_gpu_counts,
+       coalesce(c.minor, s.price_minor_per_gpu_hour), coalesce(c.currency, s.currency), s.price_revision, s.status, c.id
+  FROM sku s {CONTRACT} WHERE s.slug = $1 OR s.id = $1"""
 HOLDING: Final = """
 SELECT coalesce(sum(a.gpu_count) FILTER (WHERE a.status IN ('requested', 'provisioning', 'active')), 0)::int,
        count(a.id)::int, q.revision

@@ -1,0 +1,1 @@
+"""Endpoints of the pricing wing: what it would cost, and may cost."""

@@ -1,0 +1,150 @@
+"""The ledger: transactions with two entries each, to which rows are only added.
+
+A charge says what a project owes for one price in one hour; there is one of each. What turns out to be different later
+is a correction that names the charge. A balance is the sum of the entries of an account.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+
+from mooring.core.kernel.decision import AuditRecord, Decision, DecisionContext, Insert
+from mooring.core.kernel.ids import Prefix
+from mooring.core.money.charge import Posting, PostingKey, RatedLine, TransactionKind
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTransaction:
+    id: str
+    tenant_id: str
+    project_id: str
+    kind: str
+    hour: datetime
+    price_id: str
+    currency: str
+    revision: int
+    corrects_id: str | None
+    correlation_id: str
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    transaction_id: str
+    line: int
+    tenant_id: str
+    project_id: str
+    account: str
+    currency: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookedCharge:
+    """The charge that is booked for a key and an hour, and how many corrections follow it."""
+
+    transaction_id: str
+    corrections: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookedHour:
+    """What is booked for an hour already."""
+
+    lines: Sequence[RatedLine]
+    charges: Mapping[PostingKey, BookedCharge]
+
+
+@dataclass(frozen=True, slots=True)
+class Booking:
+    """What one statement books, all of one tenant: postings with their lines, and covered lines, which have none."""
+
+    tenant_id: str
+    postings: Sequence[Posting]
+    covered: Sequence[RatedLine]
+
+    @property
+    def lines(self) -> int:
+        return len(self.covered) + sum(len(each.lines) for each in self.postings)
+
+
+def book(context: DecisionContext, hour: datetime, booked: BookedHour, due: Booking) -> Decision[int]:
+    """Write the postings of one tenant; the result is how many there are.
+
+    Each row has the number of those before it for the same key. Of two workers that book the same, the database
+    accepts one.
+    """
+    writes = []
+    for posting in due.postings:
+        transaction = _transaction(context, hour, posting.key, booked.charges.get(posting.key))
+        writes.append(Insert("ledger_transaction", asdict(transaction)))
+        writes += [
+            Insert("ledger_entry", asdict(_entry(transaction, number, account=account.value, amount=micro)))
+            for number, (account, micro) in enumerate(posting.entries)
+        ]
+        writes += [_line(context, hour, booked.lines, line, transaction.id) for line in posting.lines]
+    writes += [_line(context, hour, booked.lines, line, None) for line in due.covered]
+    after = {"hour": hour.isoformat(), "postings": len(due.postings), "covered": len(due.covered)}
+    audit = AuditRecord("billing.charge", "ledger_transaction", None, due.tenant_id, after=after)
+    # Inserts of one table stand together, so that they become one statement each.
+    order = ("ledger_transaction", "ledger_entry", "rated_usage")
+    return Decision(len(due.postings), tuple(sorted(writes, key=lambda each: order.index(each.noun))), (), (audit,))
+
+
+def close_hour(context: DecisionContext, hour: datetime) -> Decision[datetime]:
+    """Mark the hour as charged."""
+    return Decision(hour, (Insert("billing_hour", {"hour": hour, "closed_at": context.now}),), traceless=True)
+
+
+def _transaction(
+    context: DecisionContext, hour: datetime, key: PostingKey, before: BookedCharge | None
+) -> LedgerTransaction:
+    kind = TransactionKind.CHARGE if before is None else TransactionKind.CORRECTION
+    return LedgerTransaction(
+        id=context.mint(Prefix.LEDGER_TRANSACTION),
+        tenant_id=key.tenant_id,
+        project_id=key.project_id,
+        kind=kind.value,
+        hour=hour,
+        price_id=key.price_id,
+        currency=key.currency,
+        revision=0 if before is None else before.corrections + 1,
+        corrects_id=None if before is None else before.transaction_id,
+        correlation_id=context.correlation_id,
+        created_at=context.now,
+    )
+
+
+def _entry(transaction: LedgerTransaction, number: int, *, account: str, amount: int) -> LedgerEntry:
+    place = (transaction.tenant_id, transaction.project_id)
+    return LedgerEntry(transaction.id, number, *place, account, transaction.currency, amount)
+
+
+def _line(
+    context: DecisionContext,
+    hour: datetime,
+    booked: Sequence[RatedLine],
+    line: RatedLine,
+    transaction_id: str | None,
+) -> Insert:
+    row = {
+        "id": context.mint(Prefix.RATED_USAGE),
+        "tenant_id": line.tenant_id,
+        "project_id": line.project_id,
+        "transaction_id": transaction_id,
+        "hour": hour,
+        "revision": sum(1 for each in booked if each.key == line.key),
+        "source": line.source,
+        "source_id": line.source_id,
+        "price_id": line.price_id,
+        "currency": line.currency,
+        "unit": line.unit,
+        "billing": line.billing,
+        "started_at": line.started_at,
+        "ended_at": line.ended_at,
+        "quantity": line.quantity_micro,
+        "amount": line.micro,
+        "shadow_amount": line.shadow_micro,
+        "created_at": context.now,
+    }
+    return Insert("rated_usage", row)

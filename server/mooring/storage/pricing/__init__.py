@@ -1,0 +1,1 @@
+"""SQL of the pricing wing: what it would cost, and may cost."""

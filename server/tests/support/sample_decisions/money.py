@@ -1,0 +1,41 @@
+"""How each function that decides about money is driven, for the tests of every statement."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+from mooring.core.kernel.decision import Decision, DecisionContext
+from mooring.core.money.charge import postings_of, target_lines
+from mooring.core.money.ledger import BookedCharge, BookedHour, Booking, book, close_hour
+from mooring.core.pricing.meter import Billing, Meter, MeterSpec, MeterStatus, set_meter
+from mooring.core.pricing.price import Item, PriceSpec, create_price
+from server.tests.support.money_rows import START, allocation, log, price, usage
+
+METER: Final = Meter("mtr_1", "my-app", "tokens", Billing.COVERED.value, MeterStatus.ENABLED.value, 0, START)
+
+
+def _booked(now: DecisionContext) -> Iterator[Decision[Any]]:
+    first, tokens = price("p0"), price("t0", item=Item.UNIT.value)
+    used = [usage("use_1", tokens, "2.5", 1), usage("use_2", tokens, "1", 2, Billing.COVERED)]
+    lines = target_lines(START, [allocation(first, log(("active", 0)))], {"sku_1": [first]}, used, {})
+    postings = postings_of(lines)
+    covered = [each for each in lines if each.billing == Billing.COVERED]
+    yield book(now, START, BookedHour((), {}), Booking("ten_a", postings, covered))
+    before = {each.key: BookedCharge("ltx_1", 0) for each in postings}
+    yield book(now, START, BookedHour(lines, before), Booking("ten_a", postings, ()))
+
+
+def _metered(now: DecisionContext) -> Iterator[Decision[Any]]:
+    spec = MeterSpec("my-app", "tokens", Billing.CHARGED, MeterStatus.ENABLED)
+    yield set_meter(now, spec, None, has_list_price=True)
+    yield set_meter(now, replace(spec, status=MeterStatus.DISABLED), METER, has_list_price=True)
+
+
+DRIVEN_MONEY: Final[dict[str, Callable[[DecisionContext], Any]]] = {
+    "ledger.book": _booked,
+    "ledger.close_hour": lambda now: close_hour(now, START),
+    "meter.set_meter": _metered,
+    "price.create_price": lambda now: create_price(
+        now, PriceSpec("ten_a", Item.SKU, "sku_1", "EUR", 200, reason="a contract of two years")
+    ),
+}
