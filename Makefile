@@ -7,21 +7,22 @@ export PYTHON
 unexport PYTHONDONTWRITEBYTECODE
 
 help:
-	@echo "make demo       start Mooring on a database of its own and show what it does"
-	@echo "make up         start Mooring and stay, the first time with all that a first app needs (ARGS=--no-try: without)"
-	@echo "make test       run the tests that need no child server and no kernel feature, 6 minutes on two cores"
-	@echo "                (ARGS='-k word' chooses; a path runs all of its tests, whatever their gate)"
-	@echo "make test-system  run the others: servers that are killed, sandboxes, whole systems, 15 minutes"
-	@echo "make test-core  run the tests of the core, which need no database"
-	@echo "make soak       run the tests that have a long form in it, with a random seed that is printed"
-	@echo "make check      run every linter"
-	@echo "make format     let ruff put the code in order"
-	@echo "make bench      run the benchmarks"
-	@echo "make generate   write the OpenAPI document, the SDK's table and the generated pages of the docs"
-	@echo "make lock       write requirements.txt             (ARGS=--upgrade for new versions)"
-	@echo "make dist       build the wheels of every part, with checksums, signature, bill of materials and licences"
-	@echo "make advisories ask an advisory database about every locked version"
-	@echo "make clean      remove everything that the set-up and the tools made"
+	@echo "make demo         start Mooring on a database of its own and show what it does"
+	@echo "make up           start Mooring and stay; the first time make what an app needs"
+	@echo "                  (ARGS=--no-try: without that; ARGS='--port N': another port)"
+	@echo "make test         run the tests that need no child server, 6 minutes"
+	@echo "                  (ARGS='-k word' chooses; a path runs all tests in it)"
+	@echo "make test-system  run the others, 15 minutes: killed servers, sandboxes"
+	@echo "make test-core    run the tests of the core, which need no database"
+	@echo "make soak         run the tests that have a long form in it, with a random seed"
+	@echo "make check        run every linter"
+	@echo "make format       let ruff put the code in order"
+	@echo "make bench        run the benchmarks"
+	@echo "make generate     write the OpenAPI document, the SDK's table, generated docs"
+	@echo "make lock         write requirements.txt (ARGS=--upgrade for new versions)"
+	@echo "make dist         build the signed wheels of every part, and what they contain"
+	@echo "make advisories   ask an advisory database about every locked version"
+	@echo "make clean        remove everything that the set-up and the tools made"
 
 set-up:
 	@sh tools/set_up.sh
@@ -61,7 +62,7 @@ bench: set-up
 
 # The SDK and the pages of the CLI are made from the OpenAPI document, so that comes first.
 generate: set-up
-	@for each in openapi task_schemas sdk lifecycles docs map; do .venv/bin/python -m tools.generate_$$each || exit 1; done
+	@for each in openapi task_schemas bundle_schema sdk lifecycles docs map; do .venv/bin/python -m tools.generate_$$each || exit 1; done
 
 lock: set-up
 	@.venv/bin/python -m tools.lock $(ARGS)

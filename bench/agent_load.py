@@ -94,7 +94,7 @@ class AgentLoadSamples:
 class AgentLoadCounts:
     """The counters of all agents."""
 
-    believers: dict[str, bytes]
+    verifying_keys: dict[str, bytes]
     audience: str
     intents: dict[str, float] = field(default_factory=dict)  # when the task of a correlation id was asked for
     latencies_ms: list[float] = field(default_factory=list)
@@ -186,12 +186,12 @@ class TaskConnection(ResponseProtocol):
 class LoadAgent(ResponseProtocol):
     """One simulated agent and its connection."""
 
-    __slots__ = ("_believer", "_crew", "_running", "_token")
+    __slots__ = ("_agents", "_running", "_token", "_verifier")
 
-    def __init__(self, crew: "AgentFleet", node_id: str, token: str) -> None:
-        super().__init__(crew.counts)
-        self._crew = crew
-        self._believer = TaskVerifier(node_id, crew.counts.audience, crew.counts.believers)
+    def __init__(self, agents: "AgentFleet", node_id: str, token: str) -> None:
+        super().__init__(agents.counts)
+        self._agents = agents
+        self._verifier = TaskVerifier(node_id, agents.counts.audience, agents.counts.verifying_keys)
         self._token = token
         self._running: list[Task] = []
 
@@ -204,7 +204,7 @@ class LoadAgent(ResponseProtocol):
         held = [{"task_id": each.task_id, "fence": each.fence} for each in self._running]
         body = {
             "free": FREE - len(held),
-            "wait_seconds": self._crew.plan.heartbeat_seconds,
+            "wait_seconds": self._agents.plan.heartbeat_seconds,
             "running": held,
             "health": {
                 "version": "bench",
@@ -216,7 +216,7 @@ class LoadAgent(ResponseProtocol):
             },
         }
         if self.transport is not None:
-            self.transport.write(self._crew.request("POST", "/api/v1/agent/claims", self._token, body))
+            self.transport.write(self._agents.request("POST", "/api/v1/agent/claims", self._token, body))
 
     def answered(self, body: bytes) -> None:
         """Verify and perform the tasks of a response, report them, and poll again."""
@@ -224,7 +224,7 @@ class LoadAgent(ResponseProtocol):
         counts.polls += 1
         for envelope in _CLAIMED.decode(body).tasks:
             try:
-                task = self._believer.verify(envelope, time.time())
+                task = self._verifier.verify(envelope, time.time())
             except TaskRefused as refused:
                 counts.fail(f"a task was not believed: {refused}")
                 return
@@ -256,8 +256,8 @@ class LoadAgent(ResponseProtocol):
                 self.counts.accepted += verdict.accepted
                 self.counts.refused += not verdict.accepted
 
-        request = self._crew.request("POST", "/api/v1/agent/reports", self._token, {"reports": [report]})
-        self._crew.lane().ask(request, heard)
+        request = self._agents.request("POST", "/api/v1/agent/reports", self._token, {"reports": [report]})
+        self._agents.lane().ask(request, heard)
 
 
 class AgentFleet:
@@ -379,8 +379,8 @@ def _note(latencies_ms: list[float], begun: float, _: bytes) -> None:
 class ResourceMeter:
     """Measures the resource use between two readings."""
 
-    def __init__(self, crew: AgentFleet, connection: "asyncpg.Connection[Any]") -> None:
-        self._crew = crew
+    def __init__(self, agents: AgentFleet, connection: "asyncpg.Connection[Any]") -> None:
+        self._agents = agents
         self._connection = connection
         self._last: tuple[float, ...] = (0.0,) * 6
 
@@ -395,7 +395,7 @@ class ResourceMeter:
         return ResourceUse(seconds, server, postgres, client, int(transactions), int(polls))
 
     async def _look(self) -> tuple[float, ...]:
-        plan = self._crew.plan
+        plan = self._agents.plan
         await self._connection.execute("SELECT pg_stat_clear_snapshot()")
         return (
             time.perf_counter(),
@@ -403,38 +403,38 @@ class ResourceMeter:
             meters.family_cpu_seconds(plan.postmaster_pid),
             time.process_time(),
             float(await self._connection.fetchval(TRANSACTIONS)),
-            float(self._crew.counts.polls),
+            float(self._agents.counts.polls),
         )
 
 
 async def run(plan: AgentLoadPlan) -> AgentLoadSamples:
     """Measure without agents, with idle agents, and with tasks."""
-    crew = AgentFleet(plan)
+    agents = AgentFleet(plan)
     connection = await asyncpg.connect(plan.dsn)
     try:
-        meter = ResourceMeter(crew, connection)
+        meter = ResourceMeter(agents, connection)
         await meter.begin()
-        await crew.rest(min(5.0, plan.idle_seconds))
+        await agents.rest(min(5.0, plan.idle_seconds))
         empty, before = await meter.used(), meters.memory(plan.server_pid).resident_bytes
-        await crew.come()
+        await agents.come()
         await meter.begin()
-        await crew.rest(plan.idle_seconds)
+        await agents.rest(plan.idle_seconds)
         idle, idle_bytes = await meter.used(), meters.memory(plan.server_pid).resident_bytes
         probes: list[float] = []
-        await crew.open()
-        probing = asyncio.ensure_future(crew.probe(probes))
+        await agents.open()
+        probing = asyncio.ensure_future(agents.probe(probes))
         stated = asyncio.ensure_future(alone(plan.dsn, plan.unattended, (plan.home[0], plan.home[1]), plan.seconds))
-        await crew.make()
-        await crew.all_done()
+        await agents.make()
+        await agents.all_done()
         statements = await stated
         load, after = await meter.used(), meters.memory(plan.server_pid).resident_bytes
         probing.cancel()
-        crew.close_shared()  # nothing is sent on them any more
-        crew.check()
+        agents.close_shared()  # nothing is sent on them any more
+        agents.check()
     finally:
-        crew.close()
+        agents.close()
         await connection.close()
-    counts = crew.counts
+    counts = agents.counts
     return AgentLoadSamples(
         before,
         idle_bytes,

@@ -78,8 +78,8 @@ class WorkingAgent(LoadAgent):
 
     __slots__ = ("node_id", "took")
 
-    def __init__(self, crew: AgentFleet, node_id: str, token: str) -> None:
-        super().__init__(crew, node_id, token)
+    def __init__(self, agents: AgentFleet, node_id: str, token: str) -> None:
+        super().__init__(agents, node_id, token)
         self.node_id = node_id
         self.took = 0.0
 
@@ -89,7 +89,7 @@ class WorkingAgent(LoadAgent):
         for envelope in _CLAIMED.decode(body).tasks:
             begun = time.perf_counter()
             try:
-                task = self._believer.verify(envelope, time.time())
+                task = self._verifier.verify(envelope, time.time())
             except TaskRefused as refused:
                 self.counts.fail(f"a task was not believed: {refused}")
                 return
@@ -133,9 +133,9 @@ async def measure(effort: MembersEffort) -> MembersResult:
         home = (tenant.id, tenant.projects[0])
         joined = await fleet.join(platform.dsn, (effort.members + 1) * effort.rounds, home)
         members = [asdict(each) for each in joined.members]
-        crew = WorkingFleet(_plan(platform, members, joined, tenant.token))
-        stack.callback(crew.close)
-        await crew.come()
+        agents = WorkingFleet(_plan(platform, members, joined, tenant.token))
+        stack.callback(agents.close)
+        await agents.come()
         people = await stack.enter_async_context(httpx.AsyncClient(base_url=platform.url, timeout=PATIENCE_SECONDS))
         people.headers["Authorization"] = f"Bearer {tenant.token}"
         app = await stack.enter_async_context(_adapter(platform))
@@ -144,11 +144,11 @@ async def measure(effort: MembersEffort) -> MembersResult:
         for number in range(effort.rounds):
             first, *rest = members[number * (effort.members + 1) : (number + 1) * (effort.members + 1)]
             instance = await _launched(people, place, app, (f"wide-{number}", first["allocation_id"]))
-            alone.append(await _tasks_alone(crew, people, place, rest))
-            crew.took()
+            alone.append(await _tasks_alone(agents, people, place, rest))
+            agents.took()
             totals.append(await _added(people, f"{place}/app-instances/{instance}", rest))
-            nodes.append(crew.took())
-            crew.check()
+            nodes.append(agents.took())
+            agents.check()
     overheads = [total - own for total, own in zip(totals, nodes, strict=True)]
     middle = sorted(range(effort.rounds), key=overheads.__getitem__)[effort.rounds // 2]
     return MembersResult(
@@ -257,20 +257,20 @@ async def _added(people: httpx.AsyncClient, path: str, members: list[dict[str, s
 
 
 async def _tasks_alone(
-    crew: WorkingFleet, people: httpx.AsyncClient, place: str, members: list[dict[str, str]]
+    agents: WorkingFleet, people: httpx.AsyncClient, place: str, members: list[dict[str, str]]
 ) -> float:
     """As many tasks, one round after the other, without an instance; the time they took."""
     begun = time.perf_counter()
     for _ in range(TASKS_PER_MEMBER):
-        wanted = crew.counts.accepted + len(members)
+        wanted = agents.counts.accepted + len(members)
         body = {"type": "process.run", "arguments": {"argv": ["/bin/true"]}}
         await asyncio.gather(
             *(_sent(people, f"{place}/allocations/{each['allocation_id']}/tasks", body) for each in members)
         )
-        while crew.counts.accepted < wanted:
-            crew.check()
+        while agents.counts.accepted < wanted:
+            agents.check()
             if time.perf_counter() - begun > PATIENCE_SECONDS:
-                raise LoadFailed(f"only {crew.counts.accepted} of {wanted} tasks were done")
+                raise LoadFailed(f"only {agents.counts.accepted} of {wanted} tasks were done")
             await asyncio.sleep(0.002)
     return time.perf_counter() - begun
 

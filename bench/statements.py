@@ -43,7 +43,7 @@ async def alone(
             context = DecisionContext(
                 Actor(PrincipalKind.SYSTEM, "system"), clock.now(), clock.mint(Prefix.CORRELATION), "0" * 32, clock.mint
             )
-            wish = TaskRequest(
+            requested = TaskRequest(
                 tenant_id=home[0],
                 project_id=home[1],
                 allocation_id=each["allocation_id"],
@@ -53,7 +53,7 @@ async def alone(
                 arguments={"argv": ["/bin/true"]},
             )
             begun = time.perf_counter()
-            made = make_task(context, wish)
+            made = make_task(context, requested)
             decision = Decision(made.task, made.writes, made.events, made.audits)
             await apply(database, Acting(home[0]), context, decision)
             now = clock.now()

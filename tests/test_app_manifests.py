@@ -1,9 +1,13 @@
 """The manifests of the apps that come with adapters, judged by the server's own lint."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from mooring.core.catalog.compatibility import Capacity, CapacityShape, fit
 from mooring.core.catalog.manifest_lint import AppContext, examine
+from mooring_adapter.scaffold.writer import write
 from mooring_slurm import catalog as slurm_catalog
 from mooring_workload import catalog
 
@@ -14,6 +18,12 @@ DIGEST = f"sha256:{'ab' * 32}"
 def test_the_manifest_of_each_app_has_nothing_to_complain_about(app: str) -> None:
     found = examine(catalog.manifest_of(app), AppContext(app, catalog.CATEGORY[app]))
     assert found.findings == ()
+
+
+def test_the_manifest_of_a_new_adapter_has_nothing_to_complain_about(tmp_path: Path) -> None:
+    write(tmp_path, "python", "my-app")
+    manifest = json.loads((tmp_path / "manifest.json").read_text(encoding="utf-8"))
+    assert examine(manifest, AppContext("my-app", "web")).findings == ()
 
 
 def test_an_image_makes_a_container_of_hello() -> None:

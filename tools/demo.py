@@ -38,7 +38,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from mooring.core.kernel.errors import Refusal
 from mooring_agent.hosts.namespace.destroy import unmount_below
 from mooring_sdk import Client, ClientSettings, MooringError, ServiceAccountCredentials, errors, models
-from tools.demo_apps import DemoStage, containers_are_missing, show_apps, show_jupyter
+from tools.demo_apps import DemoContext, containers_are_missing, show_apps, show_jupyter
 from tools.demo_catalog import TenantCatalog, show_catalog
 from tools.demo_nodes import TenantProject, nodes_are_missing, offer, remains, show_nodes, show_the_node
 from tools.demo_output import DemoFailed, heading, show_fact, undisturbed
@@ -282,7 +282,7 @@ def show(place: Started, setup: DemoSetup, began: float) -> None:
             if there_is_one:
                 show_catalog(TenantCatalog(client, tenant.id, project))
             show_the_nodes(setup, work)
-            stage = DemoStage(place.url, admin, token, work)
+            stage = DemoContext(place.url, admin, token, work)
             if not setup.no_node_because:
                 show_apps(stage)
                 if setup.jupyter and there_is_one:
@@ -308,7 +308,7 @@ def show_the_nodes(setup: DemoSetup, work: TenantProject) -> None:
     show_nodes(work)
 
 
-def show_the_cluster(setup: DemoSetup, stage: DemoStage) -> None:
+def show_the_cluster(setup: DemoSetup, stage: DemoContext) -> None:
     """The part about Slurm, or why it is left out."""
     if reason := setup.no_slurm_because or setup.no_node_because:
         heading("Left out: a cluster of Slurm")

@@ -39,7 +39,7 @@ OVER = {"succeeded", "failed", "cancelled"}
 
 
 @dataclass(frozen=True)
-class DemoStage:
+class DemoContext:
     """The address of Mooring, and the two callers: the platform's admin, and the tenant's admin in a project."""
 
     url: str
@@ -77,18 +77,18 @@ def containers_are_missing() -> str:
     return "" if Podman.on_this_machine() else "containers need root, podman, runc and conmon"
 
 
-def show_apps(stage: DemoStage) -> None:
+def show_apps(demo: DemoContext) -> None:
     """An app from a bundle, and a cluster."""
-    work, apps = stage.work, stage.apps
+    work, apps = demo.work, demo.apps
     heading("An app is installed from a bundle, and the project may launch it")
-    install_app(stage, _first_bundle(apps / "hello.json"))
+    install_app(demo, _first_bundle(apps / "hello.json"))
     with launched(work, "hello", "greeter") as instance:
         read_its_page(work, instance)
     echo = echo_bundle(apps, work.directory)
     heading("A cluster of three roles, operated by its own adapter")
-    install_app(stage, echo)
+    install_app(demo, echo)
     with (
-        adapter(stage.url, work.directory, "echo"),
+        adapter(demo.url, work.directory, "echo"),
         launched(work, "echo", "chorus", {"seed": 1, "worker": 1, "gate": 1}) as instance,
     ):
         grow_and_shrink(work, instance)
@@ -104,11 +104,11 @@ def _first_bundle(path: Path) -> Path:
     return path
 
 
-def install_app(stage: DemoStage, bundle: Path) -> None:
+def install_app(demo: DemoContext, bundle: Path) -> None:
     """Install it into the platform's catalog as its admin, and entitle the project as the tenant's admin."""
-    work = stage.work
-    for token, words in ((stage.admin, []), (stage.token, ["--project", work.project.id])):
-        ran = stage.mooring(token, "install", str(bundle), *words)
+    work = demo.work
+    for token, words in ((demo.admin, []), (demo.token, ["--project", work.project.id])):
+        ran = demo.mooring(token, "install", str(bundle), *words)
         if ran.returncode != 0:
             raise DemoFailed(f"the app of {bundle.name} cannot be installed: {ran.stderr.strip()}")
     about = json.loads(bundle.read_text(encoding="utf-8"))
@@ -139,7 +139,7 @@ def echo_bundle(apps: Path, directory: Path) -> Path:
     return path
 
 
-def show_jupyter(stage: DemoStage) -> None:
+def show_jupyter(demo: DemoContext) -> None:
     """JupyterLab in a container, entered with a token that only the platform shows."""
     heading("JupyterLab, in a container, from an image that the node verifies")
     try:
@@ -148,17 +148,17 @@ def show_jupyter(stage: DemoStage) -> None:
         show_fact("left out", f"its image cannot be built here: {failed}")
         return
     show_fact("image", f"{image.digest[:19]}…, built from this machine's Python")
-    work = stage.work
-    with Client(stage.url, token=stage.admin) as admin:
+    work = demo.work
+    with Client(demo.url, token=demo.admin) as admin:
         intent = admin.publish_platform_artifact(name="jupyter")
         key = new_signing_key()
         asyncio.run(push_layout(intent, image))
         asyncio.run(pushing(intent, lambda pusher: sign_as_tag(pusher, intent.repository, image.digest, key)))
         admin.add_platform_signer_key(name="apps", public_key_pem=key.trusted("").pem)
     own = key_at(work.directory / "data" / "adapter" / "workload.key")
-    bundle = write_bundle(stage.apps, bundle_of("jupyter", {"image": f"{intent.location}@{image.digest}"}, own))
-    install_app(stage, bundle)
-    with Client(stage.url, token=stage.admin) as admin:
+    bundle = write_bundle(demo.apps, bundle_of("jupyter", {"image": f"{intent.location}@{image.digest}"}, own))
+    install_app(demo, bundle)
+    with Client(demo.url, token=demo.admin) as admin:
         for artifact in admin.iter_platform_artifacts(digest=image.digest):
             show_fact("its signature", f"{admin.verify_platform_artifact(artifact.id).trust}: this tenant requires one")
     with launched(work, "jupyter", "lab") as instance:

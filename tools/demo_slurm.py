@@ -18,7 +18,7 @@ from mooring_adapter.bundle import key_at
 from mooring_sdk import models
 from mooring_slurm.bundle import write_version
 from tools.debian_packages import PackagesMissing, install
-from tools.demo_apps import LOOK_SECONDS, WAIT_SECONDS_MAX, DemoStage, adapter, done, install_app, launched, over
+from tools.demo_apps import LOOK_SECONDS, WAIT_SECONDS_MAX, DemoContext, adapter, done, install_app, launched, over
 from tools.demo_nodes import SKU, do
 from tools.demo_output import DemoFailed, heading, show_fact
 
@@ -57,17 +57,17 @@ def _missing() -> list[str]:
     return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
-def show_slurm(stage: DemoStage) -> None:
+def show_slurm(demo: DemoContext) -> None:
     """The whole life of a cluster; afterwards each of its members has a receipt."""
     heading("A cluster of real Slurm, with simulated GPUs")
     version = subprocess.run(["slurmctld", "-V"], capture_output=True, text=True, timeout=30, check=True).stdout
     show_fact("Slurm", f"{version.strip()}, this machine's own programs, in sandboxes")
-    install_app(stage, write_version(stage.apps, key_at(stage.work.directory / f"{APP}.key")))
+    install_app(demo, write_version(demo.apps, key_at(demo.work.directory / f"{APP}.key")))
     with (
-        adapter(stage.url, stage.work.directory, APP),
-        launched(stage.work, APP, CLUSTER, {"controller": 1, "worker": 2}) as instance,
+        adapter(demo.url, demo.work.directory, APP),
+        launched(demo.work, APP, CLUSTER, {"controller": 1, "worker": 2}) as instance,
     ):
-        life = ClusterLife(stage, instance)
+        life = ClusterLife(demo, instance)
         life.run_on_both()
         third = life.grow()
         life.drain_under_a_job(third)
@@ -78,9 +78,9 @@ def show_slurm(stage: DemoStage) -> None:
 class ClusterLife:
     """The steps of the demo with a running cluster, and what Slurm says about it."""
 
-    def __init__(self, stage: DemoStage, instance: models.Instance) -> None:
-        self.stage, self.work = stage, stage.work
-        self.client, self.project_id = stage.work.client, stage.work.project.id
+    def __init__(self, demo: DemoContext, instance: models.Instance) -> None:
+        self.demo, self.work = demo, demo.work
+        self.client, self.project_id = demo.work.client, demo.work.project.id
         self.id, self.name = instance.id, instance.name
         self.known = {each.name for each in self.members()}
 
@@ -208,7 +208,7 @@ class ClusterLife:
 
     def _connect(self, *argv: str) -> list[str]:
         words = ("connect", self.name, "--project", self.project_id, "--", *argv)
-        ran = self.stage.mooring(self.stage.token, *words)
+        ran = self.demo.mooring(self.demo.token, *words)
         if ran.returncode != 0:
             raise DemoFailed(f"{' '.join(argv)} exited with {ran.returncode}: {ran.stderr.strip()}")
         return ran.stdout.splitlines()

@@ -27,8 +27,10 @@ ROOT = Path(__file__).resolve().parent.parent
 SERVER = ROOT / "server"
 PAGE = ROOT / "docs" / "map.md"
 WINGS = ("kernel", "identity", "catalog", "pricing", "fleet", "runtime", "money", "records")
-DECISIONS = ("Decision[", "NewTask", "NetworkPlan")
+DECISIONS = ("Decision[", "NewTask", "NetworkPlan", "Insert")
 """What a deciding function returns: a decision, or a part of one with the rows that it writes."""
+SQL_WRITE = re.compile(r"(?:INSERT INTO|DELETE FROM|(?<!DO )(?<!FOR )\bUPDATE) (?:ONLY )?(\w+)")
+"""A table that a statement writes; neither `ON CONFLICT DO UPDATE` nor `FOR UPDATE` names one."""
 WRITES = {"Insert", "Update", "StateChange", "Remove", "RowGuard"}
 HEAD = """# Map
 
@@ -37,9 +39,10 @@ HEAD = """# Map
 Where every change of state is made: the verbs that write, and what the platform does by itself. A row reads from left
 to right, as a request passes through the layers: the route that takes it, the command that loads and applies, the pure
 function that decides, and the tables in which the decision is written (by `storage/kernel/unit_of_work.py`, in one
-statement). Paths are below `server/mooring/`; a name after the colon is the function. Where nothing has to be decided,
-the fourth column shows the SQL that does it. What a command reads is in `storage/<wing>/`, usually under the same file
-name.
+statement). Paths are below `server/mooring/`; those that begin with `sdk/` or `agent/` are below the root of the
+repository. A name after the colon is the function. Where nothing has to be decided, the fourth column shows the SQL
+that does it, and the fifth the tables that this SQL writes. What a command reads is in `storage/<wing>/`, usually under
+the same file name.
 """
 FIRST = """## Where to look first
 
@@ -53,7 +56,7 @@ QUESTIONS = (
     ),
     (
         "Where is the SQL of a claim?",
-        "adapters claim instances: `storage/runtime/claim.py:CLAIM`",
+        "adapters claim instances: `storage/runtime/claim.py:_claim`",
         "agents claim tasks: `storage/fleet/task_claim.py:CLAIM`",
         "allocations claim slots, as a decision like any other: `core/fleet/slot.py:claim_slots`",
     ),
@@ -65,7 +68,7 @@ QUESTIONS = (
     ),
     (
         "Which file verifies a receipt?",
-        "on arrival, with the signature: `commands/fleet/task_report.py:TaskReportHandler`",
+        "on arrival, with the signature: `commands/fleet/task_report.py:TaskReportHandler._receipt`",
         "its form and its place in the chain: `core/fleet/receipt.py:read_body`, `core/fleet/receipt.py:check_place`",
         "offline: `sdk/mooring_sdk/receipts.py:verify_bundle`",
     ),
@@ -263,6 +266,25 @@ def writes(function: Function) -> frozenset[str]:
 
 
 @cache
+def sql_writes(function: Function) -> frozenset[str]:
+    """The tables that this function of the storage writes: by its own text, and by the constants that it names."""
+    module = modules()[function.module]
+    texts, seen, waiting = [], set(), [function.name]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        node = module.functions.get(name) or (ast.parse(module.aliases[name]) if name in module.aliases else None)
+        for each in ast.walk(node) if node is not None else ():
+            if isinstance(each, ast.Constant) and isinstance(each.value, str):
+                texts.append(each.value)
+            elif isinstance(each, ast.Name):
+                waiting.append(each.id)
+    return frozenset(table for text in texts for table in SQL_WRITE.findall(text))
+
+
+@cache
 def kinds(function: Function) -> frozenset[str]:
     """The kinds of writes that this function of the core, or one that it calls, makes: the shape of its decision."""
     found = set()
@@ -310,15 +332,17 @@ def _row(verb: str, start: Function, commands: Sequence[Function]) -> tuple[str,
     found: dict[Function, None] = {}
     for command in commands:
         found.update(dict.fromkeys(decisions_of(command, ("commands",))))
-    tables = sorted(set().union(*(writes(each) for each in found))) if found else []
-    names = ", ".join(f"`{each}`" for each in tables) or "—"
+    tables = set().union(*map(writes, found))
     for command in commands:
+        statements: list[Function] = []
         if is_live(command):  # its loops do the work that its callers wait for
             owner = command.name.partition(".")[0]
-            for each in _known(command.module, owner):
-                found.update(dict.fromkeys(_statements(each)))
+            statements = [one for each in _known(command.module, owner) for one in _statements(each)]
         elif not found:  # nothing is decided: what is done is a statement of its own
-            found.update(dict.fromkeys(_statements(command)))
+            statements = _statements(command)
+        found.update(dict.fromkeys(statements))
+        tables.update(*map(sql_writes, statements))
+    names = ", ".join(f"`{each}`" for each in sorted(tables)) or "—"
     return verb, str(start), _cells(commands), _cells(list(found)), names
 
 

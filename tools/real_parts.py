@@ -27,6 +27,7 @@ class RealPart:
 
 
 CONTAINERS = ("podman", "netavark", "runc", "conmon", "catatonit", "uidmap", "busybox-static", "docker-registry")
+LANGUAGES = ("nodejs", "golang-go", "curl", "jq", "openssl")
 SLURM = (
     "slurmctld", "slurmd", "slurm-client", "munge", "slurmdbd", "mariadb-server-core", "mariadb-client-core",
 )  # fmt: skip
@@ -40,6 +41,8 @@ PARTS = (
         ("iproute2", "nftables", "util-linux", "gcc", "libc6-dev", "apparmor"),
     ),
     RealPart("the shell", "adapters/echo/tests", ("curl", "jq", "openssl")),
+    RealPart("languages of adapters", "adapters/kit/tests", LANGUAGES),
+    RealPart("new adapters", "tests/e2e", LANGUAGES),
     RealPart("the catalog's registry", "tests/e2e", ("docker-registry",)),
     RealPart("apps", "tests/e2e", CONTAINERS),
     RealPart("slurm", "adapters/slurm/tests", SLURM),

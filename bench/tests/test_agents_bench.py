@@ -34,7 +34,7 @@ def key() -> Ed25519PrivateKey:
 
 
 @pytest.fixture
-def crew(key: Ed25519PrivateKey) -> AgentFleet:
+def agent_fleet(key: Ed25519PrivateKey) -> AgentFleet:
     public = encode(key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw))
     made = AgentFleet(
         AgentLoadPlan(
@@ -84,39 +84,39 @@ def answer(key: Ed25519PrivateKey, *, audience: str = "mooring:key") -> bytes:
     return b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n" % len(body) + body
 
 
-def joined(crew: AgentFleet) -> tuple[LoadAgent, Wire]:
-    agent, wire = LoadAgent(crew, NODE, "token"), Wire()
+def joined(agent_fleet: AgentFleet) -> tuple[LoadAgent, Wire]:
+    agent, wire = LoadAgent(agent_fleet, NODE, "token"), Wire()
     agent.connection_made(wire)  # type: ignore[arg-type]
     return agent, wire
 
 
 def test_a_task_counts_from_its_intent_and_its_agent_polls_again_with_it(
-    crew: AgentFleet, key: Ed25519PrivateKey
+    agent_fleet: AgentFleet, key: Ed25519PrivateKey
 ) -> None:
-    agent, wire = joined(crew)
-    crew.counts.intents["bench-0"] = time.perf_counter()
+    agent, wire = joined(agent_fleet)
+    agent_fleet.counts.intents["bench-0"] = time.perf_counter()
     whole = answer(key)
     agent.data_received(whole[:30])
-    assert crew.counts.latencies_ms == []
+    assert agent_fleet.counts.latencies_ms == []
     agent.data_received(whole[30:])
-    assert len(crew.counts.latencies_ms) == 1
-    assert crew.counts.failure == ""
+    assert len(agent_fleet.counts.latencies_ms) == 1
+    assert agent_fleet.counts.failure == ""
     assert len(wire.written) == 2
     assert TASK.encode() in wire.written[1]
 
 
-def test_a_task_that_is_not_believed_ends_the_measurement(crew: AgentFleet, key: Ed25519PrivateKey) -> None:
-    agent, _ = joined(crew)
+def test_a_task_that_is_not_believed_ends_the_measurement(agent_fleet: AgentFleet, key: Ed25519PrivateKey) -> None:
+    agent, _ = joined(agent_fleet)
     agent.data_received(answer(key, audience="somebody else"))
-    assert "wrong_audience" in crew.counts.failure
+    assert "wrong_audience" in agent_fleet.counts.failure
 
 
-def test_the_same_claim_in_two_answers_ends_the_measurement(crew: AgentFleet, key: Ed25519PrivateKey) -> None:
-    agent, _ = joined(crew)
-    crew.counts.intents["bench-0"] = 0.0
+def test_the_same_claim_in_two_answers_ends_the_measurement(agent_fleet: AgentFleet, key: Ed25519PrivateKey) -> None:
+    agent, _ = joined(agent_fleet)
+    agent_fleet.counts.intents["bench-0"] = 0.0
     for _ in range(2):
         agent.data_received(answer(key))
-    assert "twice" in crew.counts.failure
+    assert "twice" in agent_fleet.counts.failure
 
 
 def test_memory_and_cost_are_of_each_agent() -> None:

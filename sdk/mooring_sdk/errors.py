@@ -107,6 +107,12 @@ class ContentExpandsTooFar(MooringError):
     code = "content_expands_too_far"
 
 
+class CrossSiteRequest(MooringError):
+    """The request relies on a browser's session, but nothing shows that a page of this platform made it."""
+
+    code = "cross_site_request"
+
+
 class CursorExpired(MooringError):
     """The events after this cursor were deleted because of their age."""
 
@@ -468,7 +474,7 @@ class VersionDeprecated(MooringError):
 
 
 class VersionImmutable(MooringError):
-    """A version changes only while it is a draft."""
+    """A version changes only while it is a draft; while it is staged, only its `required_actions`."""
 
     code = "version_immutable"
 
@@ -506,6 +512,7 @@ MooringError.known_codes.update(
             ClosingRecordMissing,
             Conflict,
             ContentExpandsTooFar,
+            CrossSiteRequest,
             CursorExpired,
             CursorInvalid,
             DigestMismatch,
@@ -592,6 +599,7 @@ __all__ = [
     "ClosingRecordMissing",
     "Conflict",
     "ContentExpandsTooFar",
+    "CrossSiteRequest",
     "CursorExpired",
     "CursorInvalid",
     "DigestMismatch",

@@ -95,18 +95,18 @@ def send(request: Request) -> Flow[Response]:
 
 
 def authorize(stale: Secret | None = None) -> Flow[Secret | None]:
-    """`Authorize`, with the type of its outcome."""
+    """Perform an `Authorize` step, and give its outcome the right type."""
     secret: Secret | None = yield Authorize(stale)
     return secret
 
 
 def open_stream(request: Request) -> Flow[Response]:
-    """`Open`, with the type of its outcome."""
+    """Perform an `Open` step, and give its outcome the right type."""
     response: Response = yield Open(request)
     return response
 
 
 def read_piece() -> Flow[bytes]:
-    """`Read`, with the type of its outcome."""
+    """Perform a `Read` step, and give its outcome the right type."""
     piece: bytes = yield Read()
     return piece

@@ -89,6 +89,11 @@ class SyncMethods:
 
         Needs the action `agent.claim`."""
 
+    def close_browser_session(self, *, options: CallOptions = UNCHANGED) -> models.Token:
+        """Sign out: revoke the token of this session, close its open streams, and remove the cookie.
+
+        Needs the action `token.revoke`."""
+
     def connect_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Ticket:
         """Get a ticket that opens connections to this endpoint through the relay.
 
@@ -1114,12 +1119,12 @@ class SyncMethods:
     def iter_instance_transitions(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Transition, None, None]:
         """List every transition of an instance, its members and operations, oldest first; iterates over all pages, and stops after `most` items if that is given."""
 
-    def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
+    def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
         """List a project's instances, oldest first; stopped ones stay readable.
 
         Needs the action `instance.read`."""
 
-    def iter_instances(self, project_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Instance, None, None]:
+    def iter_instances(self, project_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Instance, None, None]:
         """List a project's instances, oldest first; stopped ones stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_members(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, component: str | None = None, options: CallOptions = UNCHANGED) -> models.MemberPage:
@@ -1497,6 +1502,14 @@ class SyncMethods:
     def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_tenant_instances(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
+        """List the instances of all projects of a tenant, oldest first; stopped ones stay readable.
+
+        Needs the action `instance.read`."""
+
+    def iter_tenant_instances(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Instance, None, None]:
+        """List the instances of all projects of a tenant, oldest first; stopped ones stay readable; iterates over all pages, and stops after `most` items if that is given."""
+
     def list_tenant_memberships(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
 
@@ -1504,6 +1517,14 @@ class SyncMethods:
 
     def iter_tenant_memberships(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Membership, None, None]:
         """List who has which role in exactly this place, without the places above and below; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_tenant_operations(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, kind: str | None = None, open: bool | None = None, options: CallOptions = UNCHANGED) -> models.OperationPage:
+        """List the operations in all projects of a tenant, newest first, without read-only actions.
+
+        Needs the action `operation.read`."""
+
+    def iter_tenant_operations(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, kind: str | None = None, open: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Operation, None, None]:
+        """List the operations in all projects of a tenant, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_signer_keys(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own.
@@ -1601,6 +1622,14 @@ class SyncMethods:
         Needs the action `break_glass.open`.
 
         The answer contains a secret that is shown only once."""
+
+    def open_browser_session(self, *, email: str, tenant: str | None = None, password: str | None = None, one_time_code: str | None = None, new_password: str | None = None, options: CallOptions = UNCHANGED) -> models.BrowserSession:
+        """Sign a person in as `/sign-in` does, and store the session in a cookie that no script can read.
+
+        The session lasts twelve hours. Requests that change something need the header `X-Mooring-Console` besides the
+        cookie, and every request must come from a page of this platform.
+
+        Needs no token."""
 
     def open_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Link:
         """Get a link that opens this endpoint in a browser.
@@ -1780,12 +1809,18 @@ class SyncMethods:
         Needs the action `member.replace`."""
 
     def replace_platform_version_manifest(self, app_id: str, version_id: str, *, manifest: dict[str, Any], revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Version:
-        """Replace the manifest of a draft; once staged, it never changes.
+        """Replace the manifest of a draft.
+
+        Of a staged version that nothing uses only `required_actions` can be corrected; lint is repeated. After that a
+        manifest never changes.
 
         Needs the action `app_version.create`."""
 
     def replace_tenant_version_manifest(self, tenant_id: str, app_id: str, version_id: str, *, manifest: dict[str, Any], revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Version:
-        """Replace the manifest of a draft; once staged, it never changes.
+        """Replace the manifest of a draft.
+
+        Of a staged version that nothing uses only `required_actions` can be corrected; lint is repeated. After that a
+        manifest never changes.
 
         Needs the action `app_version.create`."""
 
@@ -2193,6 +2228,22 @@ class SyncMethods:
 
         Needs the action `instance.update`."""
 
+    def upload_project_artifact(self, project_id: str, *, content_base64: str, digest: str | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
+        """Upload a small blob, such as a script: the platform keeps its bytes and registers them as an artifact.
+
+        It needs no source and no admin of the platform. Uploading the same bytes again returns the same artifact. An upload
+        that no version uses for some time is deleted, and so is one whose artifact is retired.
+
+        Needs the action `artifact.create`."""
+
+    def upload_tenant_artifact(self, tenant_id: str, *, content_base64: str, digest: str | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
+        """Upload a small blob, such as a script: the platform keeps its bytes and registers them as an artifact.
+
+        It needs no source and no admin of the platform. Uploading the same bytes again returns the same artifact. An upload
+        that no version uses for some time is deleted, and so is one whose artifact is retired.
+
+        Needs the action `artifact.create`."""
+
     def verify_platform_artifact(self, artifact_id: str, *, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Inspect the source again, collect the signatures, and derive the trust.
 
@@ -2300,6 +2351,11 @@ class AsyncMethods:
         The newest poll of a node counts; an older one returns at once, empty. Every task in `running` keeps its lease.
 
         Needs the action `agent.claim`."""
+
+    async def close_browser_session(self, *, options: CallOptions = UNCHANGED) -> models.Token:
+        """Sign out: revoke the token of this session, close its open streams, and remove the cookie.
+
+        Needs the action `token.revoke`."""
 
     async def connect_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Ticket:
         """Get a ticket that opens connections to this endpoint through the relay.
@@ -3326,12 +3382,12 @@ class AsyncMethods:
     def iter_instance_transitions(self, project_id: str, instance_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Transition, None]:
         """List every transition of an instance, its members and operations, oldest first; iterates over all pages, and stops after `most` items if that is given."""
 
-    async def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
+    async def list_instances(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
         """List a project's instances, oldest first; stopped ones stay readable.
 
         Needs the action `instance.read`."""
 
-    def iter_instances(self, project_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Instance, None]:
+    def iter_instances(self, project_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Instance, None]:
         """List a project's instances, oldest first; stopped ones stay readable; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_members(self, project_id: str, instance_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, component: str | None = None, options: CallOptions = UNCHANGED) -> models.MemberPage:
@@ -3709,6 +3765,14 @@ class AsyncMethods:
     def iter_tenant_events(self, tenant_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_tenant_instances(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, options: CallOptions = UNCHANGED) -> models.InstancePage:
+        """List the instances of all projects of a tenant, oldest first; stopped ones stay readable.
+
+        Needs the action `instance.read`."""
+
+    def iter_tenant_instances(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Instance, None]:
+        """List the instances of all projects of a tenant, oldest first; stopped ones stay readable; iterates over all pages, and stops after `most` items if that is given."""
+
     async def list_tenant_memberships(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
 
@@ -3716,6 +3780,14 @@ class AsyncMethods:
 
     def iter_tenant_memberships(self, tenant_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Membership, None]:
         """List who has which role in exactly this place, without the places above and below; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_tenant_operations(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, kind: str | None = None, open: bool | None = None, options: CallOptions = UNCHANGED) -> models.OperationPage:
+        """List the operations in all projects of a tenant, newest first, without read-only actions.
+
+        Needs the action `operation.read`."""
+
+    def iter_tenant_operations(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, kind: str | None = None, open: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Operation, None]:
+        """List the operations in all projects of a tenant, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_signer_keys(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own.
@@ -3813,6 +3885,14 @@ class AsyncMethods:
         Needs the action `break_glass.open`.
 
         The answer contains a secret that is shown only once."""
+
+    async def open_browser_session(self, *, email: str, tenant: str | None = None, password: str | None = None, one_time_code: str | None = None, new_password: str | None = None, options: CallOptions = UNCHANGED) -> models.BrowserSession:
+        """Sign a person in as `/sign-in` does, and store the session in a cookie that no script can read.
+
+        The session lasts twelve hours. Requests that change something need the header `X-Mooring-Console` besides the
+        cookie, and every request must come from a page of this platform.
+
+        Needs no token."""
 
     async def open_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Link:
         """Get a link that opens this endpoint in a browser.
@@ -3992,12 +4072,18 @@ class AsyncMethods:
         Needs the action `member.replace`."""
 
     async def replace_platform_version_manifest(self, app_id: str, version_id: str, *, manifest: dict[str, Any], revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Version:
-        """Replace the manifest of a draft; once staged, it never changes.
+        """Replace the manifest of a draft.
+
+        Of a staged version that nothing uses only `required_actions` can be corrected; lint is repeated. After that a
+        manifest never changes.
 
         Needs the action `app_version.create`."""
 
     async def replace_tenant_version_manifest(self, tenant_id: str, app_id: str, version_id: str, *, manifest: dict[str, Any], revision: int | None = None, options: CallOptions = UNCHANGED) -> models.Version:
-        """Replace the manifest of a draft; once staged, it never changes.
+        """Replace the manifest of a draft.
+
+        Of a staged version that nothing uses only `required_actions` can be corrected; lint is repeated. After that a
+        manifest never changes.
 
         Needs the action `app_version.create`."""
 
@@ -4404,6 +4490,22 @@ class AsyncMethods:
         upgrade again, or roll back.
 
         Needs the action `instance.update`."""
+
+    async def upload_project_artifact(self, project_id: str, *, content_base64: str, digest: str | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
+        """Upload a small blob, such as a script: the platform keeps its bytes and registers them as an artifact.
+
+        It needs no source and no admin of the platform. Uploading the same bytes again returns the same artifact. An upload
+        that no version uses for some time is deleted, and so is one whose artifact is retired.
+
+        Needs the action `artifact.create`."""
+
+    async def upload_tenant_artifact(self, tenant_id: str, *, content_base64: str, digest: str | None = None, labels: dict[str, str] | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
+        """Upload a small blob, such as a script: the platform keeps its bytes and registers them as an artifact.
+
+        It needs no source and no admin of the platform. Uploading the same bytes again returns the same artifact. An upload
+        that no version uses for some time is deleted, and so is one whose artifact is retired.
+
+        Needs the action `artifact.create`."""
 
     async def verify_platform_artifact(self, artifact_id: str, *, wait: float | None = None, options: CallOptions = UNCHANGED) -> models.Artifact:
         """Inspect the source again, collect the signatures, and derive the trust.

@@ -512,6 +512,14 @@ class BreakGlassPage(msgspec.Struct, kw_only=True, omit_defaults=True):
     next_cursor: str | None = None
 
 
+class BrowserSession(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A new session of a browser; its token is in a cookie that no script can read."""
+
+    token_id: str
+    expires_at: datetime
+    user: User
+
+
 class Candidate(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The machines of one region, and why none of them fits."""
 
@@ -811,6 +819,7 @@ class Code(StrEnum):
     CLOSING_RECORD_MISSING = "closing_record_missing"
     CONFLICT = "conflict"
     CONTENT_EXPANDS_TOO_FAR = "content_expands_too_far"
+    CROSS_SITE_REQUEST = "cross_site_request"
     CURSOR_EXPIRED = "cursor_expired"
     CURSOR_INVALID = "cursor_invalid"
     DIGEST_MISMATCH = "digest_mismatch"
@@ -1386,6 +1395,7 @@ class Instance(msgspec.Struct, kw_only=True, omit_defaults=True):
     last_lines: list[str]
     teardown_proof: str | None
     distrust: Distrust | None
+    needs_attention: bool
     requested_by: str
     correlation_id: str
     trace_id: str
@@ -1873,6 +1883,7 @@ class NodeTaskPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 class Obstacle(StrEnum):
     """The kind of an obstacle."""
 
+    ACTIONS_NOT_AGREED = "actions_not_agreed"
     DEPRECATED = "deprecated"
     NO_COMPATIBLE_CAPACITY = "no_compatible_capacity"
     NOT_ENTITLED = "not_entitled"
@@ -2913,6 +2924,7 @@ class SourceType(StrEnum):
     HUGGINGFACE = "huggingface"
     OCI = "oci"
     S3 = "s3"
+    UPLOAD = "upload"
 
 
 class Stage(msgspec.Struct, kw_only=True, omit_defaults=True):

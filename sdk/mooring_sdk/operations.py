@@ -336,7 +336,7 @@ OBJECTS = {
     ),
     "RegisterArtifact": (
         ("kind", "str", "required", "", ("blob", "oci")),
-        ("location", "str", "required", "Where the bytes are: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`."),
+        ("location", "str", "required", "Where the bytes are: `oci://registry/repository`, `https://…`, `s3://bucket/key`, `huggingface://owner/name@commit/file` or `file:path`. What was uploaded has `upload:place/digest`."),
         ("digest", "str", "required", "`sha256:` and 64 hexadecimal digits; never a tag."),
         ("labels", "dict[str, str]", ""),
     ),
@@ -501,6 +501,11 @@ OBJECTS = {
         ("version", "str | None", "", "An exact version, such as `1.2.0`."),
         ("channel", "str | None", "", "", ("canary", "stable")),
     ),
+    "UploadArtifact": (
+        ("content_base64", "str", "required", "The bytes, at most 131072, in base64."),
+        ("digest", "str | None", "", "If given, other bytes are refused."),
+        ("labels", "dict[str, str]", ""),
+    ),
     "WriteOffNode": (
         ("reason", "str", "required", "Why, in a sentence."),
         ("may_be_left", "str", "required", "What may still be on the machine."),
@@ -572,6 +577,11 @@ ROWS = {
         "POST", "/api/v1/agent/claims", "node", "", "models.ClaimedTasks", None, "ClaimTasks",
         (),
         "Wait for tasks: heartbeat, renewal of leases and claim in one request", "The newest poll of a node counts; an older one returns at once, empty. Every task in `running` keeps its lease.\n\nNeeds the action `agent.claim`.",
+    ),
+    "close_browser_session": (
+        "DELETE", "/api/v1/browser-session", "self", "takes_key", "models.Token", None, None,
+        (),
+        "Sign out: revoke the token of this session, close its open streams, and remove the cookie", "Needs the action `token.revoke`.",
     ),
     "connect_endpoint": (
         "POST", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}/connect", "project", "takes_key shows_secret_once", "models.Ticket", None, None,
@@ -1657,6 +1667,10 @@ ROWS = {
             ("limit", "int", "", "Maximum number of items on the page."),
             ("status", "str", "", "", ("created", "failed", "running", "starting", "stopped", "stopping")),
             ("app", "str", "", "Slug or id of an app."),
+            ("q", "str", "", "How the name or the id begins."),
+            ("health", "Any", "", "", ("degraded", "healthy", "unknown")),
+            ("needs_attention", "bool", "", "Only those that need a person: failed, unwell, not trusted, or blocked."),
+            ("sort", "Any", "", "Which instances are first.", ("newest", "oldest")),
         ),
         "List a project's instances, oldest first; stopped ones stay readable", "Needs the action `instance.read`.",
     ),
@@ -2100,6 +2114,20 @@ ROWS = {
         ),
         "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "With `newest` and without a cursor the page has the last events, still in order; its cursor leads to later ones.\n\nNeeds the action `event.read`.",
     ),
+    "list_tenant_instances": (
+        "GET", "/api/v1/tenants/{tenant_id}/app-instances", "tenant", "has_pages is_list", "models.InstancePage", "models.Instance", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("status", "str", "", "", ("created", "failed", "running", "starting", "stopped", "stopping")),
+            ("app", "str", "", "Slug or id of an app."),
+            ("q", "str", "", "How the name or the id begins."),
+            ("health", "Any", "", "", ("degraded", "healthy", "unknown")),
+            ("needs_attention", "bool", "", "Only those that need a person: failed, unwell, not trusted, or blocked."),
+            ("sort", "Any", "", "Which instances are first.", ("newest", "oldest")),
+        ),
+        "List the instances of all projects of a tenant, oldest first; stopped ones stay readable", "Needs the action `instance.read`.",
+    ),
     "list_tenant_memberships": (
         "GET", "/api/v1/tenants/{tenant_id}/memberships", "tenant", "has_pages is_list", "models.MembershipPage", "models.Membership", None,
         (
@@ -2107,6 +2135,17 @@ ROWS = {
             ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List who has which role in exactly this place, without the places above and below", "Needs the action `membership.read`.",
+    ),
+    "list_tenant_operations": (
+        "GET", "/api/v1/tenants/{tenant_id}/operations", "tenant", "has_pages is_list", "models.OperationPage", "models.Operation", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("status", "str", "", "", ("accepted", "blocked", "cancelled", "cancelling", "failed", "running", "succeeded")),
+            ("kind", "str", "", "", ("action", "add", "attach", "configure", "decommission", "deploy", "detach", "drain", "reconcile", "remove", "repair", "replace", "restart", "rollback", "upgrade")),
+            ("open", "bool", "", "Only those that have not ended."),
+        ),
+        "List the operations in all projects of a tenant, newest first, without read-only actions", "Needs the action `operation.read`.",
     ),
     "list_tenant_signer_keys": (
         "GET", "/api/v1/tenants/{tenant_id}/signer-keys", "tenant", "has_pages is_list", "models.SignerKeyPage", "models.SignerKey", None,
@@ -2199,6 +2238,11 @@ ROWS = {
         "POST", "/api/v1/platform/break-glass", "platform", "takes_key shows_secret_once", "models.BreakGlassOpened", None, "OpenBreakGlass",
         (),
         "Enter a tenant for a bounded time, with a stated reason that the tenant can read too", "Needs the action `break_glass.open`.",
+    ),
+    "open_browser_session": (
+        "POST", "/api/v1/browser-session", "public", "", "models.BrowserSession", None, "SignIn",
+        (),
+        "Sign a person in as `/sign-in` does, and store the session in a cookie that no script can read", "The session lasts twelve hours. Requests that change something need the header `X-Mooring-Console` besides the\ncookie, and every request must come from a page of this platform.\n\nNeeds no token.",
     ),
     "open_endpoint": (
         "POST", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}/open", "project", "takes_key shows_secret_once", "models.Link", None, None,
@@ -2340,12 +2384,12 @@ ROWS = {
     "replace_platform_version_manifest": (
         "PUT", "/api/v1/platform/apps/{app_id}/versions/{version_id}/manifest", "platform", "takes_key", "models.Version", None, "ReplaceManifest",
         (),
-        "Replace the manifest of a draft; once staged, it never changes", "Needs the action `app_version.create`.",
+        "Replace the manifest of a draft", "Of a staged version that nothing uses only `required_actions` can be corrected; lint is repeated. After that a\nmanifest never changes.\n\nNeeds the action `app_version.create`.",
     ),
     "replace_tenant_version_manifest": (
         "PUT", "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions/{version_id}/manifest", "tenant", "takes_key", "models.Version", None, "ReplaceManifest",
         (),
-        "Replace the manifest of a draft; once staged, it never changes", "Needs the action `app_version.create`.",
+        "Replace the manifest of a draft", "Of a staged version that nothing uses only `required_actions` can be corrected; lint is repeated. After that a\nmanifest never changes.\n\nNeeds the action `app_version.create`.",
     ),
     "replay_instance": (
         "GET", "/api/v1/projects/{project_id}/app-instances/{instance_id}/replay", "project", "", "models.InstanceReplay", None, None,
@@ -2694,6 +2738,16 @@ ROWS = {
         "POST", "/api/v1/projects/{project_id}/app-instances/{instance_id}/upgrade", "project", "takes_key", "models.Operation", None, "UpgradeInstance",
         (),
         "Change to another version, by its number or by a channel", "The pin moves when the upgrade succeeds. If it fails, the pin stays, and each member shows the version that it runs:\nupgrade again, or roll back.\n\nNeeds the action `instance.update`.",
+    ),
+    "upload_project_artifact": (
+        "POST", "/api/v1/projects/{project_id}/artifacts/upload", "project", "takes_key", "models.Artifact", None, "UploadArtifact",
+        (),
+        "Upload a small blob, such as a script: the platform keeps its bytes and registers them as an artifact", "It needs no source and no admin of the platform. Uploading the same bytes again returns the same artifact. An upload\nthat no version uses for some time is deleted, and so is one whose artifact is retired.\n\nNeeds the action `artifact.create`.",
+    ),
+    "upload_tenant_artifact": (
+        "POST", "/api/v1/tenants/{tenant_id}/artifacts/upload", "tenant", "takes_key", "models.Artifact", None, "UploadArtifact",
+        (),
+        "Upload a small blob, such as a script: the platform keeps its bytes and registers them as an artifact", "It needs no source and no admin of the platform. Uploading the same bytes again returns the same artifact. An upload\nthat no version uses for some time is deleted, and so is one whose artifact is retired.\n\nNeeds the action `artifact.create`.",
     ),
     "verify_platform_artifact": (
         "POST", "/api/v1/platform/artifacts/{artifact_id}/verify", "platform", "takes_key", "models.Artifact", None, None,

@@ -158,6 +158,7 @@ class Settings:
     task_retention_days: float = _setting(
         90.0, "How long ended tasks are kept; those that created, destroyed or verified a sandbox stay, with receipts."
     )
+    upload_retention_days: float = _setting(14.0, "How long an uploaded blob is kept that no version uses.")
     exec_recording_retention_days: float = _setting(90.0, "How long recordings of exec sessions are kept.")
     task_log_retention_days: float = _setting(30.0, "How long the output of an ended task is kept.")
     check_retention_days: float = _setting(

@@ -14,18 +14,19 @@ from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import asyncpg
 
-from mooring.api.app import Application
 from mooring.api.auth import Authenticator
 from mooring.api.guess_limits import GuessLimits
 from mooring.api.project_tenant_cache import ProjectTenantCache
 from mooring.api.request_context import AppState
 from mooring.commands.catalog.artifact_check import hand_back
 from mooring.commands.catalog.artifact_source import SourceCredentials
+from mooring.commands.catalog.artifact_upload import UploadStore
 from mooring.commands.identity.bootstrap import (
     load_document_key,
     make_first_admin,
@@ -64,11 +65,13 @@ from mooring.storage.kernel.migrate import missing
 from mooring.storage.records import delivery as deliveries
 
 if TYPE_CHECKING:
+    from mooring.api import app as api_app
     from mooring.relay import connection_limits, listener, proxy, tunnel_registry
     from mooring.relay import http as relay_http
     from mooring.workers import loop as worker_loop
     from mooring.workers import registry as worker_registry
 else:
+    api_app = lazy_module("mooring.api.app")
     relay_http = lazy_module("mooring.relay.http")
     connection_limits = lazy_module("mooring.relay.connection_limits")
     listener = lazy_module("mooring.relay.listener")
@@ -86,14 +89,18 @@ DENIAL_FLUSH_SECONDS = 5.0
 log = logging.getLogger("mooring")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: a cached property needs a place
 class Platform:
     """A running platform, without a listening socket."""
 
     services: Services
     tools: AppState
-    application: Application
     first_admin_code: str | None
+
+    @cached_property
+    def application(self) -> api_app.Application:
+        """The API; its routes are loaded here, because a process of workers alone never serves them."""
+        return api_app.Application(self.tools)
 
 
 @asynccontextmanager
@@ -121,6 +128,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
         clock = SystemClock()
         secrets = SecretBox(keys)
         reader = ArtifactReader(settings, public, inside, passwords=SourceCredentials(database, secrets))
+        reader.uploads = UploadStore(database)
         services = Services(settings, database, clock, secrets, passwords, hub, outbound, reader)
         await load_document_key(services)
         code = await make_first_admin(services)
@@ -154,7 +162,7 @@ async def platform(settings: Settings, database_url: str, telemetry: Telemetry) 
             _artifact_checks(services),
             dispatcher,
         ):
-            yield Platform(services, tools, Application(tools), code)
+            yield Platform(services, tools, code)
         services.threads.close()
     finally:
         await hub.close()
@@ -297,9 +305,10 @@ def listening_url(scheme: str, host: str, port: int) -> str:
 
 
 def cannot_listen(who: str, host: str, port: int, error: OSError, *, setting: str) -> SettingRefused:
-    """An error that names the port, and the setting that changes it."""
+    """An error that names the port, and the ways to choose another."""
     why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-    return SettingRefused(f"{who} cannot listen on {host} port {port}: {why}; {PREFIX}{setting} sets another")
+    ways = f"`mooring up --port N`, `make up ARGS='--port N'` or {PREFIX}{setting}"
+    return SettingRefused(f"{who} cannot listen on {host} port {port}: {why}; choose another: {ways}")
 
 
 @asynccontextmanager

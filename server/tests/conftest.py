@@ -19,6 +19,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -65,9 +66,15 @@ async def _make_template(dsn: str) -> str:
     return name
 
 
+@cache
+def _template() -> str:
+    """Made once in a process: `tests/parity` has these fixtures too, and pytest would make the template for each."""
+    return asyncio.run(_make_template(test_cluster_dsn()))
+
+
 @pytest.fixture(scope="session")
 def template() -> str:
-    return asyncio.run(_make_template(test_cluster_dsn()))
+    return _template()
 
 
 @contextmanager

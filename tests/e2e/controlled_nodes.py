@@ -16,7 +16,7 @@ from typing import Any, Final
 from mooring_adapter.conformance.fake_nodes import OBSERVING
 from mooring_adapter.conformance.fake_records import OPENING
 from mooring_adapter.conformance.platform_protocol import TaskStatus
-from mooring_adapter.conformance.platform_rules import PLATFORM_ONLY
+from mooring_adapter.conformance.task_rules import PLATFORM_ONLY
 from mooring_agent.agent import Agent, AgentParts, NodeRetired
 from mooring_agent.control_plane.messages import Task
 from mooring_agent.hosts.contract import Host, HostFailure, Owner

@@ -33,7 +33,7 @@ from mooring_adapter.conformance.platform_protocol import (
     SuiteProfile,
     TaskStatus,
 )
-from mooring_adapter.conformance.platform_rules import PLATFORM_ONLY
+from mooring_adapter.conformance.task_rules import PLATFORM_ONLY
 from mooring_agent.hosts.simulated import FaultProfile
 from mooring_agent.simulate import Fleet
 from mooring_sdk import Client, MooringError, models

@@ -57,8 +57,8 @@ def register(place: AgentPlatform, registry: RunningRegistry, digest: str) -> No
 async def _register(place: AgentPlatform, location: str, digest: str) -> None:
     database = Database(PoolSettings(ClusterLayout(place.mooring.directory / "data").dsn, 1))
     await database.open()
-    ground = ProjectRows(database, place.tenant.id, place.projects[0].id)
-    row = ground.row("artifact") | artifact_columns(digest) | {"location": location}
+    project_rows = ProjectRows(database, place.tenant.id, place.projects[0].id)
+    row = project_rows.row("artifact") | artifact_columns(digest) | {"location": location}
     seen = {
         "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE),
         "tenant_id": place.tenant.id,
@@ -68,7 +68,7 @@ async def _register(place: AgentPlatform, location: str, digest: str) -> None:
         "observed_at": CLOCK.now(),
         "size_bytes": row["size_bytes"],
     }
-    await ground.write(Insert("artifact", row, machines_of("artifact")), Insert("artifact_evidence", seen))
+    await project_rows.write(Insert("artifact", row, machines_of("artifact")), Insert("artifact_evidence", seen))
     await database.close()
 
 

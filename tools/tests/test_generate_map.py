@@ -26,6 +26,13 @@ def test_the_map_leads_from_a_drain_to_its_decision_and_its_tables() -> None:
     assert "`member`, `operation`" in row
 
 
+def test_the_map_names_the_tables_that_sql_writes_where_nothing_is_decided() -> None:
+    (row,) = [line for line in generate_map.page().splitlines() if line.startswith("| **runtime claim**")]
+    assert row.endswith("| `adapter_presence`, `instance_claim` |")
+    sql = "SELECT 1 FROM a FOR UPDATE OF c; INSERT INTO b SELECT 1 ON CONFLICT (x) DO UPDATE SET y = 1; UPDATE d e SET"
+    assert generate_map.SQL_WRITE.findall(sql) == ["b", "d"]
+
+
 def test_every_table_that_the_core_writes_and_every_reconciler_is_on_the_map() -> None:
     page, core = generate_map.page(), generate_map.SERVER / "mooring" / "core"
     source = "".join(path.read_text(encoding="utf-8") for path in sorted(core.rglob("*.py")))

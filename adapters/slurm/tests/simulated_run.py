@@ -23,7 +23,7 @@ from mooring_adapter.platform_client import HeldClaim, PlatformClient
 from mooring_sdk import AsyncClient, Call, MooringError
 from mooring_slurm.adapter import SLURM
 from mooring_slurm.catalog import NEXT_VERSION, manifest_of
-from mooring_slurm.simulated_slurm import SimulatedCluster, SimulatedSlurm
+from mooring_slurm.simulated_slurm import BEGAN_AT, SimulatedCluster, SimulatedSlurm
 
 ROUNDS_MAX: Final = 400
 STILL_MAX: Final = 3
@@ -111,6 +111,7 @@ class SimulatedRun:
         topology = {"controller": 1, "worker": workers}
         self.made_of = f"{topology} {config}"
         self.instance = self.store.create(account, manifest_of(), topology, config, "c")
+        self.instance.created_at = datetime.fromtimestamp(BEGAN_AT, UTC)  # before the first simulated job
         self.on_round: Callable[[int], None] = lambda number: None
 
     @property

@@ -17,6 +17,7 @@ from mooring.api import trace
 from mooring.api.auth import bearer
 from mooring.api.auth_cache import AuthCache, AuthorizedRequest
 from mooring.api.body import read_body, too_large
+from mooring.api.browser_session import session_authorization
 from mooring.api.category_access import require_category
 from mooring.api.guess_limits import GuessKind
 from mooring.api.header_rules import require_single
@@ -112,6 +113,10 @@ class Application:
         if traced.refusal is not None:
             raise traced.refusal
         authorization = headers.get("authorization")
+        if authorization is None and "cookie" in headers and not self._is_public(scope):
+            authorization = session_authorization(scope, headers, self._tools.addresses)
+            if authorization is not None:
+                headers = {**headers, "authorization": authorization}
         if authorization is None and wants_websocket(scope) and self._route(scope["path"], "GET")[0].websocket:
             return self._websocket_without_token(scope, headers, receive, observation)
         authorized = self._auth_cache.get(scope, authorization)
@@ -255,6 +260,9 @@ class Application:
             allowed = sorted(methods)
             raise Refusal(Code.METHOD_NOT_ALLOWED, f"this path supports {', '.join(allowed)}", {"allowed": allowed})
         return route, values
+
+    def _is_public(self, scope: Scope_) -> bool:
+        return self._route(scope["path"], scope["method"])[0].scope is Scope.PUBLIC
 
     async def _place(self, route: Route, parameters: dict[str, str], caller: Caller) -> Place:
         """The place that the request acts in; for platform staff, who name no tenant, the project's tenant is looked

@@ -70,7 +70,7 @@ class Authenticator:
         self._cleared += 1
 
     def remembered(self, hashed: bytes, *, share: float = 1.0) -> Caller | None:
-        """The caller with the token of this digest, if looked up within the cache's lifetime, or a share of it."""
+        """The cached caller of the token with this digest, if the entry is younger than that share of its lifetime."""
         cached = self._cache.get(hashed)
         if cached is None:
             return None

@@ -5,6 +5,7 @@ somebody reviews. The extension `x-mooring` describes an operation in Mooring's 
 the SDK's methods and the CLI's commands are generated from it.
 """
 
+from importlib import import_module
 from importlib.metadata import version
 from typing import Any, Final, get_type_hints
 
@@ -31,6 +32,7 @@ ABOUT: Final = (
 
 
 def document() -> dict[str, Any]:
+    import_module("mooring.api.routes")  # it declares all endpoints, and one of them shows this document
     routes = [each for each in ROUTES if not each.hidden]
     types = _types(routes)
     schemas, components = msgspec.json.schema_components(types, ref_template=REF)

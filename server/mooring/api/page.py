@@ -6,12 +6,15 @@ A cursor names its list, so that one of another list is refused instead of misre
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.storage.kernel.page_window import PageWindow
+
+AFTER_ALL: Final = "~"
+"""Behind every id: where a list that shows the newest first starts."""
 
 Item = TypeVar("Item")
 

@@ -59,7 +59,7 @@ class WebSocketResponse:
     silent_seconds_max: float = SILENT_SECONDS_MAX
 
     async def send(self, common: dict[str, str], send: Send, receive: Receive) -> None:
-        """Switch the protocol, and send the pieces until one side ends it."""
+        """Upgrade the connection to a WebSocket, then send messages until one side closes it."""
         await send({"type": SWITCH, "headers": {**common, **self.headers}})
         await import_module(SESSION).WebSocketSession(self, send, receive, common["x-correlation-id"]).run()
 

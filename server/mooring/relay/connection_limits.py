@@ -21,7 +21,7 @@ IPV6_PREFIX_BITS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class ConnectionBounds:
-    """The settings; 0 is no bound."""
+    """How many connections each address, visit and tenant may have open; 0 means no limit."""
 
     per_address: int
     per_visit: int

@@ -341,6 +341,8 @@ async def test_who_gets_through(cast: Cast, each: Route) -> None:
         wanted = expected(each, standing)
         if wanted is Access.ALLOWED and each.action == "self.update":
             token = await cast.person(name)  # a new password ends every token of its holder
+        elif wanted is Access.ALLOWED and each.name == "close_browser_session":
+            token = await (cast.person(name) if name in ROLES else _another(cast, each, name))
         asked = await prepared(cast, each, name=name, token=str(token)) if wanted is Access.ALLOWED else kept
         status, text, _ = await call(cast, each, token, f"{run}.{name}", asked)
         seen[name] = (wanted, status, code_of(text))
@@ -408,8 +410,9 @@ def _elsewhere(each: Route) -> Scope:
 async def test_what_is_public_asks_for_no_token(cast: Cast, each: Route) -> None:
     for token in (None, "mrgs_" + "x" * 43, cast.tokens["disabled_user"], cast.home.tenant.token):
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        if each.name == "sign_in":
+        if each.name in ("sign_in", "open_browser_session"):
             body = {"tenant": "acme", "email": "admin@acme.example", "password": PASSWORD}
+            headers["X-Mooring-Console"] = "1"
             answer = await cast.client.post(each.path, json=body, headers=headers)
         elif each.name == "get_registry_token":
             # A registry's clients show their token as a password, so the route itself looks who asks.
@@ -479,7 +482,7 @@ def test_every_route_is_on_the_reviewed_page_of_authorization() -> None:
     assert [each.action for each in GUARDED if f"`{each.action}`" not in page] == []
 
 
-CHECKED_BY_THE_HANDLER: Final = {"list_instances", "list_project_catalog", "explain_anything"}
+CHECKED_BY_THE_HANDLER: Final = {"list_instances", "list_tenant_instances", "list_project_catalog", "explain_anything"}
 """The lists filter by the caller's categories; `why` asks `require_instance_category` once it has found its subject."""
 
 

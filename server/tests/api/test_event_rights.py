@@ -66,12 +66,12 @@ async def place_with_account(world: World) -> ProjectWithReader:
     admin = world.client(tenant.token)
     private, public = new_key_pair()
     path = f"/api/v1/projects/{project_id}/service-accounts"
-    wish = {
+    requested = {
         "name": "reader",
         "actions": ["event.read", "project.read"],
         "public_key": base64.b64encode(public).decode(),
     }
-    account = (await admin.post(path, json=wish)).json()["id"]
+    account = (await admin.post(path, json=requested)).json()["id"]
     key_id = (await admin.get(f"{path}/{account}/keys")).json()["items"][0]["id"]
     audience = f"{world.running.url}/api/v1/oauth/token"
     form = {

@@ -84,7 +84,7 @@ class Killing:
     """A server that dies on request, the things to ask of it, and how each kind of request goes undisturbed."""
 
     server: DoomedServer
-    stage: MutationSubjects
+    subjects: MutationSubjects
     connection: asyncpg.Connection
     undisturbed: dict[str, Outcome]
 
@@ -96,11 +96,11 @@ async def killing(module_database_url: str, tmp_path_factory: pytest.TempPathFac
     connection = await asyncpg.connect(module_database_url)
     try:
         admin_token, tenant = await first_people(server, directory)
-        stage = MutationSubjects(server.url, connection, admin_token=admin_token, tenant=tenant)
-        await stage.open(directory / FILES)
-        await stage.instances.open(module_database_url, directory / "keys" / "master.key")
-        yield Killing(server, stage, connection, {})
+        subjects = MutationSubjects(server.url, connection, admin_token=admin_token, tenant=tenant)
+        await subjects.open(directory / FILES)
+        await subjects.instances.open(module_database_url, directory / "keys" / "master.key")
+        yield Killing(server, subjects, connection, {})
     finally:
-        await stage.instances.close()
+        await subjects.instances.close()
         await connection.close()
         await server.close()

@@ -18,7 +18,7 @@ from mooring.gateways.telemetry.instruments import Telemetry
 from mooring.settings import Settings
 from mooring.wiring import platform
 from server.tests.processes.conftest import execute
-from server.tests.support.catalog_storm import SLUG, Grounds, Key, Storm
+from server.tests.support.catalog_storm import SLUG, Key, Storm, StormTargets
 from server.tests.support.http_wire import WireClient
 from server.tests.support.postgres import SOAK
 from server.tests.support.server_process import ServerGroup, make_project, make_tenant, sign_in_first_admin
@@ -52,7 +52,7 @@ UNCHANGED = {("version", "canary", "share"), ("hold", "drop", "nothing")}
 
 
 @pytest.fixture
-async def grounds(settings: Settings, tmp_path: Path) -> AsyncIterator[Grounds]:
+async def targets(settings: Settings, tmp_path: Path) -> AsyncIterator[StormTargets]:
     """Two API processes, and two platforms of this process, each with pools of its own, on one database."""
     files = tmp_path / "files"
     files.mkdir()
@@ -79,7 +79,7 @@ async def grounds(settings: Settings, tmp_path: Path) -> AsyncIterator[Grounds]:
             (await stack.enter_async_context(platform(own, own.database_url, Telemetry()))).services for _ in range(2)
         ]
         urls = (patient.url, hasty.url)
-        yield Grounds(urls, tenant, project_id, admin_token, app["id"], files, pools)
+        yield StormTargets(urls, tenant, project_id, admin_token, app["id"], files, pools)
 
 
 @dataclass
@@ -103,10 +103,10 @@ async def watch(storm: Storm, connection: asyncpg.Connection, watched: StormObse
 
 
 async def test_no_storm_leaves_a_retired_digest_under_a_hold_or_a_version_ahead_of_its_artifact(
-    grounds: Grounds, database_url: str
+    targets: StormTargets, database_url: str
 ) -> None:
     await execute(database_url, NOTED)
-    storm, watched = Storm(grounds, SEED), StormObservation()
+    storm, watched = Storm(targets, SEED), StormObservation()
     await storm.begin()
     observer = await asyncpg.connect(database_url)
     try:

@@ -50,7 +50,7 @@ CHANGES_A_PASSWORD = "change_own_password"
 async def undisturbed(killing: Killing, route: Route) -> Outcome:
     """How this mutation goes when nothing goes wrong."""
     if route.name not in killing.undisturbed:
-        prepared = await killing.stage.prepare(route)
+        prepared = await killing.subjects.prepare(route)
         before = await state_of(killing.connection)
         async with WireClient(killing.server.url, prepared.token) as caller:
             outcome, replayed = await repeated(caller, prepared, uuid.uuid4().hex, killing.connection, before)
@@ -87,7 +87,7 @@ async def test_a_kill_wherever_a_mutation_waits_and_a_repetition_have_one_effect
     assert (expected.events, expected.audits) == ((event,), ((audit, "done"),))
     replays = []
     for point in range(1, POINTS_MAX):
-        prepared = await killing.stage.prepare(route)
+        prepared = await killing.subjects.prepare(route)
         await killing.server.restart()
         done = await killed_and_repeated(killing, prepared, f"suspended:{point}")
         if done is None:
@@ -115,7 +115,7 @@ async def test_a_kill_around_the_commit_of_a_mutation_and_a_repetition_have_one_
     route = MUTATIONS[name]
     expected = await undisturbed(killing, route)
     for moment in ("before", "after"):
-        prepared = await killing.stage.prepare(route)
+        prepared = await killing.subjects.prepare(route)
         done = await killed_and_repeated(killing, prepared, moment)
         assert done is not None, f"{route.key} did not commit through the unit of work"
         outcome, replayed = done
@@ -125,7 +125,7 @@ async def test_a_kill_around_the_commit_of_a_mutation_and_a_repetition_have_one_
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 async def test_a_password_whose_change_was_killed_is_the_old_one_or_the_new_one(killing: Killing, moment: str) -> None:
-    prepared = await killing.stage.prepare(MUTATIONS[CHANGES_A_PASSWORD])
+    prepared = await killing.subjects.prepare(MUTATIONS[CHANGES_A_PASSWORD])
     correlation_id = uuid.uuid4().hex
     async with WireClient(killing.server.url, prepared.token) as caller:
         email = await killing.connection.fetchval(
@@ -143,5 +143,5 @@ async def test_a_password_whose_change_was_killed_is_the_old_one_or_the_new_one(
     assert done == ["self.update"]
     async with WireClient(killing.server.url) as anybody:
         for password, status in ((prepared.body["new_password"], 200), (prepared.body["current_password"], 401)):
-            body = {"email": email, "tenant": killing.stage.tenant.slug, "password": password}
+            body = {"email": email, "tenant": killing.subjects.tenant.slug, "password": password}
             assert (await anybody.call("POST", "/api/v1/sign-in", body)).status == status

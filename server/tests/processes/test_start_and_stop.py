@@ -117,7 +117,8 @@ async def test_a_port_that_is_taken_is_said_in_one_line_with_the_setting_that_ch
                 assert await refused.ended() == 1
                 errors = [line for line in refused.log.splitlines() if line.startswith("error: ")]
                 what = f"{who} cannot listen on 127.0.0.1 port {port}: Address already in use"
-                assert errors == [f"error: {what}; {setting} sets another"]
+                ways = f"`mooring up --port N`, `make up ARGS='--port N'` or {setting}"
+                assert errors == [f"error: {what}; choose another: {ways}"]
                 assert "Traceback" not in refused.log
     finally:
         await fleet.close()

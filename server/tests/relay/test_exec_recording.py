@@ -51,7 +51,7 @@ async def test_what_a_session_shows_is_recorded_sealed_and_read_by_the_tenants_a
     await inside.send(EXIT, b"0")
     while (frame := await viewer.next()) is not None and frame.kind != EXIT:
         pass
-    database, place = platform.ground.database, f"/api/v1/tenants/{platform.tenant.id}/exec-recordings"
+    database, place = platform.project_rows.database, f"/api/v1/tenants/{platform.tenant.id}/exec-recordings"
 
     async def ended() -> bool:
         return bool(await database.fetchval(PLATFORM, "SELECT count(*) FROM exec_recording WHERE ended_at IS NOT NULL"))
@@ -85,7 +85,7 @@ async def test_a_session_whose_recording_is_full_ends(
 
 async def asked_nodes(platform: PlatformWithRelay) -> int:
     return int(
-        await platform.ground.database.fetchval(PLATFORM, "SELECT count(*) FROM task WHERE type = 'tunnel.open'")
+        await platform.project_rows.database.fetchval(PLATFORM, "SELECT count(*) FROM task WHERE type = 'tunnel.open'")
     )
 
 
@@ -112,4 +112,4 @@ async def test_a_viewer_who_never_ends_the_request_starts_no_command(platform: P
     await line.send(b"half")
     refused = await asyncio.wait_for(line.reader.readuntil(b"\r\n\r\n"), 20)
     assert refused.startswith(b"HTTP/1.1 409 ")
-    assert (await asked_nodes(platform), await platform.ground.database.fetchval(PLATFORM, used)) == (0, 0)
+    assert (await asked_nodes(platform), await platform.project_rows.database.fetchval(PLATFORM, used)) == (0, 0)

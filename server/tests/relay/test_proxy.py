@@ -289,7 +289,7 @@ async def test_a_session_counts_at_its_own_endpoint_and_a_tossed_cookie_takes_no
     browser: BrowserWithSession,
 ) -> None:
     platform = browser.platform
-    other = await an_endpoint(platform.ground)
+    other = await an_endpoint(platform.project_rows)
     theirs = await platform.session(other)
     line = await platform.line()
     await line.ask(platform.host(), Cookie=theirs)
@@ -322,7 +322,7 @@ async def test_a_link_or_a_ticket_does_not_count_as_a_session(browser: BrowserWi
 
 async def test_a_link_counts_once_by_get_at_its_own_endpoint(platform: PlatformWithRelay) -> None:
     code = await platform.ticket("open")
-    other = await an_endpoint(platform.ground)
+    other = await an_endpoint(platform.project_rows)
     assert (await platform.open_link(code, platform.host(other))).status == 401
     assert (await platform.open_link(code, method="POST")).status == 405
     first = await platform.open_link(code)

@@ -26,13 +26,13 @@ UPDATE instance_claim SET service_account_id = $2, holder = $3, fence = $4, clai
 async def held(home: "Home") -> dict[str, str]:
     """An instance that runs, with a member, an operation and a task; made once for a home."""
     if KEPT not in home.kept:
-        ground = await made_things.instance_ground(home)
-        ground = replace(ground, node_id=await ground.birth("node"))
-        member_id = await ground.birth("member", allocation_id=ground.allocation_id)
-        task_id = await ground.birth("task", member_id=member_id, instance_id=ground.instance_id)
-        operation_id = await ground.birth("operation", dispatched_at=ground.row("node")["created_at"])
+        project_rows = await made_things.make_instance_rows(home)
+        project_rows = replace(project_rows, node_id=await project_rows.birth("node"))
+        member_id = await project_rows.birth("member", allocation_id=project_rows.allocation_id)
+        task_id = await project_rows.birth("task", member_id=member_id, instance_id=project_rows.instance_id)
+        operation_id = await project_rows.birth("operation", dispatched_at=project_rows.row("node")["created_at"])
         home.kept[KEPT] = {
-            "instance_id": ground.instance_id,
+            "instance_id": project_rows.instance_id,
             "member_id": member_id,
             "operation_id": operation_id,
             "task_id": task_id,

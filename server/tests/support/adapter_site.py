@@ -115,7 +115,7 @@ class AdapterSite:
     world: World
     tenant: TenantWithAdmin
     project_id: str
-    ground: ProjectRows
+    project_rows: ProjectRows
     account: AccountWithKey
     token: str
     clock: ShiftedClock
@@ -159,7 +159,7 @@ class AdapterSite:
         """The rows of a launch."""
         now = replace(context(), now=self.clock.now())
         pin = {
-            "version_id": self.ground.version_id,
+            "version_id": self.project_rows.version_id,
             "version": "1.0.0",
             "manifest_digest": MANIFEST_DIGEST,
             "artifacts": {"main": manifests.digest("a")},
@@ -170,10 +170,10 @@ class AdapterSite:
         instance = Instance(
             id=now.mint(Prefix.INSTANCE),
             name=f"app-{next(_NUMBERS)}",
-            app_id=self.ground.app_id,
+            app_id=self.project_rows.app_id,
             app_slug="hello",
             app_category="tool",
-            version_id=self.ground.version_id,
+            version_id=self.project_rows.version_id,
             version="1.0.0",
             channel=None,
             pin=pin,
@@ -199,7 +199,7 @@ class AdapterSite:
                 version_id=instance.version_id,
                 version="1.0.0",
                 status="requested",
-                allocation_id=self.ground.allocation_id,
+                allocation_id=self.project_rows.allocation_id,
                 shares=True,
                 **born,
             )
@@ -245,8 +245,8 @@ class AdapterSite:
         source = {"name": "Registry", "pattern": "oci://registry.example/*"}
         people = self.world.client(self.tenant.token)
         await people.post(f"/api/v1/tenants/{self.tenant.id}/artifact-sources", json=source)
-        row = self.ground.row("artifact") | artifact_columns(digest) | columns
-        await self.ground.write(Insert("artifact", row, machines_of("artifact")))
+        row = self.project_rows.row("artifact") | artifact_columns(digest) | columns
+        await self.project_rows.write(Insert("artifact", row, machines_of("artifact")))
         looked = {
             "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE),
             "tenant_id": self.tenant.id,
@@ -257,7 +257,7 @@ class AdapterSite:
             "size_bytes": row["size_bytes"],
         }
         if present:
-            await self.ground.write(Insert("artifact_evidence", looked))
+            await self.project_rows.write(Insert("artifact_evidence", looked))
         return str(row["id"])
 
     async def hold(self, instance: Instance, *digests: str) -> None:
@@ -274,11 +274,11 @@ class AdapterSite:
         ):
             subject = LifecycleSubject("member", MEMBER, member_id, MemberState(status), generation)
             for trigger in (MemberTrigger.REMOVE, MemberTrigger.FINISH_TEARDOWN):
-                subject = await self.ground.move(subject, MEMBER.step(MemberState(subject.state), trigger))
+                subject = await self.project_rows.move(subject, MEMBER.step(MemberState(subject.state), trigger))
         row = await database.fetchrow(PLATFORM, "SELECT status, generation FROM instance WHERE id = $1", instance_id)
         whole = LifecycleSubject("instance", INSTANCE, instance_id, InstanceState(row["status"]), row["generation"])
         for step in (InstanceTrigger.STOP, InstanceTrigger.FINISH_TEARDOWN):
-            whole = await self.ground.move(whole, INSTANCE.step(InstanceState(whole.state), step))
+            whole = await self.project_rows.move(whole, INSTANCE.step(InstanceState(whole.state), step))
 
     def _operation(
         self, instance: Instance, kind: OperationKind, members: Sequence[Member], *, dispatched: bool
@@ -316,14 +316,16 @@ async def open_adapter_site(
     project_id = await world.project(tenant, "train")
     account, token = await make_operator(world, tenant, project_id, list(actions))
     bare = ProjectRows(services.database, tenant.id, project_id)
-    ground = replace(bare, node_id=await bare.birth("node"), app_id=await bare.app("hello"), account_id=account.id)
-    allocation_id = (await ground.subject("allocation", ALLOCATION, AllocationState.ACTIVE)).id
-    version_id = await ground.birth("app_version", app_slug="hello", manifest=MANIFEST)
+    project_rows = replace(
+        bare, node_id=await bare.birth("node"), app_id=await bare.app("hello"), account_id=account.id
+    )
+    allocation_id = (await project_rows.subject("allocation", ALLOCATION, AllocationState.ACTIVE)).id
+    version_id = await project_rows.birth("app_version", app_slug="hello", manifest=MANIFEST)
     yield AdapterSite(
         world,
         tenant,
         project_id,
-        replace(ground, allocation_id=allocation_id, version_id=version_id),
+        replace(project_rows, allocation_id=allocation_id, version_id=version_id),
         account,
         token,
         clock,

@@ -22,7 +22,7 @@ from mooring.core.kernel.ids import Prefix
 TERMS: Final = SkuTerms(
     "sku_1", "h100", "gpu_slice", "h100-80g", ["eu-1", "us-1"], [1, 2, 4, 8], 250, "EUR", 3, "offered"
 )
-WISH: Final = AllocationRequest(CapacityShape.GPU_SLICE, "h100", 2)
+REQUESTED: Final = AllocationRequest(CapacityShape.GPU_SLICE, "h100", 2)
 
 
 def asking(home: tuple[str, str], rules: PolicyRules | None = None, **changed: Any) -> AllocationContext:
@@ -31,7 +31,7 @@ def asking(home: tuple[str, str], rules: PolicyRules | None = None, **changed: A
     return replace(AllocationContext(*home, TERMS, chain, ProjectHolding(0, 0, 5), 3_600), **changed)
 
 
-def requested(now: DecisionContext, home: tuple[str, str], request: AllocationRequest = WISH) -> Allocation:
+def requested(now: DecisionContext, home: tuple[str, str], request: AllocationRequest = REQUESTED) -> Allocation:
     """An allocation that waits for its place."""
     return request_allocation(now, asking(home), request).result
 

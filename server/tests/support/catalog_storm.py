@@ -104,7 +104,7 @@ class Duel:
 
 
 @dataclass(frozen=True)
-class Grounds:
+class StormTargets:
     """Where the storm takes place."""
 
     urls: Sequence[str]
@@ -119,8 +119,8 @@ class Grounds:
 class Storm:
     """The clients' common view of the place, and the tally of what they did."""
 
-    def __init__(self, grounds: Grounds, seed: int) -> None:
-        self.grounds = grounds
+    def __init__(self, targets: StormTargets, seed: int) -> None:
+        self.targets = targets
         self.seed = seed
         self.slots = [DigestSlot(shared=number % 2 == 0) for number in range(SLOTS)]
         self.holders = [CLOCK.mint(Prefix.INSTANCE) for _ in range(HOLDERS)]
@@ -134,7 +134,7 @@ class Storm:
 
     async def begin(self) -> None:
         """Fill every slot."""
-        async with WireClient(self.grounds.urls[0], self.grounds.tenant.token) as caller:
+        async with WireClient(self.targets.urls[0], self.targets.tenant.token) as caller:
             for slot in self.slots:
                 await self.renew(slot, caller)
 
@@ -160,8 +160,8 @@ class Storm:
         content = f"{self.seed} {self._born}".encode()
         digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
         name = digest.partition(":")[2]
-        (self.grounds.files / name).write_bytes(content)
-        owners: list[str | None] = [self.grounds.tenant.id, None] if slot.shared else [self.grounds.tenant.id]
+        (self.targets.files / name).write_bytes(content)
+        owners: list[str | None] = [self.targets.tenant.id, None] if slot.shared else [self.targets.tenant.id]
         artifacts = [await self._register(owner, f"file:{name}", digest, len(content)) for owner in owners]
         versions = [await self.publish(digest, caller) for _ in range(VERSIONS_OF_EACH)]
         slot.digest, slot.artifacts, slot.versions, slot.renewing = digest, artifacts, versions, False
@@ -169,21 +169,21 @@ class Storm:
     async def publish(self, digest: str, caller: WireClient) -> StormSubject:
         """A new draft that needs the digest."""
         self._born += 1
-        place = f"{self.grounds.tenant.path}/apps/{self.grounds.app_id}/versions"
+        place = f"{self.targets.tenant.path}/apps/{self.targets.app_id}/versions"
         manifest = a_manifest(SLUG) | {"version": f"1.0.{self._born}", "artifacts": {"main": digest}}
         made = await caller.post(place, {"manifest": manifest})
-        return StormSubject("version", made["id"], f"{place}/{made['id']}/promote", self.grounds.tenant.token)
+        return StormSubject("version", made["id"], f"{place}/{made['id']}/promote", self.targets.tenant.token)
 
     async def _register(self, owner: str | None, location: str, digest: str, size_bytes: int) -> StormSubject:
         """An artifact of the tenant's or of the platform's, with the look at its source that was had."""
         now = context()
         seen = Visibility.PLATFORM if owner is None else Visibility.TENANT
-        wish = ArtifactSpec(ArtifactKind.BLOB, location, digest, size_bytes, visibility=seen)
-        made = register_artifact(now, wish, tenant_id=owner, project_id=None)
+        requested = ArtifactSpec(ArtifactKind.BLOB, location, digest, size_bytes, visibility=seen)
+        made = register_artifact(now, requested, tenant_id=owner, project_id=None)
         looked = add_presence(made, presence(now, made.result, digest, size_bytes))
-        await apply(self.grounds.pools[0].database, Acting(owner), now, looked)
-        place = "/api/v1/platform" if owner is None else self.grounds.tenant.path
-        token = self.grounds.admin_token if owner is None else self.grounds.tenant.token
+        await apply(self.targets.pools[0].database, Acting(owner), now, looked)
+        place = "/api/v1/platform" if owner is None else self.targets.tenant.path
+        token = self.targets.admin_token if owner is None else self.targets.tenant.token
         return StormSubject("artifact", made.result.id, f"{place}/artifacts/{made.result.id}/promote", token)
 
 
@@ -194,9 +194,9 @@ class StormClient:
         self._storm = storm
         self._chance = random.Random(f"{storm.seed} {number}")
         self._left = 0
-        grounds = storm.grounds
-        self._callers = [WireClient(url, grounds.tenant.token) for url in grounds.urls]
-        self._services = grounds.pools[number % len(grounds.pools)]
+        targets = storm.targets
+        self._callers = [WireClient(url, targets.tenant.token) for url in targets.urls]
+        self._services = targets.pools[number % len(targets.pools)]
 
     async def run(self, attempts: int) -> None:
         """Try one thing after the other."""
@@ -307,7 +307,7 @@ class StormClient:
 
     async def _replace(self, slot: DigestSlot, subject: StormSubject) -> None:
         """Something new for what has just gone for ever."""
-        async with WireClient(self._storm.grounds.urls[0], self._storm.grounds.tenant.token) as caller:
+        async with WireClient(self._storm.targets.urls[0], self._storm.targets.tenant.token) as caller:
             if subject in slot.versions:
                 made = await self._storm.publish(slot.digest, caller)
                 if subject in slot.versions:
@@ -321,7 +321,7 @@ class StormClient:
         hold = Hold(slot.digest, "instance", holder, version_id)
         how = "take" if version_id is None else "take through a version"
         try:
-            taken = await self._holding(lambda work: promotions.take(work, self._storm.grounds.project_id, [hold]))
+            taken = await self._holding(lambda work: promotions.take(work, self._storm.targets.project_id, [hold]))
         except Refusal as refusal:
             self._count("hold", how, refusal.code)
             return
@@ -345,6 +345,6 @@ class StormClient:
             results.append(holds)
             return PresentedAnswer(200, b"")
 
-        acting = Acting(self._storm.grounds.tenant.id)
+        acting = Acting(self._storm.targets.tenant.id)
         await command(Work(self._services, acting, context(), Authority(), present=present))
         return results[-1]

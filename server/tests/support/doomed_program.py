@@ -32,6 +32,7 @@ from argon2 import PasswordHasher
 
 from mooring import __main__ as program
 from mooring import wiring
+from mooring.api import app as api_app
 from mooring.api.app import Application, Receive, Scope_, Send
 from mooring.api.routes import ROUTES
 from mooring.gateways.passwords import Passwords
@@ -157,7 +158,8 @@ def become_server(listening: socket.socket) -> int:
     """The child's life: the product's own program, on the socket that is there already."""
     end_with_parent()
     cheap = partial(Passwords, hasher=PasswordHasher(time_cost=1, memory_cost=8, parallelism=1))
-    vars(wiring).update(Application=DoomedApplication, Passwords=cheap, outbound_for=loopback_egress)
+    vars(api_app).update(Application=DoomedApplication)
+    vars(wiring).update(Passwords=cheap, outbound_for=loopback_egress)
     # What was there before the fork is set aside already; to look through it would copy all of it in each life.
     vars(program).update(socket=HeldListener(listening), collecting=nullcontext)
     vars(database).update(session_settings=named_settings(database.session_settings))

@@ -178,8 +178,8 @@ class InstanceSubjects:
         sealed = self._secrets.seal(
             VALUE, id=CLOCK.mint(Prefix.SECRET), tenant_id=self._tenant_id, purpose="runtime_secret"
         )
-        wish = RuntimeSecretSpec(
+        requested = RuntimeSecretSpec(
             self._tenant_id, rows.project_id, SECRET, "app_access", sealed, instance_id=rows.instance_id
         )
-        await apply(rows.database, rows.acting, context(), store_secret(context(), wish, 0))
+        await apply(rows.database, rows.acting, context(), store_secret(context(), requested, 0))
         return SECRET

@@ -65,14 +65,14 @@ def launch(plain: dict[str, Any] | None = None, **changes: Any) -> LaunchSnapsho
     manifest = read_manifest(document).manifest
     assert manifest is not None
     offered = version(PromotionState.ACTIVE, manifest=document, digests=list(manifest.digests))
-    wish = LaunchRequest(
+    requested = LaunchRequest(
         app="web-tool", name="my-tool", config={"size": 1}, placement=PlacementSpec(sku="h100", gpu_count=1)
     )
     facts = LaunchSnapshot(
         tenant_id=TENANT,
         project_id=PROJECT,
         app=app(id="app_1"),
-        request=wish,
+        request=requested,
         now=NOW,
         version=offered,
         manifest=manifest,
@@ -90,7 +90,7 @@ def launch(plain: dict[str, Any] | None = None, **changes: Any) -> LaunchSnapsho
 
 
 def wished(facts: LaunchSnapshot, **changes: Any) -> LaunchSnapshot:
-    """The same launch with another wish."""
+    """The same launch with another request."""
     return replace(facts, request=replace(facts.request, **changes))
 
 

@@ -20,7 +20,7 @@ from mooring.core.runtime.operation import OperationTrigger
 from mooring.storage.kernel.database import Acting
 from mooring.storage.kernel.unit_of_work import apply
 from mooring.storage.runtime import instance as instances
-from server.tests.api.catalog.test_apps import REASON, AppShelf
+from server.tests.api.catalog.test_apps import REASON, AppPublisher
 from server.tests.conftest import World
 from server.tests.support.allocation_site import AllocationSite
 from server.tests.support.fleet import FleetWithAgents
@@ -58,9 +58,9 @@ ACTIONS: Final = [
 
 @dataclass
 class Launching:
-    """A shop whose app can be launched, a site beside it, and the SKU that is sold there."""
+    """A publisher whose app can be launched, a site beside it, and the SKU that is sold there."""
 
-    shop: AppShelf
+    publisher: AppPublisher
     site: AllocationSite
     sku: str
     account_id: str = ""
@@ -68,15 +68,15 @@ class Launching:
 
     @property
     def client(self) -> httpx.AsyncClient:
-        return self.shop.client
+        return self.publisher.client
 
     @property
     def path(self) -> str:
-        return f"/api/v1/projects/{self.shop.project_id}/app-instances"
+        return f"/api/v1/projects/{self.publisher.project_id}/app-instances"
 
     @property
     def services(self) -> Any:
-        return self.shop.world.running.platform.services
+        return self.publisher.world.running.platform.services
 
     def body(self, **changes: Any) -> dict[str, Any]:
         """A launch that nothing stands in the way of."""
@@ -114,16 +114,16 @@ class Launching:
             "actions": ACTIONS,
             "runbook": RUNBOOK,
         }
-        version = await self.shop.publish(
+        version = await self.publisher.publish(
             number, **{**parts, "required_actions": OPERATOR[:2], "artifact_kind": "controller", **changes}
         )
-        self.versions[number] = await self.shop.moved(version, "stage", "canary", "activate")
+        self.versions[number] = await self.publisher.moved(version, "stage", "canary", "activate")
         return dict(self.versions[number])
 
     async def write(self, *decisions: Decision[Any]) -> Any:
         """Make decisions true one after another, as a worker or an adapter would; what came of the last."""
         for each in decisions:
-            await apply(self.services.database, Acting(self.shop.tenant.id), context(), each)
+            await apply(self.services.database, Acting(self.publisher.tenant.id), context(), each)
         return decisions[-1].result
 
     async def running(self, **changes: Any) -> dict[str, Any]:
@@ -137,8 +137,8 @@ class Launching:
 
     async def bring_up(self, instance_id: str) -> None:
         """What an adapter does with a deploy: begin, join every member, finish."""
-        database, acting = self.services.database, Acting(self.shop.tenant.id)
-        instance = await instances.find(database, acting, self.shop.project_id, instance_id)
+        database, acting = self.services.database, Acting(self.publisher.tenant.id)
+        instance = await instances.find(database, acting, self.publisher.project_id, instance_id)
         assert instance is not None
         (operation,) = (await instances.open_operations(database, acting, [instance_id]))[instance_id]
         began = {"started_at": context().now, "attempts": 1}
@@ -164,8 +164,8 @@ class Launching:
 
     async def finish(self, instance_id: str, operation_id: str, trigger: OperationTrigger, **columns: Any) -> Any:
         """What ends an operation: it is begun where it was not, and ends like this."""
-        database, acting = self.services.database, Acting(self.shop.tenant.id)
-        place = InstanceRef(self.shop.project_id, instance_id)
+        database, acting = self.services.database, Acting(self.publisher.tenant.id)
+        place = InstanceRef(self.publisher.project_id, instance_id)
         operation = await instances.find_operation(database, acting, place, operation_id)
         assert operation is not None
         if operation.status == "accepted":
@@ -177,8 +177,8 @@ class Launching:
 
     async def pin(self, instance_id: str, member_version: str = "", **columns: Any) -> None:
         """Change what an instance is pinned to, and which version its members say that they run."""
-        database, acting = self.services.database, Acting(self.shop.tenant.id)
-        instance = await instances.find(database, acting, self.shop.project_id, instance_id)
+        database, acting = self.services.database, Acting(self.publisher.tenant.id)
+        instance = await instances.find(database, acting, self.publisher.project_id, instance_id)
         assert instance is not None
         if columns:
             await self.write(change_instance(instance, "runtime.report", **columns))
@@ -189,18 +189,22 @@ class Launching:
                 await self.write(change_member("web-tool", each, "runtime.report", **fields))
 
 
-async def make_launching(world: World, shop: AppShelf) -> Launching:
+async def make_launching(world: World, publisher: AppPublisher) -> Launching:
     """An app on offer, an entitlement, an operator account, a machine with eight GPUs and a SKU."""
     fleet = FleetWithAgents(world.running.platform.services.database)
     await fleet.node(8)
-    made = Launching(shop, AllocationSite(world, shop.tenant, shop.project_id, shop.client, fleet), await fleet.sku())
-    await shop.artifact("active")
+    made = Launching(
+        publisher,
+        AllocationSite(world, publisher.tenant, publisher.project_id, publisher.client, fleet),
+        await fleet.sku(),
+    )
+    await publisher.artifact("active")
     await made.publish("1.0.0")
-    body = {"app_id": shop.app["id"], "reason": REASON, "agreed_actions": OPERATOR}
-    answer = await shop.client.post(f"/api/v1/projects/{shop.project_id}/entitlements", json=body)
+    body = {"app_id": publisher.app["id"], "reason": REASON, "agreed_actions": OPERATOR}
+    answer = await publisher.client.post(f"/api/v1/projects/{publisher.project_id}/entitlements", json=body)
     assert answer.status_code == 201, answer.text
     account = {"name": "operator", "actions": OPERATOR}
-    answer = await shop.client.post(f"/api/v1/projects/{shop.project_id}/service-accounts", json=account)
+    answer = await publisher.client.post(f"/api/v1/projects/{publisher.project_id}/service-accounts", json=account)
     assert answer.status_code == 201, answer.text
     made.account_id = answer.json()["id"]
     return made

@@ -113,7 +113,7 @@ class ProjectRows:
         await self.write(Insert(noun, row, machines_of(noun)), acting=self.home(noun))
         return str(row["id"])
 
-    async def app(self, slug: str = "ground-app", category: str = "tool", name: str = "An app") -> str:
+    async def app(self, slug: str = "sample-app", category: str = "tool", name: str = "An app") -> str:
         """A new app of the tenant."""
         app = create_app(context(), self.tenant_id, f"{slug}-{next(_NUMBERS)}", category, AppCard(name))
         await apply(self.database, self.acting, context(), app)
@@ -228,7 +228,7 @@ class ProjectRows:
         return subject.noun == "member" and edge.target in ends and subject.state not in ends
 
 
-async def make_ground(database: Database, slug: str = "acme") -> ProjectRows:
+async def make_project_rows(database: Database, slug: str = "acme") -> ProjectRows:
     """A tenant with a project, a node, an allocation and an instance."""
     beginning = context()
     made = create_tenant(beginning, slug, slug, UserSpec(f"a@{slug}.example", "A"), OneTime(b"h" * 32, LATER))

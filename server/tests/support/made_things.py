@@ -49,17 +49,17 @@ async def new_node(home: "Home", scope: Scope) -> dict[str, str]:
 
 async def new_task(home: "Home", scope: Scope) -> dict[str, str]:
     """One more task of the project's, which waits for its agent."""
-    return {"task_id": await a_task(home.ground())}
+    return {"task_id": await a_task(home.project_rows())}
 
 
 async def new_endpoint(home: "Home", scope: Scope) -> dict[str, str]:
     """One more endpoint, of a web app in an allocation of its own."""
-    return {"endpoint_id": (await an_endpoint(home.ground())).endpoint_id}
+    return {"endpoint_id": (await an_endpoint(home.project_rows())).endpoint_id}
 
 
 async def new_receipt(home: "Home", scope: Scope) -> dict[str, str]:
     """One more receipt of the project's."""
-    return {"receipt_id": await a_receipt(home.ground())}
+    return {"receipt_id": await a_receipt(home.project_rows())}
 
 
 def manifest_of(slug: str) -> dict[str, Any]:
@@ -101,7 +101,7 @@ async def launchable(home: "Home") -> dict[str, str]:
     key = (Scope.PROJECT, "launchable")
     if key in home.kept:
         return home.kept[key]
-    project_rows = home.ground()
+    project_rows = home.project_rows()
     app_id = await project_rows.app("launched", "scheduler")
     slug = str(await project_rows.database.fetchval(PLATFORM, "SELECT slug FROM app WHERE id = $1", app_id))
     await an_artifact(project_rows)
@@ -166,10 +166,10 @@ async def an_artifact(project_rows: ProjectRows) -> None:
     await project_rows.write(Insert("artifact_evidence", seen))
 
 
-async def instance_ground(home: "Home") -> ProjectRows:
+async def make_instance_rows(home: "Home") -> ProjectRows:
     """An instance that runs, where rows of its own are written down."""
     known = await launchable(home)
-    project_rows = home.ground()
+    project_rows = home.project_rows()
     standing = replace(
         project_rows,
         app_id=known["app_id"],
@@ -187,24 +187,24 @@ async def instance_ground(home: "Home") -> ProjectRows:
 
 async def new_instance(home: "Home", scope: Scope) -> dict[str, str]:
     """One more instance, which runs and has no member."""
-    return {"instance_id": (await instance_ground(home)).instance_id}
+    return {"instance_id": (await make_instance_rows(home)).instance_id}
 
 
 async def new_subject(home: "Home", scope: Scope) -> dict[str, str]:
     """Something that is asked about: one more instance."""
-    return {"subject": (await instance_ground(home)).instance_id}
+    return {"subject": (await make_instance_rows(home)).instance_id}
 
 
 async def new_member(home: "Home", scope: Scope) -> dict[str, str]:
     """One more member, which waits for its adapter, of an instance of its own."""
-    project_rows = await instance_ground(home)
+    project_rows = await make_instance_rows(home)
     member_id = await project_rows.birth("member", allocation_id=project_rows.allocation_id)
     return {"instance_id": project_rows.instance_id, "member_id": member_id}
 
 
 async def new_operation(home: "Home", scope: Scope) -> dict[str, str]:
     """One more operation, which waits for its adapter, of an instance of its own."""
-    project_rows = await instance_ground(home)
+    project_rows = await make_instance_rows(home)
     return {"instance_id": project_rows.instance_id, "operation_id": await project_rows.birth("operation")}
 
 
@@ -226,21 +226,21 @@ async def at_terminal(project_rows: ProjectRows) -> None:
 
 async def new_terminal(home: "Home") -> str:
     """One more instance, at whose terminal commands run."""
-    project_rows = await instance_ground(home)
+    project_rows = await make_instance_rows(home)
     await at_terminal(project_rows)
     return project_rows.instance_id
 
 
 async def new_secret(home: "Home", scope: Scope) -> dict[str, str]:
     """The secret that opens one more instance."""
-    project_rows = await instance_ground(home)
+    project_rows = await make_instance_rows(home)
     services = home.world.running.platform.services
     sealed = services.secrets.seal(
         VALUE, id=CLOCK.mint(Prefix.SECRET), tenant_id=project_rows.tenant_id, purpose="runtime_secret"
     )
     place = (project_rows.tenant_id, project_rows.project_id)
-    wish = RuntimeSecretSpec(*place, SECRET, "app_access", sealed, instance_id=project_rows.instance_id)
-    await apply(project_rows.database, project_rows.acting, context(), store_secret(context(), wish, 0))
+    requested = RuntimeSecretSpec(*place, SECRET, "app_access", sealed, instance_id=project_rows.instance_id)
+    await apply(project_rows.database, project_rows.acting, context(), store_secret(context(), requested, 0))
     return {"instance_id": project_rows.instance_id, "secret_name": SECRET}
 
 
@@ -249,12 +249,19 @@ _PARTS = itertools.count(1)
 
 async def new_recording(home: "Home", scope: Scope) -> dict[str, str]:
     """One more recorded session, with one part."""
-    ground, id = home.ground(), CLOCK.mint(Prefix.EXEC_RECORDING)
+    project_rows, id = home.project_rows(), CLOCK.mint(Prefix.EXEC_RECORDING)
     recording = ExecRecording(
-        id, ground.tenant_id, ground.project_id, "alc_1", "vis_1", "usr_1", CLOCK.mint(Prefix.CORRELATION), CLOCK.now()
+        id,
+        project_rows.tenant_id,
+        project_rows.project_id,
+        "alc_1",
+        "vis_1",
+        "usr_1",
+        CLOCK.mint(Prefix.CORRELATION),
+        CLOCK.now(),
     )
-    await exec_recordings.begin(ground.database, recording)
-    await exec_recordings.add(ground.database, recording, next(_PARTS), "{}\n", 3)
+    await exec_recordings.begin(project_rows.database, recording)
+    await exec_recordings.add(project_rows.database, recording, next(_PARTS), "{}\n", 3)
     return {"recording_id": id}
 
 
@@ -262,14 +269,14 @@ async def shared_instance(home: "Home") -> dict[str, object]:
     """One more instance of another project of the tenant, which the tenant's projects attach to."""
     known = await launchable(home)
     standing = replace(
-        home.ground(), app_id=known["app_id"], version_id=known["version_id"], account_id=known["account_id"]
+        home.project_rows(), app_id=known["app_id"], version_id=known["version_id"], account_id=known["account_id"]
     )
     return await standing.shared_instance(app_slug=known["slug"], app_category="scheduler")
 
 
 async def new_attachment(home: "Home", scope: Scope) -> dict[str, str]:
     """One more attachment of the project, which is active."""
-    project_rows, around = home.ground(), await shared_instance(home)
+    project_rows, around = home.project_rows(), await shared_instance(home)
     made = await project_rows.birth("attachment", **around)
     subject = LifecycleSubject("attachment", ATTACHMENT, made, ATTACHMENT.initial)
     await project_rows.move(subject, path(ATTACHMENT, AttachmentState.ACTIVE)[0])
@@ -278,7 +285,7 @@ async def new_attachment(home: "Home", scope: Scope) -> dict[str, str]:
 
 async def new_attached_operation(home: "Home", scope: Scope) -> dict[str, str]:
     """One more operation that is for an attachment of the project."""
-    project_rows, around = home.ground(), await shared_instance(home)
+    project_rows, around = home.project_rows(), await shared_instance(home)
     made = await project_rows.birth("attachment", **around)
     owner = replace(project_rows, project_id=str(around["owning_project_id"]), instance_id=str(around["instance_id"]))
     attachment = {"id": made, "project_id": project_rows.project_id, "account_name": "p-train"}
@@ -307,4 +314,4 @@ async def a_component(home: "Home", scope: Scope) -> object:
 
 async def a_placement(home: "Home", scope: Scope) -> object:
     """An allocation that waits for a place, and that nobody is in."""
-    return {"allocations": [await home.ground().birth("allocation")]}
+    return {"allocations": [await home.project_rows().birth("allocation")]}

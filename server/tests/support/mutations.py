@@ -69,11 +69,12 @@ VALUES ($1, $2, $3, 'succeeded', 2, now(), $4, $5, $4, $1, 'service.start',
         'system', 'made', '0', now() + interval '1 day', 1, now(), now(), now())"""
 STAND = """
 WITH moved AS (
-  UPDATE allocation SET status = $3, generation = generation + 1, node_id = $5, activated_at = now(), gpu_count = 0
+  UPDATE allocation SET status = $3, generation = generation + 1, node_id = $5, activated_at = now()
    WHERE id = $1 RETURNING *)
 INSERT INTO transition
   (machine, subject_id, generation, tenant_id, source, trigger, target, occurred_at, correlation_id)
 SELECT 'allocation', id, generation, tenant_id, $4, $2, $3, now(), 'made' FROM moved"""
+NO_SLOTS = "UPDATE allocation SET gpu_count = 0 WHERE id = $1"
 ACTIVATION = (("provision", "requested", "provisioning"), ("activate", "provisioning", "active"))
 """How an allocation comes to stand; it takes no slot."""
 FAILED_TEARDOWN = (
@@ -255,6 +256,10 @@ class MutationSubjects:
 
     async def _activate(self, allocation_id: str, node_id: str) -> None:
         """Its sandbox stands, written down as its node's reports do."""
+        async with self._connection.transaction():
+            # An allocation keeps its number of GPUs, and needs a slot for each: only without triggers can it have none.
+            await self._connection.execute("SET LOCAL session_replication_role = replica")
+            await self._connection.execute(NO_SLOTS, allocation_id)
         for trigger, source, target in ACTIVATION:
             await self._connection.execute(STAND, allocation_id, trigger, target, source, node_id)
 

@@ -43,8 +43,8 @@ def a_token(**other: Any) -> EnrolmentToken:
 
 def joining(**other: Any) -> JoinRequest:
     """A machine that joins."""
-    wish = JoinRequest("machine", HostKind.NAMESPACE, {"rack": "b", "row": "7"}, b"k" * 32, b"s" * 32)
-    return replace(wish, **other)
+    requested = JoinRequest("machine", HostKind.NAMESPACE, {"rack": "b", "row": "7"}, b"k" * 32, b"s" * 32)
+    return replace(requested, **other)
 
 
 def as_node() -> DecisionContext:

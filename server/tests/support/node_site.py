@@ -37,7 +37,7 @@ class NodeSite:
     project_id: str
     people: httpx.AsyncClient  # the tenant's admin
     agent: AgentDouble
-    ground: ProjectRows
+    project_rows: ProjectRows
     clock: ShiftedClock
     more: list[AgentDouble] = field(default_factory=list)
 
@@ -58,28 +58,30 @@ class NodeSite:
         self.more.append(agent)
         return agent
 
-    def wish(self, type_: str = "process.run", arguments: dict[str, Any] | None = None, **other: Any) -> TaskRequest:
+    def requested(
+        self, type_: str = "process.run", arguments: dict[str, Any] | None = None, **other: Any
+    ) -> TaskRequest:
         """A task for the agent's node, under a name of its own."""
         said = RUN if type_ == "process.run" and arguments is None else arguments or {}
-        wish = TaskRequest(
+        requested = TaskRequest(
             tenant_id=self.tenant.id,
             project_id=self.project_id,
-            allocation_id=self.ground.allocation_id,
+            allocation_id=self.project_rows.allocation_id,
             node_id=self.agent.node_id,
             type=type_,
             step=f"step-{next(_STEPS)}",
             arguments=said,
         )
-        return replace(wish, **other)
+        return replace(requested, **other)
 
     async def make(self, type_: str = "process.run", arguments: dict[str, Any] | None = None, **other: Any) -> Task:
         """Make a task as the platform does."""
-        return await self.make_wished(self.wish(type_, arguments, **other))
+        return await self.make_requested(self.requested(type_, arguments, **other))
 
-    async def make_wished(self, request: TaskRequest) -> Task:
+    async def make_requested(self, request: TaskRequest) -> Task:
         """Make the task that is wished for, once."""
         context = system_context(self.services)
-        work: Work[Task] = Work(self.services, self.ground.acting, context, Authority())
+        work: Work[Task] = Work(self.services, self.project_rows.acting, context, Authority())
         await commands.make(work, request)
         named = (request.operation_id, request.allocation_id, request.step)
         made = await tasks.find_named(self.services.database, PLATFORM, *named)
@@ -113,15 +115,15 @@ async def a_site(world: World, slug: str = "acme") -> AsyncIterator[NodeSite]:
     agent = await joined_agent(world.client(), world.admin)
     agent.now = lambda: clock.now().timestamp()
     bare = ProjectRows(world.running.platform.services.database, tenant.id, project_id, agent.node_id)
-    ground = replace(
+    project_rows = replace(
         bare,
         allocation_id=await bare.birth("allocation"),
         app_id=await bare.app(),
         account_id=await bare.birth("service_account"),
     )
-    ground = replace(ground, version_id=await ground.birth("app_version"))
-    ground = replace(ground, instance_id=await ground.birth("instance"))
-    site = NodeSite(world, tenant, project_id, world.client(tenant.token), agent, ground, clock)
+    project_rows = replace(project_rows, version_id=await project_rows.birth("app_version"))
+    project_rows = replace(project_rows, instance_id=await project_rows.birth("instance"))
+    site = NodeSite(world, tenant, project_id, world.client(tenant.token), agent, project_rows, clock)
     try:
         yield site
     finally:

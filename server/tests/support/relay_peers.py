@@ -194,7 +194,7 @@ class PlatformWithRelay:
     project_id: str
     people: httpx.AsyncClient
     agent: AgentDouble
-    ground: ProjectRows
+    project_rows: ProjectRows
     app: Reachable
     carrying: list["asyncio.Task[None]"] = field(default_factory=list)
     writers: list[asyncio.StreamWriter] = field(default_factory=list)
@@ -303,10 +303,10 @@ async def platform_with_relay(world: World, relay: Relay) -> AsyncIterator[Platf
     tenant = await world.tenant("acme")
     project_id = await world.project(tenant, "train")
     agent = await joined_agent(world.client(), world.admin)
-    ground = ProjectRows(world.running.platform.services.database, tenant.id, project_id, agent.node_id)
-    app = await an_endpoint(ground)
-    ground = replace(ground, allocation_id=app.allocation_id)
-    made = PlatformWithRelay(world, relay, tenant, project_id, world.client(tenant.token), agent, ground, app)
+    project_rows = ProjectRows(world.running.platform.services.database, tenant.id, project_id, agent.node_id)
+    app = await an_endpoint(project_rows)
+    project_rows = replace(project_rows, allocation_id=app.allocation_id)
+    made = PlatformWithRelay(world, relay, tenant, project_id, world.client(tenant.token), agent, project_rows, app)
     try:
         yield made
     finally:

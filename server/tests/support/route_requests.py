@@ -75,7 +75,7 @@ class Home:
             self.node_secret = await self.node.token(self.client)
         return self.node_secret
 
-    def ground(self) -> ProjectRows:
+    def project_rows(self) -> ProjectRows:
         """Where rows of this project are written down."""
         return ProjectRows(self.world.running.platform.services.database, self.tenant.id, self.project_id)
 
@@ -219,15 +219,15 @@ def a_manifest(slug: str) -> dict[str, Any]:
 
 async def _new_artifact(home: Home, scope: Scope) -> dict[str, str]:
     """One more artifact of this place, a draft, written down, from where no source allows anybody to ask."""
-    ground = home.ground()
-    row = ground.row("artifact") | {"location": f"oci://unlisted.example/team/{fresh_name('app')}"}
+    project_rows = home.project_rows()
+    row = project_rows.row("artifact") | {"location": f"oci://unlisted.example/team/{fresh_name('app')}"}
     if scope is Scope.PLATFORM:
         row |= {"tenant_id": None, "visibility": "platform"}
     if scope is Scope.PROJECT:
         row |= {"project_id": home.project_id, "visibility": "project"}
-    acting = PLATFORM if scope is Scope.PLATFORM else ground.acting
+    acting = PLATFORM if scope is Scope.PLATFORM else project_rows.acting
     made = Insert("artifact", row, machines_of("artifact"))
-    await ground.write(made, acting=acting)
+    await project_rows.write(made, acting=acting)
     return {"artifact_id": str(row["id"])}
 
 
@@ -301,15 +301,15 @@ async def _new_sku(home: Home, scope: Scope) -> dict[str, str]:
 async def _new_check(home: Home, scope: Scope) -> dict[str, str]:
     """One more artifact with a check that is accepted and due in a far future, so that nobody begins it."""
     artifact = await _new_artifact(home, scope)
-    ground = home.ground()
-    row = ground.row("artifact_check") | artifact
+    project_rows = home.project_rows()
+    row = project_rows.row("artifact_check") | artifact
     if scope is not Scope.PROJECT:
         row["project_id"] = None
     if scope is Scope.PLATFORM:
         row["tenant_id"] = None
-    acting = PLATFORM if scope is Scope.PLATFORM else ground.acting
+    acting = PLATFORM if scope is Scope.PLATFORM else project_rows.acting
     made = Insert("artifact_check", row, machines_of("artifact_check"))
-    await ground.write(made, acting=acting)
+    await project_rows.write(made, acting=acting)
     return artifact | {"check_id": str(row["id"])}
 
 
@@ -431,6 +431,7 @@ FIELDS: Final[dict[str, Field]] = {
     "certificate_request": _always(lambda: "a request"),
     "category": _always(lambda: "tool"),
     "current_password": _always(lambda: PASSWORD),
+    "content_base64": _always(lambda: base64.b64encode(BLOB).decode()),
     "digest": _always(lambda: f"sha256:{hashlib.sha256(BLOB).hexdigest()}"),
     "display_name": _always(lambda: "A name"),
     "enabled": _always(lambda: False),

@@ -17,12 +17,12 @@ KINDS = (
 
 async def a_task(rows: ProjectRows) -> str:
     """A task on a node and an allocation of its own, which waits."""
-    return await (await _own_ground(rows)).birth("task")
+    return await (await _own_project_rows(rows)).birth("task")
 
 
 async def a_receipt(rows: ProjectRows) -> str:
     """The receipt of a teardown, the first of its node's chain."""
-    own = await _own_ground(rows)
+    own = await _own_project_rows(rows)
     task_id = await own.birth("task", type="sandbox.destroy", arguments={})
     body = {
         "v": 1,
@@ -70,7 +70,7 @@ async def a_receipt(rows: ProjectRows) -> str:
 
 async def every_row(rows: ProjectRows) -> None:
     """A row of all that stands around tasks."""
-    own = await _own_ground(rows)
+    own = await _own_project_rows(rows)
     now = CLOCK.now()
     place: dict[str, object] = {"tenant_id": own.tenant_id, "project_id": own.project_id, "created_at": now}
     task_id = await own.birth("task", instance_id=rows.instance_id, operation_id=await own.birth("operation"))
@@ -139,6 +139,6 @@ def _sealed(rows: ProjectRows, purpose: str) -> dict[str, object]:
     }
 
 
-async def _own_ground(rows: ProjectRows) -> ProjectRows:
+async def _own_project_rows(rows: ProjectRows) -> ProjectRows:
     """The same project with a node and an allocation that nothing else is on."""
     return replace(rows, node_id=await rows.birth("node"), allocation_id=await rows.birth("allocation"))

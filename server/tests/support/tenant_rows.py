@@ -1,10 +1,18 @@
 """Rows of a tenant in every table that has no route of its own to fill it."""
 
+from datetime import timedelta
+
+from mooring.core.catalog.artifact_upload import UploadUse, keep_upload, read_upload
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
 from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.ids import Prefix
+from mooring.core.money.charge import GPU_SECOND, RatedLine, Source, hour_of, postings_of
+from mooring.core.money.ledger import BookedCharge, BookedHour, Booking, book
+from mooring.core.pricing.meter import Billing
+from mooring.core.pricing.price import Item, PriceSpec, create_price
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, prefix_of
+from mooring.storage.kernel.unit_of_work import apply
+from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, context, prefix_of
 
 
 async def instance_rows(project_rows: ProjectRows) -> None:
@@ -31,6 +39,29 @@ async def instance_rows(project_rows: ProjectRows) -> None:
     await project_rows.birth("service_account")
 
 
+async def money_rows(project_rows: ProjectRows) -> None:
+    """A contract's price, and one charged hour."""
+    now, place = CLOCK.now(), (project_rows.tenant_id, project_rows.project_id)
+    spec = PriceSpec(place[0], Item.SKU, "sku_1", "EUR", 200, reason="a contract of two years")
+    made = create_price(context(), spec)
+    await apply(project_rows.database, PLATFORM, context(), made)
+    await project_rows.database.fetch(
+        PLATFORM,
+        """INSERT INTO usage_record SELECT (jsonb_populate_record(u, $2)).* FROM usage_record u
+            WHERE u.tenant_id = $1 LIMIT 1""",
+        place[0],
+        {"id": CLOCK.mint(Prefix.USAGE_RECORD), "record_id": "priced", "price_id": made.result.id},
+    )
+    hour = hour_of(now) + timedelta(days=1)  # no worker closes it while the test runs
+    ids = (Source.ALLOCATION.value, project_rows.allocation_id, made.result.id, "EUR", GPU_SECOND)
+    line = RatedLine(*place, *ids, Billing.CHARGED.value, hour, now, 10**6, 55)
+    due = Booking(place[0], postings_of([line]), ())
+    await apply(project_rows.database, PLATFORM, context(), book(context(), hour, BookedHour((), {}), due))
+    found = await project_rows.database.fetchval(PLATFORM, "SELECT max(id) FROM ledger_transaction")
+    booked = BookedHour([line], {due.postings[0].key: BookedCharge(str(found), 0)})
+    await apply(project_rows.database, PLATFORM, context(), book(context(), hour, booked, due))
+
+
 async def artifact_rows(project_rows: ProjectRows) -> None:
     """A row of all that stands around an artifact, and one more artifact that nothing names."""
     digest, now = "sha256:" + "0" * 64, CLOCK.now()
@@ -55,6 +86,8 @@ async def artifact_rows(project_rows: ProjectRows) -> None:
     }
     for noun, row in rows.items():
         await project_rows.write(Insert(noun, {"id": CLOCK.mint(prefix_of(noun)), **row}))
+    upload = read_upload(project_rows.tenant_id, project_rows.project_id, b"content", None)
+    await project_rows.write(keep_upload(context(), upload, UploadUse(0, 0, 0, 0)))
     await project_rows.birth("artifact")
 
 

@@ -15,8 +15,8 @@ from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
 from mooring.storage.kernel.unit_of_work import apply
 from mooring.workers.instance_reconciler import InstanceReconciler
 from mooring.workers.instance_trust import TrustWorker
-from server.tests.api.catalog.test_apps import DIGEST, REASON, AppShelf
-from server.tests.api.catalog.test_apps import shop as bare_shop
+from server.tests.api.catalog.test_apps import DIGEST, REASON, AppPublisher
+from server.tests.api.catalog.test_apps import publisher as bare_publisher
 from server.tests.conftest import World
 from server.tests.support.launching import Launching, make_launching
 from server.tests.support.lifecycle_rows import CLOCK, artifact_columns, context, path
@@ -25,7 +25,7 @@ from server.tests.workers.test_allocation_reconciler_dies import ReconcilerDied
 from server.tests.workers.test_instance_reconciler_dies import DyingAtWrites
 from tests.support.waiting import until
 
-__all__ = ["bare_shop"]
+__all__ = ["bare_publisher"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 LOST, RESTORED = "apps.instance.trust_lost", "apps.instance.trust_restored"
@@ -53,18 +53,18 @@ class Fleet:
         return self.instances
 
     async def revoke(self) -> None:
-        place = self.launching.shop.place
+        place = self.launching.publisher.place
         answer = await self.client.post(f"{place}/artifacts/{self.artifact_id}/revoke", json={"reason": REASON})
         assert answer.status_code == 200, answer.text
 
     async def policy(self, reaction: str) -> None:
         body = {"rules": {"untrusted_instances": reaction}, "reason": REASON}
-        answer = await self.client.put(f"/api/v1/projects/{self.launching.shop.project_id}/policy", json=body)
+        answer = await self.client.put(f"/api/v1/projects/{self.launching.publisher.project_id}/policy", json=body)
         assert answer.status_code == 200, answer.text
 
     async def source(self, *, allowed: bool) -> None:
         """Put the artifact's source on the tenant's list, or take it off."""
-        place = f"{self.launching.shop.place}/artifact-sources"
+        place = f"{self.launching.publisher.place}/artifact-sources"
         if allowed:
             body = {"name": "any", "pattern": "oci://registry.example/*"}
             assert (await self.client.post(place, json=body)).status_code == 201
@@ -80,7 +80,7 @@ class Fleet:
 
     async def heard(self, *types: str) -> list[tuple[str, str]]:
         """Type and instance of each such event that the project can read, once the stream has come so far."""
-        project_id = self.launching.shop.project_id
+        project_id = self.launching.publisher.project_id
         counted = "SELECT count(*) FROM event WHERE project_id = $1 AND type = ANY ($2)"
         stored: int = await self.services.database.fetchval(PLATFORM, counted, project_id, list(types))
         found: list[tuple[str, str]] = []
@@ -100,9 +100,9 @@ class Fleet:
 
 
 @pytest.fixture
-async def fleet(world: World, bare_shop: AppShelf) -> Fleet:
-    launching = await make_launching(world, bare_shop)
-    found = await launching.client.get(f"{bare_shop.place}/artifacts?digest={DIGEST}")
+async def fleet(world: World, bare_publisher: AppPublisher) -> Fleet:
+    launching = await make_launching(world, bare_publisher)
+    found = await launching.client.get(f"{bare_publisher.place}/artifacts?digest={DIGEST}")
     return Fleet(launching, found.json()["items"][0]["id"])
 
 
@@ -124,7 +124,7 @@ async def test_a_revocation_reaches_the_instance_its_events_its_verbs_and_why(fl
     why = await fleet.get(instance_id, "why")
     cause = next(each for each in why["chain"] if each["noun"] == "artifact")
     assert (cause["name"], cause["code"]) == (DIGEST, "artifact_revoked")
-    admin = fleet.launching.shop.tenant.admin_id
+    admin = fleet.launching.publisher.tenant.admin_id
     assert f"by {admin}: {REASON}" in cause["text"]
     assert why["next"]["command"] == f"mooring instances upgrade {instance_id}"
     rows = await fleet.services.database.fetch(
@@ -142,7 +142,7 @@ async def test_what_the_platform_revoked_names_no_person_of_the_platform(fleet: 
     for each in writes:
         decision = Decision(None, (each,), audits=(AuditRecord("test", "test", None, None),))
         await apply(fleet.services.database, PLATFORM, context(), decision)
-    admin = fleet.launching.shop.world.admin
+    admin = fleet.launching.publisher.world.admin
     revoked = await admin.post(f"/api/v1/platform/artifacts/{row['id']}/revoke", json={"reason": REASON})
     assert revoked.status_code == 200, revoked.text
     await fleet.look()
@@ -189,7 +189,7 @@ async def test_instances_are_stopped_a_few_at_a_time_until_all_are(fleet: Fleet)
 async def test_an_upgrade_to_trusted_bytes_is_not_ended_by_the_reaction(fleet: Fleet) -> None:
     (instance_id,) = await fleet.run(1)
     other = f"sha256:{'b' * 64}"
-    await fleet.launching.shop.artifact("active", other)
+    await fleet.launching.publisher.artifact("active", other)
     await fleet.launching.publish("1.1.0", artifacts={"main": other})
     await fleet.policy("stop")
     await fleet.launching.post(f"{instance_id}/upgrade", {"version": "1.1.0"})
@@ -202,14 +202,14 @@ async def test_an_upgrade_to_trusted_bytes_is_not_ended_by_the_reaction(fleet: F
 async def test_a_signer_key_says_before_its_removal_what_would_lose_its_trust_and_its_return_heals(
     fleet: Fleet,
 ) -> None:
-    shop = fleet.launching.shop
+    publisher = fleet.launching.publisher
     (instance_id,) = await fleet.run(1)
-    keys = f"{shop.place}/signer-keys"
+    keys = f"{publisher.place}/signer-keys"
     pem = {"name": "release", "public_key_pem": fresh_public_pem()}
     key = (await fleet.client.post(keys, json=pem)).json()
     signature = {
         "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE),
-        "tenant_id": shop.tenant.id,
+        "tenant_id": publisher.tenant.id,
         "artifact_id": fleet.artifact_id,
         "kind": "signature",
         "digest": DIGEST,
@@ -217,9 +217,9 @@ async def test_a_signer_key_says_before_its_removal_what_would_lose_its_trust_an
         "repository": "registry.example/team/app",
         "key_fingerprint": key["fingerprint"],
     }
-    await shop.write(Insert("artifact_evidence", signature))
+    await publisher.write(Insert("artifact_evidence", signature))
     rules = {"rules": {"signatures": "images"}, "reason": REASON}
-    assert (await fleet.client.put(f"{shop.place}/policy", json=rules)).status_code == 200
+    assert (await fleet.client.put(f"{publisher.place}/policy", json=rules)).status_code == 200
     await fleet.look()
     assert (await fleet.get(instance_id))["distrust"] is None
     impact = (await fleet.client.get(f"{keys}/{key['id']}/impact")).json()

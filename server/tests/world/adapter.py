@@ -86,29 +86,34 @@ class InProcessPlatform:
         await self._done(commands.finish(work, self._under(held), operation.id, ending_of(body)))
         self.ended = True
 
-    async def create_task(self, held: HeldClaim, operation: WorldOperation | None, wish: Mapping[str, Any]) -> Task:
+    async def create_task(self, held: HeldClaim, operation: WorldOperation | None, intent: Mapping[str, Any]) -> Task:
         """Have a task made."""
-        body = msgspec.convert(_with(_carried(wish), held, operation), MakeMemberTask)
+        body = msgspec.convert(_with(_carried(intent), held, operation), MakeMemberTask)
         self.awaited += 1
         work: Work[Any] = self._work(runtime_task)
         answer = await self._done(member_task.make(work, self._under(held), body.operation_id, task_request_of(body)))
         return msgspec.json.decode(answer.body, type=Task, strict=False)
 
     async def create_tasks(
-        self, held: HeldClaim, operation: WorldOperation | None, wishes: Sequence[Mapping[str, Any]]
+        self, held: HeldClaim, operation: WorldOperation | None, intents: Sequence[Mapping[str, Any]]
     ) -> list[TaskCreation]:
         """Have several tasks made at once."""
-        fields = {"tasks": [_carried(each) for each in wishes]}
+        fields = {"tasks": [_carried(each) for each in intents]}
         body = msgspec.convert(_with(fields, held, operation), MakeMemberTasks)
-        self.awaited += len(wishes)
+        self.awaited += len(intents)
         work: Work[Any] = self._work(made_tasks)
         asked = [task_request_of(each) for each in body.tasks]
         answer = await self._done(make_many(work, self._under(held), body.operation_id, asked))
         return msgspec.convert(msgspec.json.decode(answer.body)["tasks"], list[TaskCreation], strict=False)
 
-    async def make_secret(self, held: HeldClaim, operation: WorldOperation, wish: Any) -> None:
+    async def make_secret(self, held: HeldClaim, operation: WorldOperation, intent: Any) -> None:
         """Have a secret kept."""
-        plain = {"fence": held.fence, "name": wish.name, "purpose": wish.purpose, "generate_bytes": wish.generate_bytes}
+        plain = {
+            "fence": held.fence,
+            "name": intent.name,
+            "purpose": intent.purpose,
+            "generate_bytes": intent.generate_bytes,
+        }
         body = msgspec.convert(plain, MakeSecret)
         wanted = adapter_secret.SecretSpec(body.name, body.purpose, body.value, body.generate_bytes)
         work: Work[Any] = self._work()
@@ -161,15 +166,15 @@ def _with(fields: Mapping[str, Any], held: HeldClaim, operation: WorldOperation 
     return body if operation is None else {**body, "operation_id": operation.id}
 
 
-def _carried(wish: Mapping[str, Any]) -> Mapping[str, Any]:
+def _carried(intent: Mapping[str, Any]) -> Mapping[str, Any]:
     """A task without the bytes of an artifact: in this world nothing is stored anywhere."""
-    if wish["type"] != "files.write":
-        return wish
+    if intent["type"] != "files.write":
+        return intent
     files = [
         {"path": each["path"], "mode": each["mode"], "content": "simulated"} if "artifact" in each else each
-        for each in wish["arguments"]["files"]
+        for each in intent["arguments"]["files"]
     ]
-    return {**wish, "arguments": {**wish["arguments"], "files": files}}
+    return {**intent, "arguments": {**intent["arguments"], "files": files}}
 
 
 @dataclass
@@ -181,19 +186,19 @@ class Replica:
     adapter: Adapter
     name: str
     lives: int = 0
-    keepers: dict[str, InstanceController] = field(default_factory=dict)
+    controllers: dict[str, InstanceController] = field(default_factory=dict)
     polled_at: datetime | None = None
     due_at: datetime | None = None  # when it looks again without being woken
     woken: bool = False  # something happened to what it holds
 
     def __post_init__(self) -> None:
-        self.desk = ClaimBroker(self.services)
+        self.broker = ClaimBroker(self.services)
         self._born()
 
     def die(self) -> None:
         """All that it knew is forgotten."""
         self.lives += 1
-        self.keepers = {}
+        self.controllers = {}
         self.polled_at = self.due_at = None
         self.woken = False
         self._born()
@@ -205,19 +210,19 @@ class Replica:
     def wants_poll(self) -> bool:
         """Whether its heartbeat is due."""
         now = self.services.clock.now()
-        return not self.keepers or self.polled_at is None or (now - self.polled_at).total_seconds() > LEASE / 2
+        return not self.controllers or self.polled_at is None or (now - self.polled_at).total_seconds() > LEASE / 2
 
     async def step(self) -> bool:
         """Heartbeat where it is due, else one round of the kit; whether there is more to do at once."""
         if self.wants_poll:
             return await self._poll()
         more = self.woken = False
-        for instance_id, keeper in list(self.keepers.items()):
+        for instance_id, controller in list(self.controllers.items()):
             calls = self.platform.calls
             try:
-                rest = await keeper._round()
+                rest = await controller._round()
             except ClaimLost:
-                del self.keepers[instance_id]
+                del self.controllers[instance_id]
                 more = True
                 continue
             except MooringError as error:
@@ -231,24 +236,24 @@ class Replica:
 
     async def leave(self) -> None:
         """A clean end: what it holds is given back."""
-        await self.desk.release(self._asking(), self._held())
-        self.keepers = {}
+        await self.broker.release(self._asking(), self._held())
+        self.controllers = {}
 
     def _asking(self) -> ClaimRequester:
         start = self.start
         return ClaimRequester(start.account_id, start.tenant_id, start.project_id, self.platform.holder)
 
     def _held(self) -> tuple[HeldThere, ...]:
-        return tuple(HeldThere(each.claim.instance_id, each.claim.fence) for each in self.keepers.values())
+        return tuple(HeldThere(each.claim.instance_id, each.claim.fence) for each in self.controllers.values())
 
     async def _poll(self) -> bool:
-        given = await self.desk.poll(ClaimPoll(self._asking(), self._held(), 10, 0.0, None))
+        given = await self.broker.poll(ClaimPoll(self._asking(), self._held(), 10, 0.0, None))
         self.polled_at = self.services.clock.now()
         for lost in given.lost:
-            self.keepers.pop(lost.instance_id, None)
+            self.controllers.pop(lost.instance_id, None)
         for claim in given.claims:
-            keeper = InstanceController(self.adapter, self.platform, HeldClaim(claim.instance_id, claim.fence))  # type: ignore[arg-type]
-            keeper._backoff.next_pause = lambda: 0.0  # type: ignore[method-assign]  # time passes only when the world says so
-            self.keepers[claim.instance_id] = keeper
+            controller = InstanceController(self.adapter, self.platform, HeldClaim(claim.instance_id, claim.fence))  # type: ignore[arg-type]
+            controller._backoff.next_pause = lambda: 0.0  # type: ignore[method-assign]  # time passes only when the world says so
+            self.controllers[claim.instance_id] = controller
         late = self.due_at is not None and self.due_at <= self.polled_at
-        return bool(self.keepers) and (bool(given.claims) or self.woken or late)
+        return bool(self.controllers) and (bool(given.claims) or self.woken or late)

@@ -110,11 +110,13 @@ class Watch:
         ):
             return
         stepping = self.world.actors[self.world.last_stepping]
-        for instance_id, keeper in stepping.keepers.items():
+        for instance_id, controller in stepping.controllers.items():
             others = [
-                each.keepers[instance_id].claim.fence for each in self.world.replicas if instance_id in each.keepers
+                each.controllers[instance_id].claim.fence
+                for each in self.world.replicas
+                if instance_id in each.controllers
             ]
-            assert keeper.claim.fence == max(others), f"{self.world.last_stepping} wrote under a fence of before"
+            assert controller.claim.fence == max(others), f"{self.world.last_stepping} wrote under a fence of before"
 
     async def _stopped(self) -> None:
         self.looks += 1

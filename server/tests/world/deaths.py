@@ -93,13 +93,13 @@ class Death:
 
 async def end_of(prepared: PreparedDatabase, name: str, death: Death) -> tuple[list[tuple[Any, ...]], SimulatedWorld]:
     """How a case ends when this death is on its way."""
-    begin, wishes = CASES[name]
+    begin, intents = CASES[name]
     world = await prepared.world(begin, 1)
     world.planned = death.plan
     for node in world.nodes:
         node.dies_in = death.task
     world.person.attachment_id = await world.database.fetchval(PLATFORM, "SELECT id FROM attachment")
-    world.person.wishes = [await _with_member_id(world, each) for each in wishes]
+    world.person.intents = [await _with_member_id(world, each) for each in intents]
     world.wake_all()
     await world.settle(lambda: world.database.fetchval(PLATFORM, SETTLED))
     rows = [tuple(row) for row in await world.database.fetch(PLATFORM, END)]
@@ -108,9 +108,9 @@ async def end_of(prepared: PreparedDatabase, name: str, death: Death) -> tuple[l
     return sorted([*rows, *left, *doubled], key=repr), world
 
 
-async def _with_member_id(world: SimulatedWorld, wish: Any) -> Any:
-    """The wish, with the id of the component's member in place of the component's key."""
-    if not isinstance(wish, tuple) or wish[0] not in ("remove", "force"):
-        return wish
-    found = await world.database.fetchval(PLATFORM, "SELECT id FROM member WHERE component_key = $1", wish[1])
-    return wish[0], found
+async def _with_member_id(world: SimulatedWorld, intent: Any) -> Any:
+    """The intent, with the id of the component's member in place of the component's key."""
+    if not isinstance(intent, tuple) or intent[0] not in ("remove", "force"):
+        return intent
+    found = await world.database.fetchval(PLATFORM, "SELECT id FROM member WHERE component_key = $1", intent[1])
+    return intent[0], found

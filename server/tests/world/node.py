@@ -1,6 +1,6 @@
 """A simulated node of the simulated world: its effects are counted, its faults come from the seed.
 
-It claims tasks through the statement that the dispatcher uses and reports through the desk that the agents' route
+It claims tasks through the statement that the dispatcher uses and reports through the handler that the agents' route
 uses; between the two stands a model of what would be on the machine: for each owner what was started and not taken
 away. The journal survives a crash of the agent, as the real one's does; the machine's things survive too.
 """
@@ -176,8 +176,8 @@ class SimulatedNode:
 
     async def report(self, task: Task) -> ReportCode | None:
         """Tell how a held task ended; why it was not taken, if it was not."""
-        desk = await self._desk(task.id)
-        verdict = await desk.take(
+        handler = await self._handler(task.id)
+        verdict = await handler.take(
             TaskResultReport(task.id, task.fence, self.journal[task.id], self.receipts.get(task.id))
         )
         if verdict.code is not None and verdict.code not in (ReportCode.LEASE_LOST, ReportCode.RECEIPT_GAP):
@@ -249,7 +249,7 @@ class SimulatedNode:
         self.sequence, self.previous = self.sequence + 1, hashlib.sha256(signed).hexdigest()
         return SignedReceipt(signed, self.key.sign(RECEIPT_CONTEXT + signed))
 
-    async def _desk(self, task_id: str) -> TaskReportHandler:
+    async def _handler(self, task_id: str) -> TaskReportHandler:
         clock = self.services.clock
         actor = Actor(PrincipalKind.NODE, self.node_id)
         context = DecisionContext(actor, clock.now(), clock.mint(Prefix.CORRELATION), "a" * 32, clock.mint)

@@ -1,4 +1,4 @@
-"""Who wants something: a person with a list of wishes, and an admin who gives up what is lost.
+"""Who wants something: a person with a list of intents, and an admin who gives up what is lost.
 
 A person whose answer was lost asks once more under the same key, and gets the result of the first time.
 """
@@ -59,7 +59,7 @@ class Person:
     services: Services
     start: StartingPoint
     chance: Random
-    wishes: list[Any]
+    intents: list[Any]
     instance_id: str | None = None
     kept: list[str] = field(default_factory=list)  # allocations that were there before
     owned: bool = True
@@ -73,14 +73,14 @@ class Person:
     async def step(self) -> str:
         """Ask for the next thing; in words what came of it."""
         if self.pending is None:
-            wish = self.wishes[0]
-            chosen = await self._choose(wish)
+            intent = self.intents[0]
+            chosen = await self._choose(intent)
             self.number += 1
             self.pending = (f"{self.name}-{self.number}", chosen)
             if chosen is None:
                 self.pending = None
-                self.wishes.pop(0)
-                return f"{wish}: there is nothing to ask it of"
+                self.intents.pop(0)
+                return f"{intent}: there is nothing to ask it of"
         key, chosen = self.pending
         try:
             answered = await self._ask(key, chosen)
@@ -101,32 +101,32 @@ class Person:
             elif chosen[0] != "resume":
                 self.promised.append(body["id"])
             outcome = "again" if answered.replayed else "done"
-        self.wishes.pop(0)
+        self.intents.pop(0)
         self.pending = None
         return f"{chosen[0]}: {outcome}"
 
-    async def _choose(self, wish: Any) -> Any:
+    async def _choose(self, intent: Any) -> Any:
         """What exactly is asked for: drawn once, so that asking again asks for the same."""
-        if isinstance(wish, tuple):
-            return wish
-        if wish in ("stop", "upgrade", "rollback", "restart", "reconcile", "action"):
-            return (wish,)
-        if wish in ("attach", "detach", "hurry", "attached"):
-            return (wish,) if wish == "attach" or self.attachment_id is not None else None
-        if wish == "add":
-            return wish, self.chance.choice(("seed", "worker", "gate")), 1 + (self.chance.random() < 0.2)
-        if wish == "cancel":
+        if isinstance(intent, tuple):
+            return intent
+        if intent in ("stop", "upgrade", "rollback", "restart", "reconcile", "action"):
+            return (intent,)
+        if intent in ("attach", "detach", "hurry", "attached"):
+            return (intent,) if intent == "attach" or self.attachment_id is not None else None
+        if intent == "add":
+            return intent, self.chance.choice(("seed", "worker", "gate")), 1 + (self.chance.random() < 0.2)
+        if intent == "cancel":
             found = await instances.open_operations(self.services.database, self._acting, [str(self.instance_id)])
             open_ = [each for each in found[str(self.instance_id)] if each.status != "cancelling"]
-            return (wish, self.chance.choice(open_).id) if open_ else None
+            return (intent, self.chance.choice(open_).id) if open_ else None
         members = await self._members()
-        if wish == "release":
+        if intent == "release":
             ids = sorted({each.allocation_id for each in members if each.allocation_id is not None})
-            return (wish, self.chance.choice(ids)) if ids else None
-        if wish == "repair":
+            return (intent, self.chance.choice(ids)) if ids else None
+        if intent == "repair":
             failed = [each for each in members if each.status == "failed"]
-            return (wish, self.chance.choice(failed).id) if failed and self.chance.random() < 0.5 else (wish, None)
-        return (wish, self.chance.choice(members).id) if members else None
+            return (intent, self.chance.choice(failed).id) if failed and self.chance.random() < 0.5 else (intent, None)
+        return (intent, self.chance.choice(members).id) if members else None
 
     async def _members(self) -> list[Member]:
         found = await instances.members_of(self.services.database, self._acting, [str(self.instance_id)])
@@ -137,54 +137,54 @@ class Person:
         return Acting(self.start.tenant_id)
 
     async def _ask(self, key: str, chosen: Any) -> Answered:
-        wish, *given = chosen
-        work, at = self._work(key, wish), InstanceRef(self.start.project_id, str(self.instance_id))
+        intent, *given = chosen
+        work, at = self._work(key, intent), InstanceRef(self.start.project_id, str(self.instance_id))
         project_id = self.start.project_id
-        if wish == "create":
+        if intent == "create":
             return await instance.create(work, project_id, self._launch(*given))
-        if wish == "allocate":
+        if intent == "allocate":
             asked = AllocationRequest(name=None, shape=CapacityShape.GPU_SLICE, sku=self.start.sku, gpu_count=1)
             return await allocations.create(work, project_id, asked, None)
-        if wish == "release":
+        if intent == "release":
             return await allocations.release(work, project_id, given[0])
-        if wish == "add":
+        if intent == "add":
             return await member.add(work, at, AddMembersRequest(*given), PlacementSpec(sku=self.start.sku, gpu_count=1))
-        if wish == "drain":
+        if intent == "drain":
             return await member.drain(work, at, given[0], timeout_seconds=300, reason="because")
-        if wish == "resume":
+        if intent == "resume":
             return await member.resume(work, at, given[0])
-        if wish in ("remove", "force"):
-            return await member.remove(work, at, given[0], RemoveMemberRequest(60, force=wish == "force"))
-        if wish in ("replace", "surge"):
-            where = PlacementSpec(sku=self.start.sku, gpu_count=1) if wish == "surge" else None
-            return await member.replace(work, at, given[0], ReplaceMemberRequest(surge=wish == "surge"), where)
-        if wish == "cancel":
+        if intent in ("remove", "force"):
+            return await member.remove(work, at, given[0], RemoveMemberRequest(60, force=intent == "force"))
+        if intent in ("replace", "surge"):
+            where = PlacementSpec(sku=self.start.sku, gpu_count=1) if intent == "surge" else None
+            return await member.replace(work, at, given[0], ReplaceMemberRequest(surge=intent == "surge"), where)
+        if intent == "cancel":
             return await instance.cancel(work, at, given[0], "not wanted")
-        if wish == "action":
+        if intent == "action":
             return await app_action.start(work, at, "echo.remember", {}, None)
-        if wish in ("attach", "detach", "hurry", "attached"):
-            return await self._ask_beside(wish, work)
-        return await self._ask_whole(wish, work, at, given)
+        if intent in ("attach", "detach", "hurry", "attached"):
+            return await self._ask_beside(intent, work)
+        return await self._ask_whole(intent, work, at, given)
 
-    async def _ask_beside(self, wish: str, work: Work[Any]) -> Answered:
+    async def _ask_beside(self, intent: str, work: Work[Any]) -> Answered:
         """What is asked for the project beside."""
         beside = AttachmentRef(self.start.beside_id, str(self.attachment_id))
-        if wish == "attach":
+        if intent == "attach":
             return await attachment.attach(work, beside.project_id, str(self.instance_id))
-        if wish == "attached":
+        if intent == "attached":
             return await attachment.act(work, beside, "echo.remember", {})
-        return await attachment.detach(work, beside, DetachRequest(wish == "hurry", 60))
+        return await attachment.detach(work, beside, DetachRequest(intent == "hurry", 60))
 
-    async def _ask_whole(self, wish: str, work: Work[Any], at: InstanceRef, given: Any) -> Answered:
-        if wish == "upgrade":
+    async def _ask_whole(self, intent: str, work: Work[Any], at: InstanceRef, given: Any) -> Answered:
+        if intent == "upgrade":
             return await instance.upgrade(work, at, "1.1.0", None)
-        if wish == "rollback":
+        if intent == "rollback":
             return await instance.rollback(work, at)
-        if wish == "restart":
+        if intent == "restart":
             return await instance.restart(work, at)
-        if wish == "reconcile":
+        if intent == "reconcile":
             return await instance.reconcile(work, at)
-        if wish == "repair":
+        if intent == "repair":
             scope = RepairScope.WHOLE_RUNTIME if given[0] is None else RepairScope.MEMBER
             return await instance.repair(work, at, scope, given[0])
         return await instance.stop(work, at)
@@ -203,12 +203,12 @@ class Person:
             control_plane_scope="tenant",
         )
 
-    def _work(self, key: str, wish: str) -> Work[Any]:
+    def _work(self, key: str, intent: str) -> Work[Any]:
         clock, start = self.services.clock, self.start
         actor = Actor(PrincipalKind.USER, start.user_id)
         context = DecisionContext(actor, clock.now(), clock.mint(Prefix.CORRELATION), "c" * 32, clock.mint)
         authority = Authority(tenant_id=start.tenant_id, tenant=ROLE_ACTIONS[Role.TENANT_ADMIN])
-        asked = IdempotencyRequest(start.user_id, wish, key, key.encode().ljust(32))
+        asked = IdempotencyRequest(start.user_id, intent, key, key.encode().ljust(32))
         return Work(self.services, self._acting, context, authority, idempotency=asked, present=plain)
 
 

@@ -48,12 +48,12 @@ class PreparedDatabase:
         made.adapters(app)
         return made
 
-    async def make(self, name: str, after: str, wishes: list[Any]) -> None:
+    async def make(self, name: str, after: str, intents: list[Any]) -> None:
         """One more world to begin with: another one, and what somebody wished there."""
         world = await self.world(after, -1 - len(self.saved))
-        world.person.wishes = list(wishes)
+        world.person.intents = list(intents)
         world.wake_all()
-        while world.awake or world.person.wishes:
+        while world.awake or world.person.intents:
             await world.step(next(iter(world.awake)) if world.awake else "person")
         for replica in world.replicas:
             await replica.leave()

@@ -43,19 +43,19 @@ def beginning(chance: Random, *, shared: bool = True) -> tuple[str, list[Any]]:
     drawn = chance.random()
     if drawn < 0.12:
         first = ("create", chance.choice(TOPOLOGIES), chance.choice(("own", "own", "keep")))
-        return "bare", [first, *_wishes(chance, "single"), "stop"]
+        return "bare", [first, *_intents(chance, "single"), "stop"]
     if drawn < 0.22:
-        return "kept", [("create", chance.choice(TOPOLOGIES), "existing"), *_wishes(chance, "room"), "stop"]
+        return "kept", [("create", chance.choice(TOPOLOGIES), "existing"), *_intents(chance, "room"), "stop"]
     name = chance.choice(BEGINNINGS)
-    wishes = _wishes(chance, name)
+    intents = _intents(chance, name)
     if shared and chance.random() < 0.15:
-        wishes = list(chance.choice(SHARING))
+        intents = list(chance.choice(SHARING))
     if chance.random() < 0.04:  # a few have much to do
-        wishes += [each for _ in range(3) for each in _wishes(chance, name)]
-    return name, [*wishes, "stop"]
+        intents += [each for _ in range(3) for each in _intents(chance, name)]
+    return name, [*intents, "stop"]
 
 
-def _wishes(chance: Random, name: str) -> list[Any]:
+def _intents(chance: Random, name: str) -> list[Any]:
     if chance.random() < 0.3:
         return []  # the stop alone
     if name in ("running", "housed") and chance.random() < 0.4:
@@ -101,13 +101,13 @@ async def run_seed(
     """The whole run of a seed; an AssertionError names it."""
     chance = Random(f"schedule {seed}")
     played = ECHO if seed % 10 == 0 else APP
-    name, wishes = beginning(chance, shared=played is APP)
+    name, intents = beginning(chance, shared=played is APP)
     world = await prepared.world(name, seed, played)
     if listener is not None:
         world.listeners.append(listener)
-    world.person.wishes = wishes
+    world.person.intents = intents
     faults = faults_of(chance)
-    world.say(f"begins {name}; wishes {world.person.wishes}; {faults}")
+    world.say(f"begins {name}; intents {world.person.intents}; {faults}")
     watch = Watch(world)
     if watch_also is not None:
         watch_also(world)

@@ -180,7 +180,7 @@ class SimulatedWorld:
         """These have something to look at; a replica that holds nothing waits for its next poll."""
         for name in names:
             actor = self.actors.get(name)
-            if name == self.now_stepping or actor is None or (isinstance(actor, Replica) and not actor.keepers):
+            if name == self.now_stepping or actor is None or (isinstance(actor, Replica) and not actor.controllers):
                 continue
             self.awake[name] = None
             if isinstance(actor, Replica):
@@ -190,7 +190,7 @@ class SimulatedWorld:
 
     def _offer(self) -> None:
         """There may be something to claim: those poll that hold nothing, where nobody holds anything."""
-        if not any(each.keepers for each in self.replicas):
+        if not any(each.controllers for each in self.replicas):
             self.awake |= dict.fromkeys(name for name in _EVERY_ADAPTER if name in self.actors)
 
     def wake_all(self) -> None:
@@ -199,7 +199,7 @@ class SimulatedWorld:
             if isinstance(actor, SimulatedNode):
                 if actor.held or actor.outbox or actor.called:
                     self.awake[name] = None
-            elif not isinstance(actor, Replica) or actor.keepers or self.chance.random() < 0.35:
+            elif not isinstance(actor, Replica) or actor.controllers or self.chance.random() < 0.35:
                 self.awake[name] = None
         self._offer()
 
@@ -313,15 +313,15 @@ class SimulatedWorld:
             for node in self.nodes:
                 await self.unreachable(node)
         for _ in range(faults.steps):
-            if not (self._wishes() or self.awake or self.waiting):
+            if not (self._intents() or self.awake or self.waiting):
                 break
             await self._next()
         await self.heal()
 
-    def _wishes(self) -> list[Any]:
+    def _intents(self) -> list[Any]:
         """What the person would ask for now."""
-        wishes = self.person.wishes
-        return [] if self.faults.stops_late and wishes == ["stop"] else wishes
+        intents = self.person.intents
+        return [] if self.faults.stops_late and intents == ["stop"] else intents
 
     async def _next(self) -> None:
         """One step of the part in which things go wrong."""
@@ -343,8 +343,8 @@ class SimulatedWorld:
             await self.resume(self.chance.choice(sorted(self.waiting)))
             return
         ready = [name for name in self.awake if name not in self.waiting]
-        wishing = bool(self._wishes()) and "person" not in self.waiting
-        hasty = faults.hasty + (HASTE if wishing and self.person.wishes[0] == "cancel" else 0.0)
+        wishing = bool(self._intents()) and "person" not in self.waiting
+        hasty = faults.hasty + (HASTE if wishing and self.person.intents[0] == "cancel" else 0.0)
         if wishing and (chance() < hasty or (not (ready or self.waiting) and await self._is_time_to_ask())):
             await self.step("person")
         elif ready and chance() >= faults.leaps:
@@ -417,11 +417,11 @@ class SimulatedWorld:
         if self.trust.denies:
             self.say(await self.trust.turn())
             self.wake("trust")
-        if stops_late and self.person.wishes:
-            last = self.person.wishes.pop()
+        if stops_late and self.person.intents:
+            last = self.person.intents.pop()
             await self.settle(self.is_at_rest)
             self.say("all is at rest")
-            self.person.wishes.append(last)
+            self.person.intents.append(last)
         await self.settle(self.is_over)
 
     async def settle(self, is_over: Callable[[], Awaitable[bool]]) -> None:
@@ -431,9 +431,9 @@ class SimulatedWorld:
         for _ in range(HEALING_STEPS_MAX):
             if self.awake:
                 await self.step(self.chance.choice(list(self.awake)))
-            elif self.person.wishes and await self._is_time_to_ask():
+            elif self.person.intents and await self._is_time_to_ask():
                 await self.step("person")
-            elif not self.person.wishes and await is_over():
+            elif not self.person.intents and await is_over():
                 return
             elif lost and leaps >= 3:
                 await self.give_up(lost.pop())

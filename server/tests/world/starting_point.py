@@ -31,7 +31,7 @@ from mooring.gateways.clock import VirtualClock
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM, Database
 from mooring.storage.kernel.unit_of_work import apply
-from server.tests.api.catalog.test_apps import REASON, AppShelf
+from server.tests.api.catalog.test_apps import REASON, AppPublisher
 from server.tests.conftest import PASSWORD, World, running_platform
 from server.tests.support.allocation_site import AllocationSite
 from server.tests.support.fleet import GIB, MODEL, FleetWithAgents
@@ -114,12 +114,14 @@ async def make_starting_point(url: str, keys: Path) -> StartingPoint:
         assert answer.status_code == 200, answer.text
         admin.headers["Authorization"] = f"Bearer {answer.json()['token']}"
         world = World(running, admin)
-        shop = await _shop(world)
+        publisher = await _publisher(world)
         fleet = FleetWithAgents(running.platform.services.database)
         made = Launching(
-            shop, AllocationSite(world, shop.tenant, shop.project_id, shop.client, fleet), await fleet.sku()
+            publisher,
+            AllocationSite(world, publisher.tenant, publisher.project_id, publisher.client, fleet),
+            await fleet.sku(),
         )
-        await shop.artifact("active")
+        await publisher.artifact("active")
         parts: dict[str, Any] = {
             "lifecycle": LIFECYCLE | {"attach": {"supported": True}},
             "operating_modes": MODES,
@@ -132,18 +134,18 @@ async def make_starting_point(url: str, keys: Path) -> StartingPoint:
             "artifact_kind": "controller",
         }
         for number in ("1.0.0", "1.1.0"):
-            await shop.moved(await shop.publish(number, **parts), "stage", "canary", "activate")
+            await publisher.moved(await publisher.publish(number, **parts), "stage", "canary", "activate")
         await made.site.post(
-            "/entitlements", {"app_id": shop.app["id"], "reason": REASON, "agreed_actions": OPERATOR}, 201
+            "/entitlements", {"app_id": publisher.app["id"], "reason": REASON, "agreed_actions": OPERATOR}, 201
         )
-        beside = await world.project(shop.tenant, "beside")
+        beside = await world.project(publisher.tenant, "beside")
         account = await made.site.post("/service-accounts", {"name": "operator", "actions": OPERATOR}, 201)
         await world.close()
         return StartingPoint(
             settings,
-            shop.tenant.id,
-            shop.project_id,
-            shop.tenant.admin_id,
+            publisher.tenant.id,
+            publisher.project_id,
+            publisher.tenant.admin_id,
             account["id"],
             made.sku,
             beside,
@@ -151,13 +153,13 @@ async def make_starting_point(url: str, keys: Path) -> StartingPoint:
         )
 
 
-async def _shop(world: World) -> AppShelf:
+async def _publisher(world: World) -> AppPublisher:
     tenant = await world.tenant("acme")
     client = world.client(tenant.token)
     body = {"slug": "web-tool", "display_name": "Web tool", "category": "tool", "description": "Shows things"}
     app = await client.post(f"/api/v1/tenants/{tenant.id}/apps", json=body)
     assert app.status_code == 201, app.text
-    shop = AppShelf(world, tenant, client, await world.project(tenant, "train"), app.json())
+    publisher = AppPublisher(world, tenant, client, await world.project(tenant, "train"), app.json())
     source = {
         "id": CLOCK.mint(Prefix.ARTIFACT_SOURCE),
         "tenant_id": tenant.id,
@@ -165,8 +167,8 @@ async def _shop(world: World) -> AppShelf:
         "created_at": CLOCK.now(),
         "pattern": "oci://registry.example/*",
     }
-    await shop.write(Insert("artifact_source", source))
-    return shop
+    await publisher.write(Insert("artifact_source", source))
+    return publisher
 
 
 async def _machines(database: Database) -> list[WorldMachine]:

@@ -116,7 +116,7 @@ def test_a_death_after_any_step_does_not_change_the_end(sail: Sail, case: str, g
 def test_a_receipt_that_comes_after_its_lease_keeps_its_place_in_the_chain_of_its_node(sail: Sail) -> None:
     async def late(prepared: PreparedDatabase) -> None:
         world = await prepared.world("running", 1)
-        world.person.wishes = ["stop"]
+        world.person.intents = ["stop"]
         world.wake_all()
         verifying: list[tuple[SimulatedNode, Task]] = []
         while not verifying:
@@ -142,7 +142,7 @@ def test_a_receipt_that_comes_after_its_lease_keeps_its_place_in_the_chain_of_it
 def test_a_task_that_is_offered_again_ends_with_the_receipt_that_came_late(sail: Sail) -> None:
     async def again(prepared: PreparedDatabase) -> None:
         world = await prepared.world("single", 1)
-        world.person.wishes = ["stop"]
+        world.person.intents = ["stop"]
         world.wake_all()
         while not any(each.type == "teardown.verify" for node in world.nodes for each in node.held):
             await world.step(next(iter(world.awake)) if world.awake else "person")
@@ -170,7 +170,7 @@ def test_a_machine_that_is_destroyed_for_ever_is_named_is_charged_no_more_and_en
         (lost,) = [node for node in world.nodes if node.node_id == places[0][0]]
         lost.gone = True
         await world.unreachable(lost)
-        world.person.wishes = ["stop"]
+        world.person.intents = ["stop"]
         world.wake_all()
         for _ in range(12):
             await still(world)
@@ -189,7 +189,7 @@ def test_a_machine_that_is_destroyed_for_ever_is_named_is_charged_no_more_and_en
         assert tuple(ended) == ("stopped", "written_off")
 
     async def still(world: Any) -> None:
-        while world.awake or world.person.wishes:
+        while world.awake or world.person.intents:
             await world.step(next(iter(world.awake)) if world.awake else "person")
 
     sail(destroyed)

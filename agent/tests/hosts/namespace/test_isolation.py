@@ -53,7 +53,7 @@ while True:
 
 
 @dataclass
-class IsolationScene:
+class IsolationResult:
     """Two sandboxes of two projects, a second sandbox of the first project, and the results of the attempts."""
 
     host: NamespaceHost
@@ -62,7 +62,7 @@ class IsolationScene:
 
 
 @asynccontextmanager
-async def scene_of(isolation: Isolation, directory: Path) -> AsyncIterator[IsolationScene]:
+async def isolation_result(isolation: Isolation, directory: Path) -> AsyncIterator[IsolationResult]:
     """Everything is tried once, by one program; the checks below evaluate the results."""
     mark = f"{MACHINE_MARK}-{secrets.token_hex(8)}"  # others may play the same on this machine
     (directory / f"{mark}.key").write_text(mark)
@@ -97,7 +97,7 @@ async def scene_of(isolation: Isolation, directory: Path) -> AsyncIterator[Isola
         # input.
         outcomes = parsed(await inside.python(SOURCE + RUN.format(given)))
         reached = parsed(await inside.python(SOURCE + REACH))
-        yield IsolationScene(host, outcomes, reached)
+        yield IsolationResult(host, outcomes, reached)
     finally:
         watcher.kill()
         await watcher.wait()
@@ -180,20 +180,20 @@ def machine_pid(host: NamespaceHost, allocation_id: str) -> int:
     )
 
 
-def root_was_denied_everything(scene: IsolationScene) -> None:
+def root_was_denied_everything(result: IsolationResult) -> None:
     """Check each attempt by its name."""
-    assert set(scene.outcomes) == set(adversary.ATTEMPTS)
-    assert {name: outcome for name, outcome in scene.outcomes.items() if not outcome.startswith("denied")} == {}
+    assert set(result.outcomes) == set(adversary.ATTEMPTS)
+    assert {name: outcome for name, outcome in result.outcomes.items() if not outcome.startswith("denied")} == {}
 
 
-async def only_the_friend_received(scene: IsolationScene) -> None:
+async def only_the_friend_received(result: IsolationResult) -> None:
     """The neighbour of another project received nothing, the member of the same project did."""
-    assert {name: outcome.split(" ")[0] for name, outcome in scene.reached.items()} == {
+    assert {name: outcome.split(" ")[0] for name, outcome in result.reached.items()} == {
         "tcp": "got",
         "udp": "got",
         "ping": "got",
     }
-    friend, neighbour = (Inside(scene.host, Owner(name, "member")) for name in ("alc_friend", "alc_b"))
+    friend, neighbour = (Inside(result.host, Owner(name, "member")) for name in ("alc_friend", "alc_b"))
 
     async def both_were_received() -> bool:
         return (await friend.log("neighbour")).count("received") >= 2
@@ -202,10 +202,10 @@ async def only_the_friend_received(scene: IsolationScene) -> None:
     assert await neighbour.log("neighbour") == "listening\n"
 
 
-def nobody_holds_a_capability_beyond_the_short_list(scene: IsolationScene) -> None:
+def nobody_holds_a_capability_beyond_the_short_list(result: IsolationResult) -> None:
     """Check every process of a sandbox by the kernel's own status."""
     mask = sum(1 << number for number in confinement.KEPT.values())
-    init = scene.host.store.load_init(Owner("alc_b", "member"))
+    init = result.host.store.load_init(Owner("alc_b", "member"))
     assert init is not None
     inside = [each for each in namespace_processes.survey() if each.namespaces.get("net") == init.namespaces["net"]]
     assert len(inside) >= 3
@@ -216,12 +216,12 @@ def nobody_holds_a_capability_beyond_the_short_list(scene: IsolationScene) -> No
         assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
 
 
-def no_namespace_is_shared(scene: IsolationScene) -> None:
+def no_namespace_is_shared(result: IsolationResult) -> None:
     """Neither with the machine nor with the neighbour."""
-    first, second = (scene.host.store.load_init(Owner(name, "_sandbox")) for name in ("alc_a", "alc_b"))
+    first, second = (result.host.store.load_init(Owner(name, "_sandbox")) for name in ("alc_a", "alc_b"))
     assert first is not None
     assert second is not None
-    record = scene.host.store.load("alc_a")
+    record = result.host.store.load("alc_a")
     assert record is not None
     shared = {"user"} if record.spec.isolation == "bounded" else set()
     for kind, number in first.namespaces.items():
@@ -229,20 +229,20 @@ def no_namespace_is_shared(scene: IsolationScene) -> None:
             assert number not in (second.namespaces[kind], namespace_processes.own_namespaces()[kind]), kind
 
 
-def users_are_a_range_of_its_own(scene: IsolationScene) -> None:
+def users_are_a_range_of_its_own(result: IsolationResult) -> None:
     """Of a sandbox that has one, on disk as well."""
     ranges = []
     for name in ("alc_a", "alc_b", "alc_friend"):
-        record = scene.host.store.load(name)
+        record = result.host.store.load(name)
         assert record is not None
         if record.spec.isolation == "bounded":
             assert record.first_uid is None
             continue
         assert record.first_uid is not None
         ranges.append(record.first_uid)
-        root = scene.host.store.root(name)
+        root = result.host.store.root(name)
         assert (root.stat().st_uid, (root / "home/app").stat().st_uid) == (record.first_uid, record.first_uid + 1000)
-        assert oct(os.stat(scene.host.store.state).st_mode & 0o777) == "0o700"
+        assert oct(os.stat(result.host.store.state).st_mode & 0o777) == "0o700"
     assert len(ranges) == len(set(ranges))
 
 
@@ -250,9 +250,9 @@ def users_are_a_range_of_its_own(scene: IsolationScene) -> None:
 async def test_root_in_a_sandbox_is_denied_everything_beyond_it_and_its_project(
     isolation: Isolation, tmp_path: Path
 ) -> None:
-    async with scene_of(isolation, tmp_path) as scene:
-        root_was_denied_everything(scene)
-        await only_the_friend_received(scene)
-        nobody_holds_a_capability_beyond_the_short_list(scene)
-        no_namespace_is_shared(scene)
-        users_are_a_range_of_its_own(scene)
+    async with isolation_result(isolation, tmp_path) as result:
+        root_was_denied_everything(result)
+        await only_the_friend_received(result)
+        nobody_holds_a_capability_beyond_the_short_list(result)
+        no_namespace_is_shared(result)
+        users_are_a_range_of_its_own(result)

@@ -57,6 +57,7 @@ async def sign_in(
     origin: Origin,
     *,
     guessed: Callable[[], None],
+    in_browser: bool = False,
 ) -> SignedIn:
     """Issue a session token if the credentials are valid; a Refusal otherwise.
 
@@ -73,7 +74,7 @@ async def sign_in(
     acting = replace(context, actor=Actor(PrincipalKind.USER, user.id))
     secret = new_token(TokenKind.SESSION)
     fresh = FreshToken(context.mint(Prefix.TOKEN), digest(secret))
-    token = session_token(acting, fresh, user.id, user.tenant_id)
+    token = session_token(acting, fresh, user.id, user.tenant_id, in_browser=in_browser)
     decision = issue(token, fresh, action=ACTION)
     if offered.one_time_code is not None:
         hashed = await services.passwords.hash(str(offered.new_password))

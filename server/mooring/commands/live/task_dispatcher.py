@@ -337,7 +337,7 @@ class TaskDispatcher:
     def _log_in_and_deliver(
         self, signing: SigningKeys, claimed: ClaimedTask, until: float, grants: Sequence[SecretGrant]
     ) -> None:
-        """Deliver a task whose tokens of private registries are there, or could not be had."""
+        """Deliver a task after the attempt to get its registry tokens; without them if it failed."""
         self._deliver(claimed.task.node_id, [self._envelope(signing, claimed, grants)], until)
 
     def _deliver(self, node_id: str, envelopes: Sequence[TaskEnvelope], until: float) -> None:

@@ -24,6 +24,7 @@ from mooring.core.runtime.instance_trust import change_distrust, distrust_of
 from mooring.core.runtime.trust_reaction import OWNER, ReactionBudget, choose, lift, react
 from mooring.storage.catalog import catalog
 from mooring.storage.kernel.database import PLATFORM
+from mooring.storage.runtime import attachment as attachments
 from mooring.storage.runtime import instance as stored_instances
 from mooring.storage.runtime import instance_trust
 
@@ -42,7 +43,8 @@ async def mark_all(services: Services) -> bool:
         changed = [each.instance_id for each in uses if distrust_of(each.distrust) != found.get(each.instance_id)]
         for row in await instance_trust.instances(database, changed) if changed else ():
             context = _context(services)
-            decision = change_distrust(context, row, found.get(row.id))
+            attached = await attachments.live_of(database, PLATFORM, row.id) if row.is_shared else ()
+            decision = change_distrust(context, row, found.get(row.id), attached)
             if decision is not None and not await apply_once(
                 services, PLATFORM, context, decision, lost_codes=RACE_CODES
             ):

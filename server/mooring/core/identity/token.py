@@ -19,6 +19,8 @@ from mooring.core.kernel.event_types import EventType
 from mooring.core.kernel.permissions import ACTIONS, RETIRED_ACTIONS, beyond_ceiling, is_app_action
 
 SESSION_LIFETIME: Final = timedelta(hours=1)
+BROWSER_SESSION_LIFETIME: Final = timedelta(hours=12)
+"""A working day: a browser keeps it where no script can read it, and its owner and their admins can end it."""
 SERVICE_ACCOUNT_LIFETIME: Final = timedelta(minutes=15)
 NODE_LIFETIME: Final = timedelta(minutes=30)
 BREAK_GLASS_LIFETIME: Final = timedelta(minutes=30)
@@ -85,8 +87,12 @@ class PersonalTokenSpec:
     actions: list[str] | None = None
 
 
-def session_token(context: DecisionContext, fresh: FreshToken, user_id: str, tenant_id: str | None) -> Token:
-    return _token(context, fresh, TokenKind.SESSION, SESSION_LIFETIME, tenant_id=tenant_id, user_id=user_id)
+def session_token(
+    context: DecisionContext, fresh: FreshToken, user_id: str, tenant_id: str | None, *, in_browser: bool = False
+) -> Token:
+    lifetime = BROWSER_SESSION_LIFETIME if in_browser else SESSION_LIFETIME
+    token = _token(context, fresh, TokenKind.SESSION, lifetime, tenant_id=tenant_id, user_id=user_id)
+    return replace(token, name="browser") if in_browser else token
 
 
 def personal_token(

@@ -23,6 +23,7 @@ class Code(StrEnum):
     CLOSING_RECORD_MISSING = "closing_record_missing"
     CONFLICT = "conflict"
     CONTENT_EXPANDS_TOO_FAR = "content_expands_too_far"
+    CROSS_SITE_REQUEST = "cross_site_request"
     CURSOR_EXPIRED = "cursor_expired"
     CURSOR_INVALID = "cursor_invalid"
     DIGEST_MISMATCH = "digest_mismatch"

@@ -117,6 +117,12 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
         "The compressed content unpacks to more bytes than the platform accepts.",
         "Publish content that unpacks to less; `details.limit_bytes` is the limit.",
     ),
+    Code.CROSS_SITE_REQUEST: ErrorEntry(
+        "Request from another site",
+        "The request relies on a browser's session, but nothing shows that a page of this platform made it.",
+        "Make the request from the console; programs send a token in the `Authorization` header instead of the cookie. "
+        "Behind a proxy, set `MOORING_PUBLIC_URL` to the address that browsers see.",
+    ),
     Code.CURSOR_EXPIRED: ErrorEntry(
         "Cursor expired",
         "The events after this cursor were deleted because of their age.",
@@ -439,7 +445,7 @@ CATALOGUE: Mapping[Code, ErrorEntry] = {
     ),
     Code.VERSION_IMMUTABLE: ErrorEntry(
         "Version immutable",
-        "A version changes only while it is a draft.",
+        "A version changes only while it is a draft; while it is staged, only its `required_actions`.",
         "Publish a new version.",
     ),
     Code.VERSION_NOT_OFFERED: ErrorEntry(

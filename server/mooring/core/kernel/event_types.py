@@ -70,6 +70,7 @@ class EventType(StrEnum):
     PLATFORM_KEY_PREPARED = "nodes.platform_key.prepared"
     PLATFORM_KEY_ROTATED = "nodes.platform_key.rotated"
     SKU_CHANGED = "nodes.sku.changed"
+    PRICE_SET = "billing.price.set"
     TASK_QUEUED = "nodes.task.queued"
     TASK_CANCELLING = "nodes.task.cancelling"
     TASK_FINISHED = "nodes.task.finished"
@@ -95,6 +96,8 @@ class EventType(StrEnum):
     OPERATION_CHANGED = "apps.operation.changed"
     ATTACHMENT_CHANGED = "apps.attachment.changed"
     ATTACHMENT_ACTION_CHANGED = "apps.attachment.action_changed"
+    ATTACHMENT_TRUST_LOST = "apps.attachment.trust_lost"
+    ATTACHMENT_TRUST_RESTORED = "apps.attachment.trust_restored"
 
 
 MEANING: Final[Mapping[EventType, str]] = {
@@ -160,6 +163,8 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.PLATFORM_KEY_ROTATED: "A new key signs tasks, and nodes refuse the previous one; `data.epoch` is set if "
     "the operator's root key signed it.",
     EventType.SKU_CHANGED: "A SKU was made, changed, re-priced, withdrawn or offered again; `data.change` says which.",
+    EventType.PRICE_SET: "A price was added to the list, or to a tenant's contract; `data.existing_from` says from "
+    "when on running allocations are charged by it.",
     EventType.TASK_QUEUED: "A task waits for its node's agent, for the first time or because its lease was lost.",
     EventType.TASK_CANCELLING: "The agent that holds a task was asked to end it early.",
     EventType.TASK_FINISHED: "A task is over; `data` says how, and names its receipt where there is one.",
@@ -189,6 +194,10 @@ MEANING: Final[Mapping[EventType, str]] = {
     "ended or was refused; `data.status` says which. Both projects get the event.",
     EventType.ATTACHMENT_ACTION_CHANGED: "An action of the project on an instance that it is attached to was "
     "accepted or ended; `data` says how.",
+    EventType.ATTACHMENT_TRUST_LOST: "An artifact of the instance that the project is attached to is not trusted any "
+    "more, or the policy reacts to that in another way; `data` has the codes and the reaction.",
+    EventType.ATTACHMENT_TRUST_RESTORED: "Everything that the instance runs is trusted again, to which the project is "
+    "attached.",
 }
 if set(MEANING) != set(EventType):
     raise ValueError("every event type needs a meaning, and every meaning a type")

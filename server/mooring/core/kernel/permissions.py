@@ -4,7 +4,9 @@ A route requires an action key at a place (the platform, a tenant, a project); n
 A role is a set of keys, defined by the table below. A platform role applies only at platform places and gives no
 access to a tenant's data: that takes break-glass, which has its own endpoint and requires a reason. A tenant role
 applies in the tenant and in each of its projects, a project role in that project only. A service account has its own
-list of keys in its one project. A node has the keys of its agent, which apply to that node only.
+list of keys in its one project; one that a tenant's admin made a publisher (`catalog.publish`) may use its catalog keys
+in the tenant's catalog too, since apps belong to tenants, and nowhere else outside of its project. A node has
+the keys of its agent, which apply to that node only.
 
 There are three answers: allowed; denied (the caller belongs here but lacks the key: 403); hidden (the caller does not
 belong here and learns nothing: 404).
@@ -68,6 +70,7 @@ class ActionSpec:
     roles: tuple[Role, ...]
     human_only: bool = False  # never on a service account's list
     node_only: bool = False  # held by a node's agent, and part of no role
+    widens: bool = False  # opens nothing by itself: with it, other keys apply in one more place
     by_app: bool = False  # for the actions of apps of the category: their manifests name it, and no route does
 
 
@@ -129,6 +132,7 @@ _TABLE: Final = (
     ActionSpec("outbox.replay", "send a delivery again", (_PA, _PO, _TA, _JA)),
     # catalog
     ActionSpec("catalog.read", "browse apps and their versions", _EVERYONE),
+    ActionSpec("catalog.publish", "use one's artifact and version keys in the tenant's catalog", (_TA,), widens=True),
     ActionSpec("app.create", "register an app", (_PA, _TA)),
     ActionSpec("app.update", "change an app's card", (_PA, _TA)),
     ActionSpec("app_version.create", "publish a version with its manifest", (_PA, _TA, _JA)),
@@ -220,9 +224,24 @@ RETIRED_ACTIONS: Final = frozenset({"sku.read", "ledger.read", "ledger.correct",
 ROLE_ACTIONS: Final[Mapping[Role, frozenset[str]]] = {
     role: frozenset(action.key for action in _TABLE if role in action.roles) for role in Role
 }
-SERVICE_ACCOUNT_CEILING: Final = frozenset(
+PUBLISH: Final = "catalog.publish"
+PUBLISHER_KEYS: Final = frozenset({PUBLISH, "app_version.promote", "artifact.promote"})
+"""What a tenant's admin may give a service account that publishes, and what no app's operator account may have."""
+PUBLISHING: Final = PUBLISHER_KEYS | {
+    "app_version.create",
+    "app_version.read",
+    "artifact.create",
+    "artifact.read",
+    "artifact.verify",
+    "artifact_source.read",
+    "catalog.read",
+}
+"""The keys that apply in the tenant's catalog too, if the account's list has them and `catalog.publish`."""
+OPERATOR_CEILING: Final = frozenset(
     action.key for action in _TABLE if Role.PROJECT_ADMIN in action.roles and not action.human_only
 )
+"""The most that an app may require for its operator account."""
+SERVICE_ACCOUNT_CEILING: Final = OPERATOR_CEILING | PUBLISHER_KEYS
 """The most that a service account's list may contain, no matter who grants it."""
 
 NODE_ACTIONS: Final = frozenset(action.key for action in _TABLE if action.node_only)
@@ -314,8 +333,12 @@ class Authority:
         return place.tenant_id is not None and place.tenant_id != self.tenant_id
 
     def _tenant_wide(self) -> frozenset[str]:
-        """A caller who may read the tenant from one of its projects may read the tenant itself."""
-        return _TENANT_WIDE if any("tenant.read" in keys for keys in self.projects.values()) else _NOTHING
+        """Who may read the tenant from a project of it may read the tenant itself; a publisher may publish there."""
+        held = _TENANT_WIDE if any("tenant.read" in keys for keys in self.projects.values()) else _NOTHING
+        for keys in self.projects.values():
+            if PUBLISH in keys:
+                held = held | keys & PUBLISHING
+        return held
 
     def _belongs(self, place: Place) -> bool:
         if place.scope is Scope.TENANT:

@@ -71,7 +71,7 @@ def outcome_of(
 
 
 def ended_with(context: DecisionContext, snapshot: InstanceSnapshot) -> list[Decision[Any]]:
-    """End the attachments together with their instance: nothing of them is left there."""
+    """End the attachments of an instance that has ended; nothing of them is left on its nodes."""
     parts: list[Decision[Any]] = []
     for each in snapshot.attachments:
         if each.attachment.status == S.DETACHING:

@@ -18,9 +18,10 @@ from mooring.core.catalog.artifact import Visibility
 from mooring.core.catalog.artifact_trust import ArtifactTrust, trust_of_digests
 from mooring.core.catalog.policy import Layer, PolicyChain, Reaction
 from mooring.core.catalog.trust_lifecycle import TrustState
-from mooring.core.kernel.decision import Decision, DecisionContext
+from mooring.core.kernel.decision import Decision, DecisionContext, EventRecord
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
+from mooring.core.runtime.attachment import Attachment
 from mooring.core.runtime.instance import Instance
 from mooring.core.runtime.instance_teardown import ACTION
 from mooring.core.runtime.instance_transitions import change_instance
@@ -114,8 +115,12 @@ def assess(digests: Iterable[str], evaluated: Sequence[ArtifactTrust], policy: P
     return Distrust(tuple(worst[:NAMED_MAX]), *policy.reaction)
 
 
-def change_distrust(context: DecisionContext, instance: Instance, found: Distrust | None) -> Decision[Instance] | None:
-    """Store the conclusion if it changed, and tell the project; None if it is stored already."""
+def change_distrust(
+    context: DecisionContext, instance: Instance, found: Distrust | None, attached: Iterable[Attachment] = ()
+) -> Decision[Instance] | None:
+    """Store the conclusion if it changed, with an event for the project and for those that are attached to the
+    instance; None if it is stored already.
+    """
     stored = instance.distrust
     if distrust_of(stored) == found:
         return None
@@ -128,8 +133,26 @@ def change_distrust(context: DecisionContext, instance: Instance, found: Distrus
     reason = "everything that it runs is trusted again" if found is None else found.artifacts[0].reason
     return replace(
         decision,
-        events=(replace(decision.events[0], data=data),),
+        events=(replace(decision.events[0], data=data), *(_attached_event(each, plain) for each in attached)),
         audits=tuple(replace(each, reason=reason, before={"distrust": stored}) for each in decision.audits),
+    )
+
+
+def _attached_event(attachment: Attachment, plain: Mapping[str, Any] | None) -> EventRecord:
+    """The event of an attached project: what it may know of another project's instance, so no digest."""
+    data: dict[str, Any] = {"owning_project_id": attachment.owning_project_id}
+    if plain is not None:
+        codes = sorted({each["code"] for each in plain["artifacts"]})
+        data |= {"since": plain["since"], "reaction": plain["reaction"], "codes": codes}
+    return EventRecord(
+        EventType.ATTACHMENT_TRUST_RESTORED if plain is None else EventType.ATTACHMENT_TRUST_LOST,
+        "attachment",
+        attachment.id,
+        attachment.tenant_id,
+        attachment.project_id,
+        data=data,
+        app_slug=attachment.app_slug,
+        app_instance_id=attachment.instance_id,
     )
 
 

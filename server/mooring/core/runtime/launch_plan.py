@@ -16,6 +16,7 @@ from mooring.core.fleet.placement import PlacementBoard
 from mooring.core.fleet.placement_explanation import PlacementExplanation
 from mooring.core.fleet.placement_forecast import allowed_choices, equal_machines, explain_batch, idle_board
 from mooring.core.kernel.errors import Refusal
+from mooring.core.pricing.rating import hourly_minor
 from mooring.core.runtime.launch import Evaluation, batch_of, evaluate, offer_of
 from mooring.core.runtime.launch_history import LaunchEstimate
 from mooring.core.runtime.launch_snapshot import LaunchSnapshot
@@ -165,7 +166,7 @@ def _shape(launch: LaunchSnapshot, app: Compatibility, terms: SkuTerms, members:
         fits,
         because,
         change,
-        terms.price_minor_per_gpu_hour * gpu_count * members,
+        hourly_minor(terms.price_minor_per_gpu_hour, gpu_count * members),
         terms.currency,
         available=bool(kinds),
     )
@@ -176,9 +177,9 @@ def _prices(launch: LaunchSnapshot, evaluation: Evaluation) -> tuple[LaunchPrice
     for allocation_id in dict.fromkeys(launch.request.placement.allocations):
         if (target := launch.target_allocations.get(allocation_id)) is not None:
             each = target.allocation
-            totals.setdefault(each.currency, [0, 0])[0] += each.price_minor_per_gpu_hour * each.gpu_count
+            totals.setdefault(each.currency, [0, 0])[0] += hourly_minor(each.price_minor_per_gpu_hour, each.gpu_count)
     if evaluation.is_new_capacity and launch.terms is not None:
-        price = launch.terms.price_minor_per_gpu_hour * evaluation.gpu_count * evaluation.members
+        price = hourly_minor(launch.terms.price_minor_per_gpu_hour, evaluation.gpu_count * evaluation.members)
         total = totals.setdefault(launch.terms.currency, [0, 0])
         total[0] += price
         total[1] += price

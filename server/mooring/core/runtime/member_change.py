@@ -206,7 +206,7 @@ def remove_member(
     request: RemoveMemberRequest,
     bounds: OperationBounds,
 ) -> Decision[Operation]:
-    """Remove it: its work may finish within a time limit, then it is torn down and verified."""
+    """Remove a member: its work may finish within a time limit, then it is torn down and verified."""
     instance = current.instance
     require_running(instance, "remove")
     _require_not_stopping(current)

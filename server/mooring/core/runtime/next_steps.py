@@ -4,7 +4,7 @@ The tables are complete: each operation failure, task failure, allocation failur
 a test checks that. A code that only an adapter knows leads to the team that runs the adapter.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -12,10 +12,10 @@ from typing import Final
 
 from mooring.core.fleet.allocation import FailureReason
 from mooring.core.fleet.task_family import FailureCode
-from mooring.core.runtime.instance import Instance
+from mooring.core.runtime.instance import Instance, InstanceHealth, InstanceState
 from mooring.core.runtime.instance_reconcile import NO_CAPACITY, WAITING
 from mooring.core.runtime.instance_teardown import SOMETHING_LEFT, UNREACHABLE
-from mooring.core.runtime.operation import ADVICE, Operation, OperationFailure, OperationKind
+from mooring.core.runtime.operation import ADVICE, Operation, OperationFailure, OperationKind, OperationState
 
 F, C, K = OperationFailure, FailureCode, OperationKind
 
@@ -131,6 +131,16 @@ VAGUE: Final = frozenset(
     }
 )  # fmt: skip
 """Operation failures that the failure of one of their tasks explains better."""
+
+
+def needs_attention(instance: Instance, open_operations: Iterable[Operation]) -> bool:
+    """Whether a person should look at the instance: it failed, is unwell, is not trusted, or waits for something."""
+    return (
+        instance.status == InstanceState.FAILED
+        or (instance.status == InstanceState.RUNNING and instance.health != InstanceHealth.HEALTHY)
+        or (instance.distrust is not None and instance.status != InstanceState.STOPPED)
+        or any(each.status == OperationState.BLOCKED for each in open_operations)
+    )
 
 
 def next_of_failure(code: str, command: str | None) -> NextStep:

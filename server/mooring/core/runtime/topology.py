@@ -52,7 +52,7 @@ def require_count(component: Component, count: int, path: str) -> None:
 
 
 class MemberSlot(NamedTuple):
-    """Which member: its component, and its number within that."""
+    """Identifies a member by its component and its number within that component."""
 
     component: str
     ordinal: int

@@ -48,6 +48,9 @@ REFUSALS: Final[Mapping[str, tuple[Code, str]]] = {
     "node_retired_is_empty": (Code.NOT_EMPTY, "something was placed on the node a moment ago"),
     "slot_node_takes_work": (Code.CONFLICT, "the node accepts no new allocations"),
     "sku_slug_taken": (Code.NAME_TAKEN, "a SKU with this slug exists"),
+    "price_taken": (Code.NAME_TAKEN, "there is a price for this item from this date on"),
+    "price_tenant": (Code.NOT_FOUND, "there is no such tenant"),
+    "meter_taken": (Code.NAME_TAKEN, "the unit has a meter already"),
     "webhook_project_of_tenant": (Code.NOT_FOUND, "the tenant has no such project"),
     "artifact_taken": (Code.NAME_TAKEN, "this digest is registered from this location here already"),
     "artifact_check_one_under_way": (Code.CHECK_RUNNING, "a check of this kind is already running for the artifact"),
@@ -64,6 +67,8 @@ REFUSALS: Final[Mapping[str, tuple[Code, str]]] = {
     "app_version_not_ahead": (Code.VERSION_AHEAD_OF_ARTIFACT, "an artifact of the version is behind"),
     "app_version_canary_has_percentage": (Code.CONFLICT, "the version was promoted at the same time; read it again"),
     "app_version_staged_is_the_manifest": (Code.CONFLICT, "the manifest was replaced at the same time; read it again"),
+    "artifact_upload_fits": (Code.LIMIT_REACHED, "the project or the tenant keeps too many uploads"),
+    "artifact_upload_taken": (Code.CONFLICT, "the same bytes were uploaded at the same time; read them again"),
     "artifact_not_behind": (Code.VERSION_AHEAD_OF_ARTIFACT, "a version would be ahead of the artifact"),
     "app_version_retired_is_free": (Code.HOLD_PRESENT, "something still uses this version"),
     "artifact_hold_version_is_there": (Code.VERSION_NOT_OFFERED, "there is no usable version of this id"),
@@ -103,6 +108,7 @@ DECIDE_AGAIN: Final = frozenset(
         "project_network_is_idle", "slot_node_is_shared", "slot_claim_stands_on_the_node",
         "operation_one_of_the_whole", "operation_one_decommission", "operation_member_one_open", "member_place_taken",
         "usage_record_taken", "attachment_one_of_project", "attachment_account_taken", "operation_one_of_attachment",
+        "ledger_transaction_once", "rated_usage_once", "billing_hour_pkey",
     }
 )  # fmt: skip
 """Constraints that only the slower of two concurrent writers violates: it loads again and finds the other's rows."""

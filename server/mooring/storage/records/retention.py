@@ -68,6 +68,16 @@ NODE_ASSERTIONS: Final = _old("node_assertion", "expires_at < $1")
 ENROLMENT_TOKENS: Final = _old("enrolment_token", "expires_at < $1")
 EXEC_RECORDINGS: Final = _old("exec_recording", "started_at < $1")
 VISITS: Final = _old("visit", "expires_at < $1")
+ARTIFACT_UPLOADS: Final = _old(
+    "artifact_upload",
+    """created_at < $1 AND NOT EXISTS (
+         SELECT FROM artifact a WHERE a.location = artifact_upload.location AND a.source_type = 'upload'
+            AND (a.promotion NOT IN ('draft', 'retired')
+                 OR EXISTS (SELECT FROM artifact_hold h WHERE h.digest = a.digest)
+                 OR EXISTS (SELECT FROM app_version_artifact l JOIN app_version v ON v.id = l.version_id
+                             WHERE l.digest = a.digest AND l.tenant_id = a.tenant_id AND v.promotion <> 'retired')))""",
+)
+"""Uploads that were never staged and that no version names, and those whose artifact is retired."""
 AUDIT: Final = f"""
 SELECT r.* FROM (SELECT 1 WHERE {_LOCK}) alone, audit_retire($1, greatest($2, {CHAIN_BATCH}), $3) r
 UNION ALL SELECT 0, 0 LIMIT 1"""
@@ -153,6 +163,7 @@ STATEMENTS: Final[Mapping[str, str]] = {
     "routine_look": ROUTINE_LOOKS,
     "read_only_operation": READ_ONLY_OPERATIONS,
     "artifact_check": ARTIFACT_CHECKS,
+    "artifact_upload": ARTIFACT_UPLOADS,
 }
 
 

@@ -13,6 +13,7 @@ import asyncpg
 
 from mooring.core.catalog.app_version import AppVersion
 from mooring.core.kernel.form_schema import with_hidden
+from mooring.core.kernel.permissions import Place
 from mooring.core.kernel.sealed_document import INSTANCE_CONFIG, OPERATION_REQUEST, SEALED
 from mooring.core.runtime.instance import Instance, InstanceRef
 from mooring.core.runtime.member import Member
@@ -31,12 +32,24 @@ MEMBER_COLUMNS: Final = ", ".join(f"m.{name}" for name in MEMBER_NAMES)
 OPERATION_COLUMNS: Final = ", ".join(f"o.{name}" for name in OPERATION_NAMES)
 
 FIND: Final = f"SELECT {INSTANCE_COLUMNS} FROM instance i WHERE i.project_id = $1 AND i.id = $2"
-LIST: Final = f"""
+NEEDS_ATTENTION: Final = """(
+       i.status = 'failed' OR (i.status = 'running' AND i.health <> 'healthy')
+    OR (i.distrust IS NOT NULL AND i.status <> 'stopped')
+    OR EXISTS (SELECT FROM operation o WHERE o.instance_id = i.id AND o.status = 'blocked'))"""
+"""As `core.runtime.next_steps.needs_attention`; a test compares both."""
+LISTS: Final = {
+    (of_tenant, newest_first): f"""
 SELECT {INSTANCE_COLUMNS} FROM instance i
- WHERE i.project_id = $1 AND i.id > $2 AND ($4::text IS NULL OR i.status = $4)
-   AND ($5::text IS NULL OR i.app_slug = $5 OR i.app_id = $5)
+ WHERE i.{"tenant_id" if of_tenant else "project_id"} = $1 AND i.id {"<" if newest_first else ">"} $2
+   AND ($4::text IS NULL OR i.status = $4) AND ($5::text IS NULL OR i.app_slug = $5 OR i.app_id = $5)
    AND ($6::text[] IS NULL OR i.app_category = ANY ($6))
- ORDER BY i.id LIMIT $3"""
+   AND ($7::text IS NULL OR starts_with(i.name, $7) OR starts_with(i.id, $7))
+   AND ($8::text IS NULL OR i.health = $8) AND ($9::boolean IS NULL OR {NEEDS_ATTENTION} = $9)
+ ORDER BY i.id {"DESC" if newest_first else "ASC"} LIMIT $3"""
+    for of_tenant in (False, True)
+    for newest_first in (False, True)
+}
+"""By whether the list is of a whole tenant, and whether the newest are first."""
 FIND_MEMBER: Final = f"""
 SELECT {MEMBER_COLUMNS} FROM member m WHERE m.project_id = $1 AND m.instance_id = $2 AND m.id = $3"""
 LIST_MEMBERS: Final = f"""
@@ -54,6 +67,11 @@ SELECT {OPERATION_COLUMNS} FROM operation o
  WHERE o.project_id = $1 AND o.instance_id = $2 AND o.id < $3 AND ($5::text IS NULL OR o.status = $5)
    AND ($6::text IS NULL OR o.kind = $6) AND NOT o.read_only
  ORDER BY o.id DESC LIMIT $4"""
+LIST_OPERATIONS_OF_TENANT: Final = f"""
+SELECT {OPERATION_COLUMNS} FROM operation o
+ WHERE o.tenant_id = $1 AND o.id < $2 AND ($4::text IS NULL OR o.status = $4) AND ($5::text IS NULL OR o.kind = $5)
+   AND NOT o.read_only AND (NOT $6::boolean OR o.status NOT IN ('succeeded', 'failed', 'cancelled'))
+ ORDER BY o.id DESC LIMIT $3"""
 OPEN_OPERATIONS: Final = f"""
 SELECT {OPERATION_COLUMNS} FROM operation o
  WHERE o.instance_id = ANY ($1::text[]) AND o.status NOT IN ('succeeded', 'failed', 'cancelled')
@@ -120,6 +138,11 @@ class InstanceFilter:
     status: str | None = None
     kind: str | None = None
     categories: tuple[str, ...] | None = None  # of instances; None: all categories
+    prefix: str | None = None  # of an instance's name or id
+    health: str | None = None
+    needs_attention: bool | None = None
+    newest_first: bool = False
+    open_only: bool = False  # of operations
 
 
 async def find(database: Database, acting: Acting, project_id: str, instance_id: str) -> Instance | None:
@@ -129,12 +152,21 @@ async def find(database: Database, acting: Acting, project_id: str, instance_id:
 
 
 async def page(
-    database: Database, acting: Acting, project_id: str, criteria: InstanceFilter, window: PageWindow
+    database: Database, acting: Acting, place: Place, criteria: InstanceFilter, window: PageWindow
 ) -> list[Instance]:
-    """The next instances of this project."""
-    categories = None if criteria.categories is None else list(criteria.categories)
+    """The next instances of this project, or of all projects of this tenant."""
     rows = await database.fetch(
-        acting, LIST, project_id, window.after, window.limit, criteria.status, criteria.kind, categories
+        acting,
+        LISTS[place.project_id is None, criteria.newest_first],
+        place.project_id or place.tenant_id,
+        window.after,
+        window.limit,
+        criteria.status,
+        criteria.kind,
+        None if criteria.categories is None else list(criteria.categories),
+        criteria.prefix,
+        criteria.health,
+        criteria.needs_attention,
     )
     return [instance_of(row) for row in rows]
 
@@ -172,6 +204,23 @@ async def page_operations(
 ) -> list[Operation]:
     """The next older operations of an instance, without read-only actions."""
     rows = await database.fetch(acting, LIST_OPERATIONS, *_window_of(ref, window), criteria.status, criteria.kind)
+    return [operation_of(row) for row in rows]
+
+
+async def page_operations_of_tenant(
+    database: Database, acting: Acting, tenant_id: str, criteria: InstanceFilter, window: PageWindow
+) -> list[Operation]:
+    """The next older operations in all projects of a tenant, without read-only actions."""
+    rows = await database.fetch(
+        acting,
+        LIST_OPERATIONS_OF_TENANT,
+        tenant_id,
+        window.after,
+        window.limit,
+        criteria.status,
+        criteria.kind,
+        criteria.open_only,
+    )
     return [operation_of(row) for row in rows]
 
 

@@ -26,6 +26,7 @@ from mooring.storage.catalog.entitlement import COLUMNS as ENTITLEMENT_COLUMNS
 from mooring.storage.fleet import allocation as allocations
 from mooring.storage.fleet.allocation import COLUMNS as ALLOCATION_COLUMNS
 from mooring.storage.kernel.database import PLATFORM, Acting, Database
+from mooring.storage.pricing.price import CONTRACT
 
 SHELF_MAX: Final = 200
 INSTANCES_READ_MAX: Final = 200
@@ -59,10 +60,10 @@ SELECT {ALLOCATION_COLUMNS}, o.shares
  WHERE a.project_id = $1 AND a.id = ANY ($2::text[])"""
 """Allocations, each with whether all members of other instances in it share it; NULL if there are none."""
 NODES: Final = "SELECT n.id, n.host, n.region, n.inventory FROM node n WHERE n.id = ANY ($1::text[])"
-SHELF: Final = """
-SELECT s.id, s.slug, s.shape, s.gpu_model, s.regions, s.allowed_gpu_counts, s.price_minor_per_gpu_hour, s.currency,
-       s.price_revision, s.status
-  FROM sku s WHERE s.status = 'offered' ORDER BY s.id LIMIT $1"""
+SHELF: Final = f"""
+SELECT s.id, s.slug, s.shape, s.gpu_model, s.regions, s.allowed_gpu_counts,
+       coalesce(c.minor, s.price_minor_per_gpu_hour), coalesce(c.currency, s.currency), s.price_revision, s.status, c.id
+  FROM sku s {CONTRACT} WHERE s.status = 'offered' ORDER BY s.id LIMIT $1"""
 _OF_KIND: Final = """o.kind = 'deploy' AND o.finished_at IS NOT NULL AND o.request ->> 'version_id' = $1
    AND (o.request ->> 'shape') IS NOT DISTINCT FROM $2 AND o.finished_at > $3"""
 DEPLOYS: Final = f"""

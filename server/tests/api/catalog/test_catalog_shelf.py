@@ -20,7 +20,7 @@ from mooring.storage.catalog.catalog import CatalogFilter
 from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
 from mooring.storage.kernel.page_window import PageWindow
 from mooring.storage.kernel.unit_of_work import apply
-from server.tests.support.lifecycle_rows import ProjectRows, context, make_ground, path, version_columns
+from server.tests.support.lifecycle_rows import ProjectRows, context, make_project_rows, path, version_columns
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -68,7 +68,7 @@ class Made:
 async def rows(database_url: str) -> AsyncIterator[ProjectRows]:
     opened = Database(PoolSettings(database_url, 8, acquire_timeout_seconds=60.0))
     await opened.open()
-    yield await make_ground(opened)
+    yield await make_project_rows(opened)
     await opened.close()
 
 
@@ -121,7 +121,7 @@ async def all_pages(rows: ProjectRows, sought: CatalogFilter, limit: int) -> lis
 
 async def test_every_search_finds_what_going_through_all_apps_finds_page_by_page(rows: ProjectRows) -> None:
     chance = random.Random(11)
-    other = await make_ground(rows.database, "other")
+    other = await make_project_rows(rows.database, "other")
     made: list[Made] = []
     for number in range(60):
         tenant_id = chance.choice((None, rows.tenant_id, other.tenant_id))

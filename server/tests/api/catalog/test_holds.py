@@ -18,7 +18,7 @@ from mooring.core.kernel.ids import Prefix
 from mooring.storage.catalog import artifact as artifacts
 from mooring.storage.kernel.database import PLATFORM, Acting, Database, PoolSettings
 from mooring.storage.kernel.unit_of_work import StaleWrite, apply
-from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, context, machines_of, make_ground
+from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, context, machines_of, make_project_rows
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -39,7 +39,7 @@ async def database(shared_database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture(scope="module")
 async def rows(database: Database) -> ProjectRows:
-    return await make_ground(database)
+    return await make_project_rows(database)
 
 
 async def digest_of(rows: ProjectRows, artifact_id: str) -> str:
@@ -99,7 +99,7 @@ async def test_a_hold_is_taken_once(rows: ProjectRows) -> None:
 async def test_another_tenants_artifact_of_the_same_digest_is_neither_held_nor_in_the_way(
     rows: ProjectRows, database: Database
 ) -> None:
-    other = await make_ground(database, "other")
+    other = await make_project_rows(database, "other")
     mine = await rows.birth("artifact")
     digest = await digest_of(rows, mine)
     assert await refusal(take(other, digest)) is Code.VERSION_NOT_OFFERED

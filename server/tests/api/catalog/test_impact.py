@@ -8,36 +8,36 @@ from mooring.core.catalog.artifact_hold import take_holds
 from mooring.core.catalog.artifact_promotion import Hold
 from mooring.core.runtime.member import MEMBER, MemberState
 from mooring.storage.kernel.unit_of_work import apply
-from server.tests.api.catalog.test_apps import DIGEST, AppShelf, shop
+from server.tests.api.catalog.test_apps import DIGEST, AppPublisher, publisher
 from server.tests.support.lifecycle_rows import context
 from server.tests.support.route_requests import Home
 
-__all__ = ["shop"]
+__all__ = ["publisher"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
-async def test_a_revocation_names_every_instance_and_member_that_holds_the_digest(shop: AppShelf) -> None:
-    artifact_id = await shop.artifact("active")
-    version = await shop.moved(await shop.publish(), "stage", "canary", "activate")
-    bare = Home(shop.world, shop.world.client(), shop.tenant, shop.project_id).ground()
-    ground = replace(
-        bare, app_id=shop.app["id"], version_id=version["id"], account_id=await bare.birth("service_account")
+async def test_a_revocation_names_every_instance_and_member_that_holds_the_digest(publisher: AppPublisher) -> None:
+    artifact_id = await publisher.artifact("active")
+    version = await publisher.moved(await publisher.publish(), "stage", "canary", "activate")
+    bare = Home(publisher.world, publisher.world.client(), publisher.tenant, publisher.project_id).project_rows()
+    project_rows = replace(
+        bare, app_id=publisher.app["id"], version_id=version["id"], account_id=await bare.birth("service_account")
     )
-    held, other = await ground.birth("instance"), await ground.birth("instance")
+    held, other = await project_rows.birth("instance"), await project_rows.birth("instance")
     holds = [Hold(DIGEST, "instance", held, version["id"])]
     await apply(
-        ground.database,
-        ground.acting,
+        project_rows.database,
+        project_rows.acting,
         context(),
-        take_holds(context(), holds, tenant_id=shop.tenant.id, project_id=shop.project_id),
+        take_holds(context(), holds, tenant_id=publisher.tenant.id, project_id=publisher.project_id),
     )
-    touched, untouched = replace(ground, instance_id=held), replace(ground, instance_id=other)
+    touched, untouched = replace(project_rows, instance_id=held), replace(project_rows, instance_id=other)
     standing = await touched.birth("member")
     await touched.subject("member", MEMBER, MemberState.REMOVED)
     await untouched.birth("member")
 
-    for place in (shop.place, f"/api/v1/projects/{shop.project_id}"):
-        answer = await shop.client.get(f"{place}/artifacts/{artifact_id}/impact")
+    for place in (publisher.place, f"/api/v1/projects/{publisher.project_id}"):
+        answer = await publisher.client.get(f"{place}/artifacts/{artifact_id}/impact")
         assert answer.status_code == 200, answer.text
         seen = answer.json()
         assert [each["id"] for each in seen["instances"]] == [held]
@@ -46,6 +46,6 @@ async def test_a_revocation_names_every_instance_and_member_that_holds_the_diges
             (standing, held, "1.0.0")
         ]
         assert seen["holds_count"] == 1
-    elsewhere = await shop.world.project(shop.tenant, "elsewhere")
-    seen = (await shop.client.get(f"/api/v1/projects/{elsewhere}/artifacts/{artifact_id}/impact")).json()
+    elsewhere = await publisher.world.project(publisher.tenant, "elsewhere")
+    seen = (await publisher.client.get(f"/api/v1/projects/{elsewhere}/artifacts/{artifact_id}/impact")).json()
     assert (seen["instances"], seen["members"]) == ([], []), "a project sees its own alone"

@@ -123,9 +123,9 @@ async def reached(world: World) -> AsyncIterator[tuple[AdapterSite, AgentDouble]
     async with open_adapter_site(world) as site:
         agent = await joined_agent(world.client(), world.admin)
         agent.now = lambda: site.clock.now().timestamp()
-        ground = replace(site.ground, node_id=agent.node_id)
-        allocation_id = (await ground.subject("allocation", ALLOCATION, AllocationState.ACTIVE)).id
-        site.ground = replace(ground, allocation_id=allocation_id)
+        project_rows = replace(site.project_rows, node_id=agent.node_id)
+        allocation_id = (await project_rows.subject("allocation", ALLOCATION, AllocationState.ACTIVE)).id
+        site.project_rows = replace(project_rows, allocation_id=allocation_id)
         yield site, agent
     await dialer.close()
 

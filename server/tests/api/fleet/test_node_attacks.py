@@ -25,8 +25,8 @@ FAILED: Final = '"fence":1,"outcome":"failed","failure":{"code":"exited","detail
 async def site(world: World) -> AsyncIterator[NodeSite]:
     """A project with an allocation on a machine whose agent is played."""
     async with a_site(world) as made:
-        standing = await made.ground.subject("allocation", ALLOCATION, AllocationState.ACTIVE)
-        yield replace(made, ground=replace(made.ground, allocation_id=standing.id))
+        standing = await made.project_rows.subject("allocation", ALLOCATION, AllocationState.ACTIVE)
+        yield replace(made, project_rows=replace(made.project_rows, allocation_id=standing.id))
 
 
 def launched(registry: str, repository: str = "team/app") -> dict[str, Any]:
@@ -42,7 +42,7 @@ def fetched(source: str, kind: str = "blob") -> dict[str, Any]:
 
 async def registered(site: NodeSite, location: str) -> None:
     """An artifact of the tenant's with the digest, written past the API: its bytes are nowhere."""
-    row = site.ground.row("artifact") | artifact_columns(DIGEST) | {"location": location}
+    row = site.project_rows.row("artifact") | artifact_columns(DIGEST) | {"location": location}
     looked = {
         "id": CLOCK.mint(Prefix.ARTIFACT_EVIDENCE),
         "tenant_id": site.tenant.id,
@@ -52,7 +52,7 @@ async def registered(site: NodeSite, location: str) -> None:
         "observed_at": CLOCK.now(),
         "size_bytes": row["size_bytes"],
     }
-    await site.ground.write(Insert("artifact", row, machines_of("artifact")), Insert("artifact_evidence", looked))
+    await site.project_rows.write(Insert("artifact", row, machines_of("artifact")), Insert("artifact_evidence", looked))
 
 
 NOWHERE: Final = [
@@ -72,7 +72,7 @@ NOWHERE: Final = [
 
 @pytest.mark.parametrize("asked", NOWHERE)
 async def test_a_task_fetches_from_nowhere_that_no_source_names(site: NodeSite, asked: dict[str, Any]) -> None:
-    answer = await site.people.post(f"{site.path}/allocations/{site.ground.allocation_id}/tasks", json=asked)
+    answer = await site.people.post(f"{site.path}/allocations/{site.project_rows.allocation_id}/tasks", json=asked)
     assert (answer.status_code, answer.json()["code"]) == (403, "source_denied"), answer.text
 
 
@@ -80,7 +80,7 @@ async def test_a_task_fetches_from_nowhere_that_no_source_names(site: NodeSite, 
     "asked", [fetched("file:///etc/passwd"), fetched("https://a@b.example/x"), fetched("x", "oci")]
 )
 async def test_a_malformed_source_address_is_refused(site: NodeSite, asked: dict[str, Any]) -> None:
-    answer = await site.people.post(f"{site.path}/allocations/{site.ground.allocation_id}/tasks", json=asked)
+    answer = await site.people.post(f"{site.path}/allocations/{site.project_rows.allocation_id}/tasks", json=asked)
     assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), answer.text
 
 
@@ -89,7 +89,7 @@ async def test_a_tenants_source_reaches_no_private_address_and_no_plain_http(sit
     for pattern in ("oci://10.0.0.1/*", "oci://registry.example/*", "oci://registry.example:5000/*"):
         made = await site.people.post(sources, json={"name": pattern, "pattern": pattern})
         assert made.status_code == 201, made.text
-    path = f"{site.path}/allocations/{site.ground.allocation_id}/tasks"
+    path = f"{site.path}/allocations/{site.project_rows.allocation_id}/tasks"
     for registry in ("https://10.0.0.1", "http://registry.example:5000"):
         answer = await site.people.post(path, json=launched(registry))
         assert (answer.status_code, answer.json()["code"]) == (403, "source_denied"), answer.text
@@ -107,7 +107,7 @@ async def test_a_tenants_source_reaches_no_private_address_and_no_plain_http(sit
 async def test_a_source_of_the_platform_that_reaches_private_networks_does(site: NodeSite) -> None:
     listed = {"name": "Inside", "pattern": "oci://127.0.0.1:5000/*", "reaches_private": True}
     assert (await site.world.admin.post("/api/v1/platform/artifact-sources", json=listed)).status_code == 201
-    path = f"{site.path}/allocations/{site.ground.allocation_id}/tasks"
+    path = f"{site.path}/allocations/{site.project_rows.allocation_id}/tasks"
     await registered(site, "oci://127.0.0.1:5000/team/app")
     assert (await site.people.post(path, json=launched("http://127.0.0.1:5000"))).status_code == 201
     assert (await site.agent.claim_one())["arguments"]["image"]["private"] is True
@@ -116,7 +116,7 @@ async def test_a_source_of_the_platform_that_reaches_private_networks_does(site:
 @pytest.mark.parametrize("step", ["sandbox.destroy/1", "sandbox.create/2", "teardown.verify/1", "tunnel/x", "tunnel"])
 async def test_nobody_takes_the_names_of_the_platforms_own_steps(site: NodeSite, step: str) -> None:
     asked = {"type": "process.run", "arguments": {"argv": ["true"]}, "step": step}
-    answer = await site.people.post(f"{site.path}/allocations/{site.ground.allocation_id}/tasks", json=asked)
+    answer = await site.people.post(f"{site.path}/allocations/{site.project_rows.allocation_id}/tasks", json=asked)
     assert (answer.status_code, answer.json()["code"]) == (422, "validation_failed"), answer.text
 
 
@@ -167,7 +167,7 @@ async def test_an_id_with_a_zero_byte_is_nothings(site: NodeSite, path: str) -> 
 async def test_tasks_that_people_make_by_hand_count_among_the_open_ones_of_their_project(site: NodeSite) -> None:
     services = site.world.running.platform.services
     object.__setattr__(services, "settings", replace(services.settings, open_tasks_per_project_max=3))
-    path = f"{site.path}/allocations/{site.ground.allocation_id}/tasks"
+    path = f"{site.path}/allocations/{site.project_rows.allocation_id}/tasks"
     body = {"type": "process.run", "arguments": {"argv": ["sleep", "1000"]}}
     answers = [await site.people.post(path, json=body | {"step": f"flood/{number}"}) for number in range(5)]
     assert [each.status_code for each in answers] == [201, 201, 201, 409, 409]
@@ -178,7 +178,7 @@ async def test_tasks_that_people_make_by_hand_count_among_the_open_ones_of_their
 async def test_tasks_that_are_asked_for_at_the_same_moment_do_not_pass_the_bound_together(site: NodeSite) -> None:
     services = site.world.running.platform.services
     object.__setattr__(services, "settings", replace(services.settings, open_tasks_per_project_max=5))
-    path = f"{site.path}/allocations/{site.ground.allocation_id}/tasks"
+    path = f"{site.path}/allocations/{site.project_rows.allocation_id}/tasks"
     body = {"type": "process.run", "arguments": {"argv": ["sleep", "1000"]}}
     flood = [site.people.post(path, json=body | {"step": f"flood/{number}"}) for number in range(60)]
     answers = await asyncio.gather(*flood)

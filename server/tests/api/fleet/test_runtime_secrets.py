@@ -30,11 +30,11 @@ RUN = {"argv": ["true"], "environment_secrets": {"TOKEN": "pull"}}
 
 
 def work(site: NodeSite) -> Work[RuntimeSecret]:
-    return Work(site.services, site.ground.acting, system_context(site.services), Authority())
+    return Work(site.services, site.project_rows.acting, system_context(site.services), Authority())
 
 
 def home(site: NodeSite, instance_id: str | None = None) -> SecretOwner:
-    return SecretOwner(site.tenant.id, site.project_id, instance_id=instance_id or site.ground.instance_id)
+    return SecretOwner(site.tenant.id, site.project_id, instance_id=instance_id or site.project_rows.instance_id)
 
 
 async def kept(site: NodeSite, belongs: SecretOwner | None = None, name: str = "pull") -> RuntimeSecret:
@@ -53,7 +53,7 @@ async def test_a_secret_reaches_its_node_in_the_sealed_payload_and_nobody_else(
     site: NodeSite, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     secret = await kept(site)
-    made = await site.make(arguments=RUN, grants=granted(secret), instance_id=site.ground.instance_id)
+    made = await site.make(arguments=RUN, grants=granted(secret), instance_id=site.project_rows.instance_id)
     other = await site.another_agent()
     task = await site.agent.claim_one()
     (sealed,) = task["secrets"]
@@ -77,7 +77,7 @@ async def test_a_secret_reaches_its_node_in_the_sealed_payload_and_nobody_else(
 
 async def test_a_task_of_another_instance_does_not_get_it(site: NodeSite) -> None:
     secret = await kept(site)
-    other = await site.ground.birth("instance")
+    other = await site.project_rows.birth("instance")
     for instance_id in (None, other):
         with pytest.raises(Refusal) as refused:
             await site.make(arguments=RUN, grants=granted(secret), instance_id=instance_id)
@@ -86,41 +86,43 @@ async def test_a_task_of_another_instance_does_not_get_it(site: NodeSite) -> Non
 
 async def test_the_database_itself_refuses_a_grant_to_another_instance(site: NodeSite) -> None:
     secret = await kept(site)
-    other = await site.ground.birth("instance")
-    made = make_task(context(), site.wish(arguments=RUN, grants=granted(secret), instance_id=site.ground.instance_id))
+    other = await site.project_rows.birth("instance")
+    made = make_task(
+        context(), site.requested(arguments=RUN, grants=granted(secret), instance_id=site.project_rows.instance_id)
+    )
     task, grant = made.writes
     assert isinstance(task, Insert)
     stolen = replace(task, row={**task.row, "instance_id": other})
     with pytest.raises(Refusal) as refused:
-        await site.ground.write(stolen, grant)
+        await site.project_rows.write(stolen, grant)
     assert refused.value.code is Code.NOT_FOUND
 
 
 async def test_an_allocations_secret_is_for_every_task_of_that_allocation(site: NodeSite) -> None:
-    belongs = SecretOwner(site.tenant.id, site.project_id, allocation_id=site.ground.allocation_id)
+    belongs = SecretOwner(site.tenant.id, site.project_id, allocation_id=site.project_rows.allocation_id)
     secret = await kept(site, belongs)
     await site.make(arguments=RUN, grants=granted(secret))
     task = await site.agent.claim_one()
     assert site.agent.unseal(task, task["secrets"][0]) == VALUE
-    elsewhere = await site.ground.birth("allocation")
+    elsewhere = await site.project_rows.birth("allocation")
     with pytest.raises(Refusal):
         await site.make(arguments=RUN, grants=granted(secret), allocation_id=elsewhere)
 
 
 async def test_what_is_destroyed_is_deleted_and_goes_to_no_task_any_more(site: NodeSite) -> None:
     secret = await kept(site)
-    await site.make(arguments=RUN, grants=granted(secret), instance_id=site.ground.instance_id)
+    await site.make(arguments=RUN, grants=granted(secret), instance_id=site.project_rows.instance_id)
     sealed = "SELECT count(*) FROM secret WHERE id = $1"
     assert await site.count(sealed, secret.secret_id) == 1
     ending: Work[tuple[RuntimeSecret, ...]] = Work(
-        site.services, site.ground.acting, system_context(site.services), Authority()
+        site.services, site.project_rows.acting, system_context(site.services), Authority()
     )
     await destroy(ending, home(site))
     await destroy(ending, home(site))  # again: there is nothing left to do
     assert await site.count(sealed, secret.secret_id) == 0
     assert (await site.agent.claim_one())["secrets"] == []
     with pytest.raises(Refusal):
-        await site.make(arguments=RUN, grants=granted(secret), instance_id=site.ground.instance_id)
+        await site.make(arguments=RUN, grants=granted(secret), instance_id=site.project_rows.instance_id)
     gone = await runtime_secrets.find(site.services.database, PLATFORM, site.project_id, secret.id)
     assert gone is not None
     assert (gone.secret_id, gone.destroyed_at is not None) == (None, True)
@@ -129,8 +131,8 @@ async def test_what_is_destroyed_is_deleted_and_goes_to_no_task_any_more(site: N
 
 async def test_a_grant_counts_for_its_time_only(site: NodeSite) -> None:
     secret = await kept(site)
-    wish: dict[str, Any] = {"grants": granted(secret), "instance_id": site.ground.instance_id}
-    made = await site.make(arguments=RUN, lifetime=timedelta(hours=5), **wish)
+    requested: dict[str, Any] = {"grants": granted(secret), "instance_id": site.project_rows.instance_id}
+    made = await site.make(arguments=RUN, lifetime=timedelta(hours=5), **requested)
     short = "SELECT count(*) FROM secret_grant WHERE task_id = $1 AND expires_at - created_at = interval '1 hour'"
     assert await site.count(short, made.id) == 1
     over = "UPDATE secret_grant SET expires_at = created_at - interval '1 second' WHERE task_id = $1"

@@ -77,8 +77,10 @@ async def a_machine(site: NodeSite, directory: Path) -> AsyncIterator[str]:
 
 
 async def test_a_services_secret_is_in_no_answer_of_the_api(site: NodeSite, tmp_path: Path) -> None:
-    work: Work[RuntimeSecret] = Work(site.services, site.ground.acting, system_context(site.services), Authority())
-    belongs = SecretOwner(site.tenant.id, site.project_id, instance_id=site.ground.instance_id)
+    work: Work[RuntimeSecret] = Work(
+        site.services, site.project_rows.acting, system_context(site.services), Authority()
+    )
+    belongs = SecretOwner(site.tenant.id, site.project_id, instance_id=site.project_rows.instance_id)
     await store(work, belongs, VALUE, name="key", purpose="cluster_key")
     (secret,) = await runtime_secrets.of_owner(site.services.database, PLATFORM, site.project_id, belongs.id)
     async with a_machine(site, tmp_path) as node_id:
@@ -93,12 +95,12 @@ async def test_a_services_secret_is_in_no_answer_of_the_api(site: NodeSite, tmp_
         await done("sandbox.create", {"hostname": "box", "network": network})
         start = {"name": "web", "argv": ["web"], "environment_secrets": {"KEY": "key"}}
         grant = SecretGrantRequest("key", "cluster_key", stored=secret)
-        started = await done("service.start", start, grants=(grant,), instance_id=site.ground.instance_id)
+        started = await done("service.start", start, grants=(grant,), instance_id=site.project_rows.instance_id)
         assert started.status == "succeeded", started.failure_detail
         inspected = await done("service.inspect", {"name": "web"})
         ran = await done("process.run", {"argv": ["true"]})
         part = {"name": "web", "kind": "service", "offset": 12, "max_bytes": 1024}  # begins within the secret
-        read = await done("log.read", part, maker=site.ground.account_id)
+        read = await done("log.read", part, maker=site.project_rows.account_id)
         answers = [(await site.people.get(f"{site.path}/tasks/{each.id}")).json() for each in (inspected, ran, read)]
         log = (await site.people.get(f"{site.path}/tasks/{ran.id}/log")).text
     content = base64.b64decode(answers[2]["result"]["content_base64"])

@@ -34,7 +34,7 @@ async def test_a_waiting_poll_gets_a_task_as_soon_as_it_is_made(site: NodeSite) 
     (task,) = await waiting
     assert (task["task_id"], task["type"], task["arguments"], task["fence"]) == (made.id, "process.run", RUN, 1)
     assert (task["tenant_id"], task["project_id"]) == (site.tenant.id, site.project_id)
-    assert task["owner"] == task["allocation_id"] == site.ground.allocation_id
+    assert task["owner"] == task["allocation_id"] == site.project_rows.allocation_id
     assert task["correlation_id"] == made.correlation_id
     stands = await site.stands(made)
     assert (stands.status, stands.fence, stands.generation) == ("claimed", 1, 1)
@@ -237,10 +237,10 @@ async def test_a_poll_that_says_too_much_of_its_health_is_refused(site: NodeSite
 
 
 async def test_making_a_task_again_gives_the_first_one(site: NodeSite) -> None:
-    wish = site.wish()
-    first, second = await site.make_wished(wish), await site.make_wished(wish)
+    requested = site.requested()
+    first, second = await site.make_requested(requested), await site.make_requested(requested)
     assert first.id == second.id
-    made = await asyncio.gather(*(site.make_wished(site.wish(step="raced")) for _ in range(8)))
+    made = await asyncio.gather(*(site.make_requested(site.requested(step="raced")) for _ in range(8)))
     assert len({each.id for each in made}) == 1
     assert await site.count("SELECT count(*) FROM task WHERE step = 'raced'") == 1
 
@@ -249,13 +249,13 @@ async def test_nothing_is_made_for_an_owner_once_a_task_that_ends_it_was_made(si
     before = await site.make(label="one")
     await site.make("teardown.verify", {"close": True}, label="one")
     for label in ("one", "two"):
-        wish = site.wish(label=label)
+        requested = site.requested(label=label)
         if label == "one":
             with pytest.raises(Refusal) as refused:
-                await site.make_wished(wish)
+                await site.make_requested(requested)
             assert refused.value.code is Code.ILLEGAL_TRANSITION
         else:
-            assert (await site.make_wished(wish)).status == "queued"
+            assert (await site.make_requested(requested)).status == "queued"
     await site.make("sandbox.destroy")
     with pytest.raises(Refusal) as refused:
         await site.make(label="two")
@@ -267,18 +267,20 @@ async def test_nothing_is_made_for_an_owner_once_a_task_that_ends_it_was_made(si
 async def test_the_database_itself_refuses_a_task_for_a_closed_owner(site: NodeSite) -> None:
     """Statements that bypass the core meet the same lock."""
     await site.make("sandbox.destroy")
-    made = make_task(context(), site.wish(label="late"))
+    made = make_task(context(), site.requested(label="late"))
     with pytest.raises(Refusal) as refused:
-        await site.ground.write(*made.writes)
+        await site.project_rows.write(*made.writes)
     assert refused.value.code is Code.ILLEGAL_TRANSITION
 
 
 async def test_a_task_does_not_slip_in_while_its_owner_is_closed(site: NodeSite) -> None:
-    wishes = [site.wish(label="race") for _ in range(6)]
+    requested_tasks = [site.requested(label="race") for _ in range(6)]
     closing = site.make("teardown.verify", {"close": True}, label="race")
-    results = await asyncio.gather(closing, *(site.make_wished(each) for each in wishes), return_exceptions=True)
+    results = await asyncio.gather(
+        closing, *(site.make_requested(each) for each in requested_tasks), return_exceptions=True
+    )
     closed = await site.services.database.fetchval(
-        PLATFORM, "SELECT task_id FROM closed_owner WHERE owner = $1", f"{site.ground.allocation_id}/race"
+        PLATFORM, "SELECT task_id FROM closed_owner WHERE owner = $1", f"{site.project_rows.allocation_id}/race"
     )
     assert getattr(results[0], "id", None) == closed
     for each in results[1:]:

@@ -37,7 +37,7 @@ async def a_neighbour(site: NodeSite, slug: str = "globex") -> Neighbour:
 
 async def make_many(site: NodeSite, count: int, allocation_id: str | None = None) -> None:
     for number in range(count):
-        await site.make(label=f"own{number}", allocation_id=allocation_id or site.ground.allocation_id)
+        await site.make(label=f"own{number}", allocation_id=allocation_id or site.project_rows.allocation_id)
 
 
 async def make_for(site: NodeSite, whose: Neighbour, type_: str = "process.run", **other: Any) -> str:
@@ -46,9 +46,11 @@ async def make_for(site: NodeSite, whose: Neighbour, type_: str = "process.run",
         "project_id": whose.project_id,
         "allocation_id": whose.allocation_id,
     }
-    request = site.wish(type_, **place, **other)
-    as_neighbour = replace(site, ground=replace(site.ground, tenant_id=whose.tenant_id, project_id=whose.project_id))
-    return (await as_neighbour.make_wished(request)).id
+    request = site.requested(type_, **place, **other)
+    as_neighbour = replace(
+        site, project_rows=replace(site.project_rows, tenant_id=whose.tenant_id, project_id=whose.project_id)
+    )
+    return (await as_neighbour.make_requested(request)).id
 
 
 async def test_a_long_queue_of_one_tenant_does_not_fill_the_claim(site: NodeSite) -> None:

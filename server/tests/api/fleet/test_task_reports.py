@@ -357,7 +357,7 @@ async def test_a_receipt_after_its_task_was_given_up_is_added_to_the_record(site
 
 
 async def test_a_machine_that_comes_back_after_a_write_off_adds_its_late_receipt(site: NodeSite) -> None:
-    member = await site.ground.birth("member")
+    member = await site.project_rows.birth("member")
     short = {"label": "gone", "member_id": member, "lifetime": timedelta(seconds=30)}
     made = await site.make("teardown.verify", {"close": True}, **short)
     task = await site.agent.claim_one()
@@ -370,7 +370,7 @@ async def test_a_machine_that_comes_back_after_a_write_off_adds_its_late_receipt
     await site.later(timedelta(seconds=31))
     assert (await site.stands(made)).status == "expired"
     written_off = {"kind": "write_off", "node_id": node.id, "reason": "the machine burnt down", "may_be_left": "disks"}
-    row = site.ground.closing_record(member, **written_off)
+    row = site.project_rows.closing_record(member, **written_off)
     columns = ", ".join(row)
     places = ", ".join(f"${number}" for number in range(1, len(row) + 1))
     await database.fetchval(PLATFORM, f"INSERT INTO closing_record ({columns}) VALUES ({places})", *row.values())

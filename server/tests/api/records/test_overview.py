@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 
 from mooring.core.runtime.operation import OPERATION, OperationState, OperationTrigger
-from server.tests.api.catalog.test_apps import AppShelf, shop  # noqa: F401
-from server.tests.api.catalog.test_catalog import platform_shelf
+from server.tests.api.catalog.test_apps import AppPublisher, publisher  # noqa: F401
+from server.tests.api.catalog.test_catalog import platform_publisher
 from server.tests.conftest import World
 from server.tests.support.launching import make_launching
 from server.tests.support.lifecycle_rows import ProjectRows
@@ -18,9 +18,9 @@ PATH = "/api/v1/platform/overview"
 
 async def test_an_operator_sees_counts_health_capacity_and_failures_and_no_names(
     world: World,
-    shop: AppShelf,  # noqa: F811
+    publisher: AppPublisher,  # noqa: F811
 ) -> None:
-    launching = await make_launching(world, shop)
+    launching = await make_launching(world, publisher)
     running = await launching.running(name="their-secret-plan")
     broken = await launching.running()
     restart = await launching.post(f"{broken['id']}/restart")
@@ -43,17 +43,24 @@ async def test_an_operator_sees_counts_health_capacity_and_failures_and_no_names
     assert (cordoned["slots"], cordoned["free"]) == (8, 0)
     assert (await operator.get(PATH)).json()["nodes_cordoned"] == 1
     whole = json.dumps([counts, capacity, apps])
-    for theirs in (shop.tenant.id, shop.tenant.slug, shop.project_id, running["id"], running["name"], "web-tool"):
+    for theirs in (
+        publisher.tenant.id,
+        publisher.tenant.slug,
+        publisher.project_id,
+        running["id"],
+        running["name"],
+        "web-tool",
+    ):
         assert theirs not in whole
     for path in (PATH, f"{PATH}/apps", f"{PATH}/capacity"):
-        assert (await shop.client.get(path)).status_code == 403
+        assert (await publisher.client.get(path)).status_code == 403
     assert (await operator.get(f"{PATH}/apps?hours=0")).status_code == 422
 
 
-async def test_the_platforms_apps_are_counted_by_name_and_code(world: World, shop: AppShelf) -> None:  # noqa: F811
-    shelf = await platform_shelf(shop)
+async def test_the_platforms_apps_are_counted_by_name_and_code(world: World, publisher: AppPublisher) -> None:  # noqa: F811
+    shelf = await platform_publisher(publisher)
     version = await shelf.moved(await shelf.publish(), "stage", "canary", "activate")
-    rows = ProjectRows(world.running.platform.services.database, shop.tenant.id, shop.project_id)
+    rows = ProjectRows(world.running.platform.services.database, publisher.tenant.id, publisher.project_id)
     rows = replace(
         rows, account_id=await rows.birth("service_account"), app_id=shelf.app["id"], version_id=version["id"]
     )

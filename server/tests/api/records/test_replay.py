@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from server.tests.api.catalog.test_apps import AppShelf
-from server.tests.api.catalog.test_apps import shop as bare_shop
+from server.tests.api.catalog.test_apps import AppPublisher
+from server.tests.api.catalog.test_apps import publisher as bare_publisher
 from server.tests.conftest import World
 from server.tests.support.launching import Launching, make_launching
 
-__all__ = ["bare_shop"]
+__all__ = ["bare_publisher"]
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("shared_platform"), pytest.mark.real_part("postgresql")]
 
 
 @pytest.fixture
-async def launching(world: World, bare_shop: AppShelf) -> Launching:
-    return await make_launching(world, bare_shop)
+async def launching(world: World, bare_publisher: AppPublisher) -> Launching:
+    return await make_launching(world, bare_publisher)
 
 
 async def transitions_of(launching: Launching, instance_id: str) -> list[dict[str, Any]]:

@@ -12,12 +12,12 @@ from mooring.gateways.secrets import CannotUnseal
 from mooring.storage.fleet import task as tasks
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.runtime import instance as instances
-from server.tests.api.catalog.test_apps import AppShelf
-from server.tests.api.runtime.test_instance_attacks import FORM, VERBS, bare_shop
+from server.tests.api.catalog.test_apps import AppPublisher
+from server.tests.api.runtime.test_instance_attacks import FORM, VERBS, bare_publisher
 from server.tests.conftest import World
 from server.tests.support.launching import Launching, make_launching
 
-__all__ = ["bare_shop"]
+__all__ = ["bare_publisher"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 CONFIGURED: Final = "canaryconfigured"
 ENTERED: Final = "canaryentered"
@@ -26,8 +26,8 @@ CONFIG: Final = {"password": CONFIGURED, "mirrors": [{"key": CONFIGURED}], "titl
 
 
 @pytest.fixture
-async def launching(world: World, bare_shop: AppShelf) -> Launching:
-    made = await make_launching(world, bare_shop)
+async def launching(world: World, bare_publisher: AppPublisher) -> Launching:
+    made = await make_launching(world, bare_publisher)
     await made.publish("2.0.0", config_schema=FORM, actions=VERBS)
     return made
 
@@ -66,7 +66,7 @@ async def test_a_dump_of_the_database_has_no_secret_that_was_sent(launching: Lau
     task = await a_task(launching)
     assert task["arguments"]["argv"] == ["login", ARGUMENT]
 
-    text = await dumped(launching.shop.world.running.settings.database_url)
+    text = await dumped(launching.publisher.world.running.settings.database_url)
     assert running["id"] in text
     assert {each: text.count(each) for each in (CONFIGURED, ENTERED, ARGUMENT)} == {
         CONFIGURED: 0,
@@ -74,7 +74,7 @@ async def test_a_dump_of_the_database_has_no_secret_that_was_sent(launching: Lau
         ARGUMENT: 0,
     }
     # Those who need the values still get them.
-    database, project_id = launching.services.database, launching.shop.project_id
+    database, project_id = launching.services.database, launching.publisher.project_id
     instance = await instances.find(database, PLATFORM, project_id, running["id"])
     assert instance is not None
     assert instance.config == CONFIG
@@ -86,7 +86,7 @@ async def test_a_dump_of_the_database_has_no_secret_that_was_sent(launching: Lau
 async def test_what_was_stored_in_the_clear_is_sealed_and_a_moved_ciphertext_does_not_open(
     launching: Launching,
 ) -> None:
-    database, project_id = launching.services.database, launching.shop.project_id
+    database, project_id = launching.services.database, launching.publisher.project_id
     cipher, database.documents = database.documents, None  # as before the sealing
     running = await launching.running(config=CONFIG)
     task = await a_task(launching)
@@ -94,7 +94,7 @@ async def test_what_was_stored_in_the_clear_is_sealed_and_a_moved_ciphertext_doe
         PLATFORM, "UPDATE instance SET config = $2, config_secrets = NULL WHERE id = $1", running["id"], CONFIG
     )
     await database.fetch(PLATFORM, "DELETE FROM idempotency")  # kept for two days at the most
-    url = launching.shop.world.running.settings.database_url
+    url = launching.publisher.world.running.settings.database_url
     assert ARGUMENT in await dumped(url)
 
     database.documents = cipher

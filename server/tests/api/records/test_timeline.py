@@ -18,7 +18,7 @@ from mooring.storage.records import timeline as timelines
 from mooring.storage.records.timeline import TimelineSelection
 from server.tests.conftest import World
 from server.tests.support.http_wire import stream
-from server.tests.support.lifecycle_rows import ProjectRows, context, make_ground
+from server.tests.support.lifecycle_rows import ProjectRows, context, make_project_rows
 from server.tests.support.socket_client import PATIENCE_SECONDS, connect
 from tests.support.waiting import until
 
@@ -147,7 +147,7 @@ async def settled(database: Database, project_rows: ProjectRows, story: Timeline
 async def test_the_timeline_of_an_instance_has_its_own_things_and_the_capacity_it_asked_for(
     database: Database,
 ) -> None:
-    project_rows = await make_ground(database)
+    project_rows = await make_project_rows(database)
     place = (project_rows.tenant_id, project_rows.project_id)
     operation_id = await project_rows.birth("operation", kind="deploy", correlation_id="launch")
     member_id = await project_rows.birth("member", allocation_id=project_rows.allocation_id, owns_allocation=True)
@@ -195,7 +195,7 @@ async def test_the_timeline_of_an_instance_has_its_own_things_and_the_capacity_i
 
 
 async def test_entries_under_another_correlation_are_found_by_that_one(database: Database) -> None:
-    project_rows = await make_ground(database)
+    project_rows = await make_project_rows(database)
     place = (project_rows.tenant_id, project_rows.project_id)
     of_the_maker = ("launch", "b" * 32)
     await tell(

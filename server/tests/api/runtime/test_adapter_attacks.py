@@ -12,20 +12,20 @@ from mooring.core.runtime.operation import OperationKind
 from mooring.gateways.signing.signatures import new_key_pair
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.janitor import Janitor
-from server.tests.api.catalog.test_apps import AppShelf
-from server.tests.api.catalog.test_apps import shop as bare_shop
+from server.tests.api.catalog.test_apps import AppPublisher
+from server.tests.api.catalog.test_apps import publisher as bare_publisher
 from server.tests.api.runtime.test_adapter_reports import blocked
 from server.tests.api.runtime.test_claims import deployed
 from server.tests.api.runtime.test_launched import discovered
 from server.tests.api.runtime.test_member_tasks import RUN, begun
-from server.tests.api.runtime.test_operator_accounts import Shelf, shelf
+from server.tests.api.runtime.test_operator_accounts import OperatedApp, publisher
 from server.tests.conftest import World
 from server.tests.support import manifests
 from server.tests.support.adapter_site import AdapterSite
 from server.tests.support.launching import make_launching
 from server.tests.support.runtime_rows import operation as an_operation
 
-__all__ = ["bare_shop", "shelf"]
+__all__ = ["bare_publisher", "publisher"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 REMOVING = "UPDATE member SET status = 'removing', generation = generation + 1 WHERE id = $1"
 STOPPED = "UPDATE instance SET status = 'stopped', stopped_at = now(), teardown_proof = 'receipts' WHERE id = $1"
@@ -75,7 +75,8 @@ async def test_members_of_an_allocation_that_is_given_back_can_still_be_worked_o
     async with site.services.database.connection(PLATFORM) as connection, connection.transaction():
         await connection.execute("SET LOCAL session_replication_role = replica")
         await connection.execute(
-            "UPDATE allocation SET status = 'releasing', releasing_at = now() WHERE id = $1", site.ground.allocation_id
+            "UPDATE allocation SET status = 'releasing', releasing_at = now() WHERE id = $1",
+            site.project_rows.allocation_id,
         )
     body = {"member_id": head, "step": "quiet", "operation_id": operation_id, **RUN}
     answer = await adapter.send(instance_id, "tasks", fence, **body)
@@ -138,27 +139,27 @@ async def test_an_instance_of_one_project_charges_no_other(site: AdapterSite) ->
             assert answer.json()["stored"] == stored, answer.text
 
 
-async def test_a_key_that_was_kept_at_the_last_change_ends_at_the_next(shelf: Shelf) -> None:
+async def test_a_key_that_was_kept_at_the_last_change_ends_at_the_next(publisher: OperatedApp) -> None:
     pairs = [new_key_pair() for _ in range(4)]
-    await shelf.set_key(pairs[0][1])
-    await shelf.entitle()
+    await publisher.set_key(pairs[0][1])
+    await publisher.entitle()
     for number in (1, 2):
-        await shelf.set_key(pairs[number][1], keep_previous=True)
-    counts = [len((await shelf.discovered(*pair)).json()["accounts"]) for pair in pairs]
+        await publisher.set_key(pairs[number][1], keep_previous=True)
+    counts = [len((await publisher.discovered(*pair)).json()["accounts"]) for pair in pairs]
     assert counts == [0, 1, 1, 0]
-    await shelf.set_key(pairs[3][1])
-    counts = [len((await shelf.discovered(*pair)).json()["accounts"]) for pair in pairs]
+    await publisher.set_key(pairs[3][1])
+    counts = [len((await publisher.discovered(*pair)).json()["accounts"]) for pair in pairs]
     assert counts == [0, 0, 0, 1]
 
 
 async def test_an_account_whose_entitlement_is_gone_keeps_what_operating_needs_and_goes_with_the_last_instance(
-    world: World, bare_shop: AppShelf
+    world: World, bare_publisher: AppPublisher
 ) -> None:
-    launching = await make_launching(world, bare_shop)
+    launching = await make_launching(world, bare_publisher)
     adapter = await discovered(launching)
     stands = await launching.site.active(launching.sku, gpu_count=1)
     made = await launching.launch(placement={"allocations": [stands["id"]]}, service_account_id=None)
-    place = f"/api/v1/projects/{bare_shop.project_id}"
+    place = f"/api/v1/projects/{bare_publisher.project_id}"
     (entitled,) = (await launching.client.get(f"{place}/entitlements")).json()["items"]
     body = {
         "enabled": True,
@@ -174,7 +175,7 @@ async def test_an_account_whose_entitlement_is_gone_keeps_what_operating_needs_a
     await janitor.tick()
     assert (await launching.client.get(one)).json()["status"] == "active", "it operates something"
     assert await adapter.claim(made["id"]) == 1
-    key = f"{bare_shop.place}/apps/{bare_shop.app['id']}/adapter-key"
+    key = f"{bare_publisher.place}/apps/{bare_publisher.app['id']}/adapter-key"
     assert (await launching.client.put(key, json={"public_key": None})).status_code == 200
     keys = (await launching.client.get(f"{one}/keys")).json()["items"]
     assert [each["revoked_at"] is None for each in keys] == [False], "the adapter's key is taken from it as well"

@@ -37,7 +37,7 @@ async def test_a_launch_is_reported_step_by_step_and_ends_in_a_running_instance(
     assert [each["id"] for each in seen["operations"]] == [operation.id]
     assert seen["operations"][0]["begun"] is False
     assert [each["component_key"] for each in seen["members"]] == ["head", "worker"]
-    assert seen["members"][0]["allocation"]["id"] == site.ground.allocation_id
+    assert seen["members"][0]["allocation"]["id"] == site.project_rows.allocation_id
     assert seen["manifest"]["app"] == "hello"
     step = {"name": "pull image", "status": "running", "progress": {"done": 1, "total": 2, "unit": "bytes"}}
     await adapter.report(instance.id, fence, operation_id=operation.id, begin=True, steps=[step])
@@ -249,7 +249,7 @@ async def test_drained_is_what_was_observed_and_never_what_cannot_be(site: Adapt
     await site.services.database.fetch(
         PLATFORM,
         "UPDATE node SET unreachable_since = now(), revision = revision + 1 WHERE id = $1",
-        site.ground.node_id,
+        site.project_rows.node_id,
     )
     report = {"members": [{"id": worker, "status": "drained"}]}
     unseen = await adapter.send(instance_id, "reports", fence, **report)
@@ -257,7 +257,7 @@ async def test_drained_is_what_was_observed_and_never_what_cannot_be(site: Adapt
     await site.services.database.fetch(
         PLATFORM,
         "UPDATE node SET unreachable_since = NULL, revision = revision + 1 WHERE id = $1",
-        site.ground.node_id,
+        site.project_rows.node_id,
     )
     await adapter.report(instance_id, fence, **report)
     assert (await adapter.finish(instance_id, fence, drain["id"]))["status"] == "succeeded"

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from mooring.commands.runtime.instance_reconcile import limits_of
+from mooring.commands.runtime.trust_reaction import mark_all
 from mooring.core.runtime.instance_reconcile import reconcile
 from mooring.core.runtime.instance_transitions import new_instance, new_member, new_operation, together
 from mooring.storage.kernel.database import PLATFORM
@@ -85,8 +86,9 @@ class Shared:
 
 async def a_shared(site: AdapterSite, manifest: dict[str, Any] | None = None, scope: str = "tenant") -> Shared:
     """An instance with one member that runs and is shared."""
-    site.ground = replace(
-        site.ground, version_id=await site.ground.birth("app_version", app_slug="hello", manifest=manifest or SHARED)
+    site.project_rows = replace(
+        site.project_rows,
+        version_id=await site.project_rows.birth("app_version", app_slug="hello", manifest=manifest or SHARED),
     )
     artifact_id = await site.artifact(digest("a"))
     instance, members, operation = site.made(0)
@@ -180,7 +182,9 @@ async def test_what_is_not_shared_or_not_the_tenants_is_not_attached(site: Adapt
     refused = await alone.people.post(alone.path, json={"instance_id": alone.instance_id})
     assert said(refused) == (409, "not_supported")
     assert "control_plane_scope is project" in refused.json()["detail"]
-    site.ground = replace(site.ground, version_id=await site.ground.birth("app_version", manifest=MANIFEST))
+    site.project_rows = replace(
+        site.project_rows, version_id=await site.project_rows.birth("app_version", manifest=MANIFEST)
+    )
     other = await site.world.tenant("other")
     strangers = site.world.client(other.token)
     theirs = f"/api/v1/projects/{await site.world.project(other, 'theirs')}/attachments"
@@ -209,6 +213,28 @@ async def test_an_attached_project_cannot_use_what_was_revoked_and_no_other_is_a
     assert said(asked) == (409, "artifact_revoked")
 
 
+@pytest.mark.usefixtures("private_platform")
+async def test_an_attached_project_hears_that_the_instance_lost_its_trust(site: AdapterSite) -> None:
+    shared = await a_shared(site)
+    attachment_id = await shared.attach()
+    ended = await site.world.project(site.tenant, "finance")  # not attached: it hears nothing
+    revoked = await shared.people.post(
+        f"/api/v1/tenants/{site.tenant.id}/artifacts/{shared.artifact_id}/revoke", json={"reason": "a backdoor"}
+    )
+    assert revoked.status_code == 200, revoked.text
+    for _ in range(2):  # the second pass has nothing to say
+        await mark_all(site.services)
+    heard = {}
+    for project_id in (shared.project_id, ended):
+        page = (await shared.people.get(f"/api/v1/projects/{project_id}/events?limit=500")).json()
+        heard[project_id] = [each for each in page["items"] if "trust_lost" in each["type"]]
+    assert heard[ended] == []
+    (event,) = heard[shared.project_id]
+    assert (event["type"], event["subject_id"]) == ("apps.attachment.trust_lost", attachment_id)
+    assert (event["data"]["codes"], event["data"]["reaction"]) == (["artifact_revoked"], "refuse")
+    assert digest("a") not in str(event)  # of the owning project
+
+
 async def test_an_app_that_lets_nobody_attach_says_so_and_a_second_attachment_is_refused(site: AdapterSite) -> None:
     shared = await a_shared(site)
     first = await shared.attach()
@@ -217,9 +243,11 @@ async def test_an_app_that_lets_nobody_attach_says_so_and_a_second_attachment_is
     full = await shared.people.delete(f"/api/v1/projects/{shared.project_id}")
     assert said(full) == (409, "not_empty")
     plain = MANIFEST | {"lifecycle": LIFECYCLE}
-    site.ground = replace(site.ground, version_id=await site.ground.birth("app_version", manifest=plain))
+    site.project_rows = replace(
+        site.project_rows, version_id=await site.project_rows.birth("app_version", manifest=plain)
+    )
     await site.services.database.fetch(
-        PLATFORM, "UPDATE instance SET version_id = $2 WHERE id = $1", shared.instance_id, site.ground.version_id
+        PLATFORM, "UPDATE instance SET version_id = $2 WHERE id = $1", shared.instance_id, site.project_rows.version_id
     )
     third = f"/api/v1/projects/{await site.world.project(site.tenant, 'third')}/attachments"
     refused = await shared.people.post(third, json={"instance_id": shared.instance_id})

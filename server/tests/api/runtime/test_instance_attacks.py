@@ -8,13 +8,13 @@ import pytest
 
 from mooring.core.runtime.operation import OperationTrigger
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.api.catalog.test_apps import AppShelf, problem
-from server.tests.api.catalog.test_apps import shop as bare_shop
+from server.tests.api.catalog.test_apps import AppPublisher, problem
+from server.tests.api.catalog.test_apps import publisher as bare_publisher
 from server.tests.conftest import World
 from server.tests.support.adapter_site import make_operator
 from server.tests.support.launching import Launching, make_launching
 
-__all__ = ["bare_shop"]
+__all__ = ["bare_publisher"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 SECRET: Final = "hunterhunter"
 FORM: Final = {
@@ -37,8 +37,8 @@ SHOWN: Final = {"password": None, "mirrors": [{"key": None}], "title": "mine"}
 
 
 @pytest.fixture
-async def launching(world: World, bare_shop: AppShelf) -> Launching:
-    made = await make_launching(world, bare_shop)
+async def launching(world: World, bare_publisher: AppPublisher) -> Launching:
+    made = await make_launching(world, bare_publisher)
     await made.publish("2.0.0", config_schema=FORM, actions=VERBS)
     return made
 
@@ -60,7 +60,7 @@ async def test_a_secret_of_a_configuration_is_given_back_by_nothing(
         await client.post(f"{one}/actions/enter", json={"input": wrong}),
     ]
     assert [each.status_code for each in refused] == [422, 200, 422]
-    project = f"/api/v1/projects/{launching.shop.project_id}"
+    project = f"/api/v1/projects/{launching.publisher.project_id}"
     read = [
         await client.get(each)
         for each in (
@@ -138,7 +138,7 @@ async def test_of_many_who_want_one_place_one_gets_it(launching: Launching) -> N
 
 
 async def test_a_launch_and_a_release_of_its_place_do_not_both_have_it(launching: Launching) -> None:
-    place = f"/api/v1/projects/{launching.shop.project_id}/allocations"
+    place = f"/api/v1/projects/{launching.publisher.project_id}/allocations"
     for _ in range(4):
         stands = await launching.site.active(launching.sku, gpu_count=1)
         placed = launching.body(placement={"allocations": [stands["id"]]})
@@ -155,14 +155,14 @@ async def test_a_launch_and_a_release_of_its_place_do_not_both_have_it(launching
 
 async def test_the_output_of_an_action_is_shown_to_those_who_may_ask_for_it(launching: Launching, world: World) -> None:
     running = await launching.running()
-    one, shop = f"{launching.path}/{running['id']}", launching.shop
+    one, publisher = f"{launching.path}/{running['id']}", launching.publisher
     asked = (await launching.client.post(f"{one}/actions/enter", json={"input": {"title": "mine"}})).json()
     given = {"output": {"ticket": "let me in"}}
     await launching.finish(running["id"], asked["id"], OperationTrigger.SUCCEED, **given)
     read = f"{one}/operations/{asked['id']}"
     assert (await launching.client.get(read)).json()["output"] == given["output"]
     for role, shown in (("project_viewer", False), ("project_member", True)):
-        caller = world.client(await world.member(shop.tenant, shop.project_id, role, role.replace("_", "-")))
+        caller = world.client(await world.member(publisher.tenant, publisher.project_id, role, role.replace("_", "-")))
         listed = (await caller.get(f"{one}/operations?kind=action")).json()["items"]
         for operation in ((await caller.get(read)).json(), *listed):
             assert operation["output"] == (given["output"] if shown else None)
@@ -175,18 +175,18 @@ async def test_an_account_for_one_category_learns_nothing_of_another_by_asking_w
     running = await launching.running()
     (member,) = (await launching.get(f"{running['id']}/members"))["items"]
     (operation,) = (await launching.get(f"{running['id']}/operations"))["items"]
-    shop = launching.shop
+    publisher = launching.publisher
     for actions, statuses in ((["scheduler.instance.read"], [404, 404, 404]), (["instance.read"], [200, 403, 403])):
-        _, token = await make_operator(world, shop.tenant, shop.project_id, actions)
-        asked = [f"/api/v1/projects/{shop.project_id}/why/{each['id']}" for each in (running, member, operation)]
+        _, token = await make_operator(world, publisher.tenant, publisher.project_id, actions)
+        asked = [f"/api/v1/projects/{publisher.project_id}/why/{each['id']}" for each in (running, member, operation)]
         assert [(await world.client(token).get(each)).status_code for each in asked] == statuses
 
 
 async def test_who_may_only_look_is_shown_no_secret_and_asks_for_no_action(launching: Launching, world: World) -> None:
     running = await launching.running()
     one = f"{launching.path}/{running['id']}"
-    shop = launching.shop
-    viewer = world.client(await world.member(shop.tenant, shop.project_id, "project_viewer", "vera"))
+    publisher = launching.publisher
+    viewer = world.client(await world.member(publisher.tenant, publisher.project_id, "project_viewer", "vera"))
     for path, body in (
         ("secrets/token/reveal", None),
         ("actions/look", {"input": {}}),

@@ -5,15 +5,15 @@ from typing import Any, Final
 import pytest
 
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.api.catalog.test_apps import AppShelf, problem
-from server.tests.api.catalog.test_apps import shop as bare_shop
+from server.tests.api.catalog.test_apps import AppPublisher, problem
+from server.tests.api.catalog.test_apps import publisher as bare_publisher
 from server.tests.conftest import World
 from server.tests.support.adapter_site import AdapterClient
 from server.tests.support.launching import LIFECYCLE, OPERATOR, Launching, make_launching
 from server.tests.support.route_requests import Home
 from server.tests.support.service_accounts import make_account
 
-__all__ = ["bare_shop"]
+__all__ = ["bare_publisher"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 SCHEMA: Final = {
@@ -27,8 +27,8 @@ SCHEMA: Final = {
 
 
 @pytest.fixture
-async def launching(world: World, bare_shop: AppShelf) -> Launching:
-    made = await make_launching(world, bare_shop)
+async def launching(world: World, bare_publisher: AppPublisher) -> Launching:
+    made = await make_launching(world, bare_publisher)
     lifecycle = {**LIFECYCLE, "configure": {"supported": True}}
     await made.publish("1.1.0", lifecycle=lifecycle, config_schema=SCHEMA)
     return made
@@ -50,12 +50,12 @@ class Configured:
 
 
 async def make_configured(launching: Launching) -> Configured:
-    shop = launching.shop
-    home = Home(shop.world, launching.client, shop.tenant, shop.project_id)
+    publisher = launching.publisher
+    home = Home(publisher.world, launching.client, publisher.tenant, publisher.project_id)
     account = await make_account(home, OPERATOR)
     config = {"motd": "hello", "token": "old-secret"}
     made = await launching.running(service_account_id=account.id, config=config)
-    adapter = AdapterClient(shop.world.client(await account.token(home.client)), "one", account.id)
+    adapter = AdapterClient(publisher.world.client(await account.token(home.client)), "one", account.id)
     return Configured(launching, made["id"], adapter, await adapter.claim(made["id"]))
 
 
@@ -78,7 +78,7 @@ async def test_a_change_becomes_true_when_the_adapter_has_made_it(launching: Lau
         " || (SELECT string_agg(e::text, ' ') FROM event e) || (SELECT string_agg(a::text, ' ') FROM audit a)",
     )
     assert "-secret" not in stored, "the old and the new value are stored sealed"
-    trail = (await launching.client.get(f"/api/v1/projects/{launching.shop.project_id}/audit?limit=500")).json()
+    trail = (await launching.client.get(f"/api/v1/projects/{launching.publisher.project_id}/audit?limit=500")).json()
     asked = [each for each in trail["items"] if each["action"] == "instance.update"]
     assert [each["after"]["changed"] for each in asked] == [["/token"]]
 
@@ -92,7 +92,7 @@ async def test_what_an_adapter_refuses_leaves_the_configuration_and_is_explained
     failure = {"code": "config_refused", "detail": "motd is fixed at launch"}
     await site.adapter.finish(site.id, site.fence, operation["id"], outcome="failed", failure=failure)
     assert await site.config() == {"motd": "hello", "token": None}
-    path = f"/api/v1/projects/{launching.shop.project_id}/why/{operation['id']}"
+    path = f"/api/v1/projects/{launching.publisher.project_id}/why/{operation['id']}"
     why = (await launching.client.get(path)).json()
     assert "motd is fixed at launch" in str(why)
     assert f"mooring instances update {site.id}" in str(why)

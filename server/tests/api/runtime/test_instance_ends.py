@@ -9,7 +9,7 @@ from mooring.core.kernel.decision import Insert
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.instance_reconciler import InstanceReconciler
-from server.tests.api.catalog.test_apps import AppShelf, shop  # noqa: F401
+from server.tests.api.catalog.test_apps import AppPublisher, publisher  # noqa: F401
 from server.tests.conftest import World
 from server.tests.support.launching import Launching, make_launching
 from server.tests.support.lifecycle_rows import CLOCK
@@ -18,8 +18,8 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
 @pytest.fixture
-async def launching(world: World, shop: AppShelf) -> Launching:  # noqa: F811
-    return await make_launching(world, shop)
+async def launching(world: World, publisher: AppPublisher) -> Launching:  # noqa: F811
+    return await make_launching(world, publisher)
 
 
 async def look(launching: Launching, times: int = 1) -> None:
@@ -87,13 +87,13 @@ async def test_when_the_adapter_is_gone_a_stop_ends_with_clean_receipts_and_no_s
 
 async def secret_of(launching: Launching, instance_id: str) -> None:
     """A secret that the instance's members know."""
-    place = {"tenant_id": launching.shop.tenant.id, "created_at": CLOCK.now()}
+    place = {"tenant_id": launching.publisher.tenant.id, "created_at": CLOCK.now()}
     sealed = launching.services.secrets.seal(
-        b"known to members", id=CLOCK.mint(Prefix.SECRET), tenant_id=launching.shop.tenant.id, purpose="runtime"
+        b"known to members", id=CLOCK.mint(Prefix.SECRET), tenant_id=launching.publisher.tenant.id, purpose="runtime"
     )
     row = {
         "id": CLOCK.mint(Prefix.RUNTIME_SECRET),
-        "project_id": launching.shop.project_id,
+        "project_id": launching.publisher.project_id,
         "instance_id": instance_id,
         "name": "shared-key",
         "purpose": "member_secret",
@@ -109,8 +109,8 @@ async def work_on_node(launching: Launching, instance_id: str, member: dict[str,
     task_id = CLOCK.mint(Prefix.TASK)
     row = {
         "id": task_id,
-        "tenant_id": launching.shop.tenant.id,
-        "project_id": launching.shop.project_id,
+        "tenant_id": launching.publisher.tenant.id,
+        "project_id": launching.publisher.project_id,
         "allocation_id": member["allocation_id"],
         "owner": f"{member['allocation_id']}/{member['id']}",
         "node_id": await launching.services.database.fetchval(PLATFORM, node, member["allocation_id"]),

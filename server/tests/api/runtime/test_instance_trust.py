@@ -12,14 +12,14 @@ from mooring.core.kernel.decision import AuditRecord, Decision, Insert, StateCha
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.kernel.database import PLATFORM
 from mooring.storage.kernel.unit_of_work import apply
-from server.tests.api.catalog.test_apps import DIGEST, REASON, AppShelf, problem
-from server.tests.api.catalog.test_apps import shop as bare_shop
+from server.tests.api.catalog.test_apps import DIGEST, REASON, AppPublisher, problem
+from server.tests.api.catalog.test_apps import publisher as bare_publisher
 from server.tests.conftest import World
 from server.tests.support.launching import Launching, make_launching
 from server.tests.support.lifecycle_rows import CLOCK, artifact_columns, context, path
 from tests.support.rows import every_row
 
-__all__ = ["bare_shop"]
+__all__ = ["bare_publisher"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql"), pytest.mark.usefixtures("shared_platform")]
 
 OTHER = f"sha256:{'b' * 64}"
@@ -43,7 +43,7 @@ class Trusted:
         if self.revoked:
             return
         self.revoked = True
-        place = self.launching.shop.place
+        place = self.launching.publisher.place
         answer = await self.client.post(f"{place}/artifacts/{self.artifact_id}/revoke", json={"reason": REASON})
         assert answer.status_code == 200, answer.text
 
@@ -56,9 +56,9 @@ class Trusted:
 
 
 @pytest.fixture
-async def trusted(world: World, bare_shop: AppShelf) -> Trusted:
-    launching = await make_launching(world, bare_shop)
-    found = await launching.client.get(f"{bare_shop.place}/artifacts?digest={DIGEST}")
+async def trusted(world: World, bare_publisher: AppPublisher) -> Trusted:
+    launching = await make_launching(world, bare_publisher)
+    found = await launching.client.get(f"{bare_publisher.place}/artifacts?digest={DIGEST}")
     return Trusted(launching, await launching.running(), found.json()["items"][0]["id"])
 
 
@@ -108,7 +108,7 @@ async def test_no_use_of_an_instance_succeeds_after_its_artifact_was_revoked(
 
 
 async def test_an_untrusted_instance_can_still_be_stopped_and_upgraded_to_trusted_bytes(trusted: Trusted) -> None:
-    await trusted.launching.shop.artifact("active", OTHER)
+    await trusted.launching.publisher.artifact("active", OTHER)
     await trusted.launching.publish("1.1.0", artifacts={"main": OTHER})
     await trusted.revoke()
     upgrade = await trusted.ask("upgrade", {"version": "1.1.0"})
@@ -119,15 +119,15 @@ async def test_an_untrusted_instance_can_still_be_stopped_and_upgraded_to_truste
 @pytest.mark.usefixtures("private_platform")
 async def test_with_notify_actions_go_on_and_what_starts_the_bytes_again_is_refused(trusted: Trusted) -> None:
     launching = trusted.launching
-    refused = await trusted.policy(f"tenants/{launching.shop.tenant.id}", untrusted_instances="notify")
+    refused = await trusted.policy(f"tenants/{launching.publisher.tenant.id}", untrusted_instances="notify")
     assert problem(refused) == (422, "policy_widens"), "the platform's default is stricter"
-    world = launching.shop.world
+    world = launching.publisher.world
     rules = {"rules": {"untrusted_instances": "notify"}, "reason": REASON}
     assert (await world.admin.put("/api/v1/platform/policy", json=rules)).status_code == 200
     await trusted.revoke()
     assert problem(await trusted.ask("restart")) == (409, "artifact_revoked")
     assert (await trusted.ask(*SUBMIT)).status_code == 202
-    stricter = await trusted.policy(f"projects/{launching.shop.project_id}", untrusted_instances="refuse")
+    stricter = await trusted.policy(f"projects/{launching.publisher.project_id}", untrusted_instances="refuse")
     assert stricter.status_code == 200
     assert problem(await trusted.ask(*SUBMIT)) == (409, "artifact_revoked")
 
@@ -137,7 +137,7 @@ async def test_a_tenant_cannot_use_what_the_platform_revoked_by_registering_it_i
     launching = trusted.launching
     artifact_id = await platform_artifact(launching)
     assert (await trusted.ask(*SUBMIT)).status_code == 202, "their own is verified"
-    revoked = await launching.shop.world.admin.post(
+    revoked = await launching.publisher.world.admin.post(
         f"/api/v1/platform/artifacts/{artifact_id}/revoke", json={"reason": REASON}
     )
     assert revoked.status_code == 200, revoked.text
@@ -148,16 +148,22 @@ async def test_a_tenant_cannot_use_what_the_platform_revoked_by_registering_it_i
 @pytest.mark.usefixtures("private_platform")
 async def test_the_blast_radius_has_names_for_the_tenant_and_numbers_for_the_platform(trusted: Trusted) -> None:
     launching = trusted.launching
-    shop = launching.shop
-    await trusted.policy(f"projects/{shop.project_id}", untrusted_instances="drain")
-    seen = (await trusted.client.get(f"{shop.place}/artifacts/{trusted.artifact_id}/impact")).json()
+    publisher = launching.publisher
+    await trusted.policy(f"projects/{publisher.project_id}", untrusted_instances="drain")
+    seen = (await trusted.client.get(f"{publisher.place}/artifacts/{trusted.artifact_id}/impact")).json()
     assert [each["name"] for each in seen["instances"]] == [trusted.instance["name"]]
     assert seen["counts"] == {"tenants": 1, "projects": 1, "instances": 1, "members": 1, "versions": 1}
     assert seen["reactions"] == {"notify": 0, "refuse": 0, "drain": 1, "stop": 0}
     own = await platform_artifact(launching)
-    answer = await shop.world.admin.get(f"/api/v1/platform/artifacts/{own}/impact")
+    answer = await publisher.world.admin.get(f"/api/v1/platform/artifacts/{own}/impact")
     counted = answer.json()
     assert (counted["counts"], counted["reactions"]) == (seen["counts"], seen["reactions"])
     assert (counted["instances"], counted["members"], counted["versions"]) == ([], [], [])
-    for secret in (trusted.instance["name"], trusted.instance["id"], shop.tenant.id, shop.project_id, "web-tool"):
+    for secret in (
+        trusted.instance["name"],
+        trusted.instance["id"],
+        publisher.tenant.id,
+        publisher.project_id,
+        "web-tool",
+    ):
         assert secret not in answer.text, "a platform role sees no tenant's data"

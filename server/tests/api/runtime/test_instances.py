@@ -10,19 +10,19 @@ from mooring.core.runtime.operation import OperationTrigger
 from mooring.storage.kernel.database import PLATFORM
 from mooring.workers.instance_reconciler import InstanceReconciler
 from mooring.workers.janitor import Janitor
-from server.tests.api.catalog.test_apps import REASON, AppShelf, problem
-from server.tests.api.catalog.test_apps import shop as bare_shop
+from server.tests.api.catalog.test_apps import REASON, AppPublisher, problem
+from server.tests.api.catalog.test_apps import publisher as bare_publisher
 from server.tests.conftest import World
 from server.tests.support.launching import LIFECYCLE, Launching, make_launching
 from server.tests.support.route_requests import Home
 
-__all__ = ["bare_shop"]
+__all__ = ["bare_publisher"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
 @pytest.fixture
-async def launching(world: World, bare_shop: AppShelf) -> Launching:
-    return await make_launching(world, bare_shop)
+async def launching(world: World, bare_publisher: AppPublisher) -> Launching:
+    return await make_launching(world, bare_publisher)
 
 
 async def test_a_launch_makes_the_instance_its_members_their_places_and_the_operation(launching: Launching) -> None:
@@ -65,7 +65,7 @@ async def test_a_plan_reports_everything_at_once_and_changes_nothing(launching: 
     assert plan["expected"] == {"basis": "none", "samples": 0, "seconds": None, "stages": []}
     assert [each["gpu_count"] for each in plan["shapes"] if each["fits"]] == [1, 2, 4]
     assert (await launching.client.get(launching.path)).json()["items"] == []
-    await launching.shop.world.admin.put(
+    await launching.publisher.world.admin.put(
         "/api/v1/platform/policy", json={"rules": {"apps": {"deny": ["web-*"]}}, "reason": REASON}
     )
     wrong = launching.body(
@@ -186,7 +186,7 @@ async def test_upgrade_and_rollback_go_by_digests(launching: Launching) -> None:
     assert problem(refused) == (409, "not_supported")
     assert refused.json()["details"]["instead"] == "drain it"
     old = launching.versions["1.0.0"]
-    await launching.shop.move(old, "deprecate", superseded_by=new["id"])
+    await launching.publisher.move(old, "deprecate", superseded_by=new["id"])
     assert (await launching.post(f"{made['id']}/rollback"))["target_version"] == "1.0.0"
     deprecated = await launching.client.post(launching.path, json=launching.body(version="1.0.0"))
     assert problem(deprecated) == (409, "version_deprecated")
@@ -230,13 +230,13 @@ async def test_members_are_added_drained_resumed_and_removed(launching: Launchin
 async def test_an_action_needs_its_own_key_and_the_right_input(launching: Launching) -> None:
     made = await launching.running()
     path = f"{launching.path}/{made['id']}/actions"
-    home = Home(launching.shop.world, launching.client, launching.shop.tenant, launching.shop.project_id)
-    viewer = launching.shop.world.client(await home.new_person(Scope.PROJECT, "project_viewer"))
+    home = Home(launching.publisher.world, launching.client, launching.publisher.tenant, launching.publisher.project_id)
+    viewer = launching.publisher.world.client(await home.new_person(Scope.PROJECT, "project_viewer"))
     denied = await viewer.post(f"{path}/queue.submit", json={"input": {"line": "x"}})
     assert problem(denied) == (403, "permission_denied")
     submitted = await launching.client.post(f"{path}/queue.submit", json={"input": {"line": "x"}})
     assert (submitted.status_code, submitted.json()["request"]["input"]) == (202, {"line": "x"})
-    trail = (await launching.client.get(f"/api/v1/projects/{launching.shop.project_id}/audit?limit=500")).json()[
+    trail = (await launching.client.get(f"/api/v1/projects/{launching.publisher.project_id}/audit?limit=500")).json()[
         "items"
     ]
     assert [each["action"] for each in trail if each["outcome"] == "denied"] == ["app.web-tool.queue.submit"]

@@ -9,8 +9,8 @@ import pytest
 from mooring.core.kernel.permissions import Scope
 from mooring.core.runtime.operation import OperationTrigger
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.api.catalog.test_apps import REASON, AppShelf, problem
-from server.tests.api.catalog.test_apps import shop as bare_shop
+from server.tests.api.catalog.test_apps import REASON, AppPublisher, problem
+from server.tests.api.catalog.test_apps import publisher as bare_publisher
 from server.tests.conftest import World
 from server.tests.support import made_things
 from server.tests.support.launching import Launching, make_launching
@@ -18,7 +18,7 @@ from server.tests.support.route_requests import Home
 from server.tests.support.service_accounts import make_account
 from tests.support.waiting import until
 
-__all__ = ["bare_shop"]
+__all__ = ["bare_publisher"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 CASES: Final = 40
@@ -26,23 +26,23 @@ SEED: Final = 5
 
 
 @pytest.fixture
-async def launching(world: World, bare_shop: AppShelf) -> Launching:
-    return await make_launching(world, bare_shop)
+async def launching(world: World, bare_publisher: AppPublisher) -> Launching:
+    return await make_launching(world, bare_publisher)
 
 
 def home_of(launching: Launching) -> Home:
     """The project, as the generic tests know it."""
-    return Home(launching.shop.world, launching.client, launching.shop.tenant, launching.shop.project_id)
+    return Home(launching.publisher.world, launching.client, launching.publisher.tenant, launching.publisher.project_id)
 
 
 async def test_what_a_plan_promises_is_launched_and_what_it_refuses_is_refused(launching: Launching) -> None:
     chance = random.Random(SEED)
     await launching.publish("1.1.0")
-    await launching.shop.publish("2.0.0")
+    await launching.publisher.publish("2.0.0")
     taken = await launching.site.ask(launching.sku, gpu_count=1)
     await launching.launch(name="taken", placement={"allocations": [taken["id"]]})
     rules = {"rules": {"gpus_max": 12, "regions": {"deny": ["moon"]}}, "reason": REASON}
-    await launching.client.put(f"/api/v1/projects/{launching.shop.project_id}/policy", json=rules)
+    await launching.client.put(f"/api/v1/projects/{launching.publisher.project_id}/policy", json=rules)
     outcomes = set()
     for _ in range(CASES):
         free = await launching.site.ask(launching.sku, gpu_count=1) if chance.random() < 0.2 else taken
@@ -90,7 +90,7 @@ async def test_two_who_want_one_name_or_the_whole_instance_at_once_do_not_both_g
 async def test_a_key_of_a_category_opens_the_apps_of_that_category_and_no_others(launching: Launching) -> None:
     home = home_of(launching)
     keys = ["scheduler.instance.read", "scheduler.instance.create", "scheduler.instance.delete"]
-    client = launching.shop.world.client(await (await make_account(home, keys)).token(home.client))
+    client = launching.publisher.world.client(await (await make_account(home, keys)).token(home.client))
     tool = await launching.launch()
     assert problem(await client.get(f"{launching.path}/{tool['id']}")) == (404, "not_found")
     assert (await client.get(launching.path)).json()["items"] == []
@@ -138,8 +138,8 @@ async def test_a_wait_for_an_action_is_woken_whether_it_leaves_a_trace_or_not(la
 
 
 async def test_a_caller_who_loses_the_right_during_an_action_does_not_see_its_state(launching: Launching) -> None:
-    made, world, project_id = await launching.running(), launching.shop.world, launching.shop.project_id
-    caller = world.client(await world.member(launching.shop.tenant, project_id, "project_admin", "leaving"))
+    made, world, project_id = await launching.running(), launching.publisher.world, launching.publisher.project_id
+    caller = world.client(await world.member(launching.publisher.tenant, project_id, "project_admin", "leaving"))
     asking = asyncio.create_task(
         caller.post(f"{launching.path}/{made['id']}/actions/queue.list?wait=25", json={"input": {}})
     )

@@ -5,18 +5,18 @@ from typing import Any
 import pytest
 
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.api.catalog.test_apps import AppShelf
-from server.tests.api.catalog.test_apps import shop as bare_shop
+from server.tests.api.catalog.test_apps import AppPublisher
+from server.tests.api.catalog.test_apps import publisher as bare_publisher
 from server.tests.conftest import World
 from server.tests.support.launching import Launching, make_launching
 
-__all__ = ["bare_shop"]
+__all__ = ["bare_publisher"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
 @pytest.fixture
-async def launching(world: World, bare_shop: AppShelf) -> Launching:
-    return await make_launching(world, bare_shop)
+async def launching(world: World, bare_publisher: AppPublisher) -> Launching:
+    return await make_launching(world, bare_publisher)
 
 
 async def plan_of(launching: Launching, **changes: Any) -> dict[str, Any]:
@@ -27,7 +27,7 @@ async def plan_of(launching: Launching, **changes: Any) -> dict[str, Any]:
 
 async def retire(launching: Launching, node_id: str) -> None:
     path = f"/api/v1/platform/nodes/{node_id}/retire"
-    answer = await launching.shop.world.admin.post(path, json={"reason": "it is sold"})
+    answer = await launching.publisher.world.admin.post(path, json={"reason": "it is sold"})
     assert answer.status_code == 200, answer.text
 
 
@@ -85,8 +85,8 @@ async def test_a_plan_says_that_no_adapter_listens(launching: Launching) -> None
         "INSERT INTO adapter_presence (service_account_id, tenant_id, project_id, holder, seen_at) "
         "VALUES ($1, $2, $3, 'one', $4)",
         launching.account_id,
-        launching.shop.tenant.id,
-        launching.shop.project_id,
+        launching.publisher.tenant.id,
+        launching.publisher.project_id,
         now,
     )
     adapter = (await plan_of(launching))["adapter"]
@@ -115,7 +115,7 @@ async def test_a_cluster_in_one_named_allocation_grows_on_its_node_and_a_full_no
         PLATFORM,
         "SELECT a.blocker, n.name FROM allocation a JOIN node n ON n.id = a.wanted_node_id "
         "WHERE a.status = 'requested' AND a.project_id = $1",
-        launching.shop.project_id,
+        launching.publisher.project_id,
     )
     assert f"it must be on node {row['name']}, which is full: 1 GPU requested, 0 free there" in row["blocker"]
     assert waiting["id"] != added["id"]

@@ -6,7 +6,7 @@ import pytest
 
 from mooring.core.runtime.operation import OperationKind
 from mooring.gateways.signing.signatures import new_key_pair
-from server.tests.api.catalog.test_apps import AppShelf, shop  # noqa: F401
+from server.tests.api.catalog.test_apps import AppPublisher, publisher  # noqa: F401
 from server.tests.conftest import World
 from server.tests.support.adapter_site import RUNTIME, AdapterClient
 from server.tests.support.launching import Launching, make_launching
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 async def discovered(launching: Launching) -> AdapterClient:
     """An adapter that finds the operator account of the project by its key."""
-    place, world = launching.shop, launching.shop.world
+    place, world = launching.publisher, launching.publisher.world
     private, public = new_key_pair()
     key = base64.urlsafe_b64encode(public).decode().rstrip("=")
     put = await place.client.put(f"{place.place}/apps/{place.app['id']}/adapter-key", json={"public_key": key})
@@ -31,9 +31,9 @@ async def discovered(launching: Launching) -> AdapterClient:
 
 async def test_the_operator_account_of_the_entitlement_brings_a_launch_up_and_ends_it(
     world: World,
-    shop: AppShelf,  # noqa: F811
+    publisher: AppPublisher,  # noqa: F811
 ) -> None:
-    launching = await make_launching(world, shop)
+    launching = await make_launching(world, publisher)
     adapter = await discovered(launching)
     stands = await launching.site.active(launching.sku, gpu_count=1)
     made = await launching.launch(placement={"allocations": [stands["id"]]}, service_account_id=None)

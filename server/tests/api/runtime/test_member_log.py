@@ -50,16 +50,16 @@ class Reader:
     async def claimed(self) -> list[dict[str, Any]]:
         """What the node is given, as soon as there is something."""
         dispatcher = self.site.world.running.platform.tools.dispatcher
-        given = await dispatcher.poll(TaskPoll(self.site.ground.node_id, 8, 30.0))
+        given = await dispatcher.poll(TaskPoll(self.site.project_rows.node_id, 8, 30.0))
         return [json.loads(base64.urlsafe_b64decode(each.payload + "===")) for each in given.tasks]
 
     async def end(self, task: dict[str, Any], ended: TaskEnd) -> bool:
         """The node tells how a task ended; whether that was taken."""
         services, tools = self.site.services, self.site.world.running.platform.tools
-        known = await reports.of_node(services.database, self.site.ground.node_id, [task["task_id"]])
-        node = Actor(PrincipalKind.NODE, self.site.ground.node_id)
-        desk = TaskReportHandler(services, tools.logs, replace(context(), actor=node), Origin(), known)
-        return (await desk.take(TaskResultReport(task["task_id"], task["fence"], ended))).accepted
+        known = await reports.of_node(services.database, self.site.project_rows.node_id, [task["task_id"]])
+        node = Actor(PrincipalKind.NODE, self.site.project_rows.node_id)
+        handler = TaskReportHandler(services, tools.logs, replace(context(), actor=node), Origin(), known)
+        return (await handler.take(TaskResultReport(task["task_id"], task["fence"], ended))).accepted
 
     async def answer(self, content: bytes, **other: Any) -> dict[str, Any]:
         """The node reads; the task that it was given."""
@@ -115,7 +115,7 @@ async def test_the_node_is_asked_at_once_and_what_it_reads_leaves_no_trace(reade
         "log": "",
     }
     assert task["type"] == "log.read"
-    assert task["owner"] == f"{site.ground.allocation_id}/{reader.member_id}"
+    assert task["owner"] == f"{site.project_rows.allocation_id}/{reader.member_id}"
     assert task["arguments"] == {"name": "web", "kind": "service", "max_bytes": 65_536, "tail_lines": 5}
     assert (await count(site, "event"), await count(site, "audit")) == before
     listed = (await reader.client.get(f"/api/v1/projects/{site.project_id}/tasks")).json()["items"]
@@ -150,7 +150,7 @@ async def test_what_was_read_is_forgotten_within_the_hour_and_nothing_else_is(re
 
 
 async def test_a_node_that_does_not_answer_is_not_waited_for_and_the_last_lines_are_shown(reader: Reader) -> None:
-    site, node = reader.site, reader.site.ground.node_id
+    site, node = reader.site, reader.site.project_rows.node_id
     await site.fetch("UPDATE member SET last_lines = '{bye}' WHERE id = $1 RETURNING id", reader.member_id)
     await site.fetch(UNREACHABLE, node)
     away = await reader.read()
@@ -173,7 +173,7 @@ async def test_the_log_of_a_member_that_is_torn_down_is_reported_as_gone(reader:
     assert row is not None
     state = MemberState(row.status)
     subject = LifecycleSubject("member", MEMBER, row.id, state, row.generation)
-    await reader.site.ground.move(subject, MEMBER.step(state, MemberTrigger.REMOVE))
+    await reader.site.project_rows.move(subject, MEMBER.step(state, MemberTrigger.REMOVE))
     torn = await reader.read()
     assert (torn.status_code, torn.json()["code"]) == (409, "conflict")
     assert "removing" in torn.json()["detail"]

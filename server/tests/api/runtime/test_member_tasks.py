@@ -41,11 +41,11 @@ async def test_a_task_is_made_once_under_its_name_for_the_member_and_its_node(si
         "SELECT owner, node_id, allocation_id, member_id, instance_id, maker, correlation_id FROM task WHERE id = $1",
         made,
     )
-    allocation_id, account_id = site.ground.allocation_id, site.account.id
+    allocation_id, account_id = site.project_rows.allocation_id, site.account.id
     correlation = await site.fetch("SELECT correlation_id FROM operation WHERE id = $1", operation_id)
     assert tuple(row) == (
         f"{allocation_id}/{head}",
-        site.ground.node_id,
+        site.project_rows.node_id,
         allocation_id,
         head,
         instance_id,
@@ -62,7 +62,7 @@ async def test_several_tasks_are_made_at_once_and_each_has_its_own_outcome(site:
     instance_id, fence, (head, worker), operation_id = await begun(site, adapter)
     first = {"member_id": head, "step": "start/head", **RUN}
     made = (await adapter.send(instance_id, "tasks", fence, operation_id=operation_id, **first)).json()
-    wishes = [
+    requested_tasks = [
         {"member_id": worker, "step": "start/worker", **RUN},
         first,
         {"member_id": "mem_" + "0" * 26, "step": "start/nobody", **RUN},
@@ -70,11 +70,14 @@ async def test_several_tasks_are_made_at_once_and_each_has_its_own_outcome(site:
         {"member_id": head, "step": "image", **LAUNCH, "arguments": {"name": "web", "image": {"artifact": "other"}}},
         {"member_id": worker, "step": "second/worker", **RUN},
     ]
-    asked = [adapter.send(instance_id, "tasks:batch", fence, operation_id=operation_id, tasks=wishes) for _ in range(3)]
+    asked = [
+        adapter.send(instance_id, "tasks:batch", fence, operation_id=operation_id, tasks=requested_tasks)
+        for _ in range(3)
+    ]
     answers = await asyncio.gather(*asked)
     assert {each.status_code for each in answers} == {200}
     (outcomes, *others) = [each.json()["tasks"] for each in answers]
-    assert [each["step"] for each in outcomes] == [each["step"] for each in wishes]
+    assert [each["step"] for each in outcomes] == [each["step"] for each in requested_tasks]
     codes = [each["refusal"] and each["refusal"]["code"] for each in outcomes]
     assert codes == [None, None, "not_found", "validation_failed", "artifact_not_pinned", None]
     assert outcomes[1]["task"]["id"] == made["id"]
@@ -89,11 +92,11 @@ async def test_a_project_has_a_bounded_number_of_open_tasks(site: AdapterSite) -
     instance_id, fence, (head, _), operation_id = await begun(site, adapter)
     limited = replace(site.services.settings, open_tasks_per_project_max=3)
     object.__setattr__(site.services, "settings", limited)
-    wishes = [{"member_id": head, "step": f"{number}", **RUN} for number in range(5)]
-    answer = await adapter.send(instance_id, "tasks:batch", fence, operation_id=operation_id, tasks=wishes)
+    requested_tasks = [{"member_id": head, "step": f"{number}", **RUN} for number in range(5)]
+    answer = await adapter.send(instance_id, "tasks:batch", fence, operation_id=operation_id, tasks=requested_tasks)
     refusals = [each["refusal"] and each["refusal"]["code"] for each in answer.json()["tasks"]]
     assert refusals == [None] * 3 + ["too_many_open_tasks"] * 2
-    one = {"operation_id": operation_id, **wishes[4]}
+    one = {"operation_id": operation_id, **requested_tasks[4]}
     refused = await adapter.send(instance_id, "tasks", fence, **one)
     assert (refused.status_code, refused.json()["code"]) == (409, "too_many_open_tasks")
     assert (refused.json()["retryable"], refused.json()["details"]["limit"]) == (True, 3)
@@ -110,13 +113,13 @@ async def test_a_project_has_a_bounded_number_of_open_tasks(site: AdapterSite) -
 async def test_tasks_of_one_request_sort_in_its_order_and_so_nodes_are_handed_them(site: AdapterSite) -> None:
     adapter = site.adapter()
     instance_id, fence, members, operation_id = await begun(site, adapter)
-    wishes = [{"member_id": member, "step": f"{n}/{member}", **RUN} for member in members for n in range(20)]
-    answer = await adapter.send(instance_id, "tasks:batch", fence, operation_id=operation_id, tasks=wishes)
-    assert [each["step"] for each in answer.json()["tasks"]] == [each["step"] for each in wishes]
+    requested_tasks = [{"member_id": member, "step": f"{n}/{member}", **RUN} for member in members for n in range(20)]
+    answer = await adapter.send(instance_id, "tasks:batch", fence, operation_id=operation_id, tasks=requested_tasks)
+    assert [each["step"] for each in answer.json()["tasks"]] == [each["step"] for each in requested_tasks]
     taken = await site.services.database.fetch(
         PLATFORM, "SELECT step FROM task WHERE member_id = ANY ($1) ORDER BY id", members
     )
-    assert [each["step"] for each in taken] == [each["step"] for each in wishes]
+    assert [each["step"] for each in taken] == [each["step"] for each in requested_tasks]
 
 
 async def test_a_batch_of_tasks_is_refused_as_a_whole(site: AdapterSite) -> None:
@@ -189,7 +192,9 @@ async def test_an_image_is_named_by_its_role_and_the_platform_says_where_it_lies
         body = {"member_id": head, "step": f"launch/{index}", "operation_id": operation_id}
         made = await adapter.send(instance_id, "tasks", fence, type="container.launch", arguments=arguments, **body)
         assert made.status_code == 200, made.text
-        stored = await stored_tasks.find(site.services.database, PLATFORM, site.ground.project_id, made.json()["id"])
+        stored = await stored_tasks.find(
+            site.services.database, PLATFORM, site.project_rows.project_id, made.json()["id"]
+        )
         assert stored is not None
         assert stored.arguments["image"] == {
             "registry": "https://registry.example",
@@ -277,7 +282,7 @@ async def test_people_launch_no_digest_that_nobody_registered(site: AdapterSite)
     async def asked(known: str) -> tuple[int, str]:
         image = {"registry": "https://registry.example", "repository": "team/app", "digest": known}
         body = {"type": "container.launch", "arguments": {"name": "web", "image": image}}
-        answer = await people.post(f"{path}/allocations/{site.ground.allocation_id}/tasks", json=body)
+        answer = await people.post(f"{path}/allocations/{site.project_rows.allocation_id}/tasks", json=body)
         return answer.status_code, answer.json().get("code", "")
 
     assert await asked(digest("9")) == (409, "artifact_not_registered")
@@ -369,7 +374,7 @@ async def test_an_upgrade_moves_the_pin_once_every_member_runs_it_and_lets_go_of
     (head,) = (await adapter.read(instance_id, fence))["members"]
     await site.artifact(digest("b"))
     await site.artifact(DIGEST)
-    version_id = await site.ground.birth("app_version", app_slug="hello", manifest=MANIFEST)
+    version_id = await site.project_rows.birth("app_version", app_slug="hello", manifest=MANIFEST)
     number = await site.fetch("SELECT version FROM app_version WHERE id = $1", version_id)
     instance = await site.instance(instance_id)
     target = {**instance.pin, "version_id": version_id, "version": number, "artifacts": {"main": digest("b")}}

@@ -12,7 +12,7 @@ import pytest
 from mooring.core.fleet.allocation import ALLOCATION, AllocationState
 from mooring.core.identity.project_secret import SECRETS_MAX, VALUE_BYTES_MAX
 from mooring.storage.kernel.database import PLATFORM
-from server.tests.api.catalog.test_apps import AppShelf, shop  # noqa: F401
+from server.tests.api.catalog.test_apps import AppPublisher, publisher  # noqa: F401
 from server.tests.conftest import World
 from server.tests.support.adapter_site import AdapterSite, open_adapter_site
 from server.tests.support.agent_double import AgentDouble, joined_agent
@@ -94,32 +94,32 @@ async def test_secrets_are_bounded_in_size_and_number(world: World) -> None:
 
 async def test_a_launch_names_secrets_of_its_own_project_and_needs_the_key_for_it(
     world: World,
-    shop: AppShelf,  # noqa: F811
+    publisher: AppPublisher,  # noqa: F811
 ) -> None:
-    launching = await make_launching(world, shop)
+    launching = await make_launching(world, publisher)
     path = launching.path.removesuffix("/app-instances")
-    neighbour = await world.project(shop.tenant, "neighbour")
-    await stored(shop.client, f"/api/v1/projects/{neighbour}", "elsewhere")
-    made = await stored(shop.client, path)
+    neighbour = await world.project(publisher.tenant, "neighbour")
+    await stored(publisher.client, f"/api/v1/projects/{neighbour}", "elsewhere")
+    made = await stored(publisher.client, path)
     for name in ("absent", "elsewhere"):
-        refused = await shop.client.post(launching.path, json=launching.body(secrets={"HF_TOKEN": name}))
+        refused = await publisher.client.post(launching.path, json=launching.body(secrets={"HF_TOKEN": name}))
         assert refused.json()["details"]["path"] == "secrets.HF_TOKEN"
-        plan = await shop.client.post(f"{launching.path}:plan", json=launching.body(secrets={"HF_TOKEN": name}))
+        plan = await publisher.client.post(f"{launching.path}:plan", json=launching.body(secrets={"HF_TOKEN": name}))
         assert [each["details"]["path"] for each in plan.json()["hindrances"]] == ["secrets.HF_TOKEN"]
     for variable in ("1X", "A=B", "LONG" * 33):
-        answer = await shop.client.post(launching.path, json=launching.body(secrets={variable: "hub-token"}))
+        answer = await publisher.client.post(launching.path, json=launching.body(secrets={variable: "hub-token"}))
         assert answer.json()["code"] == "validation_failed"
     narrow = {"name": "launcher", "actions": ["instance.create", "instance.read"]}
-    token = (await shop.client.post("/api/v1/tokens", json=narrow)).json()["token"]
+    token = (await publisher.client.post("/api/v1/tokens", json=narrow)).json()["token"]
     denied = await world.client(token).post(launching.path, json=launching.body(secrets={"HF_TOKEN": "hub-token"}))
     assert (denied.status_code, denied.json()["details"]["action"]) == (403, "project_secret.use")
     launched = await launching.launch(secrets={"HF_TOKEN": "hub-token"})
     assert launched["secrets"] == {"HF_TOKEN": "hub-token"}
-    assert (await shop.client.get(f"{path}/secrets/{made['id']}")).json()["instances"] == 1
-    in_use = await shop.client.delete(f"{path}/secrets/{made['id']}")
+    assert (await publisher.client.get(f"{path}/secrets/{made['id']}")).json()["instances"] == 1
+    in_use = await publisher.client.delete(f"{path}/secrets/{made['id']}")
     assert (in_use.status_code, in_use.json()["code"]) == (409, "secret_in_use")
     assert in_use.json()["details"] == {"instances": [launched["name"]], "sources": [], "count": 1}
-    assert (await shop.client.delete(f"{path}/secrets/{made['id']}?force=true")).status_code == 204
+    assert (await publisher.client.delete(f"{path}/secrets/{made['id']}?force=true")).status_code == 204
 
 
 @asynccontextmanager
@@ -128,9 +128,9 @@ async def with_agent(world: World) -> AsyncIterator[tuple[AdapterSite, AgentDoub
     async with open_adapter_site(world) as site:
         agent = await joined_agent(world.client(), world.admin)
         agent.now = lambda: site.clock.now().timestamp()
-        ground = replace(site.ground, node_id=agent.node_id)
-        allocation_id = (await ground.subject("allocation", ALLOCATION, AllocationState.ACTIVE)).id
-        site.ground = replace(ground, allocation_id=allocation_id)
+        project_rows = replace(site.project_rows, node_id=agent.node_id)
+        allocation_id = (await project_rows.subject("allocation", ALLOCATION, AllocationState.ACTIVE)).id
+        site.project_rows = replace(project_rows, allocation_id=allocation_id)
         yield site, agent
 
 

@@ -19,15 +19,15 @@ from mooring.core.fleet.task import TASK, TaskState, TaskTrigger
 from mooring.core.kernel.decision import StateChange
 from mooring.core.runtime.operation import OperationKind
 from mooring.gateways.signing.signatures import new_key_pair
-from server.tests.api.catalog.test_apps import AppShelf
-from server.tests.api.catalog.test_apps import shop as bare_shop
+from server.tests.api.catalog.test_apps import AppPublisher
+from server.tests.api.catalog.test_apps import publisher as bare_publisher
 from server.tests.conftest import World
 from server.tests.support.adapter_site import RUNTIME, AdapterClient
 from server.tests.support.launching import Launching, make_launching
 from server.tests.support.lifecycle_rows import CLOCK
 from server.tests.support.service_accounts import AccountWithKey, assertion
 
-__all__ = ["bare_shop"]
+__all__ = ["bare_publisher"]
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 PAGE: Final = Path(__file__).resolve().parents[4] / "docs" / "app-teams" / "deploy-on-the-wire.md"
@@ -112,7 +112,7 @@ def _numbered(text: str, pattern: re.Pattern[str]) -> str:
 
 async def signed_in(launching: Launching, recording: Recording) -> AdapterClient:
     """An adapter that finds its account by its key, and has a token."""
-    place, world = launching.shop, launching.shop.world
+    place, world = launching.publisher, launching.publisher.world
     private, public = new_key_pair()
     key = base64.urlsafe_b64encode(public).decode().rstrip("=")
     put = await place.client.put(f"{place.place}/apps/{place.app['id']}/adapter-key", json={"public_key": key})
@@ -137,9 +137,9 @@ async def node_does(launching: Launching, allocation_id: str, result: dict[str, 
 
 
 async def test_the_page_shows_every_request_of_a_deployment_as_the_platform_answers_it(
-    world: World, bare_shop: AppShelf
+    world: World, bare_publisher: AppPublisher
 ) -> None:
-    launching = await make_launching(world, bare_shop)
+    launching = await make_launching(world, bare_publisher)
     recording = Recording()
     adapter = await signed_in(launching, recording)
     stands = await launching.site.active(launching.sku, gpu_count=1, name="box")

@@ -47,12 +47,14 @@ class Watched:
     async def node_answers(self) -> None:
         """The node takes what is queued for it, and ends it."""
         platform = self.site.world.running.platform
-        given = await platform.tools.dispatcher.poll(TaskPoll(self.site.ground.node_id, 8, float(SECONDS_MAX)))
+        given = await platform.tools.dispatcher.poll(TaskPoll(self.site.project_rows.node_id, 8, float(SECONDS_MAX)))
         assert given.tasks
         for each in given.tasks:
             task = json.loads(base64.urlsafe_b64decode(each.payload + "==="))
-            known = await reports.of_node(self.site.services.database, self.site.ground.node_id, [task["task_id"]])
-            node = replace(context(), actor=Actor(PrincipalKind.NODE, self.site.ground.node_id))
+            known = await reports.of_node(
+                self.site.services.database, self.site.project_rows.node_id, [task["task_id"]]
+            )
+            node = replace(context(), actor=Actor(PrincipalKind.NODE, self.site.project_rows.node_id))
             handler = TaskReportHandler(self.site.services, platform.tools.logs, node, Origin(), known)
             end = TaskEnd(TaskOutcome.SUCCEEDED, result={"latency_milliseconds": 1, "attempts": 1})
             verdict = await handler.take(TaskResultReport(task["task_id"], task["fence"], end))

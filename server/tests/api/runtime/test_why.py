@@ -18,14 +18,14 @@ from server.tests.api.runtime.test_claims import deployed
 from server.tests.conftest import World
 from server.tests.core.runtime import test_why
 from server.tests.support.adapter_site import OPERATOR, AdapterSite, open_adapter_site
-from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, make_ground
+from server.tests.support.lifecycle_rows import CLOCK, ProjectRows, make_project_rows
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
 
 @pytest.fixture
 async def rows(database: Database) -> ProjectRows:
-    return await make_ground(database)
+    return await make_project_rows(database)
 
 
 async def test_an_instance_is_explained_by_its_open_operation_and_the_adapter_that_is_not_there(

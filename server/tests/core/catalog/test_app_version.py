@@ -43,7 +43,7 @@ def standing(promotion: PromotionState) -> AppVersion:
     return version(promotion, deprecated_at=LONG_AGO if promotion is S.DEPRECATED else None)
 
 
-def wish(trigger: PromotionTrigger, **more: Any) -> PromotionRequest:
+def requested(trigger: PromotionTrigger, **more: Any) -> PromotionRequest:
     said: dict[PromotionTrigger, dict[str, Any]] = {
         T.CANARY: {"canary_percentage": 10},
         T.DEPRECATE: {"superseded_by": SUCCESSOR.id},
@@ -173,8 +173,26 @@ def test_the_manifest_of_a_draft_is_replaced_and_its_number_stays() -> None:
     assert refused.value.details == {"path": "manifest.version"}
 
 
-@every_row("state", [state for state in S if state is not S.DRAFT])
-def test_a_version_is_immutable_once_staged(state: PromotionState) -> None:
+def test_only_required_actions_of_a_staged_version_change_and_only_while_nothing_uses_it() -> None:
+    before = standing(S.STAGED)
+    actions = launchable(required_actions=["runtime.claim"])
+    decision = replace_manifest(context(), app(), before, actions, None)
+    (change,) = decision.writes
+    assert isinstance(change, Update)
+    assert change.set["staged_digest"] == change.set["manifest_digest"] != before.manifest_digest
+    held = [Hold(digest("b"), "instance", "ins_1", before.id)]
+    for plain, holds, code in (
+        (actions | {"release_notes": "other"}, [], Code.VERSION_IMMUTABLE),
+        (launchable(required_actions=["tenant.create"]), [], Code.MANIFEST_INVALID),
+        (actions, held, Code.HOLD_PRESENT),
+    ):
+        with pytest.raises(Refusal) as refused:
+            replace_manifest(context(), app(), before, plain, None, holds=holds)
+        assert refused.value.code is code
+
+
+@every_row("state", [state for state in S if state not in (S.DRAFT, S.STAGED)])
+def test_a_version_is_immutable_once_it_was_offered(state: PromotionState) -> None:
     with pytest.raises(Refusal) as refused:
         replace_manifest(context(), app(), version(state), launchable(), None)
     assert (refused.value.code, refused.value.details["promotion"]) == (Code.VERSION_IMMUTABLE, state.value)
@@ -186,7 +204,7 @@ def test_a_version_is_immutable_once_staged(state: PromotionState) -> None:
 @every_row("edge", PROMOTION.edges, ids=lambda edge: f"{edge.source}-{edge.trigger}")
 def test_a_move_is_stored_published_and_audited_with_its_reason(edge: Any) -> None:
     before = standing(edge.source)
-    decision = move_version(context(), before, wish(edge.trigger), facts(before))
+    decision = move_version(context(), before, requested(edge.trigger), facts(before))
 
     after = decision.result
     assert (after.promotion, after.promotion_generation) == (edge.target.value, before.promotion_generation + 1)
@@ -209,7 +227,7 @@ ILLEGAL = [(state, trigger) for state in S for trigger in T if trigger not in PR
 @every_row(("state", "trigger"), ILLEGAL)
 def test_every_other_move_is_refused(state: PromotionState, trigger: PromotionTrigger) -> None:
     with pytest.raises(IllegalTransition):
-        move_version(context(), standing(state), wish(trigger), facts(version()))
+        move_version(context(), standing(state), requested(trigger), facts(version()))
 
 
 def test_staging_needs_lint_and_smoke_of_this_very_manifest() -> None:
@@ -223,11 +241,11 @@ def test_staging_needs_lint_and_smoke_of_this_very_manifest() -> None:
             ["lint"],
         ),
     ):
-        refused = refusal(draft, wish(T.STAGE), facts(draft, checks=checks))
+        refused = refusal(draft, requested(T.STAGE), facts(draft, checks=checks))
         assert refused.code is Code.PROMOTION_REFUSED
         assert isinstance(refused.details["missing"], list)
         assert [each["check"] for each in refused.details["missing"]] == missing
-    staged = move_version(context(), draft, wish(T.STAGE), facts(draft)).result
+    staged = move_version(context(), draft, requested(T.STAGE), facts(draft)).result
     assert staged.staged_digest == staged.manifest_digest
 
 
@@ -241,9 +259,9 @@ def test_no_move_of_a_version_leaves_its_artifacts_behind(edge: Any, of_artifact
     known = facts(before, artifact("b", promotion=of_artifact.value, trust="verified"))
 
     if of_artifact in NEEDS[edge.target]:
-        assert move_version(context(), before, wish(edge.trigger), known).result.promotion == edge.target
+        assert move_version(context(), before, requested(edge.trigger), known).result.promotion == edge.target
     else:
-        refused = refusal(before, wish(edge.trigger), known)
+        refused = refusal(before, requested(edge.trigger), known)
         assert refused.code is Code.VERSION_AHEAD_OF_ARTIFACT
         assert isinstance(refused.details["artifacts"], list)
         assert [each["role"] for each in refused.details["artifacts"]] == ["main"]
@@ -256,9 +274,9 @@ def test_active_needs_artifacts_that_are_verified(trust: TrustState) -> None:
     known = facts(canary, artifact("b", trust=trust.value))
 
     if trust is TrustState.VERIFIED:
-        assert move_version(context(), canary, wish(T.ACTIVATE), known).result.promotion == "active"
+        assert move_version(context(), canary, requested(T.ACTIVATE), known).result.promotion == "active"
     else:
-        refused = refusal(canary, wish(T.ACTIVATE), known)
+        refused = refusal(canary, requested(T.ACTIVATE), known)
         assert refused.code is Code.VERSION_AHEAD_OF_ARTIFACT
         assert trust.value in refused.detail
 
@@ -267,7 +285,7 @@ def test_the_trust_of_this_moment_counts_and_not_the_stored_one() -> None:
     canary = version(S.CANARY)
     doubt = Trust(TrustState.UNVERIFIED, (TrustDoubt(Code.SIGNATURE_KEY_UNKNOWN, "the key was removed"),))
     known = [replace(part, trust=doubt if part.role == "main" else Trust(TrustState.VERIFIED)) for part in parts(GOOD)]
-    refused = refusal(canary, wish(T.ACTIVATE), VersionFacts(known))
+    refused = refusal(canary, requested(T.ACTIVATE), VersionFacts(known))
 
     assert "the key was removed" in refused.detail
 
@@ -275,7 +293,7 @@ def test_the_trust_of_this_moment_counts_and_not_the_stored_one() -> None:
 @every_row(("state", "trigger"), [(S.DRAFT, T.STAGE), (S.STAGED, T.CANARY), (S.CANARY, T.ROLLBACK)])
 def test_nothing_moves_on_with_a_revoked_artifact(state: PromotionState, trigger: PromotionTrigger) -> None:
     subject = version(state)
-    refused = refusal(subject, wish(trigger), facts(subject, artifact("b", trust="revoked")))
+    refused = refusal(subject, requested(trigger), facts(subject, artifact("b", trust="revoked")))
     assert "it is revoked" in refused.detail
 
 
@@ -283,8 +301,10 @@ def test_a_version_with_a_revoked_artifact_can_be_deprecated_and_retired() -> No
     revoked = artifact("b", trust="revoked")
     active, old = version(S.ACTIVE), standing(S.DEPRECATED)
 
-    assert move_version(context(), active, wish(T.DEPRECATE), facts(active, revoked)).result.promotion == "deprecated"
-    assert move_version(context(), old, wish(T.RETIRE), facts(old, revoked)).result.promotion == "retired"
+    assert (
+        move_version(context(), active, requested(T.DEPRECATE), facts(active, revoked)).result.promotion == "deprecated"
+    )
+    assert move_version(context(), old, requested(T.RETIRE), facts(old, revoked)).result.promotion == "retired"
 
 
 @every_row(
@@ -301,13 +321,13 @@ def test_an_artifact_that_not_all_may_use_serves_no_version(behind: Artifact | N
         (VersionPart("main", digest("b"), behind), *parts()[1:]),
         [CheckResult(name, draft.manifest_digest, True) for name in ("lint", "smoke")],
     )
-    assert said in refusal(draft, wish(T.STAGE), known).detail
+    assert said in refusal(draft, requested(T.STAGE), known).detail
 
 
 def test_a_snapshot_without_one_of_its_artifacts_is_a_mistake_of_ours() -> None:
     draft = version()
     with pytest.raises(ValueError, match="snapshot lacks"):
-        move_version(context(), draft, wish(T.STAGE), replace(facts(draft), parts=parts()[:1]))
+        move_version(context(), draft, requested(T.STAGE), replace(facts(draft), parts=parts()[:1]))
 
 
 # Canary
@@ -316,10 +336,10 @@ def test_a_snapshot_without_one_of_its_artifacts_is_a_mistake_of_ours() -> None:
 def test_a_canary_has_a_percentage_and_nothing_else_has() -> None:
     staged, canary = version(S.STAGED), version(S.CANARY, canary_percentage=Decimal(10))
 
-    assert move_version(context(), staged, wish(T.CANARY), facts(staged)).result.canary_percentage == 10
-    assert move_version(context(), canary, wish(T.ACTIVATE), facts(canary)).result.canary_percentage is None
-    assert move_version(context(), canary, wish(T.ROLLBACK), facts(canary)).result.canary_percentage is None
-    refused = refusal(staged, wish(T.CANARY, superseded_by="x"), facts(staged))
+    assert move_version(context(), staged, requested(T.CANARY), facts(staged)).result.canary_percentage == 10
+    assert move_version(context(), canary, requested(T.ACTIVATE), facts(canary)).result.canary_percentage is None
+    assert move_version(context(), canary, requested(T.ROLLBACK), facts(canary)).result.canary_percentage is None
+    refused = refusal(staged, requested(T.CANARY, superseded_by="x"), facts(staged))
     assert refused.details == {"path": "canary_percentage"}
 
 
@@ -349,19 +369,19 @@ def test_the_percentage_of_a_canary_is_changed_with_a_reason() -> None:
 )
 def test_a_successor_is_another_active_version_of_the_app(successor: AppVersion | None) -> None:
     active = version(S.ACTIVE)
-    refused = refusal(active, wish(T.DEPRECATE), facts(active, successor=successor))
+    refused = refusal(active, requested(T.DEPRECATE), facts(active, successor=successor))
     assert refused.code is Code.PROMOTION_REFUSED
 
 
 def test_nothing_supersedes_itself() -> None:
     active = version(S.ACTIVE)
-    refused = refusal(active, wish(T.DEPRECATE, superseded_by=active.id), facts(active, successor=active))
+    refused = refusal(active, requested(T.DEPRECATE, superseded_by=active.id), facts(active, successor=active))
     assert refused.code is Code.PROMOTION_REFUSED
 
 
 def test_a_deprecated_version_names_its_successor_to_those_who_ask_for_it() -> None:
     active = version(S.ACTIVE)
-    after = move_version(context(), active, wish(T.DEPRECATE), facts(active)).result
+    after = move_version(context(), active, requested(T.DEPRECATE), facts(active)).result
 
     assert (after.superseded_by, after.deprecated_at) == (SUCCESSOR.id, NOW)
     assert after.candidate().superseded_by == SUCCESSOR.id
@@ -374,7 +394,7 @@ def test_retiring_waits_for_the_grace_period_and_for_what_uses_this_version() ->
     unknown = facts(old, holds=[Hold(digest("c"), "operation", "op_1")])
     others = facts(old, holds=[Hold(digest("b"), "instance", "ins_2", "ver_other"), Hold(digest("0"), "instance", "x")])
 
-    assert refusal(early, wish(T.RETIRE), facts(early)).code is Code.GRACE_PERIOD
-    assert refusal(old, wish(T.RETIRE), held).code is Code.HOLD_PRESENT
-    assert refusal(old, wish(T.RETIRE), unknown).code is Code.HOLD_PRESENT
-    assert move_version(context(), old, wish(T.RETIRE), others).result.retired_at == NOW
+    assert refusal(early, requested(T.RETIRE), facts(early)).code is Code.GRACE_PERIOD
+    assert refusal(old, requested(T.RETIRE), held).code is Code.HOLD_PRESENT
+    assert refusal(old, requested(T.RETIRE), unknown).code is Code.HOLD_PRESENT
+    assert move_version(context(), old, requested(T.RETIRE), others).result.retired_at == NOW

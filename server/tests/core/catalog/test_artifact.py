@@ -254,7 +254,7 @@ def test_an_artifact_is_seen_by_those_it_is_for() -> None:
 # Registering
 
 
-def wish(**changes: Any) -> ArtifactSpec:
+def requested(**changes: Any) -> ArtifactSpec:
     given_: dict[str, Any] = {
         "kind": ArtifactKind.OCI,
         "location": "oci://Registry.example/team/app",
@@ -267,7 +267,7 @@ def wish(**changes: Any) -> ArtifactSpec:
 
 
 def test_a_registered_artifact_is_a_draft_and_unverified() -> None:
-    decision = register_artifact(context(), wish(), tenant_id=TENANT, project_id=PROJECT)
+    decision = register_artifact(context(), requested(), tenant_id=TENANT, project_id=PROJECT)
 
     made = decision.result
     assert is_id(made.id, Prefix.ARTIFACT)
@@ -303,5 +303,5 @@ def test_what_cannot_be_registered_is_named(changes: dict[str, Any], path: str) 
     if changes.get("labels") == {"a": "x\n"}:
         changes = {"labels": {"a": "x\x07"}}
     with pytest.raises(Refusal) as refused:
-        register_artifact(context(), wish(**changes), tenant_id=TENANT, project_id=PROJECT)
+        register_artifact(context(), requested(**changes), tenant_id=TENANT, project_id=PROJECT)
     assert path_of(refused) == path

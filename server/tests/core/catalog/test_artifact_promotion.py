@@ -39,7 +39,7 @@ def use(promotion: PromotionState, number: int = 1) -> VersionUse:
     return VersionUse(f"ver_{number}", "web-tool", f"1.{number}.0", promotion)
 
 
-def wish(trigger: PromotionTrigger, **more: Any) -> PromotionRequest:
+def requested(trigger: PromotionTrigger, **more: Any) -> PromotionRequest:
     return PromotionRequest(trigger, REASON, **(more or ENOUGH.get(trigger, {})))
 
 
@@ -62,7 +62,7 @@ def refusal(promotion: PromotionState, asked: PromotionRequest, facts: ArtifactF
 @every_row("edge", PROMOTION.edges, ids=lambda edge: f"{edge.source}-{edge.trigger}")
 def test_a_move_is_stored_published_and_audited_with_its_reason(edge: Any) -> None:
     before = standing(edge.source)
-    decision = move_artifact(context(), before, wish(edge.trigger), ArtifactFacts(checks=[SMOKE]))
+    decision = move_artifact(context(), before, requested(edge.trigger), ArtifactFacts(checks=[SMOKE]))
 
     after = decision.result
     assert (after.promotion, after.promotion_generation) == (edge.target.value, before.promotion_generation + 1)
@@ -84,7 +84,7 @@ ILLEGAL = [(state, trigger) for state in S for trigger in T if trigger not in PR
 @every_row(("state", "trigger"), ILLEGAL)
 def test_every_other_move_is_refused(state: PromotionState, trigger: PromotionTrigger) -> None:
     with pytest.raises(IllegalTransition):
-        move_artifact(context(), standing(state), wish(trigger), ArtifactFacts(checks=[SMOKE]))
+        move_artifact(context(), standing(state), requested(trigger), ArtifactFacts(checks=[SMOKE]))
 
 
 def test_every_move_has_a_reason() -> None:
@@ -106,7 +106,7 @@ def test_every_move_has_a_reason() -> None:
     ],
 )
 def test_staging_needs_a_smoke_check_of_these_bytes_that_passed(checks: list[CheckResult]) -> None:
-    refused = refusal(S.DRAFT, wish(T.STAGE), ArtifactFacts(checks=checks))
+    refused = refusal(S.DRAFT, requested(T.STAGE), ArtifactFacts(checks=checks))
 
     assert refused.code is Code.PROMOTION_REFUSED
     assert isinstance(refused.details["missing"], list)
@@ -134,10 +134,11 @@ def test_no_move_of_an_artifact_leaves_a_version_ahead(edge: Any, of_version: Pr
 
     if edge.target in NEEDS[of_version]:
         assert (
-            move_artifact(context(), standing(edge.source), wish(edge.trigger), facts).result.promotion == edge.target
+            move_artifact(context(), standing(edge.source), requested(edge.trigger), facts).result.promotion
+            == edge.target
         )
     else:
-        refused = refusal(edge.source, wish(edge.trigger), facts)
+        refused = refusal(edge.source, requested(edge.trigger), facts)
         assert refused.code is Code.VERSION_AHEAD_OF_ARTIFACT
         assert refused.details["versions"] == [
             {"version_id": "ver_1", "app_slug": "web-tool", "version": "1.1.0", "promotion": of_version.value}
@@ -147,7 +148,7 @@ def test_no_move_of_an_artifact_leaves_a_version_ahead(edge: Any, of_version: Pr
 
 def test_the_versions_are_named_up_to_a_bound() -> None:
     versions = [use(S.ACTIVE, number) for number in range(50)] + [use(S.DEPRECATED, 99)]
-    refused = refusal(S.ACTIVE, wish(T.DEPRECATE), ArtifactFacts(versions=versions))
+    refused = refusal(S.ACTIVE, requested(T.DEPRECATE), ArtifactFacts(versions=versions))
 
     assert isinstance(refused.details["versions"], list)
     assert len(refused.details["versions"]) == NAMED_MAX
@@ -160,13 +161,15 @@ def test_the_versions_are_named_up_to_a_bound() -> None:
 
 def test_a_deprecation_names_what_takes_its_place() -> None:
     facts = ArtifactFacts(successor=SUCCESSOR)
-    after = move_artifact(context(), standing(S.ACTIVE), wish(T.DEPRECATE, superseded_by=SUCCESSOR.id), facts).result
+    after = move_artifact(
+        context(), standing(S.ACTIVE), requested(T.DEPRECATE, superseded_by=SUCCESSOR.id), facts
+    ).result
 
     assert (after.superseded_by, after.deprecation_reason, after.deprecated_at) == (SUCCESSOR.id, None, NOW)
 
 
 def test_a_deprecation_says_why_nothing_takes_its_place() -> None:
-    after = move_artifact(context(), standing(S.ACTIVE), wish(T.DEPRECATE), ArtifactFacts()).result
+    after = move_artifact(context(), standing(S.ACTIVE), requested(T.DEPRECATE), ArtifactFacts()).result
 
     assert (after.superseded_by, after.deprecation_reason) == (None, "the app is given up")
 
@@ -180,7 +183,7 @@ def test_a_deprecation_says_why_nothing_takes_its_place() -> None:
     ],
 )
 def test_a_deprecation_says_exactly_one_of_both(said: dict[str, Any]) -> None:
-    refused = refusal(S.ACTIVE, wish(T.DEPRECATE, **said), ArtifactFacts(successor=SUCCESSOR))
+    refused = refusal(S.ACTIVE, requested(T.DEPRECATE, **said), ArtifactFacts(successor=SUCCESSOR))
     assert refused.code is Code.VALIDATION_FAILED
 
 
@@ -194,14 +197,16 @@ def test_a_deprecation_says_exactly_one_of_both(said: dict[str, Any]) -> None:
     ],
 )
 def test_a_successor_is_another_active_artifact_that_can_be_seen(successor: Any) -> None:
-    refused = refusal(S.ACTIVE, wish(T.DEPRECATE, superseded_by="art_2"), ArtifactFacts(successor=successor))
+    refused = refusal(S.ACTIVE, requested(T.DEPRECATE, superseded_by="art_2"), ArtifactFacts(successor=successor))
     assert refused.code is Code.PROMOTION_REFUSED
 
 
 def test_nothing_supersedes_itself() -> None:
     before = standing(S.ACTIVE)
     with pytest.raises(Refusal, match="not another active artifact"):
-        move_artifact(context(), before, wish(T.DEPRECATE, superseded_by=before.id), ArtifactFacts(successor=before))
+        move_artifact(
+            context(), before, requested(T.DEPRECATE, superseded_by=before.id), ArtifactFacts(successor=before)
+        )
 
 
 # Retiring
@@ -212,10 +217,10 @@ def test_retiring_waits_for_the_grace_period() -> None:
     for ago, retired in ((timedelta(minutes=59), False), (timedelta(hours=1), True), (timedelta(hours=2), True)):
         before = artifact("b", promotion="deprecated", deprecated_at=NOW - ago)
         if retired:
-            assert move_artifact(context(), before, wish(T.RETIRE), short).result.retired_at == NOW
+            assert move_artifact(context(), before, requested(T.RETIRE), short).result.retired_at == NOW
         else:
             with pytest.raises(Refusal) as early:
-                move_artifact(context(), before, wish(T.RETIRE), short)
+                move_artifact(context(), before, requested(T.RETIRE), short)
             assert early.value.code is Code.GRACE_PERIOD
             assert early.value.details["ready_at"] == (NOW + timedelta(minutes=1)).isoformat()
 
@@ -223,7 +228,7 @@ def test_retiring_waits_for_the_grace_period() -> None:
 @every_row(("state", "trigger"), [(S.DEPRECATED, T.RETIRE), (S.STAGED, T.WITHDRAW), (S.DRAFT, T.WITHDRAW)])
 def test_nothing_that_is_held_is_retired_by_any_way(state: PromotionState, trigger: PromotionTrigger) -> None:
     holds = [Hold(digest("b"), "instance", f"ins_{number}") for number in range(25)]
-    refused = refusal(state, wish(trigger), ArtifactFacts(holds=holds))
+    refused = refusal(state, requested(trigger), ArtifactFacts(holds=holds))
 
     assert refused.code is Code.HOLD_PRESENT
     assert refused.details["holders_count"] == 25
@@ -235,11 +240,11 @@ def test_nothing_that_is_held_is_retired_by_any_way(state: PromotionState, trigg
 def test_a_hold_of_another_digest_does_not_count() -> None:
     facts = ArtifactFacts(holds=[Hold(digest("0"), "instance", "ins_1")])
 
-    assert move_artifact(context(), standing(S.DEPRECATED), wish(T.RETIRE), facts).result.promotion == "retired"
+    assert move_artifact(context(), standing(S.DEPRECATED), requested(T.RETIRE), facts).result.promotion == "retired"
 
 
 def test_a_hold_does_not_hinder_the_moves_before() -> None:
     facts = ArtifactFacts(holds=[Hold(digest("b"), "instance", "ins_1")])
 
-    assert move_artifact(context(), standing(S.ACTIVE), wish(T.DEPRECATE), facts).result.promotion == "deprecated"
-    assert move_artifact(context(), standing(S.CANARY), wish(T.ACTIVATE), facts).result.promotion == "active"
+    assert move_artifact(context(), standing(S.ACTIVE), requested(T.DEPRECATE), facts).result.promotion == "deprecated"
+    assert move_artifact(context(), standing(S.CANARY), requested(T.ACTIVATE), facts).result.promotion == "active"

@@ -42,8 +42,8 @@ SMALL = (Capacity(CapacityShape.GPU_SLICE, 1),)
 
 
 def entitled(enabled: bool = True, **overlay: Any) -> Entitlement:
-    wish = EntitlementRequest(enabled, Overlay(**overlay), ("runtime.claim",), REASON)
-    return create_entitlement(context(), "ent_1", EntitlementKey(TENANT, PROJECT, APP.id, APP.slug), wish).result
+    requested = EntitlementRequest(enabled, Overlay(**overlay), ("runtime.claim",), REASON)
+    return create_entitlement(context(), "ent_1", EntitlementKey(TENANT, PROJECT, APP.id, APP.slug), requested).result
 
 
 def view(**changes: Any) -> ProjectContext:

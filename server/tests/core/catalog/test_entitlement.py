@@ -29,7 +29,7 @@ APP = EntitlementKey(TENANT, PROJECT, "app_1", "web-tool")
 V2 = read_version("2.1.0")
 
 
-def wish(**changes: Any) -> EntitlementRequest:
+def requested(**changes: Any) -> EntitlementRequest:
     given: dict[str, Any] = {
         "enabled": True,
         "overlay": Overlay(),
@@ -41,7 +41,7 @@ def wish(**changes: Any) -> EntitlementRequest:
 
 
 def entitlement(**changes: Any) -> Entitlement:
-    return replace(create_entitlement(context(), "ent_1", APP, wish()).result, **changes)
+    return replace(create_entitlement(context(), "ent_1", APP, requested()).result, **changes)
 
 
 # Whether
@@ -94,7 +94,7 @@ def test_the_overlay_is_the_last_layer_and_only_narrows() -> None:
 
 def test_an_entitlement_is_given_with_its_terms() -> None:
     overlay = Overlay(" >=2.0.0   <3.0.0", PolicyRules(gpus_max=4, skus=NameRules(allow=("b", "a", "a"))))
-    decision = create_entitlement(context(), "ent_1", APP, wish(overlay=overlay))
+    decision = create_entitlement(context(), "ent_1", APP, requested(overlay=overlay))
 
     made = decision.result
     assert (made.project_id, made.app_id, made.enabled, made.versions) == (PROJECT, "app_1", True, ">=2.0.0 <3.0.0")
@@ -111,7 +111,7 @@ def test_an_entitlement_is_given_with_its_terms() -> None:
 
 def test_it_is_switched_off_and_on_and_changed() -> None:
     before = entitlement()
-    decision = change_entitlement(context(), before, wish(enabled=False), 0)
+    decision = change_entitlement(context(), before, requested(enabled=False), 0)
 
     assert decision.result == replace(before, enabled=False, revision=1)
     (change,) = decision.writes
@@ -120,15 +120,15 @@ def test_it_is_switched_off_and_on_and_changed() -> None:
     assert change.set["updated_at"] == NOW
     assert decision.audits[0].before is not None
     assert decision.audits[0].before["enabled"] is True
-    assert change_entitlement(context(), decision.result, wish(), 1).result.enabled
+    assert change_entitlement(context(), decision.result, requested(), 1).result.enabled
     with pytest.raises(Refusal) as refused:
-        change_entitlement(context(), before, wish(), 9)
+        change_entitlement(context(), before, requested(), 9)
     assert refused.value.code is Code.REVISION_CONFLICT
 
 
 def test_a_switch_keeps_the_terms() -> None:
     overlay = Overlay(">=2.0.0", PolicyRules(gpus_max=4))
-    before = create_entitlement(context(), "ent_1", APP, wish(overlay=overlay)).result
+    before = create_entitlement(context(), "ent_1", APP, requested(overlay=overlay)).result
     off = change_entitlement(context(), before, switched(before, False, REASON), None).result
     assert (off.enabled, off.revision) == (False, 1)
     on = change_entitlement(context(), off, switched(off, True, REASON), None)
@@ -142,10 +142,10 @@ def test_a_switch_keeps_the_terms() -> None:
 def test_only_people_change_entitlements(kind: PrincipalKind) -> None:
     denied = (Code.PERMISSION_DENIED, {"action": "entitlement.update"})
     with pytest.raises(Refusal) as refused:
-        create_entitlement(context(ACCOUNT, kind), "ent_1", APP, wish())
+        create_entitlement(context(ACCOUNT, kind), "ent_1", APP, requested())
     assert (refused.value.code, refused.value.details) == denied
     with pytest.raises(Refusal) as refused:
-        change_entitlement(context(ACCOUNT, kind), entitlement(), wish(), None)
+        change_entitlement(context(ACCOUNT, kind), entitlement(), requested(), None)
     with pytest.raises(Refusal, match="only people"):
         change_entitlement(context(ACCOUNT, kind), entitlement(), switched(entitlement(), False, REASON), None)
     assert (refused.value.code, refused.value.details) == denied
@@ -161,12 +161,12 @@ def test_the_key_is_held_by_admins_of_tenant_and_platform_and_is_for_people() ->
 @every_row("key", ["user.create", "entitlement.update", "app.other.go", "app.web-tool2.go", "nothing", "app.web-tool"])
 def test_nobody_agrees_to_more_than_an_operator_account_may_hold(key: str) -> None:
     with pytest.raises(Refusal) as refused:
-        create_entitlement(context(), "ent_1", APP, wish(agreed_actions=("runtime.claim", key)))
+        create_entitlement(context(), "ent_1", APP, requested(agreed_actions=("runtime.claim", key)))
     assert (refused.value.code, refused.value.details) == (Code.GRANT_EXCEEDS_CEILING, {"missing_actions": [key]})
 
 
 def test_keys_of_the_app_itself_may_be_agreed_to() -> None:
-    made = create_entitlement(context(), "ent_1", APP, wish(agreed_actions=("app.web-tool.queue.submit",))).result
+    made = create_entitlement(context(), "ent_1", APP, requested(agreed_actions=("app.web-tool.queue.submit",))).result
     assert made.agreed_actions == ["app.web-tool.queue.submit"]
 
 
@@ -181,5 +181,5 @@ def test_keys_of_the_app_itself_may_be_agreed_to() -> None:
 )
 def test_bad_terms_are_refused_and_the_value_named(changes: dict[str, Any], path: str) -> None:
     with pytest.raises(Refusal) as refused:
-        create_entitlement(context(), "ent_1", APP, wish(**changes))
+        create_entitlement(context(), "ent_1", APP, requested(**changes))
     assert refused.value.details == {"path": path}

@@ -18,7 +18,7 @@ from mooring.core.catalog.manifest_lint import (
 from mooring.core.catalog.operating_mode import MODES, ControlPlaneScope, OperatingMode, why_incoherent
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.finding import Severity
-from mooring.core.kernel.permissions import ACTIONS, SERVICE_ACCOUNT_CEILING
+from mooring.core.kernel.permissions import ACTIONS, OPERATOR_CEILING
 from server.tests.support.manifests import EVERY_APP, FORM, LIFECYCLE, Plain, controller, digest, launchable, oci, read
 from tests.support.rows import every_row
 
@@ -325,7 +325,7 @@ def test_no_category_borrows_the_platforms_own_keys() -> None:
 def test_an_operator_account_is_required_to_hold_only_what_a_service_account_may() -> None:
     manifest = read(controller())
 
-    assert {key for key in ACTIONS if why_not_required(key, manifest) is None} == SERVICE_ACCOUNT_CEILING
+    assert {key for key in ACTIONS if why_not_required(key, manifest) is None} == OPERATOR_CEILING
 
 
 # Modes

@@ -125,8 +125,8 @@ def test_a_place_has_its_layer_and_the_chain_its_order() -> None:
 
 
 def test_the_first_rules_of_a_layer_are_stored_with_a_reason() -> None:
-    wish = PolicySpec(PolicyRules(apps=NameRules(allow=("ab",)), gpus_max=4), REASON)
-    decision = create_policy(context(), "pol_1", wish, [GLOBAL], tenant_id=TENANT, project_id=None)
+    requested = PolicySpec(PolicyRules(apps=NameRules(allow=("ab",)), gpus_max=4), REASON)
+    decision = create_policy(context(), "pol_1", requested, [GLOBAL], tenant_id=TENANT, project_id=None)
 
     made = decision.result
     assert (made.layer, made.rules, made.revision) == (

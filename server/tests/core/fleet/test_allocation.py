@@ -32,7 +32,7 @@ from mooring.core.fleet.task import Task
 from mooring.core.kernel.decision import Decision, Insert, StateChange, Update
 from mooring.core.kernel.errors import Code, Refusal
 from mooring.core.kernel.event_types import EventType
-from server.tests.support.allocation_rows import TERMS, WISH, asking, network, node, pick, requested
+from server.tests.support.allocation_rows import REQUESTED, TERMS, asking, network, node, pick, requested
 from server.tests.support.decision_context import NOW, PROJECT, TENANT, context
 from tests.support.rows import every_row
 
@@ -98,7 +98,7 @@ def slot_statuses(decision: Decision[Any] | None) -> set[object]:
 
 
 def test_a_request_keeps_the_price_and_the_regions_of_the_moment() -> None:
-    made = request_allocation(HERE, asking(HOME), WISH).result
+    made = request_allocation(HERE, asking(HOME), REQUESTED).result
     assert (made.price_minor_per_gpu_hour, made.currency, made.price_revision) == (250, "EUR", 3)
     assert made.regions == ["eu-1", "us-1"]
     assert made.deadline_at == NOW + timedelta(hours=1)
@@ -107,9 +107,9 @@ def test_a_request_keeps_the_price_and_the_regions_of_the_moment() -> None:
 
 def test_only_regions_that_the_policy_allows_are_used() -> None:
     rules = PolicyRules(regions=NameRules(deny=("us-*",)))
-    assert request_allocation(HERE, asking(HOME, rules), WISH).result.regions == ["eu-1"]
+    assert request_allocation(HERE, asking(HOME, rules), REQUESTED).result.regions == ["eu-1"]
     with pytest.raises(Refusal) as refused:
-        request_allocation(HERE, asking(HOME, PolicyRules(regions=NameRules(allow=("mars",)))), WISH)
+        request_allocation(HERE, asking(HOME, PolicyRules(regions=NameRules(allow=("mars",)))), REQUESTED)
     assert refused.value.code is Code.POLICY_DENIED
     assert refused.value.details["layer"] == "project"
 
@@ -117,26 +117,26 @@ def test_only_regions_that_the_policy_allows_are_used() -> None:
 def test_the_maximum_counts_what_is_held_and_what_is_asked_for() -> None:
     rules = PolicyRules(gpus_max=8)
     fits = asking(HOME, rules, holding=ProjectHolding(6, 3, 5))
-    assert steps(request_allocation(HERE, fits, WISH)) == ["project_quota changed", "allocation made"]
+    assert steps(request_allocation(HERE, fits, REQUESTED)) == ["project_quota changed", "allocation made"]
     with pytest.raises(Refusal) as refused:
-        request_allocation(HERE, asking(HOME, rules, holding=ProjectHolding(7, 3, 5)), WISH)
+        request_allocation(HERE, asking(HOME, rules, holding=ProjectHolding(7, 3, 5)), REQUESTED)
     assert refused.value.details["subject"] == "gpus"
 
 
 def test_without_a_maximum_requests_do_not_wait_for_each_other() -> None:
-    assert steps(request_allocation(HERE, asking(HOME), WISH)) == ["allocation made"]
+    assert steps(request_allocation(HERE, asking(HOME), REQUESTED)) == ["allocation made"]
 
 
 @every_row(
     ("request", "path"),
     [
-        (replace(WISH, gpu_count=3), "gpu_count"), (replace(WISH, gpu_count=None), "gpu_count"),
-        (replace(WISH, region="mars-1"), "region"), (WHOLE, "shape"), (replace(WISH, name="No Slug"), "name"),
-        (replace(WISH, place_within_seconds=10**9), "place_within_seconds"),
-        (replace(WISH, integration_metadata={"a": "b" * 300}), "integration_metadata"),
-        (replace(WISH, integration_metadata={str(number): "" for number in range(65)}), "integration_metadata"),
-        (replace(WISH, integration_metadata={f"{n:0>200}": "a" * 200 for n in range(64)}), "integration_metadata"),
-        (replace(WISH, scheduler_type="a\nb"), "scheduler_type"),
+        (replace(REQUESTED, gpu_count=3), "gpu_count"), (replace(REQUESTED, gpu_count=None), "gpu_count"),
+        (replace(REQUESTED, region="mars-1"), "region"), (WHOLE, "shape"), (replace(REQUESTED, name="No Slug"), "name"),
+        (replace(REQUESTED, place_within_seconds=10**9), "place_within_seconds"),
+        (replace(REQUESTED, integration_metadata={"a": "b" * 300}), "integration_metadata"),
+        (replace(REQUESTED, integration_metadata={str(number): "" for number in range(65)}), "integration_metadata"),
+        (replace(REQUESTED, integration_metadata={f"{n:0>200}": "a" * 200 for n in range(64)}), "integration_metadata"),
+        (replace(REQUESTED, scheduler_type="a\nb"), "scheduler_type"),
     ],
 )  # fmt: skip
 def test_an_impossible_request_is_refused_by_its_field(request: AllocationRequest, path: str) -> None:
@@ -147,13 +147,13 @@ def test_an_impossible_request_is_refused_by_its_field(request: AllocationReques
 
 def test_a_sku_that_is_sold_in_one_size_needs_no_number() -> None:
     terms = replace(TERMS, allowed_gpu_counts=[8])
-    made = request_allocation(HERE, asking(HOME, terms=terms), replace(WISH, gpu_count=None)).result
+    made = request_allocation(HERE, asking(HOME, terms=terms), replace(REQUESTED, gpu_count=None)).result
     assert made.gpu_count == 8
 
 
 def test_a_project_has_a_bounded_number_of_allocations() -> None:
     with pytest.raises(Refusal) as refused:
-        request_allocation(HERE, asking(HOME, holding=ProjectHolding(0, OPEN_MAX, 0)), WISH)
+        request_allocation(HERE, asking(HOME, holding=ProjectHolding(0, OPEN_MAX, 0)), REQUESTED)
     assert refused.value.code is Code.LIMIT_REACHED
 
 
@@ -372,18 +372,21 @@ def test_the_state_of_a_group_follows_from_its_allocations(statuses: list[str], 
 
 
 def test_a_group_is_made_with_all_that_is_in_it() -> None:
-    decision = create_group(HERE, asking(HOME), AllocationGroupRequest("cluster", 3, True, WISH))
+    decision = create_group(HERE, asking(HOME), AllocationGroupRequest("cluster", 3, True, REQUESTED))
     assert [each.name for each in decision.result.allocations] == ["cluster-1", "cluster-2", "cluster-3"]
     assert {each.group_id for each in decision.result.allocations} == {decision.result.group.id}
     with pytest.raises(Refusal):
-        create_group(HERE, asking(HOME, PolicyRules(gpus_max=5)), AllocationGroupRequest("cluster", 3, True, WISH))
-    for wrong in (AllocationGroupRequest("a" * 40, 1, False, WISH), AllocationGroupRequest("cluster", 65, False, WISH)):
+        create_group(HERE, asking(HOME, PolicyRules(gpus_max=5)), AllocationGroupRequest("cluster", 3, True, REQUESTED))
+    for wrong in (
+        AllocationGroupRequest("a" * 40, 1, False, REQUESTED),
+        AllocationGroupRequest("cluster", 65, False, REQUESTED),
+    ):
         with pytest.raises(Refusal):
             create_group(HERE, asking(HOME), wrong)
 
 
 def test_a_whole_machine_does_not_join_those_who_share_one() -> None:
-    made = create_group(HERE, asking(HOME), AllocationGroupRequest("cluster", 2, True, WISH)).result
+    made = create_group(HERE, asking(HOME), AllocationGroupRequest("cluster", 2, True, REQUESTED)).result
     require_room(made.group, CapacityShape.GPU_SLICE, made.allocations)
     with pytest.raises(Refusal):
         require_room(made.group, CapacityShape.BAREMETAL, made.allocations)

@@ -84,14 +84,14 @@ def test_a_node_that_joined_with_the_token_gets_the_same_answer_later() -> None:
 
 
 @every_row(
-    ("known", "wish"),
+    ("known", "requested"),
     [
         (EnrolmentContext(a_token(), previous=replace(a_node("retired"), id=OTHER_NODE)), joining()),
         (EnrolmentContext(a_token()), joining(previous_node_id=OTHER_NODE)),
     ],
 )
-def test_a_machine_that_was_a_node_before_is_swept_first(known: EnrolmentContext, wish: object) -> None:
-    node = enrol(as_node(), known, wish).result  # type: ignore[arg-type]
+def test_a_machine_that_was_a_node_before_is_swept_first(known: EnrolmentContext, requested: object) -> None:
+    node = enrol(as_node(), known, requested).result  # type: ignore[arg-type]
     assert node.sweep_due is True
     assert node.previous_node_id == (None if known.previous is None else OTHER_NODE)
 

@@ -66,11 +66,11 @@ def test_baremetal_takes_a_whole_idle_machine_of_that_size() -> None:
 
 def test_a_machine_without_gpus_is_taken_whole_and_once() -> None:
     board = PlacementBoard([NodeSnapshot("a", "eu-1")])
-    wish = replace(request(0, shape=WHOLE), gpu_model="")
-    plan = board.place([wish])
+    requested = replace(request(0, shape=WHOLE), gpu_model="")
+    plan = board.place([requested])
     assert plan is not None
     board.claim(plan)
-    assert board.place([wish]) is None
+    assert board.place([requested]) is None
 
 
 @every_row(
@@ -163,7 +163,7 @@ machines = st.lists(
     ),
     max_size=4,
 )
-wishes = st.lists(
+drawn_requests = st.lists(
     st.builds(
         DrawnRequest,
         st.sampled_from([SLICE, SLICE, WHOLE]),
@@ -206,7 +206,7 @@ def run(nodes: list[NodeSnapshot], requests: list[PlacementRequest]) -> list[Pla
     return plans
 
 
-@given(machines, wishes)
+@given(machines, drawn_requests)
 @settings(max_examples=400, deadline=None)
 def test_nothing_is_given_twice_and_nothing_that_is_blocked(drawn: list[DrawnNode], wanted: list[DrawnRequest]) -> None:
     nodes = {each.id: each for each in fleet(drawn)}
@@ -233,7 +233,7 @@ def test_nothing_is_given_twice_and_nothing_that_is_blocked(drawn: list[DrawnNod
             taken |= ids
 
 
-@given(machines, wishes)
+@given(machines, drawn_requests)
 @settings(max_examples=200, deadline=None)
 def test_the_same_snapshot_gives_the_same_plans_in_whatever_order_it_is_read(
     drawn: list[DrawnNode], wanted: list[DrawnRequest]
@@ -354,11 +354,11 @@ def test_what_fits_is_said_to_fit() -> None:
 @settings(max_examples=300, deadline=None)
 def test_every_refusal_has_a_reason_and_a_change(drawn: list[DrawnNode], shape: CapacityShape, count: int) -> None:
     nodes = fleet(drawn)
-    wish = request(count, shape=shape, regions=("eu-1",))
-    said = explain(PlacementBoard(nodes), [wish], AllowedChoices(regions=("us-1",), gpu_counts=(1, 2)))
-    assert said.fits == brute_force(nodes, [wish])
+    requested = request(count, shape=shape, regions=("eu-1",))
+    said = explain(PlacementBoard(nodes), [requested], AllowedChoices(regions=("us-1",), gpu_counts=(1, 2)))
+    assert said.fits == brute_force(nodes, [requested])
     if not said.fits:
         assert said.because
         assert said.smallest_change
     if said.smallest_change.startswith("region us-1"):
-        assert brute_force(nodes, [replace(wish, regions=("us-1",))])
+        assert brute_force(nodes, [replace(requested, regions=("us-1",))])

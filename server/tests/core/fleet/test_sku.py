@@ -11,16 +11,18 @@ from mooring.core.kernel.errors import Code, Refusal
 from server.tests.support.decision_context import USER, context
 from tests.support.rows import every_row
 
-WISH = SkuSpec("slice", "A slice", CapacityShape.GPU_SLICE, "made-up", ("b-1", "a-1"), (4, 1), SkuPriceSpec(250, "EUR"))
+REQUESTED = SkuSpec(
+    "slice", "A slice", CapacityShape.GPU_SLICE, "made-up", ("b-1", "a-1"), (4, 1), SkuPriceSpec(250, "EUR")
+)
 WHY = "power costs more"
 
 
 def a_sku() -> Sku:
-    return create_sku(context(), WISH, 0).result
+    return create_sku(context(), REQUESTED, 0).result
 
 
 def test_a_sku_begins_with_its_first_price() -> None:
-    decision = create_sku(context(), WISH, 0)
+    decision = create_sku(context(), REQUESTED, 0)
     sku, line = decision.writes
     assert isinstance(sku, Insert)
     assert isinstance(line, Insert)
@@ -67,11 +69,11 @@ def test_a_change_that_saw_another_revision_is_refused() -> None:
 @every_row(
     "spec",
     [
-        replace(WISH, slug="NO"), replace(WISH, display_name=" "), replace(WISH, gpu_model=""),
-        replace(WISH, regions=()), replace(WISH, regions=("UP",)), replace(WISH, allowed_gpu_counts=()),
-        replace(WISH, allowed_gpu_counts=(0,)), replace(WISH, allowed_gpu_counts=(1025,)),
-        replace(WISH, price=SkuPriceSpec(-1, "EUR")), replace(WISH, price=SkuPriceSpec(10**13, "EUR")),
-        replace(WISH, price=SkuPriceSpec(1, "eur")),
+        replace(REQUESTED, slug="NO"), replace(REQUESTED, display_name=" "), replace(REQUESTED, gpu_model=""),
+        replace(REQUESTED, regions=()), replace(REQUESTED, regions=("UP",)), replace(REQUESTED, allowed_gpu_counts=()),
+        replace(REQUESTED, allowed_gpu_counts=(0,)), replace(REQUESTED, allowed_gpu_counts=(1025,)),
+        replace(REQUESTED, price=SkuPriceSpec(-1, "EUR")), replace(REQUESTED, price=SkuPriceSpec(10**13, "EUR")),
+        replace(REQUESTED, price=SkuPriceSpec(1, "eur")),
     ],
 )  # fmt: skip
 def test_a_sku_out_of_bounds_is_refused(spec: SkuSpec) -> None:
@@ -82,5 +84,5 @@ def test_a_sku_out_of_bounds_is_refused(spec: SkuSpec) -> None:
 
 def test_there_are_not_more_skus_than_the_bound() -> None:
     with pytest.raises(Refusal) as refused:
-        create_sku(context(), WISH, SKUS_MAX)
+        create_sku(context(), REQUESTED, SKUS_MAX)
     assert refused.value.code is Code.LIMIT_REACHED

@@ -1,4 +1,4 @@
-"""Making and moving tasks: a wish in, rows out; a state in, a state out."""
+"""Making and moving tasks: a request in, rows out; a state in, a state out."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -26,20 +26,20 @@ from server.tests.support.lifecycle_rows import context
 from tests.support.rows import every_row
 
 NOW = context()
-WISH = TaskRequest(
+REQUESTED = TaskRequest(
     tenant_id="ten_1", project_id="prj_1", allocation_id="alc_1", node_id="nod_1", type="process.run", step="one",
     arguments={"argv": ["true"]},
 )  # fmt: skip
 
 
 def a_task(status: str = "claimed", **columns: Any) -> Task:
-    made = make_task(NOW, WISH).task
+    made = make_task(NOW, REQUESTED).task
     standing: dict[str, Any] = {"status": status, "generation": 1, "fence": 1, "lease_expires_at": NOW.now}
     return replace(made, **(standing | columns))
 
 
 def test_a_request_becomes_a_row_an_event_and_an_audit_row() -> None:
-    made = make_task(NOW, replace(WISH, label="mem_1", instance_id="ins_1"))
+    made = make_task(NOW, replace(REQUESTED, label="mem_1", instance_id="ins_1"))
     (insert,) = made.writes
     assert isinstance(insert, Insert)
     assert (insert.noun, insert.born) == ("task", (TASK,))
@@ -66,14 +66,14 @@ def test_a_request_becomes_a_row_an_event_and_an_audit_row() -> None:
 )  # fmt: skip
 def test_what_a_node_would_refuse_is_not_made(wrong: dict[str, Any]) -> None:
     with pytest.raises(Refusal) as refused:
-        make_task(NOW, replace(WISH, **wrong))
+        make_task(NOW, replace(REQUESTED, **wrong))
     assert refused.value.code is Code.VALIDATION_FAILED
 
 
 @every_row("type_", ["sandbox.create", "sandbox.destroy", "teardown.verify"])
 def test_only_the_platform_begins_and_ends_sandboxes(type_: str) -> None:
     with pytest.raises(Refusal) as refused:
-        make_task(NOW, replace(WISH, type=type_, arguments={}, maker="sa_1"))
+        make_task(NOW, replace(REQUESTED, type=type_, arguments={}, maker="sa_1"))
     assert refused.value.code is Code.PERMISSION_DENIED
 
 

@@ -37,7 +37,7 @@ SEEN = ServiceAccount(ACCOUNT, TENANT, PROJECT, "robot", "", ["instance.read", "
 KEY = ServiceAccountKey("key_1", TENANT, ACCOUNT, "ed25519", PUBLIC_KEY, 1, NOW, None, None)
 
 
-def wish(*actions: str, name: str = "robot", key: bytes | None = None) -> ServiceAccountSpec:
+def requested(*actions: str, name: str = "robot", key: bytes | None = None) -> ServiceAccountSpec:
     return ServiceAccountSpec(name, "does things", actions, key)
 
 
@@ -46,7 +46,7 @@ def code_of(refused: pytest.ExceptionInfo[Refusal]) -> Code:
 
 
 def test_an_account_is_made_active_with_its_list_sorted_and_its_first_key() -> None:
-    asked = wish("member.read", "instance.read", "member.read", key=PUBLIC_KEY)
+    asked = requested("member.read", "instance.read", "member.read", key=PUBLIC_KEY)
     decision = create_service_account(context(), ADMIN, HERE, asked, 0)
 
     account, key = decision.writes
@@ -69,7 +69,7 @@ def test_a_list_never_exceeds_the_ceiling_nor_its_giver(wanted: set[str], role: 
     giver = authority((role, None if role == "tenant_admin" else PROJECT))
     allowed = SERVICE_ACCOUNT_CEILING & giver.at(HERE)
     try:
-        given = set(create_service_account(context(), giver, HERE, wish(*wanted), 0).result.actions)
+        given = set(create_service_account(context(), giver, HERE, requested(*wanted), 0).result.actions)
     except Refusal as refusal:
         assert refusal.details["missing_actions"] == sorted(wanted - allowed)  # noqa: PT017  either way is right
         assert wanted - allowed
@@ -91,13 +91,13 @@ def test_a_list_never_exceeds_the_ceiling_nor_its_giver(wanted: set[str], role: 
 )
 def test_what_a_giver_cannot_give_is_refused(giver: Authority, actions: tuple[str, ...]) -> None:
     with pytest.raises(Refusal) as refused:
-        create_service_account(context(), giver, HERE, wish(*actions), 0)
+        create_service_account(context(), giver, HERE, requested(*actions), 0)
     assert code_of(refused) is Code.GRANT_EXCEEDS_CEILING
     assert refused.value.details == {"missing_actions": list(actions)}
 
 
 def test_a_user_who_may_launch_an_app_may_let_an_account_use_it() -> None:
-    decision = create_service_account(context(), MEMBER, HERE, wish("app.trainer.queue.submit"), 0)
+    decision = create_service_account(context(), MEMBER, HERE, requested("app.trainer.queue.submit"), 0)
     assert decision.result.actions == ["app.trainer.queue.submit"]
 
 
@@ -105,7 +105,7 @@ def test_a_user_who_may_launch_an_app_may_let_an_account_use_it() -> None:
 def test_a_malformed_key_is_refused(key: str) -> None:
     assert not is_app_action(key)
     with pytest.raises(Refusal) as refused:
-        create_service_account(context(), ADMIN, HERE, wish(key), 0)
+        create_service_account(context(), ADMIN, HERE, requested(key), 0)
     assert code_of(refused) is Code.VALIDATION_FAILED
     assert refused.value.details == {"path": "actions", "unknown_actions": [key]}
 
@@ -114,45 +114,45 @@ def test_a_list_is_bounded_however_it_grows() -> None:
     many = [f"app.trainer.a{number}" for number in range(ACTIONS_MAX + 1)]
     full = replace(SEEN, actions=many[:ACTIONS_MAX])
 
-    assert len(create_service_account(context(), ADMIN, HERE, wish(*many[:-1]), 0).result.actions) == ACTIONS_MAX
+    assert len(create_service_account(context(), ADMIN, HERE, requested(*many[:-1]), 0).result.actions) == ACTIONS_MAX
     with pytest.raises(Refusal) as refused:
-        create_service_account(context(), ADMIN, HERE, wish(*many), 0)
+        create_service_account(context(), ADMIN, HERE, requested(*many), 0)
     assert refused.value.details == {"path": "actions"}
     with pytest.raises(Refusal) as refused:
-        update_service_account(context(), ADMIN, full, wish(*many), None)
+        update_service_account(context(), ADMIN, full, requested(*many), None)
     assert refused.value.details == {"path": "actions"}
 
 
 def test_a_project_has_room_for_so_many_accounts() -> None:
-    assert create_service_account(context(), ADMIN, HERE, wish(), ACCOUNTS_MAX - 1).result.actions == []
+    assert create_service_account(context(), ADMIN, HERE, requested(), ACCOUNTS_MAX - 1).result.actions == []
     with pytest.raises(Refusal) as refused:
-        create_service_account(context(), ADMIN, HERE, wish(), ACCOUNTS_MAX)
+        create_service_account(context(), ADMIN, HERE, requested(), ACCOUNTS_MAX)
     assert (code_of(refused), refused.value.details) == (Code.LIMIT_REACHED, {"limit": ACCOUNTS_MAX})
 
 
 @every_row("length", [0, 31, 33, 64])
 def test_a_key_of_the_wrong_size_is_refused(length: int) -> None:
     with pytest.raises(Refusal) as refused:
-        create_service_account(context(), ADMIN, HERE, wish(key=b"\x01" * length), 0)
+        create_service_account(context(), ADMIN, HERE, requested(key=b"\x01" * length), 0)
     assert refused.value.details == {"path": "public_key"}
 
 
 def test_a_change_may_keep_what_its_giver_does_not_hold_and_add_only_what_he_does() -> None:
     seen = replace(SEEN, actions=["audit.read", "instance.read"])
-    decision = update_service_account(context(), MEMBER, seen, wish("audit.read", "member.read"), 2)
+    decision = update_service_account(context(), MEMBER, seen, requested("audit.read", "member.read"), 2)
 
     assert decision.result.actions == ["audit.read", "member.read"]
     changed = {"actions": ["audit.read", "member.read"], "description": "does things"}
     assert decision.writes == (Update("service_account", ACCOUNT, 2, changed, generation_expected=4),)
     with pytest.raises(Refusal) as refused:
-        update_service_account(context(), MEMBER, seen, wish("audit.read", "webhook.read"), 2)
+        update_service_account(context(), MEMBER, seen, requested("audit.read", "webhook.read"), 2)
     assert refused.value.details == {"missing_actions": ["webhook.read"]}
 
 
 def test_a_deleted_account_is_gone() -> None:
     gone = replace(SEEN, status="deleted")
     for attempt in (
-        lambda: update_service_account(context(), ADMIN, gone, wish(), None),
+        lambda: update_service_account(context(), ADMIN, gone, requested(), None),
         lambda: add_key(context(), gone, 0, PUBLIC_KEY, None, giver=ADMIN),
     ):
         with pytest.raises(Refusal) as refused:
@@ -240,7 +240,7 @@ def test_an_account_has_room_for_so_many_keys_and_none_that_is_over() -> None:
 
 
 def test_the_actor_is_a_matter_of_the_context_and_not_of_the_row() -> None:
-    decision = create_service_account(context(USER), ADMIN, HERE, wish("instance.read"), 0)
+    decision = create_service_account(context(USER), ADMIN, HERE, requested("instance.read"), 0)
     (write,) = decision.writes
     assert isinstance(write, Insert)
     assert USER not in {str(value) for value in write.row.values()}

@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 from mooring.core.identity.caller import GrantedRole, bindings_of
 from mooring.core.kernel.permissions import (
     ACTIONS,
+    OPERATOR_CEILING,
+    PUBLISH,
+    PUBLISHER_KEYS,
     ROLE_ACTIONS,
     ROLE_SCOPE,
     SELF_ACTIONS,
@@ -115,8 +118,22 @@ def test_a_service_account_never_gets_what_only_a_person_may_do() -> None:
     human_only = {key for key, action in ACTIONS.items() if action.human_only}
 
     assert not SERVICE_ACCOUNT_CEILING & human_only
-    assert ROLE_ACTIONS[Role.PROJECT_ADMIN] - human_only == SERVICE_ACCOUNT_CEILING
+    assert ROLE_ACTIONS[Role.PROJECT_ADMIN] - human_only == OPERATOR_CEILING
+    assert OPERATOR_CEILING == SERVICE_ACCOUNT_CEILING - PUBLISHER_KEYS
+    assert ROLE_ACTIONS[Role.TENANT_ADMIN] >= PUBLISHER_KEYS
+    assert not ROLE_ACTIONS[Role.PROJECT_ADMIN] & PUBLISHER_KEYS
     assert {"membership.create", "service_account.create", "entitlement.update", "teardown.write_off"} <= human_only
+
+
+def test_a_publisher_has_its_catalog_keys_in_the_tenants_catalog_and_nothing_in_other_projects() -> None:
+    keys = frozenset({"artifact.create", "app_version.promote", "instance.create"})
+    plain = authority_of(TENANT, [RoleBinding(Scope.PROJECT, keys, PROJECT)])
+    publisher = authority_of(TENANT, [RoleBinding(Scope.PROJECT, keys | {PUBLISH}, PROJECT)])
+    here = Place(Scope.TENANT, TENANT)
+    assert plain.at(here) == frozenset()
+    assert publisher.at(here) == {PUBLISH, "artifact.create", "app_version.promote"}
+    assert publisher.access("artifact.create", Place(Scope.TENANT, OTHER_TENANT)) is AccessDecision.HIDDEN
+    assert publisher.access("artifact.create", Place(Scope.PROJECT, TENANT, OTHER_PROJECT)) is AccessDecision.HIDDEN
 
 
 def test_every_role_belongs_to_one_kind_of_place() -> None:

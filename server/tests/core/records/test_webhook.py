@@ -30,8 +30,8 @@ SEEN = Webhook("whk_1", TENANT, PROJECT, URL, "mine", ["identity.*"], True, "sec
 
 
 def test_a_new_webhook_is_enabled_and_its_key_is_shown_once_and_kept_sealed() -> None:
-    wish = WebhookSpec("HTTPS://Receiver.example:443/hooks", ("identity.*", "identity.*"), " mine ")
-    decision = create_webhook(context(), (TENANT, PROJECT), wish, NEW, 0)
+    requested = WebhookSpec("HTTPS://Receiver.example:443/hooks", ("identity.*", "identity.*"), " mine ")
+    decision = create_webhook(context(), (TENANT, PROJECT), requested, NEW, 0)
     webhook = decision.result.webhook
     assert (webhook.url, webhook.event_types, webhook.description, webhook.enabled) == (
         "https://receiver.example/hooks",

@@ -270,8 +270,10 @@ def test_a_drain_without_a_time_limit_gets_the_one_of_the_app(
         context(), seen, member, RemoveMemberRequest(timeout_seconds=asked), BOUNDS
     ).result
     assert removed.request["timeout_seconds"] == seconds
-    wish = ReplaceMemberRequest(timeout_seconds=asked)
-    replaced = member_change.replace_member(context(), seen, adding(seen), BOUNDS, member=member, request=wish).result
+    requested = ReplaceMemberRequest(timeout_seconds=asked)
+    replaced = member_change.replace_member(
+        context(), seen, adding(seen), BOUNDS, member=member, request=requested
+    ).result
     assert replaced.operation.request["timeout_seconds"] == seconds
 
 

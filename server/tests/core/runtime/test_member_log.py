@@ -30,7 +30,7 @@ from tests.support.rows import every_row
 
 WEB = MemberProgram("web", "service")
 KNOWN = KnownPrograms((WEB,), {"web": ("it broke",)})
-GROUND = LogReadContext(member(), allocation(node_id="nod_1"), reachable=True)
+READ_CONTEXT = LogReadContext(member(), allocation(node_id="nod_1"), reachable=True)
 
 
 def started(number: int, type_: str, name: str, **columns: Any) -> Task:
@@ -41,7 +41,7 @@ def started(number: int, type_: str, name: str, **columns: Any) -> Task:
 
 def read_task() -> Task:
     """A read that a person asked for."""
-    return build_read_task(context(), GROUND, WEB, KNOWN, LogReadRequest(4, None, 4_096, 20.0)).result
+    return build_read_task(context(), READ_CONTEXT, WEB, KNOWN, LogReadRequest(4, None, 4_096, 20.0)).result
 
 
 def test_programs_are_those_that_were_begun_and_not_removed() -> None:
@@ -78,7 +78,7 @@ def test_the_only_program_needs_no_name_and_of_several_one_is_named() -> None:
 
 
 def test_the_task_is_the_members_and_leaves_no_trace_from_its_beginning_to_its_end() -> None:
-    made = build_read_task(context(), GROUND, WEB, KNOWN, LogReadRequest(tail=3))
+    made = build_read_task(context(), READ_CONTEXT, WEB, KNOWN, LogReadRequest(tail=3))
     assert (made.result.owner, made.result.maker, made.result.type) == ("alc_1/mem_1", SYSTEM_MAKER, "log.read")
     assert made.result.arguments == {"name": "web", "kind": "service", "max_bytes": 65_536, "tail_lines": 3}
     held = replace(made.result, status="claimed", fence=1, lease_expires_at=context().now)
@@ -95,23 +95,23 @@ def test_a_read_for_an_adapter_is_published_as_its_other_tasks_are() -> None:
 
 
 @every_row(
-    ("ground", "code"),
+    ("read_context", "code"),
     [
-        (replace(GROUND, member=member(status="removed")), Code.CONFLICT),
-        (replace(GROUND, member=member(status="removing")), Code.CONFLICT),
-        (replace(GROUND, allocation=None), Code.CONFLICT),
-        (replace(GROUND, allocation=allocation(status="released", node_id="nod_1")), Code.CONFLICT),
-        (replace(GROUND, reachable=False), Code.TEMPORARILY_UNAVAILABLE),
-        (replace(GROUND, of_member=READS_OF_MEMBER), Code.RATE_LIMITED),
-        (replace(GROUND, of_project=READS_OF_PROJECT), Code.RATE_LIMITED),
-        (replace(GROUND, of_node=READS_OF_NODE), Code.RATE_LIMITED),
+        (replace(READ_CONTEXT, member=member(status="removed")), Code.CONFLICT),
+        (replace(READ_CONTEXT, member=member(status="removing")), Code.CONFLICT),
+        (replace(READ_CONTEXT, allocation=None), Code.CONFLICT),
+        (replace(READ_CONTEXT, allocation=allocation(status="released", node_id="nod_1")), Code.CONFLICT),
+        (replace(READ_CONTEXT, reachable=False), Code.TEMPORARILY_UNAVAILABLE),
+        (replace(READ_CONTEXT, of_member=READS_OF_MEMBER), Code.RATE_LIMITED),
+        (replace(READ_CONTEXT, of_project=READS_OF_PROJECT), Code.RATE_LIMITED),
+        (replace(READ_CONTEXT, of_node=READS_OF_NODE), Code.RATE_LIMITED),
     ],
 )
 def test_a_node_that_cannot_be_asked_is_not_asked_and_the_last_lines_are_shown(
-    ground: LogReadContext, code: Code
+    read_context: LogReadContext, code: Code
 ) -> None:
     with pytest.raises(Refusal) as refused:
-        build_read_task(context(), ground, WEB, KNOWN, LogReadRequest())
+        build_read_task(context(), read_context, WEB, KNOWN, LogReadRequest())
     assert refused.value.code is code
     assert refused.value.details["last_lines"] == ["it broke"]
 

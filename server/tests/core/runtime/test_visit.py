@@ -24,7 +24,7 @@ from mooring.core.runtime.visit import (
 from server.tests.support.decision_context import context
 from server.tests.support.sample_decisions.visits import (
     HASH,
-    WISH,
+    REQUESTED,
     a_command,
     a_link,
     an_endpoint,
@@ -50,7 +50,7 @@ def test_a_visit_to_an_endpoint_names_its_port_and_is_bounded(kind: str, lifetim
 
 def test_a_command_is_audited_with_its_arguments_and_published_without_them() -> None:
     now = as_somebody(context())
-    decision = visit_command(now, standing(now), WISH, HASH)
+    decision = visit_command(now, standing(now), REQUESTED, HASH)
     assert decision.result.expires_at - now.now == COMMAND_LIFETIME
     assert decision.audits[0].action == "instance.exec"
     assert decision.audits[0].after is not None
@@ -60,8 +60,8 @@ def test_a_command_is_audited_with_its_arguments_and_published_without_them() ->
 
 def test_a_command_at_a_terminal_stands_among_the_things_of_its_instance() -> None:
     now = as_somebody(context())
-    wish = replace(WISH, terminal=False, directory="/home/app", environment={"A": "b"})
-    decision = visit_command(now, standing(now), wish, HASH, "ins_1")
+    requested = replace(REQUESTED, terminal=False, directory="/home/app", environment={"A": "b"})
+    decision = visit_command(now, standing(now), requested, HASH, "ins_1")
     visit = decision.result
     assert (visit.terminal, visit.directory, visit.environment) == (False, "/home/app", {"A": "b"})
     assert (decision.events[0].app_instance_id, decision.audits[0].app_instance_id) == ("ins_1", "ins_1")
@@ -80,7 +80,7 @@ def test_a_browser_is_for_pages_alone() -> None:
 def test_no_command_runs_as_root(user: str) -> None:
     now = as_somebody(context())
     with pytest.raises(Refusal) as refused:
-        visit_command(now, standing(now), replace(WISH, run_as=user), HASH)
+        visit_command(now, standing(now), replace(REQUESTED, run_as=user), HASH)
     assert refused.value.code is Code.VALIDATION_FAILED
 
 
@@ -96,7 +96,7 @@ def test_a_command_runs_in_what_stands() -> None:
     now = as_somebody(context())
     for allocation in (replace(standing(now), status="releasing"), replace(standing(now), node_id=None)):
         with pytest.raises(Refusal) as refused:
-            visit_command(now, allocation, WISH, HASH)
+            visit_command(now, allocation, REQUESTED, HASH)
         assert refused.value.code is Code.CONFLICT
 
 

@@ -76,11 +76,11 @@ def repository() -> str:
 
 
 @pytest.fixture
-async def foe() -> AsyncIterator[Adversary]:
+async def hostile() -> AsyncIterator[Adversary]:
     async with adversary() as made:
         yield made
 
 
 @pytest.fixture
-def foe_client(foe: Adversary, dialer: EgressClient) -> RegistryClient:
-    return RegistryClient(RegistryPlace(foe.url, patience=BRIEF), dialer)
+def hostile_client(hostile: Adversary, dialer: EgressClient) -> RegistryClient:
+    return RegistryClient(RegistryPlace(hostile.url, patience=BRIEF), dialer)

@@ -113,7 +113,7 @@ def asked_by(first: Handler, then: Handler) -> Handler:
 class AttackedServers:
     """Servers under attack: one with its usual patience, and one with very little."""
 
-    foe: Adversary
+    hostile: Adversary
     witness: Adversary  # where nobody should ever be sent
     patient: ServerProcess
     hasty: ServerProcess
@@ -122,7 +122,7 @@ class AttackedServers:
 
 
 @dataclass(frozen=True)
-class Siege:
+class RegistryAttack:
     """One attack: a tenant of its own, and a repository."""
 
     servers: AttackedServers
@@ -130,13 +130,13 @@ class Siege:
     repository: str
 
     @property
-    def foe(self) -> Adversary:
-        return self.servers.foe
+    def hostile(self) -> Adversary:
+        return self.servers.hostile
 
     @property
     def name(self) -> str:
         """The repository as signers know it."""
-        return f"{self.foe.authority}/{self.repository}"
+        return f"{self.hostile.authority}/{self.repository}"
 
     @property
     def path(self) -> str:
@@ -201,14 +201,14 @@ class Siege:
 
 @pytest.fixture(scope="module")
 async def servers(shared_database_url: str, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[AttackedServers]:
-    directory: Path = tmp_path_factory.mktemp("siege")
+    directory: Path = tmp_path_factory.mktemp("attacked")
     async with AsyncExitStack() as stack:
-        foe, witness = [await stack.enter_async_context(adversary()) for _ in range(2)]
+        hostile, witness = [await stack.enter_async_context(adversary()) for _ in range(2)]
         environment = {
             "MOORING_DATABASE_URL": shared_database_url,
             "MOORING_LOG_LEVEL": "error",
-            "MOORING_REGISTRY_URL": foe.url,
-            "MOORING_SOURCE_BUCKET_ENDPOINT": foe.url,
+            "MOORING_REGISTRY_URL": hostile.url,
+            "MOORING_SOURCE_BUCKET_ENDPOINT": hostile.url,
             "MOORING_SOURCE_LIMIT_BYTES": str(LIMIT_BYTES),
         }
         fleet = ServerGroup(directory, environment)
@@ -222,40 +222,40 @@ async def servers(shared_database_url: str, tmp_path_factory: pytest.TempPathFac
             await admin.post("/api/v1/platform/artifact-sources", source)
         connection = await asyncpg.connect(shared_database_url)
         stack.push_async_callback(connection.close)
-        yield AttackedServers(foe, witness, patient, hasty, token, connection)
+        yield AttackedServers(hostile, witness, patient, hasty, token, connection)
 
 
 @pytest.fixture
-async def siege(servers: AttackedServers) -> Siege:
+async def attacked(servers: AttackedServers) -> RegistryAttack:
     tenant = await make_tenant(servers.patient.url, servers.admin_token, f"besieged-{next(_numbers)}")
-    return Siege(servers, tenant, f"{tenant.id}/app")
+    return RegistryAttack(servers, tenant, f"{tenant.id}/app")
 
 
-async def test_a_manifest_that_was_tampered_with_is_a_mismatch_and_nothing_is_stored(siege: Siege) -> None:
+async def test_a_manifest_that_was_tampered_with_is_a_mismatch_and_nothing_is_stored(attacked: RegistryAttack) -> None:
     made = image()
-    siege.foe.put(siege.repository, made)
-    siege.foe.routes[siege.manifest(made.digest)] = serve(made.manifest.raw + b" ", OCI_MANIFEST)
+    attacked.hostile.put(attacked.repository, made)
+    attacked.hostile.routes[attacked.manifest(made.digest)] = serve(made.manifest.raw + b" ", OCI_MANIFEST)
 
-    assert await siege.not_registered("oci", made.digest) == "digest_mismatch"
-    assert await siege.stored() == []
+    assert await attacked.not_registered("oci", made.digest) == "digest_mismatch"
+    assert await attacked.stored() == []
 
 
 async def test_a_part_that_was_tampered_with_is_a_mismatch_and_what_was_found_is_stored_as_rejected(
-    siege: Siege,
+    attacked: RegistryAttack,
 ) -> None:
     made = payload({"weights": CONTENT})
-    siege.foe.put(siege.repository, made)
+    attacked.hostile.put(attacked.repository, made)
     part = made.manifest.layers[0]
-    siege.foe.routes[siege.blob(part.digest)] = serve(b"x" * part.size)
+    attacked.hostile.routes[attacked.blob(part.digest)] = serve(b"x" * part.size)
 
-    assert await siege.not_registered("blob", made.digest) == "digest_mismatch"
-    assert await siege.stored() == [("draft", "rejected")]
+    assert await attacked.not_registered("blob", made.digest) == "digest_mismatch"
+    assert await attacked.stored() == [("draft", "rejected")]
 
 
-async def test_a_digest_that_does_not_exist_is_not_there(siege: Siege) -> None:
-    assert await siege.not_registered("oci", f"sha256:{'0' * 64}") == "artifact_not_found_at_source"
-    assert await siege.not_registered("blob", f"sha256:{'0' * 64}") == "artifact_not_found_at_source"
-    assert await siege.stored() == []
+async def test_a_digest_that_does_not_exist_is_not_there(attacked: RegistryAttack) -> None:
+    assert await attacked.not_registered("oci", f"sha256:{'0' * 64}") == "artifact_not_found_at_source"
+    assert await attacked.not_registered("blob", f"sha256:{'0' * 64}") == "artifact_not_found_at_source"
+    assert await attacked.stored() == []
 
 
 def retouched(packed: bytes) -> bytes:
@@ -268,111 +268,113 @@ def overwritten(packed: bytes) -> bytes:
     return b"x" * len(packed)
 
 
-async def tampered_layer(siege: Siege, tampered: Callable[[bytes], bytes] = retouched) -> str:
+async def tampered_layer(attacked: RegistryAttack, tampered: Callable[[bytes], bytes] = retouched) -> str:
     """An image that is registered while all is well, and a layer that is exchanged then; how staging ends."""
     made = image()
-    siege.foe.put(siege.repository, made)
-    artifact = await siege.registered("oci", made.digest)
+    attacked.hostile.put(attacked.repository, made)
+    artifact = await attacked.registered("oci", made.digest)
     digest = made.manifest.layers[0].digest
-    siege.foe.routes[siege.blob(digest)] = serve(tampered(made.blobs[digest]))
-    return await siege.not_staged(artifact)
+    attacked.hostile.routes[attacked.blob(digest)] = serve(tampered(made.blobs[digest]))
+    return await attacked.not_staged(artifact)
 
 
 @pytest.mark.parametrize("tampered", [retouched, overwritten])
 async def test_a_layer_that_was_tampered_with_is_not_staged_and_the_failed_check_is_kept(
-    siege: Siege, tampered: Callable[[bytes], bytes]
+    attacked: RegistryAttack, tampered: Callable[[bytes], bytes]
 ) -> None:
-    assert await tampered_layer(siege, tampered) == "layer_mismatch"
-    checks = await siege.servers.connection.fetch(CHECKS, siege.tenant.id)
+    assert await tampered_layer(attacked, tampered) == "layer_mismatch"
+    checks = await attacked.servers.connection.fetch(CHECKS, attacked.tenant.id)
     assert [(row["name"], row["passed"]) for row in checks] == [("smoke", False)]
-    [row] = await siege.servers.connection.fetch(STORED, siege.tenant.id)
+    [row] = await attacked.servers.connection.fetch(STORED, attacked.tenant.id)
     assert row["promotion"] == "draft"
 
 
-async def test_an_image_whose_layer_was_tampered_with_is_not_stored_as_verified(siege: Siege) -> None:
-    await tampered_layer(siege)
-    assert await siege.stored() == [("draft", "unverified")]
+async def test_an_image_whose_layer_was_tampered_with_is_not_stored_as_verified(attacked: RegistryAttack) -> None:
+    await tampered_layer(attacked)
+    assert await attacked.stored() == [("draft", "unverified")]
 
 
-async def test_a_signature_by_a_key_that_nobody_trusts_does_not_count(siege: Siege) -> None:
-    await siege.require_signatures(new_signing_key())
+async def test_a_signature_by_a_key_that_nobody_trusts_does_not_count(attacked: RegistryAttack) -> None:
+    await attacked.require_signatures(new_signing_key())
     made = image()
-    siege.foe.put(siege.repository, made)
-    artifact = await siege.registered("oci", made.digest)
-    siege.foe.put(
-        siege.repository, signature(new_signing_key(), siege.name, made.digest), tag=signature_tag(made.digest)
+    attacked.hostile.put(attacked.repository, made)
+    artifact = await attacked.registered("oci", made.digest)
+    attacked.hostile.put(
+        attacked.repository, signature(new_signing_key(), attacked.name, made.digest), tag=signature_tag(made.digest)
     )
 
-    assert await siege.verified(artifact) == ("unverified", ["signature_key_unknown"])
-    assert await siege.not_staged(artifact) == "signature_key_unknown"
-    assert await siege.stored() == [("draft", "unverified")]
+    assert await attacked.verified(artifact) == ("unverified", ["signature_key_unknown"])
+    assert await attacked.not_staged(artifact) == "signature_key_unknown"
+    assert await attacked.stored() == [("draft", "unverified")]
 
 
-async def test_a_signature_that_was_made_for_another_repository_is_a_replay(siege: Siege) -> None:
+async def test_a_signature_that_was_made_for_another_repository_is_a_replay(attacked: RegistryAttack) -> None:
     key = new_signing_key()
-    await siege.require_signatures(key)
+    await attacked.require_signatures(key)
     made = image()
-    siege.foe.put(siege.repository, made)
-    artifact = await siege.registered("oci", made.digest)
-    elsewhere = signature(key, f"{siege.foe.authority}/{siege.tenant.id}/another", made.digest)
-    siege.foe.put(siege.repository, elsewhere, tag=signature_tag(made.digest))
+    attacked.hostile.put(attacked.repository, made)
+    artifact = await attacked.registered("oci", made.digest)
+    elsewhere = signature(key, f"{attacked.hostile.authority}/{attacked.tenant.id}/another", made.digest)
+    attacked.hostile.put(attacked.repository, elsewhere, tag=signature_tag(made.digest))
 
-    assert await siege.verified(artifact) == ("rejected", ["signature_replayed"])
-    assert await siege.not_staged(artifact) == "signature_replayed"
-    assert await siege.stored() == [("draft", "rejected")]
+    assert await attacked.verified(artifact) == ("rejected", ["signature_replayed"])
+    assert await attacked.not_staged(artifact) == "signature_replayed"
+    assert await attacked.stored() == [("draft", "rejected")]
 
 
-async def test_a_tag_that_was_moved_to_the_signature_of_another_image_gives_nothing(siege: Siege) -> None:
+async def test_a_tag_that_was_moved_to_the_signature_of_another_image_gives_nothing(attacked: RegistryAttack) -> None:
     key = new_signing_key()
-    await siege.require_signatures(key)
+    await attacked.require_signatures(key)
     good, bad = image(), image([layer(archive({"bin/program": b"another program"}))])
-    siege.foe.put(siege.repository, good, tag="latest")
-    siege.foe.put(siege.repository, bad, tag="latest")  # moved: from now on it means something else
-    artifact = await siege.registered("oci", bad.digest)
-    siege.foe.put(siege.repository, signature(key, siege.name, good.digest), tag=signature_tag(bad.digest))
+    attacked.hostile.put(attacked.repository, good, tag="latest")
+    attacked.hostile.put(attacked.repository, bad, tag="latest")  # moved: from now on it means something else
+    artifact = await attacked.registered("oci", bad.digest)
+    attacked.hostile.put(attacked.repository, signature(key, attacked.name, good.digest), tag=signature_tag(bad.digest))
 
-    assert await siege.verified(artifact) == ("rejected", ["signature_replayed"])
-    assert await siege.not_staged(artifact) == "signature_replayed"
-    assert await siege.stored() == [("draft", "rejected")]
+    assert await attacked.verified(artifact) == ("rejected", ["signature_replayed"])
+    assert await attacked.not_staged(artifact) == "signature_replayed"
+    assert await attacked.stored() == [("draft", "rejected")]
 
 
-async def test_a_tag_is_not_taken_where_a_digest_is_meant(siege: Siege) -> None:
+async def test_a_tag_is_not_taken_where_a_digest_is_meant(attacked: RegistryAttack) -> None:
     made = image()
-    siege.foe.put(siege.repository, made, tag="latest")
+    attacked.hostile.put(attacked.repository, made, tag="latest")
 
-    assert await siege.not_registered("oci", "latest") == "validation_failed"
-    assert await siege.not_registered("oci", made.digest, f"oci://{siege.name}:latest") == "validation_failed"
-    assert siege.foe.times(siege.manifest("latest")) == 0
-    assert await siege.stored() == []
+    assert await attacked.not_registered("oci", "latest") == "validation_failed"
+    assert await attacked.not_registered("oci", made.digest, f"oci://{attacked.name}:latest") == "validation_failed"
+    assert attacked.hostile.times(attacked.manifest("latest")) == 0
+    assert await attacked.stored() == []
 
 
 @pytest.mark.parametrize("target", ["{witness}", "http://10.0.0.1", "http://169.254.169.254", "http://[::1]:9"])
-async def test_a_redirect_to_another_host_is_refused_and_nobody_is_asked_there(siege: Siege, target: str) -> None:
-    witness = siege.servers.witness
+async def test_a_redirect_to_another_host_is_refused_and_nobody_is_asked_there(
+    attacked: RegistryAttack, target: str
+) -> None:
+    witness = attacked.servers.witness
     place = target.format(witness=witness.url)
     made = image()
-    siege.foe.routes[siege.manifest(made.digest)] = status(307, location=f"{place}/v2/manifest")
+    attacked.hostile.routes[attacked.manifest(made.digest)] = status(307, location=f"{place}/v2/manifest")
     name = f"redirected-{next(_numbers)}"
-    siege.foe.routes[f"/models/{name}"] = status(302, location=f"{place}/blob")
+    attacked.hostile.routes[f"/models/{name}"] = status(302, location=f"{place}/blob")
 
-    assert await siege.not_registered("oci", made.digest) == "redirect_refused"
-    assert await siege.not_registered("blob", digest_of(CONTENT), f"s3://models/{name}") == "redirect_refused"
+    assert await attacked.not_registered("oci", made.digest) == "redirect_refused"
+    assert await attacked.not_registered("blob", digest_of(CONTENT), f"s3://models/{name}") == "redirect_refused"
     assert witness.asked == []
-    assert await siege.stored() == []
+    assert await attacked.stored() == []
 
 
 @pytest.mark.parametrize("host", ["{witness}", "localhost:9", "10.0.0.1", "169.254.169.254", "[::1]:9", "0.0.0.0:9"])
-async def test_a_tenants_source_reaches_no_private_address(siege: Siege, host: str) -> None:
-    witness = siege.servers.witness
-    async with WireClient(siege.servers.patient.url, siege.tenant.token) as caller:
-        await caller.post(f"{siege.tenant.path}/artifact-sources", {"name": "any", "pattern": "*"})
+async def test_a_tenants_source_reaches_no_private_address(attacked: RegistryAttack, host: str) -> None:
+    witness = attacked.servers.witness
+    async with WireClient(attacked.servers.patient.url, attacked.tenant.token) as caller:
+        await caller.post(f"{attacked.tenant.path}/artifact-sources", {"name": "any", "pattern": "*"})
     location = f"oci://{host.format(witness=witness.authority)}/team/app"
 
-    assert await siege.not_registered("oci", digest_of(CONTENT), location) == "address_refused"
+    assert await attacked.not_registered("oci", digest_of(CONTENT), location) == "address_refused"
     https = location.replace("oci://", "https://")
-    assert await siege.not_registered("blob", digest_of(CONTENT), https) == "address_refused"
+    assert await attacked.not_registered("blob", digest_of(CONTENT), https) == "address_refused"
     assert witness.asked == []
-    assert await siege.stored() == []
+    assert await attacked.stored() == []
 
 
 def peak(pid: int, *, reset: bool = False) -> int:
@@ -383,9 +385,9 @@ def peak(pid: int, *, reset: bool = False) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-async def flooded(siege: Siege, flood: Flood, attack: Awaitable[str]) -> str:
+async def flooded(attacked: RegistryAttack, flood: Flood, attack: Awaitable[str]) -> str:
     """How an attack ends, during which the server takes little memory and most of the flood is never sent."""
-    pid = siege.servers.patient.process.pid
+    pid = attacked.servers.patient.process.pid
     before = peak(pid, reset=True)
     code = await attack
     assert peak(pid) - before < MEMORY_BYTES_MAX
@@ -393,46 +395,46 @@ async def flooded(siege: Siege, flood: Flood, attack: Awaitable[str]) -> str:
     return code
 
 
-async def test_ten_gigabytes_without_a_size_are_cut_off_at_the_limit(siege: Siege) -> None:
+async def test_ten_gigabytes_without_a_size_are_cut_off_at_the_limit(attacked: RegistryAttack) -> None:
     flood, name = Flood(), f"endless-{next(_numbers)}"
-    siege.foe.routes[f"/models/{name}"] = asked_by(serve(CONTENT), flood)
-    attack = siege.not_registered("blob", digest_of(CONTENT), f"s3://models/{name}")
+    attacked.hostile.routes[f"/models/{name}"] = asked_by(serve(CONTENT), flood)
+    attack = attacked.not_registered("blob", digest_of(CONTENT), f"s3://models/{name}")
 
-    assert await flooded(siege, flood, attack) == "source_endless"
+    assert await flooded(attacked, flood, attack) == "source_endless"
     assert flood.sent >= LIMIT_BYTES // 2, "it was read, up to the limit"
-    assert await siege.stored() == [("draft", "unverified")]
+    assert await attacked.stored() == [("draft", "unverified")]
 
 
-async def test_a_manifest_of_ten_gigabytes_without_a_size_is_cut_off(siege: Siege) -> None:
+async def test_a_manifest_of_ten_gigabytes_without_a_size_is_cut_off(attacked: RegistryAttack) -> None:
     flood = Flood()
-    siege.foe.routes[siege.manifest(digest_of(CONTENT))] = flood
+    attacked.hostile.routes[attacked.manifest(digest_of(CONTENT))] = flood
 
-    assert await flooded(siege, flood, siege.not_registered("oci", digest_of(CONTENT))) == "source_endless"
-    assert await siege.stored() == []
+    assert await flooded(attacked, flood, attacked.not_registered("oci", digest_of(CONTENT))) == "source_endless"
+    assert await attacked.stored() == []
 
 
 @pytest.mark.parametrize("stated", [serve(CONTENT), announces(TEN_GIGABYTES)], ids=["small", "as large as it is"])
 async def test_ten_gigabytes_that_are_announced_are_refused_unread_whatever_was_said_before(
-    siege: Siege, stated: Handler
+    attacked: RegistryAttack, stated: Handler
 ) -> None:
     flood, name = Flood(TEN_GIGABYTES), f"announced-{next(_numbers)}"
-    siege.foe.routes[f"/models/{name}"] = asked_by(stated, flood)
-    attack = siege.not_registered("blob", digest_of(CONTENT), f"s3://models/{name}")
+    attacked.hostile.routes[f"/models/{name}"] = asked_by(stated, flood)
+    attack = attacked.not_registered("blob", digest_of(CONTENT), f"s3://models/{name}")
 
-    assert await flooded(siege, flood, attack) == "source_too_large"
-    assert {trust for _, trust in await siege.stored()} <= {"unverified"}
+    assert await flooded(attacked, flood, attack) == "source_too_large"
+    assert {trust for _, trust in await attacked.stored()} <= {"unverified"}
 
 
-async def test_a_layer_without_end_is_cut_off_where_its_manifest_says(siege: Siege) -> None:
+async def test_a_layer_without_end_is_cut_off_where_its_manifest_says(attacked: RegistryAttack) -> None:
     flood, made = Flood(), payload({"weights": CONTENT})
-    siege.foe.put(siege.repository, made)
-    siege.foe.routes[siege.blob(made.manifest.layers[0].digest)] = flood
+    attacked.hostile.put(attacked.repository, made)
+    attacked.hostile.routes[attacked.blob(made.manifest.layers[0].digest)] = flood
 
-    assert await flooded(siege, flood, siege.not_registered("blob", made.digest)) == "source_endless"
-    assert await siege.stored() == [("draft", "unverified")]
+    assert await flooded(attacked, flood, attacked.not_registered("blob", made.digest)) == "source_endless"
+    assert await attacked.stored() == [("draft", "unverified")]
 
 
-async def test_a_registry_that_sends_its_head_a_line_at_a_time_is_too_slow(siege: Siege) -> None:
+async def test_a_registry_that_sends_its_head_a_line_at_a_time_is_too_slow(attacked: RegistryAttack) -> None:
     async def slow_head(asked: Asked, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 X\r\n")
         while True:
@@ -440,23 +442,23 @@ async def test_a_registry_that_sends_its_head_a_line_at_a_time_is_too_slow(siege
             await writer.drain()
             await linger(0.05)
 
-    siege.foe.routes[siege.manifest(digest_of(CONTENT))] = slow_head
-    assert await siege.not_registered("oci", digest_of(CONTENT), hasty=True) == "source_too_slow"
-    siege.foe.routes[siege.manifest(digest_of(CONTENT))] = silent
-    assert await siege.not_registered("oci", digest_of(CONTENT), hasty=True) == "source_too_slow"
-    assert await siege.stored() == []
+    attacked.hostile.routes[attacked.manifest(digest_of(CONTENT))] = slow_head
+    assert await attacked.not_registered("oci", digest_of(CONTENT), hasty=True) == "source_too_slow"
+    attacked.hostile.routes[attacked.manifest(digest_of(CONTENT))] = silent
+    assert await attacked.not_registered("oci", digest_of(CONTENT), hasty=True) == "source_too_slow"
+    assert await attacked.stored() == []
 
 
-async def test_a_registry_that_sends_a_byte_at_a_time_is_too_slow(siege: Siege) -> None:
+async def test_a_registry_that_sends_a_byte_at_a_time_is_too_slow(attacked: RegistryAttack) -> None:
     name = f"dripping-{next(_numbers)}"
     dripping = drips(len(CONTENT), lambda: linger(0.05))
-    siege.foe.routes[f"/models/{name}"] = asked_by(serve(CONTENT), dripping)
+    attacked.hostile.routes[f"/models/{name}"] = asked_by(serve(CONTENT), dripping)
 
     stored: list[tuple[str, str]] = []
     async with asyncio.timeout(60):
         while not stored:  # a server that was held up itself may find the question for the size too slow already
-            refused = await siege.not_registered("blob", digest_of(CONTENT), f"s3://models/{name}", hasty=True)
-            stored = await siege.stored()
+            refused = await attacked.not_registered("blob", digest_of(CONTENT), f"s3://models/{name}", hasty=True)
+            stored = await attacked.stored()
     # Which of the two depends on how long nothing came at the very last: test_source_pace.py tells them apart.
     assert refused in ("source_too_slow", "source_stalled")
     assert stored == [("draft", "unverified")]

@@ -137,8 +137,8 @@ class Port:
 
 
 @pytest.fixture
-async def port(settings: Settings, foe: Adversary) -> AsyncIterator[Port]:
-    settings = replace(settings, source_bucket_endpoint=foe.url, source_timeout_seconds=120.0)
+async def port(settings: Settings, hostile: Adversary) -> AsyncIterator[Port]:
+    settings = replace(settings, source_bucket_endpoint=hostile.url, source_timeout_seconds=120.0)
     async with running_platform(settings) as running, AsyncExitStack() as stack:
         admin = World(running, running.client())
         token = await admin.sign_in("admin@mooring.local", running.code)
@@ -147,7 +147,7 @@ async def port(settings: Settings, foe: Adversary) -> AsyncIterator[Port]:
         made = await world.admin.post("/api/v1/platform/artifact-sources", json=body)
         assert made.status_code == 201, made.text
         tenant = await world.tenant("acme")
-        yield Port(world, tenant, await world.project(tenant, "train"), foe, stack)
+        yield Port(world, tenant, await world.project(tenant, "train"), hostile, stack)
         await world.close()
         await admin.close()
 
@@ -334,9 +334,9 @@ async def test_the_end_of_a_check_is_an_event(port: Port) -> None:
 
 
 @pytest.fixture
-async def impatient(settings: Settings, foe: Adversary) -> AsyncIterator[Port]:
+async def impatient(settings: Settings, hostile: Adversary) -> AsyncIterator[Port]:
     """As `port`, with little patience for silence in a check, and for nothing else: that is what is tried."""
-    settings = replace(settings, source_bucket_endpoint=foe.url, source_timeout_seconds=60.0)
+    settings = replace(settings, source_bucket_endpoint=hostile.url, source_timeout_seconds=60.0)
     async with running_platform(settings) as running, AsyncExitStack() as stack:
         reader = running.platform.services.artifacts
         reader._patience_of_checks = replace(
@@ -348,7 +348,7 @@ async def impatient(settings: Settings, foe: Adversary) -> AsyncIterator[Port]:
         body = {"name": "models", "pattern": "s3://models/*", "reaches_private": True}
         assert (await world.admin.post("/api/v1/platform/artifact-sources", json=body)).status_code == 201
         tenant = await world.tenant("acme")
-        yield Port(world, tenant, await world.project(tenant, "train"), foe, stack)
+        yield Port(world, tenant, await world.project(tenant, "train"), hostile, stack)
         await world.close()
         await admin.close()
 

@@ -54,9 +54,9 @@ async def code_of(work: Any) -> Code:
     return refused.value.code
 
 
-async def test_a_blob_is_hashed_on_its_way_and_compared(foe: Adversary, dialer: EgressClient) -> None:
-    foe.routes["/w.bin"] = serve(CONTENT)
-    place = HttpsPlace(f"{foe.url}/w.bin?signed=secret")
+async def test_a_blob_is_hashed_on_its_way_and_compared(hostile: Adversary, dialer: EgressClient) -> None:
+    hostile.routes["/w.bin"] = serve(CONTENT)
+    place = HttpsPlace(f"{hostile.url}/w.bin?signed=secret")
     taken = bytearray()
 
     async def sink(chunk: bytes) -> None:
@@ -71,20 +71,20 @@ async def test_a_blob_is_hashed_on_its_way_and_compared(foe: Adversary, dialer: 
     assert await code_of(source(dialer).read(place, digest=DIGEST, size_bytes=7)) is Code.DIGEST_MISMATCH
 
 
-async def test_sha512_is_taken_as_well(foe: Adversary, dialer: EgressClient) -> None:
+async def test_sha512_is_taken_as_well(hostile: Adversary, dialer: EgressClient) -> None:
 
-    foe.routes["/w"] = serve(CONTENT)
+    hostile.routes["/w"] = serve(CONTENT)
     digest = f"sha512:{hashlib.sha512(CONTENT).hexdigest()}"
 
-    assert (await source(dialer).read(HttpsPlace(f"{foe.url}/w"), digest=digest)).digest == digest
+    assert (await source(dialer).read(HttpsPlace(f"{hostile.url}/w"), digest=digest)).digest == digest
 
 
 async def test_what_is_missing_forbidden_too_large_or_endless_has_its_own_code(
-    foe: Adversary, dialer: EgressClient
+    hostile: Adversary, dialer: EgressClient
 ) -> None:
-    foe.routes["/forbidden"] = status(403)
-    foe.routes["/vast"] = announces(10 * 1024**3)
-    foe.routes["/endless"] = endless
+    hostile.routes["/forbidden"] = status(403)
+    hostile.routes["/vast"] = announces(10 * 1024**3)
+    hostile.routes["/endless"] = endless
     limit = 32 * 1_048_576
     bounded = source(dialer, limit_bytes=limit)
     expected = {
@@ -94,9 +94,11 @@ async def test_what_is_missing_forbidden_too_large_or_endless_has_its_own_code(
         "endless": Code.SOURCE_ENDLESS,
     }
 
-    await code_of(bounded.read(HttpsPlace(f"{foe.url}/missing")))  # what is imported at the first use is not measured
+    await code_of(
+        bounded.read(HttpsPlace(f"{hostile.url}/missing"))
+    )  # what is imported at the first use is not measured
     tracemalloc.start()
-    found = {name: await code_of(bounded.read(HttpsPlace(f"{foe.url}/{name}"), digest=DIGEST)) for name in expected}
+    found = {name: await code_of(bounded.read(HttpsPlace(f"{hostile.url}/{name}"), digest=DIGEST)) for name in expected}
     _, most = tracemalloc.get_traced_memory()
     tracemalloc.stop()
 
@@ -104,8 +106,8 @@ async def test_what_is_missing_forbidden_too_large_or_endless_has_its_own_code(
     assert most < limit / 2, "it is streamed, not kept"
 
 
-async def test_the_signature_in_an_address_is_in_no_message(foe: Adversary, dialer: EgressClient) -> None:
-    place = HttpsPlace(f"{foe.url}/missing?X-Amz-Signature=secret")
+async def test_the_signature_in_an_address_is_in_no_message(hostile: Adversary, dialer: EgressClient) -> None:
+    place = HttpsPlace(f"{hostile.url}/missing?X-Amz-Signature=secret")
 
     with pytest.raises(Refusal) as refused:
         await source(dialer).read(place)
@@ -114,22 +116,22 @@ async def test_the_signature_in_an_address_is_in_no_message(foe: Adversary, dial
 
 
 async def test_a_broken_transfer_is_taken_up_only_when_there_is_a_digest_to_hold_it_to(
-    foe: Adversary, dialer: EgressClient
+    hostile: Adversary, dialer: EgressClient
 ) -> None:
-    place = HttpsPlace(f"{foe.url}/w")
+    place = HttpsPlace(f"{hostile.url}/w")
 
-    foe.routes["/w"] = in_turn(breaks_after(CONTENT, 100_000), serve(CONTENT))
+    hostile.routes["/w"] = in_turn(breaks_after(CONTENT, 100_000), serve(CONTENT))
     assert (await source(dialer).read(place, digest=DIGEST)).size_bytes == len(CONTENT)
 
-    foe.routes["/w"] = in_turn(breaks_after(CONTENT, 100_000), serve(CONTENT))
+    hostile.routes["/w"] = in_turn(breaks_after(CONTENT, 100_000), serve(CONTENT))
     assert await code_of(source(dialer).read(place)) is Code.SOURCE_UNREACHABLE
 
 
-async def test_a_redirect_goes_only_where_the_platform_allows(foe: Adversary, dialer: EgressClient) -> None:
+async def test_a_redirect_goes_only_where_the_platform_allows(hostile: Adversary, dialer: EgressClient) -> None:
     async with adversary() as store:
         store.routes["/kept"] = serve(CONTENT)
-        foe.routes["/w"] = status(302, location=f"{store.url}/kept")
-        place = HttpsPlace(f"{foe.url}/w")
+        hostile.routes["/w"] = status(302, location=f"{store.url}/kept")
+        place = HttpsPlace(f"{hostile.url}/w")
 
         assert await code_of(source(dialer).read(place, digest=DIGEST)) is Code.REDIRECT_REFUSED
         assert store.asked == []
@@ -137,18 +139,20 @@ async def test_a_redirect_goes_only_where_the_platform_allows(foe: Adversary, di
         assert (await allowed.read(place, digest=DIGEST)).digest == DIGEST
 
 
-async def test_a_redirect_into_a_private_network_is_refused_although_its_host_is_allowed(foe: Adversary) -> None:
+async def test_a_redirect_into_a_private_network_is_refused_although_its_host_is_allowed(
+    hostile: Adversary,
+) -> None:
 
     only_second = EgressClient(Reach(allowed=(ip_network("127.0.0.2/32"),), own_allowed=True))
     try:
         async with adversary("127.0.0.2") as public:
-            public.routes["/w"] = status(302, location=f"{foe.url}/inside")
-            reading = source(only_second, redirect_hosts=frozenset({foe.authority}))
+            public.routes["/w"] = status(302, location=f"{hostile.url}/inside")
+            reading = source(only_second, redirect_hosts=frozenset({hostile.authority}))
             place = HttpsPlace(f"http://127.0.0.2:{public.port}/w")
             assert await code_of(reading.read(place)) is Code.ADDRESS_REFUSED
     finally:
         await only_second.close()
-    assert foe.asked == []
+    assert hostile.asked == []
 
 
 @pytest.mark.parametrize(
@@ -162,17 +166,17 @@ async def test_a_tenants_address_reaches_no_private_network(address: str) -> Non
         await outbound.close()
 
 
-async def test_buckets_and_repositories_become_addresses(foe: Adversary, dialer: EgressClient) -> None:
-    made = source(dialer, s3_endpoint=foe.url, huggingface_endpoint=f"{foe.url}/")
+async def test_buckets_and_repositories_become_addresses(hostile: Adversary, dialer: EgressClient) -> None:
+    made = source(dialer, s3_endpoint=hostile.url, huggingface_endpoint=f"{hostile.url}/")
 
-    assert made.address(S3Place("my-bucket", "a b/ü?#.bin")) == f"{foe.url}/my-bucket/a%20b/%C3%BC%3F%23.bin"
+    assert made.address(S3Place("my-bucket", "a b/ü?#.bin")) == f"{hostile.url}/my-bucket/a%20b/%C3%BC%3F%23.bin"
     assert (
         made.address(HuggingFacePlace("owner/model", COMMIT, "sub/w.safetensors"))
-        == f"{foe.url}/owner/model/resolve/{COMMIT}/sub/w.safetensors"
+        == f"{hostile.url}/owner/model/resolve/{COMMIT}/sub/w.safetensors"
     )
     dataset = HuggingFacePlace("owner/set", COMMIT, "d.parquet", "dataset")
-    assert made.address(dataset) == f"{foe.url}/datasets/owner/set/resolve/{COMMIT}/d.parquet"
-    foe.routes["/my-bucket/key"] = serve(CONTENT)
+    assert made.address(dataset) == f"{hostile.url}/datasets/owner/set/resolve/{COMMIT}/d.parquet"
+    hostile.routes["/my-bucket/key"] = serve(CONTENT)
     assert (await made.read(S3Place("my-bucket", "key"), digest=DIGEST)).digest == DIGEST
 
 

@@ -62,8 +62,8 @@ def bounded_memory() -> Iterator[None]:
     assert most < MEMORY_BYTES_MAX
 
 
-def client_of(foe: Adversary, dialer: EgressClient, **changed: Any) -> RegistryClient:
-    return RegistryClient(RegistryPlace(foe.url, **{"patience": BRIEF, **changed}), dialer)
+def client_of(hostile: Adversary, dialer: EgressClient, **changed: Any) -> RegistryClient:
+    return RegistryClient(RegistryPlace(hostile.url, **{"patience": BRIEF, **changed}), dialer)
 
 
 async def code_of(work: Awaitable[object]) -> Code:
@@ -72,37 +72,39 @@ async def code_of(work: Awaitable[object]) -> Code:
     return refused.value.code
 
 
-async def test_a_changed_layer_config_or_manifest_is_a_mismatch(foe: Adversary, foe_client: RegistryClient) -> None:
+async def test_a_changed_layer_config_or_manifest_is_a_mismatch(
+    hostile: Adversary, hostile_client: RegistryClient
+) -> None:
     made = image()
-    foe.put(REPOSITORY, made)
+    hostile.put(REPOSITORY, made)
     layer = made.manifest.layers[0]
-    foe.routes[f"/v2/{REPOSITORY}/blobs/{layer.digest}"] = serve(b"x" * layer.size)
-    foe.routes[f"/v2/{REPOSITORY}/manifests/{made.digest}"] = serve(made.manifest.raw + b" ", OCI_MANIFEST)
+    hostile.routes[f"/v2/{REPOSITORY}/blobs/{layer.digest}"] = serve(b"x" * layer.size)
+    hostile.routes[f"/v2/{REPOSITORY}/manifests/{made.digest}"] = serve(made.manifest.raw + b" ", OCI_MANIFEST)
 
-    assert await code_of(foe_client.read_blob(REPOSITORY, layer)) is Code.DIGEST_MISMATCH
-    assert await code_of(foe_client.manifest(REPOSITORY, made.digest)) is Code.DIGEST_MISMATCH
+    assert await code_of(hostile_client.read_blob(REPOSITORY, layer)) is Code.DIGEST_MISMATCH
+    assert await code_of(hostile_client.manifest(REPOSITORY, made.digest)) is Code.DIGEST_MISMATCH
 
 
 async def test_a_body_of_another_size_than_the_descriptors_is_refused_before_it_is_read(
-    foe: Adversary, foe_client: RegistryClient
+    hostile: Adversary, hostile_client: RegistryClient
 ) -> None:
-    foe.routes[BLOB_PATH] = serve(CONTENT + b"more")
+    hostile.routes[BLOB_PATH] = serve(CONTENT + b"more")
     taken: list[bytes] = []
 
     async def sink(chunk: bytes) -> None:
         taken.append(chunk)
 
-    assert await code_of(foe_client.read_blob(REPOSITORY, BLOB, sink)) is Code.DIGEST_MISMATCH
+    assert await code_of(hostile_client.read_blob(REPOSITORY, BLOB, sink)) is Code.DIGEST_MISMATCH
     assert not taken
 
 
-async def test_ten_gigabytes_are_refused_unread(foe: Adversary, dialer: EgressClient) -> None:
-    client = client_of(foe, dialer, blob_limit_bytes=64 * 1_048_576)
+async def test_ten_gigabytes_are_refused_unread(hostile: Adversary, dialer: EgressClient) -> None:
+    client = client_of(hostile, dialer, blob_limit_bytes=64 * 1_048_576)
     vast = describe(b"x", "x")
     vast = msgspec.structs.replace(vast, size=TEN_GIGABYTES)
     path = f"/v2/{REPOSITORY}/manifests/{BLOB.digest}"
-    foe.routes[path] = foe.routes[f"/v2/{REPOSITORY}/manifests/latest"] = announces(TEN_GIGABYTES)
-    foe.routes[f"/v2/{REPOSITORY}/referrers/{BLOB.digest}"] = announces(TEN_GIGABYTES)
+    hostile.routes[path] = hostile.routes[f"/v2/{REPOSITORY}/manifests/latest"] = announces(TEN_GIGABYTES)
+    hostile.routes[f"/v2/{REPOSITORY}/referrers/{BLOB.digest}"] = announces(TEN_GIGABYTES)
 
     with bounded_memory():
         described = await code_of(client.read_blob(REPOSITORY, vast))
@@ -114,16 +116,16 @@ async def test_ten_gigabytes_are_refused_unread(foe: Adversary, dialer: EgressCl
 
     assert {described, *announced} == {Code.SOURCE_TOO_LARGE}
     assert (
-        foe.times(f"/v2/{REPOSITORY}/blobs/{vast.digest}") == 0
+        hostile.times(f"/v2/{REPOSITORY}/blobs/{vast.digest}") == 0
     )  # what is too large by its descriptor is not asked for
 
 
-async def test_an_answer_without_end_is_cut_off_at_its_size(foe: Adversary, dialer: EgressClient) -> None:
-    client = client_of(foe, dialer)
+async def test_an_answer_without_end_is_cut_off_at_its_size(hostile: Adversary, dialer: EgressClient) -> None:
+    client = client_of(hostile, dialer)
     large = msgspec.structs.replace(BLOB, size=32 * 1_048_576)
-    foe.routes[BLOB_PATH] = endless
-    foe.routes[f"/v2/{REPOSITORY}/manifests/{BLOB.digest}"] = endless
-    foe.routes[f"/v2/{REPOSITORY}/manifests/latest"] = endless
+    hostile.routes[BLOB_PATH] = endless
+    hostile.routes[f"/v2/{REPOSITORY}/manifests/{BLOB.digest}"] = endless
+    hostile.routes[f"/v2/{REPOSITORY}/manifests/latest"] = endless
 
     with bounded_memory():
         assert await code_of(client.read_blob(REPOSITORY, large)) is Code.SOURCE_ENDLESS
@@ -131,10 +133,10 @@ async def test_an_answer_without_end_is_cut_off_at_its_size(foe: Adversary, dial
     assert await code_of(client.resolve_tag(REPOSITORY, "latest")) is Code.SOURCE_ENDLESS
 
 
-async def test_a_large_blob_passes_through_little_memory(foe: Adversary, foe_client: RegistryClient) -> None:
+async def test_a_large_blob_passes_through_little_memory(hostile: Adversary, hostile_client: RegistryClient) -> None:
     size = 48 * 1_048_576
     zeros = digest_of(bytes(size))
-    foe.routes[f"/v2/{REPOSITORY}/blobs/{zeros}"] = announces(size)
+    hostile.routes[f"/v2/{REPOSITORY}/blobs/{zeros}"] = announces(size)
     seen = 0
 
     async def sink(chunk: bytes) -> None:
@@ -142,27 +144,29 @@ async def test_a_large_blob_passes_through_little_memory(foe: Adversary, foe_cli
         seen += len(chunk)
 
     with bounded_memory():
-        received = await foe_client.read_blob(REPOSITORY, msgspec.structs.replace(BLOB, digest=zeros, size=size), sink)
+        received = await hostile_client.read_blob(
+            REPOSITORY, msgspec.structs.replace(BLOB, digest=zeros, size=size), sink
+        )
 
     assert (received.digest, received.size_bytes, seen) == (zeros, size, size)
 
 
 async def test_a_registry_that_says_nothing_or_stops_in_the_middle_is_too_slow(
-    foe: Adversary, dialer: EgressClient
+    hostile: Adversary, dialer: EgressClient
 ) -> None:
-    client = client_of(foe, dialer, patience=HASTY)
-    foe.routes[BLOB_PATH] = stalls_after(CONTENT, 1_000)
-    foe.routes[f"/v2/{REPOSITORY}/manifests/{BLOB.digest}"] = silent
+    client = client_of(hostile, dialer, patience=HASTY)
+    hostile.routes[BLOB_PATH] = stalls_after(CONTENT, 1_000)
+    hostile.routes[f"/v2/{REPOSITORY}/manifests/{BLOB.digest}"] = silent
 
     assert await code_of(client.manifest(REPOSITORY, BLOB.digest)) is Code.SOURCE_TOO_SLOW
     assert await code_of(client.read_blob(REPOSITORY, BLOB)) is Code.SOURCE_TOO_SLOW
 
 
 async def test_a_byte_now_and_then_is_too_slow_although_something_always_comes(
-    foe: Adversary, dialer: EgressClient
+    hostile: Adversary, dialer: EgressClient
 ) -> None:
-    client = client_of(foe, dialer, patience=HASTY)
-    foe.routes[BLOB_PATH] = drips(BLOB.size, lambda: linger(0.01))
+    client = client_of(hostile, dialer, patience=HASTY)
+    hostile.routes[BLOB_PATH] = drips(BLOB.size, lambda: linger(0.01))
     headers = f"/v2/{REPOSITORY}/manifests/{BLOB.digest}"
 
     async def slow_headers(asked: Asked, writer: asyncio.StreamWriter) -> None:
@@ -172,26 +176,28 @@ async def test_a_byte_now_and_then_is_too_slow_although_something_always_comes(
             await writer.drain()
             await linger(0.01)
 
-    foe.routes[headers] = slow_headers
+    hostile.routes[headers] = slow_headers
 
-    heard = client_of(foe, dialer, patience=replace(HASTY, answer_seconds=30.0))  # its head comes, however late
+    heard = client_of(hostile, dialer, patience=replace(HASTY, answer_seconds=30.0))  # its head comes, however late
     with pytest.raises(Refusal, match=r"source_too_slow: .* less than 65536 bytes in 0.2 s"):
         await heard.read_blob(REPOSITORY, BLOB)
     with pytest.raises(Refusal, match=r"source_too_slow: .* no answer within 0.2 s"):
         await client.manifest(REPOSITORY, BLOB.digest)
 
 
-async def test_the_whole_has_a_time_limit_however_steadily_it_comes(foe: Adversary, dialer: EgressClient) -> None:
+async def test_the_whole_has_a_time_limit_however_steadily_it_comes(hostile: Adversary, dialer: EgressClient) -> None:
     patience = SourceTimeouts(total_seconds=0.3, window_bytes=1, attempts=1)
-    foe.routes[BLOB_PATH] = drips(BLOB.size, lambda: linger(0.01))
+    hostile.routes[BLOB_PATH] = drips(BLOB.size, lambda: linger(0.01))
 
-    assert await code_of(client_of(foe, dialer, patience=patience).read_blob(REPOSITORY, BLOB)) is Code.SOURCE_TOO_SLOW
+    assert (
+        await code_of(client_of(hostile, dialer, patience=patience).read_blob(REPOSITORY, BLOB)) is Code.SOURCE_TOO_SLOW
+    )
 
 
 async def test_a_transfer_that_breaks_off_is_taken_up_where_it_stopped(
-    foe: Adversary, foe_client: RegistryClient
+    hostile: Adversary, hostile_client: RegistryClient
 ) -> None:
-    foe.routes[BLOB_PATH] = in_turn(
+    hostile.routes[BLOB_PATH] = in_turn(
         breaks_after(CONTENT, 100_000), breaks_after(CONTENT, 100_000), breaks_after(CONTENT, len(CONTENT))
     )
     taken = bytearray()
@@ -199,46 +205,46 @@ async def test_a_transfer_that_breaks_off_is_taken_up_where_it_stopped(
     async def sink(chunk: bytes) -> None:
         taken.extend(chunk)
 
-    await foe_client.read_blob(REPOSITORY, BLOB, sink)
+    await hostile_client.read_blob(REPOSITORY, BLOB, sink)
 
     assert bytes(taken) == CONTENT
-    assert [each.headers.get("range") for each in foe.asked] == [None, "bytes=100000-", "bytes=200000-"]
+    assert [each.headers.get("range") for each in hostile.asked] == [None, "bytes=100000-", "bytes=200000-"]
 
 
 async def test_without_ranges_everything_comes_again_and_the_sink_gets_each_byte_once(
-    foe: Adversary, foe_client: RegistryClient
+    hostile: Adversary, hostile_client: RegistryClient
 ) -> None:
-    foe.routes[BLOB_PATH] = in_turn(breaks_after(CONTENT, 100_000), serve(CONTENT, ranges=False))
+    hostile.routes[BLOB_PATH] = in_turn(breaks_after(CONTENT, 100_000), serve(CONTENT, ranges=False))
 
-    assert await foe_client.blob_bytes(REPOSITORY, BLOB) == CONTENT
+    assert await hostile_client.blob_bytes(REPOSITORY, BLOB) == CONTENT
 
 
 async def test_content_that_changes_between_two_attempts_is_a_mismatch(
-    foe: Adversary, foe_client: RegistryClient
+    hostile: Adversary, hostile_client: RegistryClient
 ) -> None:
-    foe.routes[BLOB_PATH] = in_turn(breaks_after(CONTENT, 100_000), serve(bytes(len(CONTENT))))
+    hostile.routes[BLOB_PATH] = in_turn(breaks_after(CONTENT, 100_000), serve(bytes(len(CONTENT))))
 
-    assert await code_of(foe_client.read_blob(REPOSITORY, BLOB)) is Code.DIGEST_MISMATCH
+    assert await code_of(hostile_client.read_blob(REPOSITORY, BLOB)) is Code.DIGEST_MISMATCH
 
 
-async def test_a_part_that_was_not_asked_for_is_malformed(foe: Adversary, foe_client: RegistryClient) -> None:
+async def test_a_part_that_was_not_asked_for_is_malformed(hostile: Adversary, hostile_client: RegistryClient) -> None:
     async def other_part(asked: Asked, writer: asyncio.StreamWriter) -> None:
         writer.write(head(206, content_length=3, content_range=f"bytes 5-7/{len(CONTENT)}") + b"abc")
 
-    foe.routes[BLOB_PATH] = in_turn(breaks_after(CONTENT, 100_000), other_part)
+    hostile.routes[BLOB_PATH] = in_turn(breaks_after(CONTENT, 100_000), other_part)
 
-    assert await code_of(foe_client.read_blob(REPOSITORY, BLOB)) is Code.SOURCE_MALFORMED
+    assert await code_of(hostile_client.read_blob(REPOSITORY, BLOB)) is Code.SOURCE_MALFORMED
 
 
 async def test_tries_are_counted_and_a_failing_registry_is_unreachable(
-    foe: Adversary, foe_client: RegistryClient
+    hostile: Adversary, hostile_client: RegistryClient
 ) -> None:
-    foe.routes[BLOB_PATH] = status(503)
-    assert await code_of(foe_client.read_blob(REPOSITORY, BLOB)) is Code.SOURCE_UNREACHABLE
-    assert foe.times(BLOB_PATH) == BRIEF.attempts
+    hostile.routes[BLOB_PATH] = status(503)
+    assert await code_of(hostile_client.read_blob(REPOSITORY, BLOB)) is Code.SOURCE_UNREACHABLE
+    assert hostile.times(BLOB_PATH) == BRIEF.attempts
 
-    foe.routes[BLOB_PATH] = in_turn(status(503), status(429, retry_after=0), serve(CONTENT))
-    assert await foe_client.blob_bytes(REPOSITORY, BLOB) == CONTENT
+    hostile.routes[BLOB_PATH] = in_turn(status(503), status(429, retry_after=0), serve(CONTENT))
+    assert await hostile_client.blob_bytes(REPOSITORY, BLOB) == CONTENT
 
 
 async def test_nobody_there_is_unreachable(dialer: EgressClient) -> None:
@@ -249,19 +255,21 @@ async def test_nobody_there_is_unreachable(dialer: EgressClient) -> None:
 
 @pytest.mark.parametrize("name", ["blob", "manifest"])
 async def test_a_redirect_to_another_host_is_refused_and_nothing_is_asked_there(
-    foe: Adversary, dialer: EgressClient, name: str
+    hostile: Adversary, dialer: EgressClient, name: str
 ) -> None:
     async with adversary() as other:
         path = BLOB_PATH if name == "blob" else f"/v2/{REPOSITORY}/manifests/{BLOB.digest}"
-        foe.routes[path] = status(307, location=f"{other.url}/elsewhere")
-        client = client_of(foe, dialer)
+        hostile.routes[path] = status(307, location=f"{other.url}/elsewhere")
+        client = client_of(hostile, dialer)
         work = client.read_blob(REPOSITORY, BLOB) if name == "blob" else client.manifest(REPOSITORY, BLOB.digest)
 
         assert await code_of(work) is Code.REDIRECT_REFUSED
         assert other.asked == []
 
 
-async def test_an_allowed_redirect_is_followed_without_the_credentials(foe: Adversary, dialer: EgressClient) -> None:
+async def test_an_allowed_redirect_is_followed_without_the_credentials(
+    hostile: Adversary, dialer: EgressClient
+) -> None:
     async with adversary() as store:
         store.routes["/kept"] = serve(CONTENT)
 
@@ -271,67 +279,76 @@ async def test_an_allowed_redirect_is_followed_without_the_credentials(foe: Adve
             else:
                 writer.write(head(307, content_length=0, location=f"{store.url}/kept?signed=1"))
 
-        foe.routes[BLOB_PATH] = guarded
+        hostile.routes[BLOB_PATH] = guarded
         client = client_of(
-            foe, dialer, credentials=RegistryPassword("reader", "secret"), redirect_hosts=frozenset({store.authority})
+            hostile,
+            dialer,
+            credentials=RegistryPassword("reader", "secret"),
+            redirect_hosts=frozenset({store.authority}),
         )
 
         assert await client.blob_bytes(REPOSITORY, BLOB) == CONTENT
-        assert [("authorization" in each.headers) for each in foe.asked] == [False, True]
+        assert [("authorization" in each.headers) for each in hostile.asked] == [False, True]
         assert [("authorization" in each.headers) for each in store.asked] == [False]
 
 
-async def test_a_redirect_that_goes_round_in_a_circle_ends(foe: Adversary, foe_client: RegistryClient) -> None:
-    foe.routes[BLOB_PATH] = status(302, location=BLOB_PATH)
+async def test_a_redirect_that_goes_round_in_a_circle_ends(hostile: Adversary, hostile_client: RegistryClient) -> None:
+    hostile.routes[BLOB_PATH] = status(302, location=BLOB_PATH)
 
-    assert await code_of(foe_client.read_blob(REPOSITORY, BLOB)) is Code.REDIRECT_REFUSED
-    assert foe.times(BLOB_PATH) == 4
+    assert await code_of(hostile_client.read_blob(REPOSITORY, BLOB)) is Code.REDIRECT_REFUSED
+    assert hostile.times(BLOB_PATH) == 4
 
 
-async def test_an_allowed_host_that_is_a_private_address_is_not_dialled_for_a_tenant(foe: Adversary) -> None:
+async def test_an_allowed_host_that_is_a_private_address_is_not_dialled_for_a_tenant(
+    hostile: Adversary,
+) -> None:
     outbound = EgressClient(Reach())
     try:
-        tenants = RegistryClient(RegistryPlace(f"https://{foe.authority}", patience=BRIEF), outbound)
+        tenants = RegistryClient(RegistryPlace(f"https://{hostile.authority}", patience=BRIEF), outbound)
         assert await code_of(tenants.manifest(REPOSITORY, BLOB.digest)) is Code.ADDRESS_REFUSED
     finally:
         await outbound.close()
-    assert foe.asked == []
+    assert hostile.asked == []
 
 
-async def test_a_token_service_on_another_host_never_sees_the_password(foe: Adversary, dialer: EgressClient) -> None:
+async def test_a_token_service_on_another_host_never_sees_the_password(
+    hostile: Adversary, dialer: EgressClient
+) -> None:
     async with adversary() as thief:
         thief.routes["/token"] = serve(b'{"token":"x"}')
         challenge = f'Bearer realm="{thief.url}/token",service="x",scope="repository:{REPOSITORY}:pull"'
-        foe.routes[BLOB_PATH] = status(401, www_authenticate=challenge)
-        client = client_of(foe, dialer, credentials=RegistryPassword("reader", "secret"))
+        hostile.routes[BLOB_PATH] = status(401, www_authenticate=challenge)
+        client = client_of(hostile, dialer, credentials=RegistryPassword("reader", "secret"))
 
         assert await code_of(client.read_blob(REPOSITORY, BLOB)) is Code.REGISTRY_AUTH_REFUSED
         assert thief.asked == []
 
 
-async def test_a_token_service_that_redirects_is_not_followed(foe: Adversary, dialer: EgressClient) -> None:
+async def test_a_token_service_that_redirects_is_not_followed(hostile: Adversary, dialer: EgressClient) -> None:
     async with adversary() as thief:
-        foe.routes[BLOB_PATH] = status(401, www_authenticate=f'Bearer realm="{foe.url}/token"')
-        foe.routes["/token"] = status(302, location=f"{thief.url}/token")
-        client = client_of(foe, dialer, credentials=RegistryPassword("reader", "secret"))
+        hostile.routes[BLOB_PATH] = status(401, www_authenticate=f'Bearer realm="{hostile.url}/token"')
+        hostile.routes["/token"] = status(302, location=f"{thief.url}/token")
+        client = client_of(hostile, dialer, credentials=RegistryPassword("reader", "secret"))
 
         assert await code_of(client.read_blob(REPOSITORY, BLOB)) is Code.REDIRECT_REFUSED
         assert thief.asked == []
 
 
-async def test_the_scope_that_is_asked_for_is_ours_and_not_the_registrys(foe: Adversary, dialer: EgressClient) -> None:
+async def test_the_scope_that_is_asked_for_is_ours_and_not_the_registrys(
+    hostile: Adversary, dialer: EgressClient
+) -> None:
     async def guarded(asked: Asked, writer: asyncio.StreamWriter) -> None:
         if asked.headers.get("authorization") == "Bearer given":
             await serve(CONTENT)(asked, writer)
         else:
-            challenge = f'Bearer realm="{foe.url}/token",service="s",scope="repository:victim/app:pull,push,delete"'
+            challenge = f'Bearer realm="{hostile.url}/token",service="s",scope="repository:victim/app:pull,push,delete"'
             writer.write(head(401, content_length=0, www_authenticate=challenge))
 
-    foe.routes[BLOB_PATH] = guarded
-    foe.routes["/token"] = serve(b'{"access_token":"given","expires_in":300}')
+    hostile.routes[BLOB_PATH] = guarded
+    hostile.routes["/token"] = serve(b'{"access_token":"given","expires_in":300}')
 
-    assert await client_of(foe, dialer).blob_bytes(REPOSITORY, BLOB) == CONTENT
-    asked = next(each.path for each in foe.asked if each.path.startswith("/token"))
+    assert await client_of(hostile, dialer).blob_bytes(REPOSITORY, BLOB) == CONTENT
+    asked = next(each.path for each in hostile.asked if each.path.startswith("/token"))
     assert asked == "/token?service=s&scope=repository%3Ateam%2Fapp%3Apull"
 
 
@@ -348,15 +365,15 @@ async def test_the_scope_that_is_asked_for_is_ours_and_not_the_registrys(foe: Ad
     ids=["text", "header injection", "deep", "forbidden", "ten gigabytes", "endless"],
 )
 async def test_a_token_service_that_misbehaves_is_refused(
-    foe: Adversary, foe_client: RegistryClient, token: Handler, code: Code
+    hostile: Adversary, hostile_client: RegistryClient, token: Handler, code: Code
 ) -> None:
-    foe.routes[BLOB_PATH] = status(401, www_authenticate=f'Bearer realm="{foe.url}/token"')
-    foe.routes["/token"] = token
+    hostile.routes[BLOB_PATH] = status(401, www_authenticate=f'Bearer realm="{hostile.url}/token"')
+    hostile.routes["/token"] = token
 
-    assert await code_of(foe_client.read_blob(REPOSITORY, BLOB)) is code
+    assert await code_of(hostile_client.read_blob(REPOSITORY, BLOB)) is code
 
 
-async def test_a_compressed_answer_is_not_unpacked(foe: Adversary, foe_client: RegistryClient) -> None:
+async def test_a_compressed_answer_is_not_unpacked(hostile: Adversary, hostile_client: RegistryClient) -> None:
     bomb = gzip.compress(bytes(24 * 1_048_576))
     raw = describe(bomb, "x")
 
@@ -364,12 +381,12 @@ async def test_a_compressed_answer_is_not_unpacked(foe: Adversary, foe_client: R
         assert asked.headers["accept-encoding"] == "identity"
         writer.write(head(200, content_length=len(bomb), content_encoding="gzip") + bomb)
 
-    foe.routes[f"/v2/{REPOSITORY}/blobs/{raw.digest}"] = encoded
-    foe.routes[f"/v2/{REPOSITORY}/manifests/latest"] = encoded
+    hostile.routes[f"/v2/{REPOSITORY}/blobs/{raw.digest}"] = encoded
+    hostile.routes[f"/v2/{REPOSITORY}/manifests/latest"] = encoded
 
     with bounded_memory():
-        assert await foe_client.blob_bytes(REPOSITORY, raw) == bomb
-        assert await code_of(foe_client.resolve_tag(REPOSITORY, "latest")) is Code.SOURCE_MALFORMED
+        assert await hostile_client.blob_bytes(REPOSITORY, raw) == bomb
+        assert await code_of(hostile_client.resolve_tag(REPOSITORY, "latest")) is Code.SOURCE_MALFORMED
 
 
 @pytest.mark.parametrize(
@@ -391,34 +408,36 @@ async def test_a_compressed_answer_is_not_unpacked(foe: Adversary, foe_client: R
     ids=["empty", "text", "schema 1", "deep list", "deep map", "both", "neither", "other type", "digest", "too many"],
 )
 async def test_a_document_that_is_not_a_manifest_is_malformed(
-    foe: Adversary, foe_client: RegistryClient, document: bytes
+    hostile: Adversary, hostile_client: RegistryClient, document: bytes
 ) -> None:
-    foe.routes[f"/v2/{REPOSITORY}/manifests/{digest_of(document)}"] = serve(document)
+    hostile.routes[f"/v2/{REPOSITORY}/manifests/{digest_of(document)}"] = serve(document)
 
-    assert await code_of(foe_client.manifest(REPOSITORY, digest_of(document))) is Code.SOURCE_MALFORMED
+    assert await code_of(hostile_client.manifest(REPOSITORY, digest_of(document))) is Code.SOURCE_MALFORMED
 
 
-async def test_a_manifest_that_is_sent_as_another_kind_is_malformed(foe: Adversary, foe_client: RegistryClient) -> None:
+async def test_a_manifest_that_is_sent_as_another_kind_is_malformed(
+    hostile: Adversary, hostile_client: RegistryClient
+) -> None:
     raw = image().manifest.raw
-    foe.routes[f"/v2/{REPOSITORY}/manifests/{digest_of(raw)}"] = serve(raw, OCI_INDEX)
+    hostile.routes[f"/v2/{REPOSITORY}/manifests/{digest_of(raw)}"] = serve(raw, OCI_INDEX)
 
-    assert await code_of(foe_client.manifest(REPOSITORY, digest_of(raw))) is Code.SOURCE_MALFORMED
+    assert await code_of(hostile_client.manifest(REPOSITORY, digest_of(raw))) is Code.SOURCE_MALFORMED
 
 
 async def test_a_tag_whose_stated_digest_is_not_that_of_the_bytes_is_a_mismatch(
-    foe: Adversary, foe_client: RegistryClient
+    hostile: Adversary, hostile_client: RegistryClient
 ) -> None:
     raw = image().manifest.raw
 
     async def lying(asked: Asked, writer: asyncio.StreamWriter) -> None:
         writer.write(head(200, content_length=len(raw), docker_content_digest=BLOB.digest) + raw)
 
-    foe.routes[f"/v2/{REPOSITORY}/manifests/latest"] = lying
+    hostile.routes[f"/v2/{REPOSITORY}/manifests/latest"] = lying
 
-    assert await code_of(foe_client.resolve_tag(REPOSITORY, "latest")) is Code.DIGEST_MISMATCH
+    assert await code_of(hostile_client.resolve_tag(REPOSITORY, "latest")) is Code.DIGEST_MISMATCH
 
 
-async def test_referrers_come_in_pages_of_the_registrys_own(foe: Adversary, foe_client: RegistryClient) -> None:
+async def test_referrers_come_in_pages_of_the_registrys_own(hostile: Adversary, hostile_client: RegistryClient) -> None:
     page = msgspec.json.encode({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": [BLOB]})
     path = f"/v2/{REPOSITORY}/referrers/{BLOB.digest}"
 
@@ -429,15 +448,15 @@ async def test_referrers_come_in_pages_of_the_registrys_own(foe: Adversary, foe_
 
         return handler
 
-    foe.routes[path] = linked("/next")
-    foe.routes["/next"] = linked("")
-    assert len(await foe_client.referrers(REPOSITORY, BLOB.digest)) == 2
+    hostile.routes[path] = linked("/next")
+    hostile.routes["/next"] = linked("")
+    assert len(await hostile_client.referrers(REPOSITORY, BLOB.digest)) == 2
 
-    foe.routes["/next"] = linked("/next")
-    assert len(await foe_client.referrers(REPOSITORY, BLOB.digest)) == 8
+    hostile.routes["/next"] = linked("/next")
+    assert len(await hostile_client.referrers(REPOSITORY, BLOB.digest)) == 8
 
-    foe.routes["/next"] = linked("http://127.0.0.2:9/next")
-    assert await code_of(foe_client.referrers(REPOSITORY, BLOB.digest)) is Code.SOURCE_MALFORMED
+    hostile.routes["/next"] = linked("http://127.0.0.2:9/next")
+    assert await code_of(hostile_client.referrers(REPOSITORY, BLOB.digest)) is Code.SOURCE_MALFORMED
 
 
 @pytest.mark.parametrize(
@@ -453,17 +472,17 @@ async def test_referrers_come_in_pages_of_the_registrys_own(foe: Adversary, foe_
     ],
 )
 async def test_names_that_are_none_never_become_an_address(
-    foe: Adversary, foe_client: RegistryClient, call: Callable[[RegistryClient], Awaitable[object]]
+    hostile: Adversary, hostile_client: RegistryClient, call: Callable[[RegistryClient], Awaitable[object]]
 ) -> None:
-    assert await code_of(call(foe_client)) is Code.VALIDATION_FAILED
-    assert foe.asked == []
+    assert await code_of(call(hostile_client)) is Code.VALIDATION_FAILED
+    assert hostile.asked == []
 
 
-async def test_an_upload_stays_with_the_registry(foe: Adversary, foe_client: RegistryClient) -> None:
+async def test_an_upload_stays_with_the_registry(hostile: Adversary, hostile_client: RegistryClient) -> None:
     async with adversary() as thief:
-        foe.routes[f"/v2/{REPOSITORY}/blobs/uploads/"] = status(202, location=f"{thief.url}/upload")
+        hostile.routes[f"/v2/{REPOSITORY}/blobs/uploads/"] = status(202, location=f"{thief.url}/upload")
 
-        assert await code_of(RegistryPusher(foe_client).blob(REPOSITORY, CONTENT)) is Code.REDIRECT_REFUSED
+        assert await code_of(RegistryPusher(hostile_client).blob(REPOSITORY, CONTENT)) is Code.REDIRECT_REFUSED
         assert thief.asked == []
 
 

@@ -111,7 +111,7 @@ async def test_a_token_of_another_key_service_or_issuer_is_refused(
 
 async def test_the_registry_sends_its_client_to_the_token_service_and_the_token_counts(
     tmp_path: Path,
-    foe: Adversary,
+    hostile: Adversary,
     dialer: EgressClient,
     issuer: RegistryTokenIssuer,
     signing_pair: SigningPair,
@@ -129,19 +129,24 @@ async def test_the_registry_sends_its_client_to_the_token_service_and_the_token_
         body = json.dumps(issuer.issue("publisher", given).document()).encode()
         writer.write(head(200, content_length=len(body)) + body)
 
-    foe.routes["/token"] = service
-    token = {"realm": f"{foe.url}/token", "service": SERVICE, "issuer": ISSUER, "rootcertbundle": str(bundle)}
+    hostile.routes["/token"] = service
+    token = {
+        "realm": f"{hostile.url}/token",
+        "service": SERVICE,
+        "issuer": ISSUER,
+        "rootcertbundle": str(bundle),
+    }
     with running_registry(tmp_path, {"token": token}) as started:
         place = RegistryPlace(
             started.url,
             credentials=RegistryPassword("publisher", "secret"),
-            token_hosts=frozenset({foe.authority}),
+            token_hosts=frozenset({hostile.authority}),
             patience=BRIEF,
         )
         client = RegistryClient(place, dialer)
         digest = await push(RegistryPusher(client), repository, image())
         assert (await client.manifest(repository, digest)).digest == digest
-        asked = foe.times("/token") + len([each for each in foe.asked if each.path.startswith("/token?")])
+        asked = hostile.times("/token") + len([each for each in hostile.asked if each.path.startswith("/token?")])
         assert asked <= 2  # one for pulling and one for pushing, then they are remembered
 
         elsewhere = await refused(client.manifest("team/other", digest))

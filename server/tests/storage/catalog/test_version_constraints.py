@@ -13,20 +13,22 @@ from typing import Any, Final
 import asyncpg
 import pytest
 
-from mooring.core.catalog.artifact_promotion import NEEDS
+from mooring.core.catalog.artifact_hold import take_holds
+from mooring.core.catalog.artifact_promotion import NEEDS, Hold
 from mooring.core.catalog.promotion_lifecycle import PROMOTION, PromotionState
 from mooring.core.catalog.trust_lifecycle import TRUST
 from mooring.core.kernel.decision import Insert, Update
 from mooring.core.kernel.errors import Refusal
 from mooring.core.kernel.ids import Prefix
 from mooring.storage.kernel.database import PLATFORM, Database, PoolSettings
-from mooring.storage.kernel.unit_of_work import StaleWrite
+from mooring.storage.kernel.unit_of_work import StaleWrite, apply
 from server.tests.support.lifecycle_rows import (
     CLOCK,
     MANIFEST_DIGEST,
     LifecycleSubject,
     ProjectRows,
-    make_ground,
+    context,
+    make_project_rows,
     path,
     refused_by,
 )
@@ -53,7 +55,7 @@ async def database(shared_database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture(scope="module")
 async def project_rows(database: Database) -> ProjectRows:
-    return await make_ground(database)
+    return await make_project_rows(database)
 
 
 def fresh_digest() -> str:
@@ -110,7 +112,7 @@ async def test_a_digest_that_nobody_registered_is_behind(project_rows: ProjectRo
 
 async def test_another_tenants_artifact_does_not_count(database: Database, project_rows: ProjectRows) -> None:
     digest = fresh_digest()
-    other = await make_ground(database, "other")
+    other = await make_project_rows(database, "other")
     await artifact_in(other, S.ACTIVE, digest)
     version = await version_in(project_rows, S.DRAFT, digest)
     assert await refused_by(project_rows.move(version, path(PROMOTION, S.STAGED)[0])) == "app_version_not_ahead"
@@ -162,6 +164,16 @@ async def test_a_version_changes_while_it_is_a_draft_and_never_again(project_row
     for changed in changes:
         name = await refused_by(project_rows.write(Update("app_version", version.id, 2, changed)))
         assert name == "app_version_is_immutable"
+    actions: dict[str, object] = {"manifest": {"required_actions": ["runtime.claim"]}}
+    actions |= {"manifest_digest": f"sha256:{'f' * 64}", "staged_digest": f"sha256:{'f' * 64}"}
+    await project_rows.write(Update("app_version", version.id, 2, actions))
+    holder = CLOCK.mint(Prefix.INSTANCE)
+    hold = Hold(digest, "instance", holder, version.id)
+    place = {"tenant_id": project_rows.tenant_id, "project_id": project_rows.project_id}
+    await apply(project_rows.database, project_rows.acting, context(), take_holds(context(), [hold], **place))
+    back = actions | {"manifest": {}}
+    name = await refused_by(project_rows.write(Update("app_version", version.id, 3, back)))
+    assert name == "app_version_is_immutable", "something uses it"
 
 
 async def test_the_number_of_a_version_never_changes_and_is_one_apps_once(project_rows: ProjectRows) -> None:
@@ -289,7 +301,7 @@ async def test_a_slug_means_one_app_within_one_tenants_sight(database: Database,
     async with database.connection(PLATFORM) as connection:
         insert = """INSERT INTO app (id, tenant_id, slug, display_name, category, description, icon, created_at)
                     VALUES ($1, $2, $3, 'A', 'tool', '', '', now())"""
-        other = await make_ground(database, "slugs")
+        other = await make_project_rows(database, "slugs")
         for slug, first, second, refusal in (
             ("one", None, project_rows.tenant_id, "app_slug_means_one"),
             ("two", project_rows.tenant_id, None, "app_slug_means_one"),
@@ -305,7 +317,7 @@ async def test_a_slug_means_one_app_within_one_tenants_sight(database: Database,
 
 
 async def test_an_entitlement_names_an_app_that_the_tenant_sees(database: Database, project_rows: ProjectRows) -> None:
-    other = await make_ground(database, "unseen")
+    other = await make_project_rows(database, "unseen")
     row: dict[str, object] = {
         "id": CLOCK.mint(Prefix.ENTITLEMENT),
         "tenant_id": project_rows.tenant_id,

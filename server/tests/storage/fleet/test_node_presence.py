@@ -130,8 +130,8 @@ async def test_the_heartbeat_of_a_retired_node_changes_nothing(world: World) -> 
 
 async def test_more_lost_nodes_than_one_look_marks_are_marked_by_the_next(world: World) -> None:
     services = world.running.platform.services
-    ground = ProjectRows(services.database, "", "")
-    ids = [await ground.birth("node") for _ in range(BATCH + 5)]
+    project_rows = ProjectRows(services.database, "", "")
+    ids = [await project_rows.birth("node") for _ in range(BATCH + 5)]
     for each in ids:
         services.presence.record(each, services.clock.now() - timedelta(seconds=500))
     assert await services.presence.flush(services.database, services.clock.now()) == len(ids)

@@ -123,9 +123,9 @@ async def ask(world: World, slug: str, shape: str, counts: Sequence[int]) -> Non
     assert terms is not None
     for count in counts:
         asking = AllocationContext(tenant.id, project_id, terms, PolicyChain([]), ProjectHolding(0, 0, 0), 3_600)
-        wish = AllocationRequest(CapacityShape(shape), sku, count)
+        requested = AllocationRequest(CapacityShape(shape), sku, count)
         now = context()
-        await apply(fleet.database, acting, now, request_allocations(now, asking, wish, [None], None))
+        await apply(fleet.database, acting, now, request_allocations(now, asking, requested, [None], None))
 
 
 async def statuses(database: Database) -> dict[str, int]:
@@ -203,8 +203,10 @@ async def test_of_two_who_planned_the_same_slots_one_wins_and_nothing_of_the_oth
     decided = []
     for each in waiting:
         allocation = each.allocation
-        wish = PlacementRequest(allocation.id, allocation.project_id, CapacityShape.GPU_SLICE, allocation.gpu_model, 2)
-        plan = PlacementBoard(nodes).place([wish])
+        requested = PlacementRequest(
+            allocation.id, allocation.project_id, CapacityShape.GPU_SLICE, allocation.gpu_model, 2
+        )
+        plan = PlacementBoard(nodes).place([requested])
         seen = await placement.networks(database, node_id)
         now = context()
         owner = {"tenant_id": allocation.tenant_id, "project_id": allocation.project_id}

@@ -45,6 +45,32 @@ TENANT_COLUMNS: Final = {"tenant_id", "lifecycle_tenant", "user_tenant_id"}
 """A row's tenant, and two columns that PostgreSQL derives from it."""
 
 NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
+    "no statement of the program changes a row of the ledger, a price, usage, or the price of an allocation": (
+        "billing_hour_is_append_only", "billing_hour_is_never_emptied", "ledger_entry_is_append_only",
+        "ledger_entry_is_never_emptied", "ledger_transaction_is_append_only", "ledger_transaction_is_never_emptied",
+        "price_is_append_only", "price_is_never_emptied", "rated_usage_is_append_only",
+        "rated_usage_is_never_emptied", "usage_record_is_append_only", "usage_record_is_never_emptied",
+        "allocation_keeps_its_price",
+    ),
+    "prices and meters are checked by the core before": (
+        "meter_billing_known", "meter_status_known", "meter_unit_form", "price_currency_form",
+        "price_granularity_counts", "price_included_counts", "price_is_not_backdated", "price_item_key_length",
+        "price_item_known", "price_minimum_counts", "price_minor_counts", "price_of_sku_is_plain",
+        "price_per_counts", "price_tiers_are_bounded",
+    ),
+    "only the worker that charges writes it, by the rows that it read": (
+        "allocation_price", "billing_hour_is_whole", "ledger_entry_account_known",
+        "ledger_entry_comes_with_its_transaction", "ledger_entry_of_transaction",
+        "ledger_transaction_correction_names_a_charge", "ledger_transaction_corrects",
+        "ledger_transaction_first_is_a_charge", "ledger_transaction_hour_is_whole", "ledger_transaction_is_balanced",
+        "ledger_transaction_kind_known", "ledger_transaction_of_one_project", "ledger_transaction_price",
+        "ledger_transaction_project_of_tenant", "ledger_transaction_revision_counts", "price_is_in_sight",
+        "rated_usage_billing_known", "rated_usage_charged_has_a_price", "rated_usage_charged_is_booked",
+        "rated_usage_covered_costs_nothing", "rated_usage_hour_is_whole", "rated_usage_price",
+        "rated_usage_project_of_tenant", "rated_usage_source_known", "rated_usage_transaction",
+        "usage_record_billing_known", "usage_record_charged_has_a_price", "usage_record_price", "ledger_entry_pkey",
+        "ledger_transaction_pkey", "meter_pkey", "price_pkey", "rated_usage_pkey",
+    ),
     "only the worker of the audit chain writes it, and a lost race is one": (
         "audit_by_place", "audit_link_pkey", "audit_link_follows", "audit_link_is_sha256", "audit_link_names_its_key",
         "audit_link_position_counts", "audit_checkpoint_pkey", "audit_count_is_positive",
@@ -61,7 +87,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "project_secret_by_value",
         "allocation_group_pkey", "project_network_pkey",
         "allocation_pkey", "app_pkey", "app_version_check_pkey", "app_version_pkey", "entitlement_pkey", "policy_pkey",
-        "artifact_check_pkey", "artifact_evidence_pkey", "artifact_hold_pkey",
+        "artifact_check_pkey", "artifact_evidence_pkey", "artifact_hold_pkey", "artifact_upload_pkey",
         "artifact_pkey", "artifact_source_pkey", "signer_key_pkey", "attachment_pkey", "audit_pkey", "break_glass_pkey",
         "closing_record_pkey", "instance_pkey", "member_pkey", "membership_pkey", "node_pkey", "operation_pkey",
         "platform_key_pkey", "project_pkey", "secret_pkey", "service_account_key_pkey", "service_account_pkey",
@@ -140,6 +166,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "artifact_check_bytes_count", "artifact_check_name_known", "artifact_check_total_counts",
         "artifact_evidence_fault_known",
         "artifact_evidence_kind_known", "artifact_is_immutable", "artifact_kind_known", "artifact_source_type_known",
+        "artifact_upload_is_small", "artifact_upload_is_the_digest", "artifact_upload_location_is_own",
         "signer_key_algorithm_known", "node_host_known", "node_write_off_is_stated", "node_written_off_is_retired",
         "enrolment_token_used_by_one", "token_of_node_is_platforms", "platform_key_is_announced", "slot_status_known",
         "node_approval_known", "enrolment_token_approval_known",
@@ -174,7 +201,7 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "app_version_successor_of_tenant", "app_version_superseded_by_fkey", "app_word_app_id_fkey",
         "app_word_of_tenant", "entitlement_app_id_fkey", "policy_tenant_id_fkey",
         "artifact_check_artifact_id_fkey", "artifact_check_artifact_of_tenant", "artifact_check_project_of_tenant",
-        "artifact_check_tenant_id_fkey",
+        "artifact_check_tenant_id_fkey", "artifact_upload_tenant_id_fkey", "artifact_upload_project_of_tenant",
         "artifact_evidence_artifact_id_fkey", "artifact_evidence_artifact_of_tenant",
         "artifact_evidence_tenant_id_fkey", "artifact_hold_project_of_tenant", "artifact_source_tenant_id_fkey",
         "signer_key_tenant_id_fkey", "node_previous_node_id_fkey", "enrolment_token_node", "token_node_id_fkey",
@@ -204,6 +231,10 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 
 NOT_COMPOSITE: Final = {
+    "allocation_price": "the price may be the list's; price_is_in_sight refuses another tenant's",
+    "usage_record_price": "the price may be the list's; price_is_in_sight refuses another tenant's",
+    "ledger_transaction_price": "the price may be the list's; price_is_in_sight refuses another tenant's",
+    "rated_usage_price": "the price may be the list's; price_is_in_sight refuses another tenant's",
     "service_account_app_id_fkey": "the app may be the platform's; entitlement_app_is_in_sight refuses others",
     "instance_app_id_fkey": "the app may be the platform's; instance_version_is_of_app and version_is_in_sight hold it",
     "instance_version_id_fkey": "the version may be the platform's; version_is_in_sight refuses another tenant's",
@@ -315,6 +346,10 @@ async def test_every_reference_between_things_of_a_tenant_carries_the_tenant(dat
             "instance_app_id_fkey",
             "instance_version_id_fkey",
             "member_version_id_fkey",
+            "allocation_price",
+            "usage_record_price",
+            "ledger_transaction_price",
+            "rated_usage_price",
         )
         assert of_platform or (source, column) in composite, f"{name} has no composite one beside it"
 

@@ -26,7 +26,7 @@ from server.tests.support.lifecycle_rows import (
     context,
     every_cell,
     machines_of,
-    make_ground,
+    make_project_rows,
     prefix_of,
     refused_by,
 )
@@ -47,14 +47,14 @@ async def database(shared_database_url: str) -> AsyncIterator[Database]:
 
 
 @pytest.fixture(scope="module")
-async def ground(database: Database) -> ProjectRows:
-    return await make_ground(database)
+async def project_rows(database: Database) -> ProjectRows:
+    return await make_project_rows(database)
 
 
-async def standing(ground: ProjectRows, subject: LifecycleSubject) -> tuple[str, int]:
+async def standing(project_rows: ProjectRows, subject: LifecycleSubject) -> tuple[str, int]:
     """Status and generation of the stored row."""
     status, generation = columns_of(subject.machine)
-    row = await ground.database.fetchrow(
+    row = await project_rows.database.fetchrow(
         PLATFORM, f'SELECT "{status}", "{generation}" FROM "{subject.noun}" WHERE id = $1', subject.id
     )
     assert row is not None
@@ -62,108 +62,115 @@ async def standing(ground: ProjectRows, subject: LifecycleSubject) -> tuple[str,
 
 
 @every_home
-async def test_every_legal_edge_commits(ground: ProjectRows, noun: str, machine: AnyLifecycle) -> None:
+async def test_every_legal_edge_commits(project_rows: ProjectRows, noun: str, machine: AnyLifecycle) -> None:
     for edge in machine.edges:
-        before = await ground.subject(noun, machine, edge.source)
-        after = await ground.move(before, edge)
-        assert await standing(ground, after) == (edge.target.value, before.generation + 1), edge
+        before = await project_rows.subject(noun, machine, edge.source)
+        after = await project_rows.move(before, edge)
+        assert await standing(project_rows, after) == (edge.target.value, before.generation + 1), edge
 
 
 @every_home
 async def test_every_triple_that_is_not_a_transition_is_refused(
-    ground: ProjectRows, noun: str, machine: AnyLifecycle
+    project_rows: ProjectRows, noun: str, machine: AnyLifecycle
 ) -> None:
     legal = {(edge.source, edge.trigger, edge.target) for edge in machine.edges}
-    subjects = {state: await ground.subject(noun, machine, state) for state in machine.states}
+    subjects = {state: await project_rows.subject(noun, machine, state) for state in machine.states}
     tried = 0
     for edge in every_cell(machine):
         if (edge.source, edge.trigger, edge.target) not in legal:
             with pytest.raises(Refusal) as refused:
-                await ground.move(subjects[edge.source], edge)
+                await project_rows.move(subjects[edge.source], edge)
             assert refused.value.code is Code.ILLEGAL_TRANSITION
             assert getattr(refused.value.__cause__, "constraint_name", "") == "transition_edge_is_legal", edge
             tried += 1
     assert tried == len(machine.states.__members__) ** 2 * len(machine.triggers.__members__) - len(machine.edges)
     for state, subject in subjects.items():
-        assert await standing(ground, subject) == (state.value, subject.generation)
+        assert await standing(project_rows, subject) == (state.value, subject.generation)
 
 
 @every_home
 async def test_a_legal_edge_from_a_state_that_the_row_is_not_in_is_refused(
-    ground: ProjectRows, noun: str, machine: AnyLifecycle
+    project_rows: ProjectRows, noun: str, machine: AnyLifecycle
 ) -> None:
     for state in machine.states:
-        subject = await ground.subject(noun, machine, state)
+        subject = await project_rows.subject(noun, machine, state)
         for edge in machine.edges:
             if edge.source is not state:
-                name = await refused_by(ground.move(subject, edge))
+                name = await refused_by(project_rows.move(subject, edge))
                 assert name == "transition_follows_previous", (state, edge)
-        assert await standing(ground, subject) == (state.value, subject.generation)
+        assert await standing(project_rows, subject) == (state.value, subject.generation)
 
 
 @every_home
-async def test_no_row_is_born_outside_of_the_first_state(ground: ProjectRows, noun: str, machine: AnyLifecycle) -> None:
+async def test_no_row_is_born_outside_of_the_first_state(
+    project_rows: ProjectRows, noun: str, machine: AnyLifecycle
+) -> None:
     for state in machine.states:
         for trigger in (BIRTH, *machine.triggers.__members__.values()):
             if (state, trigger) != (machine.initial, BIRTH):
-                step = step_of(ground, noun, machine, TransitionStep(0, "", trigger, state))
-                name = await refused_by(ground.write(Insert("transition", step), acting=ground.home(noun)))
+                step = step_of(project_rows, noun, machine, TransitionStep(0, "", trigger, state))
+                name = await refused_by(project_rows.write(Insert("transition", step), acting=project_rows.home(noun)))
                 assert name == "transition_edge_is_legal", (state, trigger)
 
 
 @every_home
-async def test_no_row_is_born_without_its_transition(ground: ProjectRows, noun: str, machine: AnyLifecycle) -> None:
+async def test_no_row_is_born_without_its_transition(
+    project_rows: ProjectRows, noun: str, machine: AnyLifecycle
+) -> None:
     status, generation = columns_of(machine)
     others = tuple(each for each in machines_of(noun) if each is not machine)
-    around = await ground.shared_instance() if noun == "attachment" else {}
+    around = await project_rows.shared_instance() if noun == "attachment" else {}
     for state in machine.states:
         for born_at in (0, 1):
-            filled = around | ground.required(machine, state, noun) | {status: state.value, generation: born_at}
-            row = Insert(noun, ground.row(noun) | filled, others)
-            assert await refused_by(ground.write(row, acting=ground.home(noun))) == f"{noun}_{status}_is_backed"
+            filled = around | project_rows.required(machine, state, noun) | {status: state.value, generation: born_at}
+            row = Insert(noun, project_rows.row(noun) | filled, others)
+            assert (
+                await refused_by(project_rows.write(row, acting=project_rows.home(noun)))
+                == f"{noun}_{status}_is_backed"
+            )
 
 
 @every_home
 async def test_a_status_is_not_edited_without_its_transition(
-    ground: ProjectRows, noun: str, machine: AnyLifecycle
+    project_rows: ProjectRows, noun: str, machine: AnyLifecycle
 ) -> None:
     status, generation = columns_of(machine)
     for state in machine.states:
-        subject = await ground.subject(noun, machine, state)
+        subject = await project_rows.subject(noun, machine, state)
         for target in machine.states:
             if target is not state:
-                filled = ground.required(machine, target, noun) | {status: target.value}
-                alone = await edited(ground, subject, filled)
+                filled = project_rows.required(machine, target, noun) | {status: target.value}
+                alone = await edited(project_rows, subject, filled)
                 assert alone == f"{noun}_{generation}_counts"
-                counted = await edited(ground, subject, filled | {generation: subject.generation + 1})
+                counted = await edited(project_rows, subject, filled | {generation: subject.generation + 1})
                 assert counted == f"{noun}_{status}_is_backed"
 
 
 @every_home
 async def test_a_generation_is_neither_rewound_nor_jumped(
-    ground: ProjectRows, noun: str, machine: AnyLifecycle
+    project_rows: ProjectRows, noun: str, machine: AnyLifecycle
 ) -> None:
     status, generation = columns_of(machine)
     edge = machine.edges[0]
-    subject = await ground.move(await ground.subject(noun, machine, edge.source), edge)
+    subject = await project_rows.move(await project_rows.subject(noun, machine, edge.source), edge)
     before = subject.generation - 1
     for other in (before, subject.generation + 2, -1):
-        assert await edited(ground, subject, {generation: other}) == f"{noun}_{generation}_counts"
-    assert await edited(ground, subject, {generation: subject.generation + 1}) == f"{noun}_{status}_is_backed"
-    rewound = {status: edge.source.value, generation: before} | ground.required(machine, edge.source, noun)
-    assert await edited(ground, subject, rewound) == f"{noun}_{generation}_counts"
+        assert await edited(project_rows, subject, {generation: other}) == f"{noun}_{generation}_counts"
+    assert await edited(project_rows, subject, {generation: subject.generation + 1}) == f"{noun}_{status}_is_backed"
+    rewound = {status: edge.source.value, generation: before} | project_rows.required(machine, edge.source, noun)
+    assert await edited(project_rows, subject, rewound) == f"{noun}_{generation}_counts"
 
 
 @every_home
 async def test_a_state_is_refused_without_a_column_that_it_requires(
-    ground: ProjectRows, noun: str, machine: AnyLifecycle
+    project_rows: ProjectRows, noun: str, machine: AnyLifecycle
 ) -> None:
     for edge in machine.edges:
         required = machine.requires.get(edge.target, frozenset())
         if required:
-            subject = await ground.subject(noun, machine, edge.source)
+            subject = await project_rows.subject(noun, machine, edge.source)
             for column in sorted(required):
-                name = await refused_by(ground.move(subject, edge, **{column: None}))
+                name = await refused_by(project_rows.move(subject, edge, **{column: None}))
                 assert name == f"{noun}_{column}_required", edge
 
 
@@ -202,26 +209,26 @@ async def test_each_required_column_is_required_in_exactly_the_states_of_the_cor
                 assert await database.fetchval(PLATFORM, asked, state.value) is holds, (column, state, value)
 
 
-async def test_a_generation_has_one_transition(ground: ProjectRows) -> None:
+async def test_a_generation_has_one_transition(project_rows: ProjectRows) -> None:
     for noun, machine in HOMES:
         edge = machine.edges[0]
-        subject = await ground.move(await ground.subject(noun, machine, edge.source), edge)
+        subject = await project_rows.move(await project_rows.subject(noun, machine, edge.source), edge)
         step = step_of(
-            ground, noun, machine, TransitionStep(subject.generation, edge.source, edge.trigger, edge.target)
+            project_rows, noun, machine, TransitionStep(subject.generation, edge.source, edge.trigger, edge.target)
         )
         again = Insert("transition", step | {"subject_id": subject.id})
-        assert await refused_by(ground.write(again, acting=ground.home(noun))) == "transition_pkey"
+        assert await refused_by(project_rows.write(again, acting=project_rows.home(noun))) == "transition_pkey"
 
 
-async def test_the_record_of_transitions_is_not_rewritten_under_a_row(ground: ProjectRows) -> None:
+async def test_the_record_of_transitions_is_not_rewritten_under_a_row(project_rows: ProjectRows) -> None:
     """Not even by the platform's own sessions; a tenant's session has no right to try."""
     for noun, machine in HOMES:
         edge = machine.edges[0]
-        subject = await ground.move(await ground.subject(noun, machine, edge.source), edge)
+        subject = await project_rows.move(await project_rows.subject(noun, machine, edge.source), edge)
         backed = f"{noun}_{columns_of(machine)[0]}_is_backed"
         last = "WHERE machine = $1 AND subject_id = $2 AND generation = $3"
         who = (machine.name, subject.id)
-        async with ground.database.connection(PLATFORM) as connection:
+        async with project_rows.database.connection(PLATFORM) as connection:
             for statement, generation, name in (
                 (f"DELETE FROM transition {last}", subject.generation, backed),
                 (f"DELETE FROM transition {last}", subject.generation - 1, "transition_follows_previous"),
@@ -231,42 +238,42 @@ async def test_the_record_of_transitions_is_not_rewritten_under_a_row(ground: Pr
                 assert await refused_by(connection.execute(statement, *who, generation)) == name
 
 
-async def test_a_tenant_writes_no_transition_of_another_tenants_row(ground: ProjectRows) -> None:
-    other = await make_ground(ground.database, "other")
+async def test_a_tenant_writes_no_transition_of_another_tenants_row(project_rows: ProjectRows) -> None:
+    other = await make_project_rows(project_rows.database, "other")
     for noun, machine in HOMES:
         if noun == "node":
             continue
         edge = machine.edges[0]
         theirs = await other.subject(noun, machine, edge.source)
         step = step_of(
-            ground, noun, machine, TransitionStep(theirs.generation + 1, edge.source, edge.trigger, edge.target)
+            project_rows, noun, machine, TransitionStep(theirs.generation + 1, edge.source, edge.trigger, edge.target)
         )
         as_own = Insert("transition", step | {"subject_id": theirs.id})
-        assert await refused_by(ground.write(as_own)) == "transition_follows_previous"
+        assert await refused_by(project_rows.write(as_own)) == "transition_follows_previous"
         as_theirs = Insert("transition", step | {"subject_id": theirs.id, "tenant_id": other.tenant_id})
         with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
-            await ground.write(as_theirs)
+            await project_rows.write(as_theirs)
         with pytest.raises(asyncpg.InsufficientPrivilegeError, match="row-level security"):
-            await ground.write(Insert("transition", step | {"tenant_id": PLATFORM_OWNER}))
-        assert await standing(ground, theirs) == (edge.source.value, theirs.generation)
+            await project_rows.write(Insert("transition", step | {"tenant_id": PLATFORM_OWNER}))
+        assert await standing(project_rows, theirs) == (edge.source.value, theirs.generation)
 
 
-async def test_what_no_tenant_owns_goes_through_its_lifecycle_as_well(ground: ProjectRows) -> None:
+async def test_what_no_tenant_owns_goes_through_its_lifecycle_as_well(project_rows: ProjectRows) -> None:
     (artifact,) = {noun for noun, machine in HOMES if machine.name == "trust"}
-    row = ground.row(artifact) | {"tenant_id": None, "visibility": "platform"}
-    await ground.write(Insert(artifact, row, machines_of(artifact)), acting=PLATFORM)
+    row = project_rows.row(artifact) | {"tenant_id": None, "visibility": "platform"}
+    await project_rows.write(Insert(artifact, row, machines_of(artifact)), acting=PLATFORM)
     for machine in machines_of(artifact):
         edge = machine.edges[0]
-        filled = ground.required(machine, edge.target, artifact)
+        filled = project_rows.required(machine, edge.target, artifact)
         move = StateChange(artifact, str(row["id"]), machine, edge, 0, None, set=filled)
-        await ground.write(move, acting=PLATFORM)
-        assert await standing(ground, LifecycleSubject(artifact, machine, str(row["id"]), edge.target)) == (
+        await project_rows.write(move, acting=PLATFORM)
+        assert await standing(project_rows, LifecycleSubject(artifact, machine, str(row["id"]), edge.target)) == (
             edge.target.value,
             1,
         )
         backwards = Transition(edge.target, edge.trigger, edge.source, Who.SYSTEM, "tried")
         move = StateChange(artifact, str(row["id"]), machine, backwards, 1, None)
-        assert await refused_by(ground.write(move, acting=PLATFORM)) == "transition_edge_is_legal"
+        assert await refused_by(project_rows.write(move, acting=PLATFORM)) == "transition_edge_is_legal"
 
 
 def test_every_refusal_of_a_lifecycle_is_an_error_of_the_catalogue() -> None:
@@ -282,13 +289,13 @@ class TransitionStep:
     target: str
 
 
-def step_of(ground: ProjectRows, noun: str, machine: AnyLifecycle, step: TransitionStep) -> dict[str, object]:
+def step_of(project_rows: ProjectRows, noun: str, machine: AnyLifecycle, step: TransitionStep) -> dict[str, object]:
     """A row of the table of transitions; its subject does not exist unless the caller puts an id in."""
     return {
         "machine": machine.name,
         "subject_id": CLOCK.mint(prefix_of(noun)),
         "generation": step.generation,
-        "tenant_id": ground.home(noun).tenant_id or PLATFORM_OWNER,
+        "tenant_id": project_rows.home(noun).tenant_id or PLATFORM_OWNER,
         "source": str(step.source),
         "trigger": str(step.trigger),
         "target": str(step.target),
@@ -297,9 +304,9 @@ def step_of(ground: ProjectRows, noun: str, machine: AnyLifecycle, step: Transit
     }
 
 
-async def edited(ground: ProjectRows, subject: LifecycleSubject, columns: dict[str, object]) -> str:
+async def edited(project_rows: ProjectRows, subject: LifecycleSubject, columns: dict[str, object]) -> str:
     """By which constraint a plain UPDATE of these columns is refused."""
     sets = ", ".join(f'"{column}" = ${index}' for index, column in enumerate(columns, 2))
     statement = f'UPDATE "{subject.noun}" SET {sets} WHERE id = $1'
-    async with ground.database.connection(PLATFORM) as connection:
+    async with project_rows.database.connection(PLATFORM) as connection:
         return await refused_by(connection.execute(statement, subject.id, *columns.values()))

@@ -26,7 +26,7 @@ from server.tests.support.root_key import ROOT_KEY
 from server.tests.support.route_requests import MAKERS, Home, body_of, fresh_name
 from server.tests.support.service_accounts import make_account
 from server.tests.support.task_rows import every_row
-from server.tests.support.tenant_rows import allocation_rows, app_rows, artifact_rows, instance_rows
+from server.tests.support.tenant_rows import allocation_rows, app_rows, artifact_rows, instance_rows, money_rows
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -48,16 +48,19 @@ SELECT c.conname AS name, s.relname AS source, t.relname AS target,
 
 REFUSED: Final = r"row-level security|permission denied"
 LOCK: Final = "(tenant_id = current_setting('mooring.tenant'::text, true))"
-APPEND_ONLY: Final = ("audit", "audit_link", "audit_checkpoint", "event", "transition", "closing_record")
+APPEND_ONLY: Final = (
+    "audit", "audit_link", "audit_checkpoint", "event", "transition", "closing_record", "ledger_entry",
+    "ledger_transaction", "price", "rated_usage",
+)  # fmt: skip
 SHARED: Final = {
     "app", "app_version", "app_version_artifact", "app_word", "artifact", "artifact_check", "artifact_evidence",
-    "artifact_source", "policy", "signer_key",
+    "artifact_source", "policy", "price", "signer_key",
 }  # fmt: skip
 """Where every tenant reads what is the platform's, and writes only what is its own."""
 SHARED_LOCK: Final = "((tenant_id IS NULL) AND (current_setting('mooring.tenant'::text, true) <> ''::text))"
 OF_THE_PLATFORM: Final = {"node"}
 """Has a tenant column, for its lifecycle, and never a tenant."""
-READ_BY_ALL: Final = {"lifecycle_edge", "event_epoch", "promotion_need", "sku", "sku_price"}
+READ_BY_ALL: Final = {"lifecycle_edge", "event_epoch", "promotion_need", "sku", "sku_price", "meter"}
 """What belongs to no tenant, says nothing of any, and is read by every session."""
 
 
@@ -139,42 +142,47 @@ async def _home(world: World, slug: str) -> Home:
     assert made.status_code == 201
     entry = {"tenant_id": tenant.id, "reason": "to have such a row"}
     await home.post(Scope.PLATFORM, "/break-glass", entry)
-    ground = ProjectRows(world.running.platform.services.database, tenant.id, home.project_id)
-    ground = replace(ground, node_id=await ground.birth("node"), allocation_id=await ground.birth("allocation"))
-    ground = replace(ground, app_id=await ground.app(), account_id=await ground.birth("service_account"))
-    ground = replace(ground, version_id=await ground.birth("app_version"))
-    ground = replace(ground, instance_id=await ground.birth("instance"))
+    project_rows = ProjectRows(world.running.platform.services.database, tenant.id, home.project_id)
+    project_rows = replace(
+        project_rows, node_id=await project_rows.birth("node"), allocation_id=await project_rows.birth("allocation")
+    )
+    project_rows = replace(
+        project_rows, app_id=await project_rows.app(), account_id=await project_rows.birth("service_account")
+    )
+    project_rows = replace(project_rows, version_id=await project_rows.birth("app_version"))
+    project_rows = replace(project_rows, instance_id=await project_rows.birth("instance"))
     for noun in {noun for noun, _ in HOMES} - {"node", "allocation", "instance", "member", "task"}:
-        await ground.birth(noun)
-    member = await ground.birth("member", allocation_id=ground.allocation_id)
-    await ground.birth("task", member_id=member)
-    other = await ground.birth("member")
-    await ground.write(Insert("closing_record", ground.receipt(other)))
-    await artifact_rows(ground)
-    await app_rows(ground)
-    await allocation_rows(ground)
-    await every_row(ground)
-    await instance_rows(ground)
-    await a_visit(ground, await an_endpoint(ground), "tok_any", tenant.admin_id)
+        await project_rows.birth(noun)
+    member = await project_rows.birth("member", allocation_id=project_rows.allocation_id)
+    await project_rows.birth("task", member_id=member)
+    other = await project_rows.birth("member")
+    await project_rows.write(Insert("closing_record", project_rows.receipt(other)))
+    await artifact_rows(project_rows)
+    await app_rows(project_rows)
+    await allocation_rows(project_rows)
+    await every_row(project_rows)
+    await instance_rows(project_rows)
+    await money_rows(project_rows)
+    await a_visit(project_rows, await an_endpoint(project_rows), "tok_any", tenant.admin_id)
     # The last ones are named by nobody yet, so that naming them breaks no rule but the one that is tried.
-    await ground.birth("member")
-    await ground.birth("artifact")
+    await project_rows.birth("member")
+    await project_rows.birth("artifact")
     await home.new_user(Scope.TENANT)
-    await _chain_rows(ground)
+    await _chain_rows(project_rows)
     return home
 
 
-async def _chain_rows(ground: ProjectRows) -> None:
+async def _chain_rows(project_rows: ProjectRows) -> None:
     """A link of the audit trail, and a checkpoint."""
-    key_id = await ground.database.fetchval(PLATFORM, "SELECT id FROM platform_key WHERE algorithm = 'ed25519'")
-    link = {"tenant_id": ground.tenant_id, "position": 1, "link": bytes(32), "key_id": key_id, "signature": b""}
+    key_id = await project_rows.database.fetchval(PLATFORM, "SELECT id FROM platform_key WHERE algorithm = 'ed25519'")
+    link = {"tenant_id": project_rows.tenant_id, "position": 1, "link": bytes(32), "key_id": key_id, "signature": b""}
     for number, table in enumerate(("audit_checkpoint", "audit_link")):
-        row = {**link, "epoch": 0, "tx": 0, "seq": sum(ground.tenant_id.encode()) * 10 + number}
+        row = {**link, "epoch": 0, "tx": 0, "seq": sum(project_rows.tenant_id.encode()) * 10 + number}
         if table == "audit_checkpoint":
             row["made_at"] = CLOCK.now()
         listed = ", ".join(row)
         values = ", ".join(f"${index}" for index in range(1, len(row) + 1))
-        await ground.database.fetch(PLATFORM, f"INSERT INTO {table} ({listed}) VALUES ({values})", *row.values())
+        await project_rows.database.fetch(PLATFORM, f"INSERT INTO {table} ({listed}) VALUES ({values})", *row.values())
 
 
 async def tenant_session(two: Two) -> asyncpg.Connection:
@@ -281,6 +289,7 @@ async def test_no_row_names_a_thing_of_another_tenant_in_whatever_role_it_is_wri
         "membership_stays_home",
         "app_version_is_immutable",
         "artifact_hold_digest_is_there",
+        "artifact_upload_location_is_own",
         "entitlement_app_is_in_sight",
         "instance_version_is_of_app",
         "version_is_in_sight",
@@ -288,6 +297,8 @@ async def test_no_row_names_a_thing_of_another_tenant_in_whatever_role_it_is_wri
         "receipt_is_immutable",
         "task_owner_of_allocation",
         "visit_owner_of_allocation",
+        "allocation_keeps_its_price",
+        *(f"{table}_is_append_only" for table in ("usage_record", "ledger_transaction", "ledger_entry", "rated_usage")),
     }
     tried = set()
     async with two.database.connection(PLATFORM) as connection:

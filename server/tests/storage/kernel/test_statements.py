@@ -50,6 +50,7 @@ from server.tests.support.sample_decisions.apps import DRIVEN_APPS
 from server.tests.support.sample_decisions.artifacts import DRIVEN_ARTIFACTS
 from server.tests.support.sample_decisions.attachments import DRIVEN_ATTACHMENTS
 from server.tests.support.sample_decisions.instances import DRIVEN_INSTANCES
+from server.tests.support.sample_decisions.money import DRIVEN_MONEY
 from server.tests.support.sample_decisions.nodes import DRIVEN_NODES
 from server.tests.support.sample_decisions.runtime import DRIVEN_RUNTIME
 from server.tests.support.sample_decisions.tasks import DRIVEN_TASKS
@@ -110,8 +111,8 @@ def a_membership() -> membership.Membership:
 
 
 def an_account() -> service_account.ServiceAccount:
-    wish = ServiceAccountSpec("robot", "", ())
-    return service_account.create_service_account(NOW, ANYBODY, PLACE, wish, 0).result
+    requested = ServiceAccountSpec("robot", "", ())
+    return service_account.create_service_account(NOW, ANYBODY, PLACE, requested, 0).result
 
 
 def a_key() -> service_account.ServiceAccountKey:
@@ -132,8 +133,8 @@ def a_project_secret() -> project_secret.ProjectSecret:
 
 
 def a_webhook() -> webhook.Webhook:
-    wish = WebhookSpec("https://receiver.example/hook")
-    return webhook.create_webhook(NOW, (TENANT, PROJECT), wish, NewWebhookKey("whsec_x", SEALED), 0).result.webhook
+    requested = WebhookSpec("https://receiver.example/hook")
+    return webhook.create_webhook(NOW, (TENANT, PROJECT), requested, NewWebhookKey("whsec_x", SEALED), 0).result.webhook
 
 
 def a_delivery(status: str = "claimed") -> Delivery:
@@ -178,14 +179,14 @@ def _every_change_of_a_user(_: DecisionContext) -> Iterator[Decision[Any]]:
 
 
 def _every_change_of_a_webhook(_: DecisionContext) -> Iterator[Decision[Any]]:
-    for wish in (
+    for requested in (
         WebhookSpec(url="https://other.example/"),
         WebhookSpec(event_types=("identity.*",)),
         WebhookSpec(description="d"),
         WebhookSpec(enabled=False),
         WebhookSpec("https://other.example/", ("identity.*",), "d", False),
     ):
-        yield webhook.update_webhook(NOW, a_webhook(), wish, None)
+        yield webhook.update_webhook(NOW, a_webhook(), requested, None)
 
 
 def _some_replays(_: DecisionContext) -> Iterator[Decision[Any]]:
@@ -200,6 +201,7 @@ DRIVEN: Final[dict[str, Driver]] = {
     **DRIVEN_ARTIFACTS,
     **DRIVEN_ATTACHMENTS,
     **DRIVEN_INSTANCES,
+    **DRIVEN_MONEY,
     **DRIVEN_NODES,
     **DRIVEN_RUNTIME,
     **DRIVEN_TASKS,

@@ -22,7 +22,7 @@ from server.tests.support.lifecycle_rows import (
     LifecycleSubject,
     ProjectRows,
     machines_of,
-    make_ground,
+    make_project_rows,
     refused_by,
 )
 from tests.support.waiting import until
@@ -43,7 +43,7 @@ async def database(shared_database_url: str) -> AsyncIterator[Database]:
 
 @pytest.fixture(scope="module")
 async def rows(database: Database) -> ProjectRows:
-    return await make_ground(database)
+    return await make_project_rows(database)
 
 
 async def instance_with_member(

@@ -23,7 +23,7 @@ from mooring.storage.runtime import instance_reconcile
 from server.tests.support import instance_rows as rows
 from server.tests.support.decision_context import NOW
 from server.tests.support.instance_rows import LIMITS
-from server.tests.support.lifecycle_rows import ProjectRows, context, make_ground
+from server.tests.support.lifecycle_rows import ProjectRows, context, make_project_rows
 
 pytestmark = [pytest.mark.anyio, pytest.mark.real_part("postgresql")]
 
@@ -266,7 +266,7 @@ def machines(now: datetime) -> list[dict[str, Any]]:
 
 async def test_whatever_has_a_next_step_is_due_and_nothing_else(database: Database) -> None:
     now = NOW
-    heap = Heap(await make_ground(database), random.Random(5), now, {}, set())
+    heap = Heap(await make_project_rows(database), random.Random(5), now, {}, set())
     for node in machines(now):
         heap.add("node", node)
     for number in range(COUNT):

@@ -8,7 +8,7 @@ from mooring.core.catalog.policy import PolicyRules
 from mooring.core.fleet import allocation, allocation_group, allocation_reconcile
 from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.kernel.ids import Prefix
-from server.tests.support.allocation_rows import WISH, asking, network, node, pick, requested
+from server.tests.support.allocation_rows import REQUESTED, asking, network, node, pick, requested
 from server.tests.support.lifecycle_rows import context
 
 NOW: Final = context()
@@ -16,8 +16,8 @@ HOME: Final = (NOW.mint(Prefix.TENANT), NOW.mint(Prefix.PROJECT))
 
 
 def _with_and_without_a_quota(now: DecisionContext) -> Iterator[Decision[Any]]:
-    yield allocation.request_allocation(now, asking(HOME), WISH)
-    yield allocation.request_allocation(now, asking(HOME, PolicyRules(gpus_max=8)), WISH)
+    yield allocation.request_allocation(now, asking(HOME), REQUESTED)
+    yield allocation.request_allocation(now, asking(HOME, PolicyRules(gpus_max=8)), REQUESTED)
 
 
 def _every_release(now: DecisionContext) -> Iterator[Decision[Any]]:
@@ -38,7 +38,7 @@ DRIVEN_ALLOCATIONS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | 
         now, replace(requested(now, HOME), status="release_failed")
     ),
     "allocation_group.create_group": lambda now: allocation_group.create_group(
-        now, asking(HOME), allocation_group.AllocationGroupRequest("cluster", 2, True, WISH)
+        now, asking(HOME), allocation_group.AllocationGroupRequest("cluster", 2, True, REQUESTED)
     ),
     "allocation_reconcile.place_allocations": _placed,
     "allocation_reconcile.give_up_placing": lambda now: allocation_reconcile.give_up_placing(

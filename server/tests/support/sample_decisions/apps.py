@@ -61,8 +61,8 @@ def _every_move(now: DecisionContext) -> Iterator[Decision[Any]]:
     for edge in PROMOTION.edges:
         stands = replace(version, promotion=edge.source.value, deprecated_at=now.now)
         because = WHY if edge.trigger == "deprecate" else None
-        wish = PromotionRequest(edge.trigger, WHY, canary_percentage=10, no_successor_because=because)
-        yield app_version.move_version(now, stands, wish, facts)
+        requested = PromotionRequest(edge.trigger, WHY, canary_percentage=10, no_successor_because=because)
+        yield app_version.move_version(now, stands, requested, facts)
 
 
 def _a_percentage(now: DecisionContext) -> Decision[app_version.AppVersion]:

@@ -28,13 +28,13 @@ WHY: Final = "because the tests say so"
 NOW: Final = context()
 PLACE: Final = {"tenant_id": NOW.mint(Prefix.TENANT), "project_id": NOW.mint(Prefix.PROJECT)}
 DIGEST: Final = f"sha256:{'a' * 64}"
-WISH: Final = artifact.ArtifactSpec(artifact.ArtifactKind.OCI, "oci://registry.example/team/app", DIGEST, 1)
+REQUESTED: Final = artifact.ArtifactSpec(artifact.ArtifactKind.OCI, "oci://registry.example/team/app", DIGEST, 1)
 VERIFIED: Final = Trust(TrustState.VERIFIED)
 HOLD: Final = Hold(DIGEST, "instance", NOW.mint(Prefix.INSTANCE))
 
 
 def an_artifact() -> artifact.Artifact:
-    return artifact.register_artifact(NOW, WISH, **PLACE).result
+    return artifact.register_artifact(NOW, REQUESTED, **PLACE).result
 
 
 def a_source() -> ArtifactSource:
@@ -56,9 +56,9 @@ def _every_move(now: DecisionContext) -> Iterator[Decision[Any]]:
     for edge in PROMOTION.edges:
         stands = replace(an_artifact(), promotion=edge.source.value, deprecated_at=now.now)
         because = WHY if edge.trigger == "deprecate" else None
-        wish = PromotionRequest(edge.trigger, WHY, no_successor_because=because)
+        requested = PromotionRequest(edge.trigger, WHY, no_successor_because=because)
         moved = replace(facts, grace_period=now.now - now.now)
-        yield artifact_promotion.move_artifact(now, stands, wish, moved)
+        yield artifact_promotion.move_artifact(now, stands, requested, moved)
 
 
 def _evidence(now: DecisionContext) -> Iterator[Decision[Any]]:
@@ -87,7 +87,7 @@ def _measured(now: DecisionContext) -> Iterator[Decision[Any]]:
 
 
 DRIVEN_ARTIFACTS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
-    "artifact.register_artifact": lambda now: artifact.register_artifact(now, WISH, **PLACE),
+    "artifact.register_artifact": lambda now: artifact.register_artifact(now, REQUESTED, **PLACE),
     "artifact_check.accept_check": lambda now: artifact_check.accept_check(
         now, an_artifact(), artifact_check.CheckName.SMOKE, action="artifact.promote"
     ),
@@ -99,7 +99,7 @@ DRIVEN_ARTIFACTS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | It
     "artifact_evidence.add_evidence": _evidence,
     "artifact_evidence.measured": _measured,
     "artifact_evidence.add_presence": lambda now: artifact_evidence.add_presence(
-        artifact.register_artifact(now, WISH, **PLACE), a_look()
+        artifact.register_artifact(now, REQUESTED, **PLACE), a_look()
     ),
     "artifact_hold.drop_holds": lambda now: artifact_hold.drop_holds(
         now, artifact_hold.take_holds(now, [HOLD], **PLACE).result

@@ -128,9 +128,9 @@ def _configure(now: DecisionContext) -> Decision[Any]:
 
 def _every_add(now: DecisionContext) -> Iterator[Decision[Any]]:
     seen = running(now)
-    wish = member_change.AddMembersRequest("hand")
-    yield member_change.add_members(now, seen, adding(seen), wish, BOUNDS)
-    yield member_change.add_members(now, seen, asking(seen), wish, BOUNDS)
+    requested = member_change.AddMembersRequest("hand")
+    yield member_change.add_members(now, seen, adding(seen), requested, BOUNDS)
+    yield member_change.add_members(now, seen, asking(seen), requested, BOUNDS)
 
 
 def _member(seen: InstanceContext, **columns: Any) -> Member:
@@ -148,8 +148,8 @@ def _every_remove(now: DecisionContext) -> Iterator[Decision[Any]]:
 def _every_replace(now: DecisionContext) -> Iterator[Decision[Any]]:
     seen = running(now)
     for surge in (True, False):
-        wish = member_change.ReplaceMemberRequest(surge)
-        yield member_change.replace_member(now, seen, adding(seen), BOUNDS, member=_member(seen), request=wish)
+        requested = member_change.ReplaceMemberRequest(surge)
+        yield member_change.replace_member(now, seen, adding(seen), BOUNDS, member=_member(seen), request=requested)
 
 
 def _resume(now: DecisionContext) -> Iterator[Decision[Any]]:

@@ -58,10 +58,10 @@ def _every_prepared_key(now: DecisionContext) -> Iterator[Decision[Any]]:
 
 
 def a_sku() -> sku.Sku:
-    wish = sku.SkuSpec(
+    requested = sku.SkuSpec(
         "small", "Small", CapacityShape.GPU_SLICE, "made-up", ("local",), (1, 2), sku.SkuPriceSpec(100, "EUR")
     )
-    return sku.create_sku(NOW, wish, 0).result
+    return sku.create_sku(NOW, requested, 0).result
 
 
 def _as_node(now: DecisionContext) -> DecisionContext:

@@ -21,11 +21,11 @@ BODY = b"{}"
 
 def a_task(now: DecisionContext, status: str = "claimed", type_: str = "sandbox.destroy") -> Task:
     """A task that its agent holds."""
-    wish = TaskRequest(
+    requested = TaskRequest(
         tenant_id=TENANT, project_id=PROJECT, allocation_id="alc_1", node_id="nod_1", type=type_, step="one"
     )
     return replace(
-        make_task(now, wish).task,
+        make_task(now, requested).task,
         status=status,
         generation=1,
         fence=1,
@@ -82,10 +82,10 @@ def _every_lapse(now: DecisionContext) -> Iterator[Decision[Any]]:
 
 def _every_read(now: DecisionContext) -> Iterator[Decision[Any]]:
     """Reads of logs: at their end, and from an offset on."""
-    ground = member_log.LogReadContext(member(), allocation(node_id="nod_1"), reachable=True)
+    project_rows = member_log.LogReadContext(member(), allocation(node_id="nod_1"), reachable=True)
     program, known = member_log.MemberProgram("web", "service"), member_log.KnownPrograms((), {})
     for wanted in (member_log.LogReadRequest(), member_log.LogReadRequest(7, None, 4_096, 20.0, "0a")):
-        yield member_log.build_read_task(now, ground, program, known, wanted)
+        yield member_log.build_read_task(now, project_rows, program, known, wanted)
 
 
 SEALED = Sealed("sec_1", TENANT, "runtime_secret", "key", b"w", b"c")

@@ -20,7 +20,7 @@ from mooring.core.runtime.visit import (
 from server.tests.support.allocation_rows import requested
 
 HASH: Final = b"h" * 32
-WISH: Final = ExecRequest(("id", "-u"), "app", 80, 24, "web")
+REQUESTED: Final = ExecRequest(("id", "-u"), "app", 80, 24, "web")
 
 
 def as_somebody(now: DecisionContext) -> DecisionContext:
@@ -45,7 +45,7 @@ def a_link(now: DecisionContext) -> Visit:
 
 def a_command(now: DecisionContext) -> Visit:
     """A command that nobody started yet."""
-    return visit_command(as_somebody(now), standing(now), WISH, HASH).result
+    return visit_command(as_somebody(now), standing(now), REQUESTED, HASH).result
 
 
 def _both_ways(now: DecisionContext) -> Iterator[Decision[Any]]:
@@ -63,7 +63,7 @@ def a_recording(now: DecisionContext) -> exec_recording.ExecRecording:
 DRIVEN_VISITS: Final[dict[str, Callable[[DecisionContext], Decision[Any] | Iterator[Decision[Any]]]]] = {
     "visit.begin_command": lambda now: begin_command(as_somebody(now), a_command(now)),
     "visit.open_session": lambda now: open_session(as_somebody(now), a_link(now), b"s" * 32),
-    "visit.visit_command": lambda now: visit_command(as_somebody(now), standing(now), WISH, HASH),
+    "visit.visit_command": lambda now: visit_command(as_somebody(now), standing(now), REQUESTED, HASH),
     "visit.visit_endpoint": _both_ways,
     "exec_recording.read_recording": lambda now: exec_recording.read_recording(
         a_recording(now), exec_recording.RecordingPart(a_recording(now), "", None), 0

@@ -3,14 +3,17 @@
 from datetime import timedelta
 from functools import partial
 
+from mooring.api.browser_session import clear_cookie, require_console_header, set_cookie
 from mooring.api.guess_limits import GuessKind
 from mooring.api.page import Page, PageQuery, page, page_window
-from mooring.api.request_context import RequestContext
+from mooring.api.request_context import RequestContext, encode_json
+from mooring.api.response import Response
 from mooring.api.route import PUBLIC_ACTION, RouteSpec, route, route_in
 from mooring.api.schemas.identity.access import (
     AccessToken,
     BreakGlassOpened,
     BreakGlassView,
+    BrowserSessionView,
     ChangePassword,
     CreateToken,
     OpenBreakGlass,
@@ -67,6 +70,57 @@ async def sign_in(request: RequestContext, body: SignIn) -> SignedInView:
     otherwise. A new password has 12 to 200 characters, does not contain the local part of the e-mail address, and is
     not easy to guess, as a common password with a number would be.
     """
+    signed_in = await _sign_in(request, body)
+    return SignedInView(
+        token=signed_in.secret,
+        token_id=signed_in.token.id,
+        expires_at=signed_in.token.expires_at,
+        user=user_view(Authority(), signed_in.user),
+    )
+
+
+@route(
+    "POST",
+    "/browser-session",
+    Scope.PUBLIC,
+    RouteSpec(
+        "session",
+        "open_in_browser",
+        PUBLIC_ACTION,
+        answer=BrowserSessionView,
+        errors=(Code.SIGN_IN_REFUSED, Code.CALLER_ADDRESS_DENIED, Code.CROSS_SITE_REQUEST),
+    ),
+)
+async def open_browser_session(request: RequestContext, body: SignIn) -> Response:
+    """Sign a person in as `/sign-in` does, and store the session in a cookie that no script can read.
+
+    The session lasts twelve hours. Requests that change something need the header `X-Mooring-Console` besides the
+    cookie, and every request must come from a page of this platform.
+    """
+    require_console_header(request.headers)
+    signed_in = await _sign_in(request, body, in_browser=True)
+    token = signed_in.token
+    view = BrowserSessionView(
+        token_id=token.id, expires_at=token.expires_at, user=user_view(Authority(), signed_in.user)
+    )
+    seconds = int((token.expires_at - token.created_at).total_seconds())
+    return Response(200, encode_json(view), headers=set_cookie(signed_in.secret, seconds))
+
+
+@route(
+    "DELETE",
+    "/browser-session",
+    Scope.SELF,
+    RouteSpec("session", "close_in_browser", "token.revoke", answer=TokenView, errors=(Code.CROSS_SITE_REQUEST,)),
+)
+async def close_browser_session(request: RequestContext) -> Response:
+    """Sign out: revoke the token of this session, close its open streams, and remove the cookie."""
+    token_id = require(request.caller.actor.token_id, "token")
+    answered = await commands.revoke(request.work(token_view), token_id)
+    return Response(answered.status, answered.body, headers=clear_cookie())
+
+
+async def _sign_in(request: RequestContext, body: SignIn, *, in_browser: bool = False) -> signing_in.SignedIn:
     offered = signing_in.SignInCredentials(
         body.tenant, body.email, body.password, body.one_time_code, body.new_password
     )
@@ -77,19 +131,14 @@ async def sign_in(request: RequestContext, body: SignIn) -> SignedInView:
     guessed, undo = await begin_sign_in(request, body.tenant, body.email, has_password=body.one_time_code is None)
     try:
         signed_in = await signing_in.sign_in(
-            request.services, request.context, offered, request.origin, guessed=guessed
+            request.services, request.context, offered, request.origin, guessed=guessed, in_browser=in_browser
         )
     except Refusal as refusal:
         if refusal.code is not Code.SIGN_IN_REFUSED:
             undo()
         raise
     undo()
-    return SignedInView(
-        token=signed_in.secret,
-        token_id=signed_in.token.id,
-        expires_at=signed_in.token.expires_at,
-        user=user_view(Authority(), signed_in.user),
-    )
+    return signed_in
 
 
 @route(

@@ -1,4 +1,4 @@
-"""Endpoints that read back what an instance was at a moment, and every transition that it made."""
+"""Endpoints that return the state of an instance at a point in time, and its history of transitions."""
 
 from mooring.api.page import Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext

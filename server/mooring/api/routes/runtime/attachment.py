@@ -2,7 +2,7 @@
 
 import msgspec
 
-from mooring.api.page import Page, page, page_window
+from mooring.api.page import AFTER_ALL, Page, page, page_window
 from mooring.api.request_context import RequestContext, encode_json
 from mooring.api.response import Response
 from mooring.api.route import RouteSpec, route_in
@@ -39,8 +39,6 @@ PLACES = (Scope.PROJECT,)
 PATH = "/attachments"
 ONE = PATH + "/{attachment_id}"
 OVER = ",".join(sorted(OPERATION.final))
-AFTER_ALL = "~"
-"""Sorts after every id: operations are listed newest first."""
 
 
 def attached_at(request: RequestContext, attachment_id: str) -> AttachmentRef:

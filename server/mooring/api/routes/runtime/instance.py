@@ -1,6 +1,6 @@
 """Endpoints for instances: planning, launching, reading, and changing existing ones."""
 
-from mooring.api.page import Page, PageQuery, page, page_window
+from mooring.api.page import AFTER_ALL, Page, PageQuery, page, page_window
 from mooring.api.request_context import RequestContext
 from mooring.api.route import RouteSpec, route_in
 from mooring.api.schemas.runtime.instance import (
@@ -119,15 +119,36 @@ async def create_instance(request: RequestContext, body: CreateInstance) -> Answ
 @route_in(PLACES, "GET", PATH, RouteSpec("instance", "list", "instance.read", answer=Page[InstanceView], family=True))
 async def list_instances(request: RequestContext, query: InstanceQuery) -> Page[InstanceView]:
     """List a project's instances, oldest first; stopped ones stay readable."""
+    return await _listed(request, query)
+
+
+@route_in(
+    (Scope.TENANT,),
+    "GET",
+    PATH,
+    RouteSpec("instance", "list", "instance.read", answer=Page[InstanceView], family=True),
+)
+async def list_tenant_instances(request: RequestContext, query: InstanceQuery) -> Page[InstanceView]:
+    """List the instances of all projects of a tenant, oldest first; stopped ones stay readable."""
+    return await _listed(request, query)
+
+
+async def _listed(request: RequestContext, query: InstanceQuery) -> Page[InstanceView]:
+    newest_first = query.sort == "newest"
     criteria = instances.InstanceFilter(
         None if query.status is None else query.status.value,
         query.app,
         categories_of(request.caller.authority, request.place, "instance.read"),
+        prefix=query.q,
+        health=query.health,
+        needs_attention=query.needs_attention,
+        newest_first=newest_first,
     )
-    project_id, window = str(request.place.project_id), page_window(query, "instance")
-    rows = await instances.page(request.services.database, request.acting, project_id, criteria, window)
+    name = "instance_newest" if newest_first else "instance"  # a cursor of one order means nothing in the other
+    window = page_window(query, name, AFTER_ALL if newest_first else "")
+    rows = await instances.page(request.services.database, request.acting, request.place, criteria, window)
     views = await shown(request, rows[: query.limit])
-    return page(rows, query, "instance", lambda row: views[row.id])
+    return page(rows, query, name, lambda row: views[row.id])
 
 
 @route_in(PLACES, "GET", ONE, RouteSpec("instance", "get", "instance.read", answer=InstanceView, family=True))

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from mooring.api.page import Page, page, page_window
+from mooring.api.page import AFTER_ALL, Page, page, page_window
 from mooring.api.request_context import RequestContext, encode_json
 from mooring.api.response import Response
 from mooring.api.route import RouteSpec, route_in
@@ -19,6 +19,7 @@ from mooring.api.schemas.runtime.instance import (
     RemoveMember,
     ReplaceMember,
     StartAction,
+    TenantOperationQuery,
 )
 from mooring.api.schemas.runtime.instance_view import member_view, operation_view
 from mooring.api.schemas.runtime.launch import placement_spec
@@ -29,6 +30,7 @@ from mooring.commands.runtime import app_action
 from mooring.commands.runtime import instance as commands
 from mooring.commands.runtime import member as members
 from mooring.core.kernel.errors import Code
+from mooring.core.kernel.permissions import Scope
 from mooring.core.runtime.instance_launch import LaunchedInstance
 from mooring.core.runtime.instance_trust import distrust_of
 from mooring.core.runtime.member import Member
@@ -41,8 +43,6 @@ ONE_MEMBER = MEMBERS + "/{member_id}"
 OPERATIONS = ONE + "/operations"
 ONE_OPERATION = OPERATIONS + "/{operation_id}"
 OVER = ",".join(sorted(OPERATION.final))
-AFTER_ALL = "~"
-"""Sorts after every id: operations are listed newest first."""
 
 
 def _launch_work(request: RequestContext) -> Work[LaunchedInstance]:
@@ -155,6 +155,26 @@ async def list_operations(request: RequestContext, instance_id: str, query: Oper
     window = page_window(query, "operation", AFTER_ALL)
     rows = await instances.page_operations(database, request.acting, ref, criteria, window)
     return page(rows, query, "operation", lambda row: operation_view(request.caller, row))
+
+
+@route_in(
+    (Scope.TENANT,),
+    "GET",
+    "/operations",
+    RouteSpec("operation", "list", "operation.read", answer=Page[OperationView]),
+)
+async def list_tenant_operations(request: RequestContext, query: TenantOperationQuery) -> Page[OperationView]:
+    """List the operations in all projects of a tenant, newest first, without read-only actions."""
+    criteria = instances.InstanceFilter(
+        None if query.status is None else query.status.value,
+        None if query.kind is None else query.kind.value,
+        open_only=query.open,
+    )
+    window = page_window(query, "tenant_operation", AFTER_ALL)
+    rows = await instances.page_operations_of_tenant(
+        request.services.database, request.acting, str(request.place.tenant_id), criteria, window
+    )
+    return page(rows, query, "tenant_operation", lambda row: operation_view(request.caller, row))
 
 
 @route_in(PLACES, "GET", ONE_OPERATION, RouteSpec("operation", "get", "operation.read", answer=OperationView))

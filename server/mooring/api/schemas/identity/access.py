@@ -108,6 +108,14 @@ class SignedInView(Shown):
     user: UserView
 
 
+class BrowserSessionView(Shown):
+    """A new session of a browser; its token is in a cookie that no script can read."""
+
+    token_id: str
+    expires_at: Time
+    user: UserView
+
+
 class TokenGrant(Strict):
     """An assertion to exchange for a token (RFC 7523)."""
 

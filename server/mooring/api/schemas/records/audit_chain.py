@@ -76,7 +76,7 @@ def chain_view(state: ChainState, keys: Iterable[PlatformKey]) -> AuditChainView
 
 
 def link_page(links: list[StoredLink], limit: int) -> AuditLinkPage:
-    """A page of links, of which one more than the limit was read."""
+    """A page of at most `limit` links; the extra one that was read says whether more follow."""
     shown = links[:limit]
     return AuditLinkPage(
         items=[

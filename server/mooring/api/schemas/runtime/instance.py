@@ -38,6 +38,13 @@ class InstanceQuery(PageQuery):
 
     status: InstanceState | None = None
     app: AppName | None = None
+    q: Annotated[str, Meta(min_length=1, max_length=64, description="How the name or the id begins.")] | None = None
+    health: HealthState | None = None
+    needs_attention: (
+        Annotated[bool, Meta(description="Only those that need a person: failed, unwell, not trusted, or blocked.")]
+        | None
+    ) = None
+    sort: Annotated[Literal["oldest", "newest"], Meta(description="Which instances are first.")] = "oldest"
 
 
 class MemberQuery(PageQuery):
@@ -52,6 +59,12 @@ class OperationQuery(PageQuery):
 
     status: OperationState | None = None
     kind: OperationKind | None = None
+
+
+class TenantOperationQuery(OperationQuery):
+    """Which operations of a tenant to list."""
+
+    open: Annotated[bool, Meta(description="Only those that have not ended.")] = False
 
 
 class UpgradeInstance(Strict):
@@ -248,6 +261,7 @@ class InstanceView(Shown):
     last_lines: list[str]
     teardown_proof: str | None
     distrust: DistrustView | None
+    needs_attention: Annotated[bool, Meta(description="Failed, unwell, not trusted, or blocked.")]
     requested_by: str
     correlation_id: str
     trace_id: str

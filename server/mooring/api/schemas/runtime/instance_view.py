@@ -32,6 +32,7 @@ from mooring.core.runtime.instance import Instance, InstanceHealth, InstanceStat
 from mooring.core.runtime.instance_change import rollback_target
 from mooring.core.runtime.instance_trust import Distrust, distrust_of
 from mooring.core.runtime.member import MEMBER, Member, MemberState, MemberTrigger
+from mooring.core.runtime.next_steps import needs_attention
 from mooring.core.runtime.operation import WHOLE_KINDS, Operation, OperationKind, OperationState, Phase
 from mooring.core.runtime.topology import GOING
 from mooring.storage.runtime.instance import ClaimHolder, MemberBinding, MemberClosing
@@ -105,6 +106,7 @@ def instance_view(authority: Authority, instance: Instance, around: InstanceSurr
         last_lines=list(instance.last_lines or ()),
         teardown_proof=instance.teardown_proof,
         distrust=None if instance.distrust is None else msgspec.convert(instance.distrust, DistrustView),
+        needs_attention=needs_attention(instance, around.operations),
         requested_by=instance.requested_by,
         correlation_id=instance.correlation_id,
         trace_id=instance.trace_id,
