@@ -12,7 +12,7 @@ help:
 	@echo "                  (ARGS=--no-try: without that; ARGS='--port N': another port)"
 	@echo "make test         run the tests that need no child server, 6 minutes"
 	@echo "                  (ARGS='-k word' chooses; a path runs all tests in it)"
-	@echo "make test-system  run the others, 15 minutes: killed servers, sandboxes"
+	@echo "make test-system  run the others, 20 minutes: killed servers, sandboxes"
 	@echo "make test-core    run the tests of the core, which need no database"
 	@echo "make soak         run the tests that have a long form in it, with a random seed"
 	@echo "make check        run every linter"
