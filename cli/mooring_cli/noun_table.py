@@ -170,6 +170,10 @@ NOUNS: dict[str, Noun] = {
         "create": ("create_platform_membership", "create_project_membership", "create_tenant_membership"),
         "delete": ("delete_platform_membership", "delete_project_membership", "delete_tenant_membership"),
     }),
+    "meters": Noun("meters", "meter", {
+        "list": ("list_meters",),
+        "set": ("set_meter",),
+    }),
     "nodes": Noun("nodes", "node", {
         "list": ("list_nodes",),
         "get": ("get_node",),
@@ -208,6 +212,10 @@ NOUNS: dict[str, Noun] = {
         "get": ("get_platform_policy", "get_project_policy", "get_tenant_policy"),
         "update": ("update_platform_policy", "update_project_policy", "update_tenant_policy"),
         "explain": ("explain_platform_policy", "explain_project_policy", "explain_tenant_policy"),
+    }),
+    "prices": Noun("prices", "price", {
+        "list": ("list_platform_prices", "list_project_prices", "list_tenant_prices"),
+        "create": ("create_price",),
     }),
     "projects": Noun("projects", "project", {
         "list": ("list_projects",),

@@ -202,6 +202,14 @@ class SyncMethods:
 
         The answer contains a secret that is shown only once."""
 
+    def create_price(self, *, item: str, item_key: str, currency: str, minor: int, reason: str, tenant_id: str | None = None, per: int | None = None, granularity_seconds: int | None = None, minimum_seconds: int | None = None, included: int | None = None, tiers: list[models.PriceTier] | None = None, valid_from: datetime | None = None, existing_from: datetime | None = None, options: CallOptions = UNCHANGED) -> models.PriceRecord:
+        """Add a price to the list, or to the contract of a tenant.
+
+        No price is ever changed: it ends where the next one of the same item begins. Running allocations keep theirs until
+        `existing_from`.
+
+        Needs the action `billing.price.update`."""
+
     def create_project(self, tenant_id: str, *, slug: str, display_name: str, options: CallOptions = UNCHANGED) -> models.Project:
         """Create a project in a tenant.
 
@@ -1135,6 +1143,14 @@ class SyncMethods:
     def iter_members(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, component: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Member, None, None]:
         """List the members of an instance, including removed ones; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_meters(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MeterPage:
+        """List the units of apps that the platform decided about.
+
+        Needs the action `billing.meter.read`."""
+
+    def iter_meters(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Meter, None, None]:
+        """List the units of apps that the platform decided about; iterates over all pages, and stops after `most` items if that is given."""
+
     def list_node_tasks(self, node_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.NodeTaskPage:
         """List the tasks of a node, newest first, without their content.
 
@@ -1243,6 +1259,16 @@ class SyncMethods:
     def iter_platform_memberships(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Membership, None, None]:
         """List who has which role in exactly this place, without the places above and below; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_platform_prices(self, *, cursor: str | None = None, limit: int | None = None, item: str | None = None, item_key: str | None = None, current: bool | None = None, options: CallOptions = UNCHANGED) -> models.PriceRecordPage:
+        """List prices: those of the list and of one's own contract; the platform sees all contracts.
+
+        With `current`, only those that hold now: a contract wins over the list.
+
+        Needs the action `billing.price.read`."""
+
+    def iter_platform_prices(self, *, limit: int | None = None, item: str | None = None, item_key: str | None = None, current: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.PriceRecord, None, None]:
+        """List prices: those of the list and of one's own contract; the platform sees all contracts; iterates over all pages, and stops after `most` items if that is given."""
+
     def list_platform_signer_keys(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own.
 
@@ -1348,6 +1374,16 @@ class SyncMethods:
 
     def iter_project_memberships(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Membership, None, None]:
         """List who has which role in exactly this place, without the places above and below; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_project_prices(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, item: str | None = None, item_key: str | None = None, current: bool | None = None, options: CallOptions = UNCHANGED) -> models.PriceRecordPage:
+        """List prices: those of the list and of one's own contract; the platform sees all contracts.
+
+        With `current`, only those that hold now: a contract wins over the list.
+
+        Needs the action `billing.price.read`."""
+
+    def iter_project_prices(self, project_id: str, *, limit: int | None = None, item: str | None = None, item_key: str | None = None, current: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.PriceRecord, None, None]:
+        """List prices: those of the list and of one's own contract; the platform sees all contracts; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_project_signer_keys(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own.
@@ -1525,6 +1561,16 @@ class SyncMethods:
 
     def iter_tenant_operations(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, kind: str | None = None, open: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Operation, None, None]:
         """List the operations in all projects of a tenant, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_tenant_prices(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, item: str | None = None, item_key: str | None = None, current: bool | None = None, options: CallOptions = UNCHANGED) -> models.PriceRecordPage:
+        """List prices: those of the list and of one's own contract; the platform sees all contracts.
+
+        With `current`, only those that hold now: a contract wins over the list.
+
+        Needs the action `billing.price.read`."""
+
+    def iter_tenant_prices(self, tenant_id: str, *, limit: int | None = None, item: str | None = None, item_key: str | None = None, current: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.PriceRecord, None, None]:
+        """List prices: those of the list and of one's own contract; the platform sees all contracts; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_signer_keys(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own.
@@ -2018,6 +2064,13 @@ class SyncMethods:
 
         The answer contains a secret that is shown only once."""
 
+    def set_meter(self, app_slug: str, unit: str, *, billing: str, status: str | None = None, options: CallOptions = UNCHANGED) -> models.Meter:
+        """Decide how a unit of an app is billed: `charged`, `covered` by the allocation, or `informative`.
+
+        `charged` needs a list price that holds now. Usage in a unit whose meter is disabled is refused.
+
+        Needs the action `billing.meter.update`."""
+
     def set_platform_app_adapter_key(self, app_id: str, *, public_key: str | None, keep_previous: bool | None = None, options: CallOptions = UNCHANGED) -> models.App:
         """Set the public key of the adapter that serves an app.
 
@@ -2464,6 +2517,14 @@ class AsyncMethods:
         Needs the action `webhook.create`.
 
         The answer contains a secret that is shown only once."""
+
+    async def create_price(self, *, item: str, item_key: str, currency: str, minor: int, reason: str, tenant_id: str | None = None, per: int | None = None, granularity_seconds: int | None = None, minimum_seconds: int | None = None, included: int | None = None, tiers: list[models.PriceTier] | None = None, valid_from: datetime | None = None, existing_from: datetime | None = None, options: CallOptions = UNCHANGED) -> models.PriceRecord:
+        """Add a price to the list, or to the contract of a tenant.
+
+        No price is ever changed: it ends where the next one of the same item begins. Running allocations keep theirs until
+        `existing_from`.
+
+        Needs the action `billing.price.update`."""
 
     async def create_project(self, tenant_id: str, *, slug: str, display_name: str, options: CallOptions = UNCHANGED) -> models.Project:
         """Create a project in a tenant.
@@ -3398,6 +3459,14 @@ class AsyncMethods:
     def iter_members(self, project_id: str, instance_id: str, *, limit: int | None = None, status: str | None = None, component: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Member, None]:
         """List the members of an instance, including removed ones; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_meters(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MeterPage:
+        """List the units of apps that the platform decided about.
+
+        Needs the action `billing.meter.read`."""
+
+    def iter_meters(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Meter, None]:
+        """List the units of apps that the platform decided about; iterates over all pages, and stops after `most` items if that is given."""
+
     async def list_node_tasks(self, node_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.NodeTaskPage:
         """List the tasks of a node, newest first, without their content.
 
@@ -3506,6 +3575,16 @@ class AsyncMethods:
     def iter_platform_memberships(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Membership, None]:
         """List who has which role in exactly this place, without the places above and below; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_platform_prices(self, *, cursor: str | None = None, limit: int | None = None, item: str | None = None, item_key: str | None = None, current: bool | None = None, options: CallOptions = UNCHANGED) -> models.PriceRecordPage:
+        """List prices: those of the list and of one's own contract; the platform sees all contracts.
+
+        With `current`, only those that hold now: a contract wins over the list.
+
+        Needs the action `billing.price.read`."""
+
+    def iter_platform_prices(self, *, limit: int | None = None, item: str | None = None, item_key: str | None = None, current: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.PriceRecord, None]:
+        """List prices: those of the list and of one's own contract; the platform sees all contracts; iterates over all pages, and stops after `most` items if that is given."""
+
     async def list_platform_signer_keys(self, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own.
 
@@ -3611,6 +3690,16 @@ class AsyncMethods:
 
     def iter_project_memberships(self, project_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Membership, None]:
         """List who has which role in exactly this place, without the places above and below; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_project_prices(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, item: str | None = None, item_key: str | None = None, current: bool | None = None, options: CallOptions = UNCHANGED) -> models.PriceRecordPage:
+        """List prices: those of the list and of one's own contract; the platform sees all contracts.
+
+        With `current`, only those that hold now: a contract wins over the list.
+
+        Needs the action `billing.price.read`."""
+
+    def iter_project_prices(self, project_id: str, *, limit: int | None = None, item: str | None = None, item_key: str | None = None, current: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.PriceRecord, None]:
+        """List prices: those of the list and of one's own contract; the platform sees all contracts; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_project_signer_keys(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own.
@@ -3788,6 +3877,16 @@ class AsyncMethods:
 
     def iter_tenant_operations(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, kind: str | None = None, open: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Operation, None]:
         """List the operations in all projects of a tenant, newest first, without read-only actions; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_tenant_prices(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, item: str | None = None, item_key: str | None = None, current: bool | None = None, options: CallOptions = UNCHANGED) -> models.PriceRecordPage:
+        """List prices: those of the list and of one's own contract; the platform sees all contracts.
+
+        With `current`, only those that hold now: a contract wins over the list.
+
+        Needs the action `billing.price.read`."""
+
+    def iter_tenant_prices(self, tenant_id: str, *, limit: int | None = None, item: str | None = None, item_key: str | None = None, current: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.PriceRecord, None]:
+        """List prices: those of the list and of one's own contract; the platform sees all contracts; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_signer_keys(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.SignerKeyPage:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own.
@@ -4280,6 +4379,13 @@ class AsyncMethods:
         Needs the action `webhook.update`.
 
         The answer contains a secret that is shown only once."""
+
+    async def set_meter(self, app_slug: str, unit: str, *, billing: str, status: str | None = None, options: CallOptions = UNCHANGED) -> models.Meter:
+        """Decide how a unit of an app is billed: `charged`, `covered` by the allocation, or `informative`.
+
+        `charged` needs a list price that holds now. Usage in a unit whose meter is disabled is refused.
+
+        Needs the action `billing.meter.update`."""
 
     async def set_platform_app_adapter_key(self, app_id: str, *, public_key: str | None, keep_previous: bool | None = None, options: CallOptions = UNCHANGED) -> models.App:
         """Set the public key of the adapter that serves an app.

@@ -473,6 +473,14 @@ class Basis(StrEnum):
     VERSION = "version"
 
 
+class Billing(StrEnum):
+    """What usage of a meter does to the bill."""
+
+    CHARGED = "charged"
+    COVERED = "covered"
+    INFORMATIVE = "informative"
+
+
 class Blocked(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What blocks the operation; it continues when that is reported as gone (`null`)."""
 
@@ -1495,6 +1503,13 @@ class InventoryTaken(msgspec.Struct, kw_only=True, omit_defaults=True):
     findings: list[NodeFinding]
 
 
+class Item(StrEnum):
+    """What a price is for."""
+
+    SKU = "sku"
+    UNIT = "unit"
+
+
 class KeptSecret(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A secret of the instance, without its value."""
 
@@ -1697,6 +1712,32 @@ class MembershipPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     items: list[Membership]
     next_cursor: str | None = None
+
+
+class Meter(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What the platform decided about one unit of one app."""
+
+    id: str
+    app: str
+    unit: str
+    billing: str
+    status: str
+    created_at: datetime
+    revision: int
+    etag: str
+    allowed_actions: list[str]
+
+
+class MeterPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[Meter]
+    next_cursor: str | None = None
+
+
+class MeterStatus(StrEnum):
+    DISABLED = "disabled"
+    ENABLED = "enabled"
 
 
 class NamesRule(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -2216,6 +2257,41 @@ class Price(msgspec.Struct, kw_only=True, omit_defaults=True):
     currency: str
     minor_per_hour: int
     added_minor_per_hour: int
+
+
+class PriceRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A price of the list, or of a contract. It is never changed, and ends where the next one begins."""
+
+    id: str
+    book: str
+    tenant_id: str | None
+    item: str
+    item_key: str
+    currency: str
+    minor: int
+    per: int
+    granularity_seconds: int
+    minimum_seconds: int
+    included: int
+    tiers: list[PriceTier]
+    valid_from: datetime
+    existing_from: datetime | None
+    reason: str
+    created_at: datetime
+
+
+class PriceRecordPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[PriceRecord]
+    next_cursor: str | None = None
+
+
+class PriceTier(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Units beyond `above` in a month, after the included ones, cost `minor` for each `per` of them."""
+
+    above: int
+    minor: int
 
 
 class Progress(msgspec.Struct, kw_only=True, omit_defaults=True):

@@ -119,6 +119,21 @@ OBJECTS = {
         ("user_id", "str", "required"),
         ("role", "str", "required", "", ("platform_admin", "platform_operator", "project_admin", "project_member", "project_viewer", "tenant_admin")),
     ),
+    "CreatePrice": (
+        ("item", "str", "required", "", ("sku", "unit")),
+        ("item_key", "str", "required", "The id of a SKU, or an app and its unit, such as my-app/token_out."),
+        ("currency", "str", "required"),
+        ("minor", "int", "required", "What `per` units cost, in minor units of the currency."),
+        ("reason", "str", "required", "The reason, at least 10 characters."),
+        ("tenant_id", "str | None", ""),
+        ("per", "int | None", "", "For how many units; a SKU has 3600 GPU-seconds, a unit 1."),
+        ("granularity_seconds", "int", ""),
+        ("minimum_seconds", "int", ""),
+        ("included", "int", "", "Units of a project's month that cost nothing."),
+        ("tiers", "list[models.PriceTier]", ""),
+        ("valid_from", "datetime | None", ""),
+        ("existing_from", "datetime | None", "", "From then on it is charged for running allocations too; seven days ahead at least."),
+    ),
     "CreateProject": (
         ("slug", "str", "required", "A name for URLs and the command line."),
         ("display_name", "str", "required", "A name that people read."),
@@ -320,6 +335,10 @@ OBJECTS = {
     ),
     "PublishArtifact": (
         ("name", "str", "required", "The repository's name below this place's namespace."),
+    ),
+    "PutMeter": (
+        ("billing", "str", "required", "", ("charged", "covered", "informative")),
+        ("status", "str", "", "", ("disabled", "enabled")),
     ),
     "PutPolicy": (
         ("rules", "models.RulesBody", "required"),
@@ -657,6 +676,11 @@ ROWS = {
         "POST", "/api/v1/platform/webhooks", "platform", "takes_key shows_secret_once", "models.WebhookKeyed", None, "CreateWebhook",
         (),
         "Send the events of this scope to a URL", "The answer has the signing key (`whsec_…`, in the form of Standard Webhooks), which is shown only once; a repeat\nwith the same Idempotency-Key shows it again.\n\nNeeds the action `webhook.create`.",
+    ),
+    "create_price": (
+        "POST", "/api/v1/platform/prices", "platform", "takes_key", "models.PriceRecord", None, "CreatePrice",
+        (),
+        "Add a price to the list, or to the contract of a tenant", "No price is ever changed: it ends where the next one of the same item begins. Running allocations keep theirs until\n`existing_from`.\n\nNeeds the action `billing.price.update`.",
     ),
     "create_project": (
         "POST", "/api/v1/tenants/{tenant_id}/projects", "tenant", "takes_key", "models.Project", None, "CreateProject",
@@ -1684,6 +1708,14 @@ ROWS = {
         ),
         "List the members of an instance, including removed ones", "Needs the action `member.read`.",
     ),
+    "list_meters": (
+        "GET", "/api/v1/platform/meters", "platform", "has_pages is_list", "models.MeterPage", "models.Meter", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "List the units of apps that the platform decided about", "Needs the action `billing.meter.read`.",
+    ),
     "list_node_tasks": (
         "GET", "/api/v1/platform/nodes/{node_id}/tasks", "platform", "is_list", "models.NodeTaskPage", None, None,
         (
@@ -1818,6 +1850,17 @@ ROWS = {
         ),
         "List who has which role in exactly this place, without the places above and below", "Needs the action `membership.read`.",
     ),
+    "list_platform_prices": (
+        "GET", "/api/v1/platform/prices", "platform", "has_pages is_list", "models.PriceRecordPage", "models.PriceRecord", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("item", "str", "", "", ("sku", "unit")),
+            ("item_key", "str", "", "The id of a SKU, or an app and its unit, such as my-app/token_out."),
+            ("current", "bool", "", "Only the prices that hold now."),
+        ),
+        "List prices: those of the list and of one's own contract; the platform sees all contracts", "With `current`, only those that hold now: a contract wins over the list.\n\nNeeds the action `billing.price.read`.",
+    ),
     "list_platform_signer_keys": (
         "GET", "/api/v1/platform/signer-keys", "platform", "has_pages is_list", "models.SignerKeyPage", "models.SignerKey", None,
         (
@@ -1938,6 +1981,17 @@ ROWS = {
             ("limit", "int", "", "Maximum number of items on the page."),
         ),
         "List who has which role in exactly this place, without the places above and below", "Needs the action `membership.read`.",
+    ),
+    "list_project_prices": (
+        "GET", "/api/v1/projects/{project_id}/prices", "project", "has_pages is_list", "models.PriceRecordPage", "models.PriceRecord", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("item", "str", "", "", ("sku", "unit")),
+            ("item_key", "str", "", "The id of a SKU, or an app and its unit, such as my-app/token_out."),
+            ("current", "bool", "", "Only the prices that hold now."),
+        ),
+        "List prices: those of the list and of one's own contract; the platform sees all contracts", "With `current`, only those that hold now: a contract wins over the list.\n\nNeeds the action `billing.price.read`.",
     ),
     "list_project_signer_keys": (
         "GET", "/api/v1/projects/{project_id}/signer-keys", "project", "has_pages is_list", "models.SignerKeyPage", "models.SignerKey", None,
@@ -2146,6 +2200,17 @@ ROWS = {
             ("open", "bool", "", "Only those that have not ended."),
         ),
         "List the operations in all projects of a tenant, newest first, without read-only actions", "Needs the action `operation.read`.",
+    ),
+    "list_tenant_prices": (
+        "GET", "/api/v1/tenants/{tenant_id}/prices", "tenant", "has_pages is_list", "models.PriceRecordPage", "models.PriceRecord", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("item", "str", "", "", ("sku", "unit")),
+            ("item_key", "str", "", "The id of a SKU, or an app and its unit, such as my-app/token_out."),
+            ("current", "bool", "", "Only the prices that hold now."),
+        ),
+        "List prices: those of the list and of one's own contract; the platform sees all contracts", "With `current`, only those that hold now: a contract wins over the list.\n\nNeeds the action `billing.price.read`.",
     ),
     "list_tenant_signer_keys": (
         "GET", "/api/v1/tenants/{tenant_id}/signer-keys", "tenant", "has_pages is_list", "models.SignerKeyPage", "models.SignerKey", None,
@@ -2557,6 +2622,11 @@ ROWS = {
         "POST", "/api/v1/tenants/{tenant_id}/webhooks/{webhook_id}/rotate-key", "tenant", "takes_key shows_secret_once", "models.WebhookKeyed", None, None,
         (),
         "Give a webhook a new signing key, which is shown only once", "For 24 hours messages are signed with the old key as well, so that the receiver can switch over.\n\nNeeds the action `webhook.update`.",
+    ),
+    "set_meter": (
+        "PUT", "/api/v1/platform/meters/{app_slug}/{unit}", "platform", "takes_key", "models.Meter", None, "PutMeter",
+        (),
+        "Decide how a unit of an app is billed: `charged`, `covered` by the allocation, or `informative`", "`charged` needs a list price that holds now. Usage in a unit whose meter is disabled is refused.\n\nNeeds the action `billing.meter.update`.",
     ),
     "set_platform_app_adapter_key": (
         "PUT", "/api/v1/platform/apps/{app_id}/adapter-key", "platform", "takes_key", "models.App", None, "SetAdapterKey",

@@ -384,7 +384,7 @@ async def test_nobody_gets_through_to_another_tenants_place(cast: Cast, each: Ro
     assert len(trail) >= len(AT_HOME) - 1
 
 
-NOBODYS: Final = {"tenant_id", "project_id", "node_id", "enrolment_token_id", "sku_id"}
+NOBODYS: Final = {"tenant_id", "project_id", "node_id", "enrolment_token_id", "sku_id", "app_slug", "unit"}
 """The places themselves, and what only the platform has: no other tenant can own one."""
 OWN: Final = (Scope.SELF, Scope.NODE, Scope.RUNTIME)
 LEAVES: Final = [each for each in GUARDED if set(each.path_parameters) - NOBODYS and each.scope not in OWN]

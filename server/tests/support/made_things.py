@@ -195,6 +195,11 @@ async def new_subject(home: "Home", scope: Scope) -> dict[str, str]:
     return {"subject": (await make_instance_rows(home)).instance_id}
 
 
+async def new_unit(home: "Home", scope: Scope) -> dict[str, str]:
+    """A unit of an app that nobody decided about."""
+    return {"app_slug": f"metered-{CLOCK.mint(Prefix.METER)[-26:]}", "unit": "token_out"}
+
+
 async def new_member(home: "Home", scope: Scope) -> dict[str, str]:
     """One more member, which waits for its adapter, of an instance of its own."""
     project_rows = await make_instance_rows(home)

@@ -283,6 +283,12 @@ class MutationSubjects:
             "currency": "EUR",
         }
 
+    def _pricing(self) -> dict[str, dict[str, Any]]:
+        """The bodies of the pricing wing, by type."""
+        item = {"item": "unit", "item_key": f"{self._new('priced')}/token_out"}
+        price = item | {"currency": "EUR", "minor": 250, "reason": "the tests set a price"}
+        return {"CreatePrice": price, "PutMeter": {"billing": "informative"}}
+
     async def _waiting_check(self, artifact_id: str, scope: Scope) -> str:
         """A check that nobody begins: it is due in a far future."""
         tenant_id = None if scope is Scope.PLATFORM else self.tenant.id
@@ -348,6 +354,8 @@ class MutationSubjects:
             return await self._catalog_subject(name, place, token)
         if name == "user_token_id":
             return await self._session(route.scope)
+        if name in ("app_slug", "unit"):
+            return {"app_slug": self._new("metered"), "unit": "token_out"}[name]
         if name == "token_id":
             return str((await self._post("/api/v1/tokens", {"name": "a token"}))["id"])
         if name == "allocation_id":
@@ -369,7 +377,7 @@ class MutationSubjects:
         kind = route.body.__name__
         if kind in BODIES:
             return await self.instances.body(self.project_id, kind)
-        bodies: dict[str, dict[str, Any]] = {
+        bodies = self._pricing() | {
             "RunCommand": {"argv": ["id"]},
             "MakeTask": {"type": "process.run", "arguments": {"argv": ["true"]}},
             "AddSignerKey": {"name": "made", "public_key_pem": fresh_public_pem()},

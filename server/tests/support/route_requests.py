@@ -349,6 +349,7 @@ MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "attachment_id/operation_id": made_things.new_attached_operation,
     "attachment_id/action_name": made_things.new_attached_action,
     "subject": made_things.new_subject,
+    "unit": made_things.new_unit,
 }
 """How the thing is made that a parameter of an address names."""
 
@@ -439,6 +440,10 @@ FIELDS: Final[dict[str, Field]] = {
     "manifest": _a_manifest,
     "move": _always(lambda: "withdraw"),
     "key_id": _a_prepared_key,
+    "item": _always(lambda: "unit"),
+    "item_key": _always(lambda: f"{fresh_name('priced')}/token_out"),
+    "billing": _always(lambda: "informative"),
+    "minor": _always(lambda: 250),
     "kind": _always(lambda: "blob"),
     "labels": _always(lambda: {"rack": fresh_name("rack")}),
     "location": _a_location,

@@ -35,6 +35,7 @@ from mooring.api.routes.identity import (
 )
 from mooring.api.routes.kernel import reference
 from mooring.api.routes.money import usage
+from mooring.api.routes.pricing import meter, price
 from mooring.api.routes.records import audit_chain, overview, record, replay, timeline, webhook
 from mooring.api.routes.runtime import (
     adapter,
@@ -73,9 +74,11 @@ __all__ = [
     "member",
     "member_log",
     "membership",
+    "meter",
     "node",
     "overview",
     "policy",
+    "price",
     "project",
     "project_secret",
     "record",

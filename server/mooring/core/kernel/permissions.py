@@ -201,6 +201,12 @@ _TABLE: Final = (
     # money
     ActionSpec("usage.read", "read usage records", (_PA, _PO, *_IN_PROJECT)),
     ActionSpec("usage.report", "report usage of an app", _LEADS_PROJECT),
+    ActionSpec("billing.price.read", "read prices: the list's, and those of one's own contract", _EVERYONE),
+    ActionSpec("billing.price.update", "add prices to the list or to a contract", (_PA,), human_only=True),
+    ActionSpec("billing.meter.read", "read how units of apps are billed", _PLATFORM),
+    ActionSpec("billing.meter.update", "decide how units of apps are billed", (_PA,), human_only=True),
+    ActionSpec("billing.read", "read cost, ledger and statements", _IN_PROJECT),
+    ActionSpec("billing.overview.read", "see what tenants, apps, SKUs and units cost, over all tenants", _PLATFORM),
     # the family of the category `scheduler`
     ActionSpec("scheduler.catalog.read", "browse apps of this category", _IN_PROJECT),
     ActionSpec("scheduler.instance.read", "read instances of this category", _IN_PROJECT),

@@ -93,7 +93,7 @@ def set_meter(
         meter = replace(changed, revision=present.revision + 1)
         write = Update("meter", present.id, present.revision, values)
     after = {"app": meter.app_slug, "unit": meter.unit, **values}
-    audit = AuditRecord("billing.meter", "meter", meter.id, None, before=before, after=after)
+    audit = AuditRecord("billing.meter.update", "meter", meter.id, None, before=before, after=after)
     return Decision(meter, (write,), (), (audit,))
 
 

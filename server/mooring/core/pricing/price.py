@@ -114,7 +114,7 @@ def create_price(context: DecisionContext, spec: PriceSpec) -> Decision[Price]:
         price,
         (Insert("price", row),),
         (EventRecord(EventType.PRICE_SET, "price", price.id, price.tenant_id, data=shown),),
-        (AuditRecord("billing.price", "price", price.id, price.tenant_id, after=shown, reason=price.reason),),
+        (AuditRecord("billing.price.update", "price", price.id, price.tenant_id, after=shown, reason=price.reason),),
     )
 
 

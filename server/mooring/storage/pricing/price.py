@@ -1,6 +1,8 @@
 """Reads prices: those of the list, and of the caller's contract."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from typing import Final
 
 from mooring.core.pricing.price import Item, Price
@@ -19,8 +21,28 @@ NAMED: Final = f"SELECT {COLUMNS} FROM price p WHERE p.id = ANY ($1::text[])"
 OF_APP: Final = f"SELECT {COLUMNS} FROM price p WHERE p.item = 'unit' AND starts_with(p.item_key, $1 || '/')"
 LIST: Final = f"""
 SELECT {COLUMNS} FROM price p
- WHERE p.id > $1 AND (p.tenant_id IS NULL OR p.tenant_id = $3) ORDER BY p.id LIMIT $2"""
-ALL: Final = f"SELECT {COLUMNS} FROM price p WHERE p.id > $1 ORDER BY p.id LIMIT $2"
+ WHERE p.id > $1 AND ($3::text IS NULL OR p.item = $3) AND ($4::text IS NULL OR p.item_key = $4)
+   AND ($5::text IS NULL OR p.tenant_id IS NULL OR p.tenant_id = $5)
+   AND ($6::timestamptz IS NULL OR (
+       p.valid_from <= $6 AND NOT (p.item = 'sku' AND p.tenant_id IS NULL AND starts_with(p.id, 'prc_'))
+       AND NOT EXISTS (
+         SELECT FROM price n
+          WHERE n.item = p.item AND n.item_key = p.item_key AND n.valid_from <= $6
+            AND NOT (n.item = 'sku' AND n.tenant_id IS NULL AND starts_with(n.id, 'prc_'))
+            AND ((n.tenant_id IS NOT DISTINCT FROM p.tenant_id AND (n.valid_from, n.id) > (p.valid_from, p.id))
+                 OR (p.tenant_id IS NULL AND n.tenant_id = $5)))))
+ ORDER BY p.id LIMIT $2"""
+"""A price of the list for a SKU that an admin added is for running allocations: new ones get the SKU's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class PriceFilter:
+    """Which prices a list shows."""
+
+    item: str | None = None
+    item_key: str | None = None
+    tenant_id: str | None = None  # the list and this tenant's contract; None: all of them
+    at: datetime | None = None  # those that hold at this time; None: whenever they hold
 
 
 async def of_items(reader: RowReader, acting: Acting, item: Item, keys: Sequence[str]) -> list[Price]:
@@ -40,8 +62,6 @@ async def of_app(reader: RowReader, acting: Acting, app_slug: str) -> dict[str, 
     return found
 
 
-async def page(reader: RowReader, acting: Acting, tenant_id: str | None, window: PageWindow) -> list[Price]:
-    """The list, and the contract of this tenant; all of them where the platform names none."""
-    if tenant_id is None:
-        return [Price(*row) for row in await reader.fetch(acting, ALL, window.after, window.limit)]
-    return [Price(*row) for row in await reader.fetch(acting, LIST, window.after, window.limit, tenant_id)]
+async def page(reader: RowReader, acting: Acting, wanted: PriceFilter, window: PageWindow) -> list[Price]:
+    filters = (wanted.item, wanted.item_key, wanted.tenant_id, wanted.at)
+    return [Price(*row) for row in await reader.fetch(acting, LIST, window.after, window.limit, *filters)]
