@@ -158,9 +158,11 @@ def gather($step): {step: $step, gathers: true};
 def finish($result): {step: "finish", finish: ($result + {outcome: ($result.outcome // "succeeded")})};
 def failed($code; $detail): finish({outcome: "failed", failure: {code: $code, detail: $detail, last_lines: []}});
 
-def files($step; $members): task($step; "files.write"; {files: [
+def greeting($word): {path: "\(place)/greeting", mode: "0644", content: "\($word // "echo")\n"};
+def files($step; $w; $members): task($step; "files.write"; {files: [
     {path: "\(place)/echo_node.py", mode: "0644", artifact: "script"},
     {path: "\(place)/peers.json", mode: "0644", content: peers($members)},
+    greeting($w.instance.config.greeting),
     {path: "\(place)/cordon", mode: "0644", content: "off\n"}]});
 def start($step; $version): task($step; "service.start"; {
     name: service, directory: place, environment: {ECHO_VERSION: $version},
@@ -170,7 +172,7 @@ def start($step; $version): task($step; "service.start"; {
 def stop($step): task($step; "service.stop"; {name: service, kill: "main", grace_seconds: 5}) | soft;
 def probe($step): task($step; "probe.http"; {port: port, path: "/ready", attempts: 40, interval_seconds: 0.25});
 def bring_up($w; $members):
-    report("join/\(.id)"; {status: "joining"}), files("files/\(.id)"; $members),
+    report("join/\(.id)"; {status: "joining"}), files("files/\(.id)"; $w; $members),
     start("start/\(.id)"; $w.instance.pin.version), probe("probe/\(.id)"),
     report("ready/\(.id)"; {status: "ready", health: "healthy", detail: {port: port, role: .component_key}});
 def news($members; $changed): [$changed[].component_key] as $roles # everybody learns of seeds, the gates of workers
@@ -262,10 +264,13 @@ def plan($w; $op): alive($w) as $members | concerned($w; $op) as $named
         [$members[] | select(standing)] as $up | ($op.kind == "restart") as $same
         | (("seed", "worker", "gate") as $role
            | ([$up[] | select(.component_key == $role)
-               | [(if $same then empty else files("files/\(.id)"; $up) end), stop("stop/\(.id)"),
+               | [(if $same then empty else files("files/\(.id)"; $w; $up) end), stop("stop/\(.id)"),
                   start("start/\(.id)"; if $same then .version else $op.target_pin.version end), probe("probe/\(.id)"),
                   (if $same then empty else report("version/\(.id)"; {version: $op.target_pin.version}) end)]] | in_lanes), gather("\($role)s")),
           endpoints($w; $up), finish({})
+      elif $op.kind == "configure" then # the program reads the file at each request: nothing restarts
+        ($members[] | select(standing and reachable)
+          | task("greeting/\(.id)"; "files.write"; {files: [greeting($op.request.input.greeting)]}), probe("probe/\(.id)")), finish({})
       elif $op.kind | IN("repair", "reconcile") then
         [$op.steps[] | select(.status == "done") | .name] as $noted
         | [$members[] | select((.status | IN("failed", "joining")) or ("join/\(.id)" | IN($noted[]))) | select(reachable)

@@ -315,6 +315,9 @@ class RealPlatform:
     def restart(self, instance_id: str) -> str:
         return self.people.restart_instance(self._instances[instance_id], instance_id).id
 
+    def configure(self, instance_id: str, patch: dict[str, Any]) -> str:
+        return self.people.update_instance(self._instances[instance_id], instance_id, config=patch).id
+
     def repair(self, instance_id: str) -> str:
         return self.people.repair_instance(self._instances[instance_id], instance_id, scope="whole_runtime").id
 
@@ -343,6 +346,7 @@ class RealPlatform:
             endpoints,
             each.failure_code,
             held_by=each.claim.holder if each.claim.held else None,
+            config=each.config,
         )
 
     def members(self, instance_id: str) -> list[MemberStatus]:

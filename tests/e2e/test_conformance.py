@@ -38,8 +38,8 @@ SIMULATED_ALONE = {
 }
 """What stays for the simulated platform, and why."""
 OFTEN = frozenset({
-    "deploy", "drain", "remove", "replace", "upgrade", "actions", "cancel", "reordered", "lost_replies", "stale_lease",
-    "node_loss", "token_expiry", "clock_skew", "forbidden", "other_project", "crash", "graceful",
+    "deploy", "drain", "remove", "replace", "upgrade", "configure", "actions", "cancel", "reordered", "lost_replies",
+    "stale_lease", "node_loss", "token_expiry", "clock_skew", "forbidden", "other_project", "crash", "graceful",
 })  # fmt: skip
 """What `make test` plays here: where the platform's own rules decide most. `make soak` plays every promise."""
 PROMISES = [each for each in promises(every_crash=SOAK) if SOAK or each.key in OFTEN]

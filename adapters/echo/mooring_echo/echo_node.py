@@ -4,9 +4,9 @@
     python3 echo_node.py say TEXT                            prints the text
     python3 echo_node.py remember TEXT                       appends the text to the memory of a seed, durably
 
-Files beside it: `peers.json` (the other members), `cordon` ("on" while it takes no new work) and `memory`. `/ready`
-answers when it serves; `/quiet` answers 200 when it takes no new work and has none, otherwise 503; `/wanted` removes
-the cordon.
+Files beside it: `peers.json` (the other members), `greeting` (the first word of its page, read at each request),
+`cordon` ("on" while it takes no new work) and `memory`. `/ready` answers when it serves; `/quiet` answers 200 when it
+takes no new work and has none, otherwise 503; `/wanted` removes the cordon.
 """
 
 import argparse
@@ -35,6 +35,14 @@ def is_cordoned() -> bool:
         return False
 
 
+def greeting() -> str:
+    """The first word of its page, as last written by the adapter."""
+    try:
+        return (DIRECTORY / "greeting").read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return "echo"
+
+
 def peers() -> list[dict[str, object]]:
     """The other members, as last written by the adapter."""
     try:
@@ -60,7 +68,7 @@ class EchoHandler(BaseHTTPRequestHandler):
         parts = urllib.parse.urlsplit(self.path)
         given = dict(urllib.parse.parse_qsl(parts.query))
         if parts.path in ("/", "/ready"):
-            self.respond(200, f"echo {self.role} {self.version}")
+            self.respond(200, f"{greeting()} {self.role} {self.version}")
         elif parts.path == "/quiet":
             quiet = is_cordoned() and not UNDER_WAY
             self.respond(200 if quiet else 503, "quiet" if quiet else f"{len(UNDER_WAY)} under way")

@@ -13,6 +13,7 @@ from mooring_adapter import InstanceView, Member, OnFailure, Operation, ReportMe
 
 SCRIPT: Final = "script"
 SERVICE: Final = "echo"
+GREETING: Final = "echo"
 FIRST_PORT: Final = 20_000
 PORTS: Final = 12_000
 WORKERS_KNOWN: Final = 50
@@ -51,12 +52,19 @@ def peers_of(member: Member, members: Sequence[Member]) -> str:
     return json.dumps(listed, sort_keys=True)
 
 
-def files(member: Member, members: Sequence[Member], step: str) -> RunTask:
-    """Write its script and the list of its peers."""
+def greeting_file(view: InstanceView, member: Member) -> dict[str, Any]:
+    """The app's configuration as a file: the program reads it at each request, so that a change needs no restart."""
+    content = f"{view.instance.config.get('greeting', GREETING)}\n"
+    return {"path": f"{directory_of(member)}/greeting", "mode": "0644", "content": content}
+
+
+def files(view: InstanceView, member: Member, members: Sequence[Member], step: str) -> RunTask:
+    """Write its script, its configuration and the list of its peers."""
     directory = directory_of(member)
     written: list[dict[str, Any]] = [
         {"path": f"{directory}/echo_node.py", "mode": "0644", "artifact": SCRIPT},
         {"path": f"{directory}/peers.json", "mode": "0644", "content": peers_of(member, members)},
+        greeting_file(view, member),
         {"path": f"{directory}/cordon", "mode": "0644", "content": "off\n"},
     ]
     return RunTask(step=step, member_id=member.id, type="files.write", arguments={"files": written}, attempts=3)
@@ -99,7 +107,7 @@ def bring_up(view: InstanceView, member: Member, members: Sequence[Member]) -> l
     key = member.id
     steps: list[Step] = [
         ReportMember(step=f"join/{key}", member_id=key, status="joining"),
-        files(member, members, f"files/{key}"),
+        files(view, member, members, f"files/{key}"),
         start(member, view.instance.pin.version, f"start/{key}"),
         is_ready(member, f"probe/{key}"),
         ReportMember(

@@ -26,6 +26,7 @@ from mooring_echo.members import (
     MemberDrain,
     bring_up,
     files,
+    greeting_file,
     is_ready,
     port_of,
     start,
@@ -142,7 +143,7 @@ def change_version(view: InstanceView, operation: Operation) -> Plan:
     def of_member(member: Member) -> list[Step]:
         key = member.id
         return [
-            files(member, members, f"files/{key}"),
+            files(view, member, members, f"files/{key}"),
             stop(member, f"stop/{key}"),
             start(member, target, f"start/{key}"),
             is_ready(member, f"probe/{key}"),
@@ -172,6 +173,20 @@ def restart(view: InstanceView, operation: Operation) -> Plan:
         steps += in_lanes([each for each in members if each.component_key == role], of_member)
         steps.append(Barrier(step=f"{role}s"))
     return Plan((*steps, *endpoints(view, members), Finish(evidence=evidence(members))))
+
+
+def configure(view: InstanceView, operation: Operation) -> Plan:
+    """Write the new configuration for every working member, which reads it at its next request: nothing restarts."""
+    target = view.with_target_config(operation)  # the instance keeps the old one until this has succeeded
+    members = [each for each in alive(view) if each.status in STANDING and reachable(each)]
+    steps: list[Step] = []
+    for member in members:
+        key, arguments = member.id, {"files": [greeting_file(target, member)]}
+        steps.append(
+            RunTask(step=f"greeting/{key}", member_id=key, type="files.write", arguments=arguments, attempts=3)
+        )
+        steps.append(is_ready(member, f"probe/{key}"))
+    return Plan((*steps, Finish(evidence={"applied_by": "reload"})))
 
 
 def repair(view: InstanceView, operation: Operation) -> Plan:
@@ -208,6 +223,7 @@ PLANS: Final[Mapping[str, Callable[[InstanceView, Operation], Plan]]] = {
     "upgrade": change_version,
     "rollback": change_version,
     "restart": restart,
+    "configure": configure,
     "repair": repair,
     "reconcile": repair,
     "decommission": decommission,

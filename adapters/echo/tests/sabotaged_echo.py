@@ -17,6 +17,7 @@ from mooring_adapter import (
     Barrier,
     Failure,
     Finish,
+    InstanceView,
     Plan,
     ReportMember,
     RunTask,
@@ -183,6 +184,16 @@ def claims_a_version_that_nobody_started() -> None:
 @breaks("restart")
 def restarts_nothing() -> None:
     planned("restart", lambda view, operation, plan: Plan((Finish(),)))
+
+
+@breaks("configure")
+def plans_from_the_old_configuration() -> None:
+    put(InstanceView, "with_target_config", lambda view, operation: view)
+
+
+@breaks("configure")
+def accepts_a_configuration_and_does_nothing() -> None:
+    planned("configure", lambda view, operation, plan: Plan((Finish(),)))
 
 
 @breaks("actions")

@@ -18,6 +18,7 @@ from mooring_adapter.conformance.suite import chosen, play, promises, read_profi
 PART = Path(__file__).resolve().parents[1]
 SHELL_PLAYS = (
     "drain",
+    "configure",
     "actions",
     "stale_lease",
     "task_failure",

@@ -50,6 +50,8 @@ def test_every_sabotaged_adapter_is_caught_by_the_promise_that_it_breaks() -> No
         "is_ready_as_soon_as_it_is_started": "no probe or look has succeeded since it was started",
         "drains_without_a_look": "without any observation on its node",
         "upgrades_all_at_once": "were down at a time",
+        "plans_from_the_old_configuration": "members got what they had before",
+        "accepts_a_configuration_and_does_nothing": "nothing was written, started or run",
         "stops_nothing": "nobody had asked it to end",
         "asks_again_for_what_it_may_not_do": "403 permission_denied",
         "drops_the_correlation_id": "carries ''",

@@ -25,4 +25,4 @@ def test_the_adapter_of_the_tutorial_keeps_its_promises(tmp_path: Path) -> None:
     command = (sys.executable, str(tmp_path / "adapter.py"))
     results = play(command, profile, chosen(promises(), wanted), lambda result: None)
     assert {each.promise: each.reason for each in results if each.verdict == BROKEN} == {}
-    assert [each.promise for each in results if each.verdict == NOT_PLAYED] == ["restart"]
+    assert [each.promise for each in results if each.verdict == NOT_PLAYED] == ["restart", "configure"]

@@ -10,6 +10,7 @@ from mooring_workload.catalog import manifest_of
 
 COMMAND = (sys.executable, "-m", "mooring_workload")
 PATIENT = {"patience_seconds": 120}
+GREETING = {"config_change": {"greeting": "ahoy"}}
 DIGEST = f"sha256:{'ab' * 32}"
 SECRET = {"name": "KEY", "from_secret": "access-key"}
 ALONE = """
@@ -39,7 +40,7 @@ def container() -> dict[str, Any]:
 
 
 def test_every_promise_is_kept() -> None:
-    results = play(COMMAND, read_profile(manifest_of("hello"), PATIENT), promises(), lambda verdict: None)
+    results = play(COMMAND, read_profile(manifest_of("hello"), PATIENT | GREETING), promises(), lambda verdict: None)
     assert not_kept(results, (KEPT, NOT_PLAYED)) == {}
     assert [each.promise for each in results if each.verdict == NOT_PLAYED] == ["actions"], "its manifest has none"
 

@@ -16,6 +16,8 @@ ADVICE: Final[dict[str, str]] = {
     "upgrade": "Restart fewer than half of a component's members at a time, and report the version of each.",
     "rollback": "A rollback is an upgrade to the `target_pin`: start the members again, then report the version.",
     "restart": "Stop and start every member, a few at a time.",
+    "configure": "Plan from `request.input`: `instance.config` is the old one until the operation has succeeded. "
+    "Bring it to the members by a reload or a restart, or fail with config_refused and the reason.",
     "actions": "Finish an action with an `output` that fits its schema, and fail an action that you do not know.",
     "graceful": "Create a stop for each service or container that runs, wait for it, then finish the stop.",
     "decommission": "Finish a stop within `phase_deadline_at`, also while other operations are being cancelled.",

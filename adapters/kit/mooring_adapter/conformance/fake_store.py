@@ -196,6 +196,15 @@ class FakeStore:
                 operation.phase_deadline_at = later(self.now(), working + platform_rules.graceful_seconds(instance))
             return operation
 
+    def configure(self, instance: FakeInstance, patch: dict[str, Any]) -> FakeOperation:
+        """Change the configuration; the instance keeps the old one until the adapter has succeeded."""
+        target = platform_rules.merged(instance.config, patch)
+        changed = [
+            f"/{name}" for name in sorted({*instance.config, *target}) if instance.config.get(name) != target.get(name)
+        ]
+        request = {"input": target, "changed": changed, "previous": dict(instance.config)}
+        return self.change(instance, "configure", request, None)
+
     def attach(self, instance: FakeInstance, account_name: str) -> FakeOperation:
         """Let another project of the tenant use the instance, which becomes tenant-wide."""
         with self.changing(instance):

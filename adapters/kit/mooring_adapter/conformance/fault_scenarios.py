@@ -12,6 +12,7 @@ from mooring_adapter.conformance.fake_api import ApiRequest, ApiResponse
 from mooring_adapter.conformance.fault_proxy import ConnectionDropped
 from mooring_adapter.conformance.platform_protocol import Footprint, PlatformUnderTest, PromiseBroken
 from mooring_adapter.conformance.scenarios import (
+    EFFECTS,
     Promise,
     all_ready,
     check,
@@ -26,7 +27,6 @@ from mooring_adapter.conformance.scenarios import (
 )
 
 FAULT_PROMISES: list[Promise] = []
-EFFECTS: Final = frozenset({"service.start", "container.launch", "files.write", "process.run"})
 SAMPLED: Final = 6
 SKEW_SECONDS: Final = 45.0
 DENIALS_MAX: Final = 20

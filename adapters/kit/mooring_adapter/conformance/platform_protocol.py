@@ -75,6 +75,7 @@ class InstanceStatus:
     failure_code: str | None = None
     usage: tuple[Mapping[str, Any], ...] = ()
     held_by: str | None = None
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -86,6 +87,8 @@ class SuiteProfile:
     topology: dict[str, int]
     config: dict[str, Any] = field(default_factory=dict)
     actions: dict[str, dict[str, Any]] = field(default_factory=dict)
+    config_change: dict[str, Any] = field(default_factory=dict)
+    """What a running instance can change without being refused, as a merge patch of its configuration."""
     grows: str = ""  # the component whose members are added and removed
     patience_seconds: float = 20.0
     busy_drain_seconds: float = 2.0  # the time-out of a drain whose member never becomes quiet
@@ -127,6 +130,9 @@ class PlatformUnderTest(Protocol):
     def rollback(self, instance_id: str) -> str: ...
 
     def restart(self, instance_id: str) -> str: ...
+
+    def configure(self, instance_id: str, patch: dict[str, Any]) -> str:
+        """Change the configuration of a running instance by a merge patch."""
 
     def repair(self, instance_id: str) -> str: ...
 

@@ -72,6 +72,19 @@ def components(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
     return manifest.get("components") or [{"key": "main", "min_count": 1, "max_count": 1}]
 
 
+def merged(config: Any, patch: Any) -> Any:
+    """The configuration after a merge patch (RFC 7396)."""
+    if not isinstance(patch, Mapping):
+        return patch
+    found = dict(config) if isinstance(config, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            found.pop(name, None)
+        else:
+            found[name] = merged(found.get(name), value)
+    return found
+
+
 def graceful_seconds(instance: FakeInstance) -> float:
     """How long the app may take to end, after the time for its work to finish."""
     return float(instance.manifest.get("lifecycle", {}).get("delete", {}).get("graceful_seconds", 60))

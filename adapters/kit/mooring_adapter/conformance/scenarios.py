@@ -4,8 +4,9 @@ A scenario drives a `PlatformUnderTest`, waits for what must happen, and raises 
 promise is not kept. It knows neither how the platform is implemented nor the app beyond its manifest.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any, Final
 
 from mooring_adapter.conformance.advice import ADVICE
 from mooring_adapter.conformance.platform_protocol import (
@@ -38,6 +39,7 @@ class Promise:
 
 
 PLAIN_PROMISES: list[Promise] = []
+EFFECTS: Final = frozenset({"service.start", "container.launch", "files.write", "process.run"})
 LANES_SEEN = 4
 """How many members a component has in an upgrade: with fewer, "a few at a time" and "all at once" look the same."""
 
@@ -117,6 +119,29 @@ def supports(kind: str) -> Callable[[PlatformUnderTest], str | None]:
 def graceful(platform: PlatformUnderTest) -> bool:
     """Whether the manifest gives the app time to end by itself."""
     return bool(platform.profile.manifest.get("lifecycle", {}).get("delete", {}).get("graceful_seconds", 60))
+
+
+def changeable(platform: PlatformUnderTest) -> str | None:
+    """Why the configuration of a running instance cannot be changed, if it cannot."""
+    known = None if platform.profile.config_change else "the profile has no `config_change`"
+    return supports("configure")(platform) or known
+
+
+def values_given(platform: PlatformUnderTest, operation_id: str) -> set[tuple[str, str]]:
+    """Every value in the arguments of an operation's tasks that do something, each with the task's member."""
+    asked = [each.body for each in platform.traffic() if each.body.get("operation_id") == operation_id]
+    tasks = [task for body in asked for task in body.get("tasks", [body]) if task.get("type") in EFFECTS]
+    return {(task["member_id"], value) for task in tasks for value in _values(task["arguments"])}
+
+
+def _values(given: Any) -> Iterator[str]:
+    if isinstance(given, Mapping):
+        given = list(given.values())
+    if isinstance(given, list):
+        for each in given:
+            yield from _values(each)
+    else:
+        yield str(given)
 
 
 def grows(platform: PlatformUnderTest) -> str | None:
@@ -269,6 +294,20 @@ def restarts(platform: PlatformUnderTest) -> None:
     touched = {each.member_id for each in platform.tasks(instance_id) if each.operation_id == operation}
     idle = [each.name for each in platform.members(instance_id) if each.id not in touched]
     expect(not idle, f"nothing was done on {', '.join(idle)}")
+
+
+@promise("configure", "A changed configuration is brought to the members.", applies=changeable)
+def configures(platform: PlatformUnderTest) -> None:
+    instance_id = deployed(platform, "tuned")
+    before = platform.instance(instance_id).config
+    operation = platform.configure(instance_id, platform.profile.config_change)
+    succeeded(platform, instance_id, operation)
+    expect(platform.instance(instance_id).config != before, "the instance has its old configuration")
+    expect(all_ready(platform.members(instance_id)), "not every member is ready afterwards")
+    known = values_given(platform, platform.open_operation(instance_id, "deploy").id)
+    given = values_given(platform, operation)
+    expect(bool(given), "nothing was written, started or run on any member")
+    expect(bool(given - known), "members got what they had before: the new configuration is in `request.input`")
 
 
 @promise(

@@ -139,6 +139,9 @@ class SimulatedPlatform:
     def restart(self, instance_id: str) -> str:
         return self._change(instance_id, "restart", {}, None)
 
+    def configure(self, instance_id: str, patch: dict[str, Any]) -> str:
+        return self.store.configure(self._instance(instance_id), patch).id
+
     def repair(self, instance_id: str) -> str:
         return self._change(instance_id, "repair", {"scope": "whole_runtime"}, None)
 
@@ -189,6 +192,7 @@ class SimulatedPlatform:
             None if each.failure is None else each.failure["code"],
             tuple(each.usage.values()),
             each.claim.holder,
+            dict(each.config),
         )
 
     def members(self, instance_id: str) -> list[MemberStatus]:

@@ -23,6 +23,7 @@ CRASH: Final = "crash"
 DETAILS: Final = (
     "topology",
     "config",
+    "config_change",
     "actions",
     "grows",
     "patience_seconds",
@@ -83,6 +84,7 @@ def read_profile(manifest: dict[str, Any], given: dict[str, Any] | None = None) 
         next_manifest=details.get("next_manifest") or {**manifest, "version": next_version(manifest["version"])},
         topology=details.get("topology", topology),
         config=details.get("config", {}),
+        config_change=details.get("config_change", {}),
         actions=details.get("actions", {}),
         grows=details.get("grows", room[-1] if room else ""),
         patience_seconds=patience,

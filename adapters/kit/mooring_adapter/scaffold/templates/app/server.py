@@ -8,6 +8,7 @@ import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+GREETING = os.environ.get("APP_GREETING", "Hello")
 VERSION = os.environ.get("APP_VERSION", "0")
 in_progress = 0
 lock = threading.Lock()
@@ -24,7 +25,7 @@ class PageHandler(BaseHTTPRequestHandler):
             with lock:
                 in_progress += 1
             try:
-                self.respond(200, f"Hello from example-app {VERSION}")
+                self.respond(200, f"{GREETING} from example-app {VERSION}")
             finally:
                 with lock:
                     in_progress -= 1

@@ -22,15 +22,27 @@ func task(member Member, name, kind string, arguments object) Step {
 	return Step{Name: name + "/" + member.ID, Member: member.ID, Type: kind, Arguments: arguments}
 }
 
+// greetingOf is what the configuration says; the instance keeps the old one until a `configure` has succeeded.
+func greetingOf(view View, operation Operation) any {
+	config := view.Instance.Config
+	if operation.Kind == "configure" {
+		config = operation.Request.Input
+	}
+	if greeting, is := config["greeting"]; is {
+		return greeting
+	}
+	return "Hello"
+}
+
 // start writes the program, starts it, and sees that it answers.
-func start(member Member, version string) []Step {
+func start(member Member, version string, greeting any) []Step {
 	port, directory := portOf(member), "/srv/"+app+"/"+member.ID
 	return []Step{
 		task(member, "files", "files.write", object{"files": []object{
 			{"path": directory + "/server.py", "mode": "0644", "artifact": "program"}}}),
 		task(member, "start", "service.start", object{
 			"name": app, "argv": []string{"python3", "server.py", strconv.Itoa(port)}, "directory": directory,
-			"environment": object{"APP_VERSION": version},
+			"environment": object{"APP_VERSION": version, "APP_GREETING": greeting},
 			"restart":     object{"policy": "on_failure", "backoff_seconds": 1, "limit": 10},
 			"endpoint":    object{"name": "web", "port": port, "protocol": "http"}}),
 		task(member, "probe", "probe.http", object{"port": port, "path": "/ready", "attempts": 40, "interval_seconds": 0.25}),
@@ -38,8 +50,9 @@ func start(member Member, version string) []Step {
 }
 
 // bringUp goes from nothing to a ready member.
-func bringUp(view View, member Member) []Step {
-	steps := append([]Step{{Member: member.ID, Status: "joining"}}, start(member, view.Instance.Pin.Version)...)
+func bringUp(view View, operation Operation, member Member) []Step {
+	steps := []Step{{Member: member.ID, Status: "joining"}}
+	steps = append(steps, start(member, view.Instance.Pin.Version, greetingOf(view, operation))...)
 	return append(steps, Step{Member: member.ID, Status: "ready"})
 }
 
@@ -100,7 +113,7 @@ func plan(view View, operation Operation) Plan {
 	case "deploy", "add", "repair", "reconcile":
 		for _, each := range concerned {
 			if among(operation.Kind, "deploy", "add") || among(each.Status, "requested", "joining", "failed") {
-				made.Tracks = append(made.Tracks, bringUp(view, each))
+				made.Tracks = append(made.Tracks, bringUp(view, operation, each))
 			}
 		}
 		if operation.Kind == "deploy" {
@@ -116,13 +129,13 @@ func plan(view View, operation Operation) Plan {
 		up, down := []Step{}, []Step{}
 		for _, each := range named {
 			if each.Replaces != "" {
-				up = append(append(up, bringUp(view, each)...), endpoint(each))
+				up = append(append(up, bringUp(view, operation, each)...), endpoint(each))
 			} else {
 				down = append(down, leave(operation, each)...)
 			}
 		}
 		made.Tracks = [][]Step{append(up, down...)}
-	case "upgrade", "rollback", "restart":
+	case "upgrade", "rollback", "restart", "configure":
 		return roll(view, operation, members)
 	case "action":
 		if operation.Request.Action == "page.greet" {
@@ -154,8 +167,8 @@ func roll(view View, operation Operation, members []Member) Plan {
 		if !each.working() {
 			continue
 		}
-		steps = append(append(steps, stop(each)), start(each, version)...)
-		if operation.Kind != "restart" {
+		steps = append(append(steps, stop(each)), start(each, version, greetingOf(view, operation))...)
+		if operation.Target != nil {
 			steps = append(steps, Step{Member: each.ID, Version: version})
 		}
 	}

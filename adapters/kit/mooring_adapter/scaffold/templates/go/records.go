@@ -46,16 +46,17 @@ type Operation struct {
 	Target      *Pin     `json:"target_pin"`
 	Correlation string   `json:"correlation_id"`
 	Request     struct {
-		Timeout *float64          `json:"timeout_seconds"`
-		Force   bool              `json:"force"`
-		Action  string            `json:"action"`
-		Input   map[string]string `json:"input"`
+		Timeout *float64 `json:"timeout_seconds"`
+		Force   bool     `json:"force"`
+		Action  string   `json:"action"`
+		Input   object   `json:"input"`
 	} `json:"request"`
 }
 
 type View struct {
 	Instance struct {
 		Pin       Pin      `json:"pin"`
+		Config    object   `json:"config"`
 		Endpoints []object `json:"endpoints"`
 	} `json:"instance"`
 	Members    []Member    `json:"members"`

@@ -20,14 +20,21 @@ function task(member, name, type, args, soft = false) {
 const report = (member, values) => ({ member: member.id, report: values });
 const endpoint = (member) => ({ member: member.id, endpoint: { name: "web", protocol: "http", port: portOf(member) } });
 
+// What the configuration says; the instance keeps the old one until a `configure` has succeeded.
+function greetingOf(view, operation) {
+  const config = operation.kind === "configure" ? operation.request.input : view.instance.config;
+  return config.greeting ?? "Hello";
+}
+
 // Write the program, start it, and see that it answers.
-function start(member, version) {
+function start(member, version, greeting) {
   const port = portOf(member);
   const directory = `/srv/${APP}/${member.id}`;
   return [
     task(member, "files", "files.write", { files: [{ path: `${directory}/server.py`, mode: "0644", artifact: "program" }] }),
     task(member, "start", "service.start", {
-      name: APP, argv: ["python3", "server.py", String(port)], directory, environment: { APP_VERSION: version },
+      name: APP, argv: ["python3", "server.py", String(port)], directory,
+      environment: { APP_VERSION: version, APP_GREETING: greeting },
       restart: { policy: "on_failure", backoff_seconds: 1, limit: 10 }, endpoint: { name: "web", port, protocol: "http" },
     }),
     task(member, "probe", "probe.http", { port, path: "/ready", attempts: 40, interval_seconds: 0.25 }),
@@ -35,9 +42,9 @@ function start(member, version) {
 }
 
 // From nothing to a ready member.
-const bringUp = (view, member) => [
+const bringUp = (view, operation, member) => [
   report(member, { status: "joining" }),
-  ...start(member, view.instance.pin.version),
+  ...start(member, view.instance.pin.version, greetingOf(view, operation)),
   report(member, { status: "ready", health: "healthy" }),
 ];
 
@@ -62,12 +69,12 @@ function plan(view, operation) {
   const concerned = named.length ? named : members;
   switch (operation.kind) {
     case "deploy":
-      return { tracks: concerned.map((each, index) => [...bringUp(view, each), ...(index ? [] : [endpoint(each)])]) };
+      return { tracks: concerned.map((each, index) => [...bringUp(view, operation, each), ...(index ? [] : [endpoint(each)])]) };
     case "add":
-      return { tracks: concerned.map((each) => bringUp(view, each)) };
+      return { tracks: concerned.map((each) => bringUp(view, operation, each)) };
     case "repair":
     case "reconcile":
-      return { tracks: concerned.filter((each) => NEW.includes(each.status)).map((each) => bringUp(view, each)) };
+      return { tracks: concerned.filter((each) => NEW.includes(each.status)).map((each) => bringUp(view, operation, each)) };
     case "drain":
       return drain(view, operation, named[0]);
     case "remove":
@@ -76,12 +83,13 @@ function plan(view, operation) {
     case "replace": { // the new member first
       const fresh = named.filter((each) => each.replaces_id);
       const old = named.filter((each) => !each.replaces_id);
-      const up = fresh.flatMap((each) => [...bringUp(view, each), endpoint(each)]);
+      const up = fresh.flatMap((each) => [...bringUp(view, operation, each), endpoint(each)]);
       return { tracks: [[...up, ...old.flatMap((each) => leave(operation, each))]] };
     }
     case "upgrade":
     case "rollback":
     case "restart":
+    case "configure":
       return roll(view, operation, members.filter((each) => WORKING.includes(each.status)));
     case "action":
       if (operation.request.action === "page.greet") return greet(view, operation);
@@ -104,8 +112,9 @@ function drain(view, operation, member) {
 // One track: stop and start one member after the other, so that the rest serves.
 function roll(view, operation, members) {
   const version = operation.target_pin?.version ?? view.instance.pin.version;
-  const after = (member) => (operation.kind === "restart" ? [] : [report(member, { version })]);
-  return { tracks: [members.flatMap((each) => [stop(each), ...start(each, version), ...after(each)])] };
+  const greeting = greetingOf(view, operation);
+  const after = (member) => (operation.target_pin ? [report(member, { version })] : []);
+  return { tracks: [members.flatMap((each) => [stop(each), ...start(each, version, greeting), ...after(each)])] };
 }
 
 function greet(view, operation) {

@@ -34,7 +34,13 @@ def port_of(member: Member) -> int:
     return 20_000 + number % 12_000
 
 
-def start(member: Member, version: str) -> list[Step]:
+def greeting_of(view: InstanceView, operation: Operation) -> str:
+    """What the configuration says; the instance keeps the old one until a `configure` has succeeded."""
+    config = operation.request["input"] if operation.kind == "configure" else view.instance.config
+    return str(config.get("greeting", "Hello"))
+
+
+def start(member: Member, version: str, greeting: str) -> list[Step]:
     """Write the program, start it, and see that it answers."""
     key, port, directory = member.id, port_of(member), f"/srv/{APP}/{member.id}"
     files = {"files": [{"path": f"{directory}/server.py", "mode": "0644", "artifact": "program"}]}
@@ -42,7 +48,7 @@ def start(member: Member, version: str) -> list[Step]:
         "name": APP,
         "argv": ["python3", "server.py", str(port)],
         "directory": directory,
-        "environment": {"APP_VERSION": version},
+        "environment": {"APP_VERSION": version, "APP_GREETING": greeting},
         "restart": {"policy": "on_failure", "backoff_seconds": 1, "limit": 10},
         "endpoint": {"name": "web", "port": port, "protocol": "http"},
     }
@@ -54,12 +60,12 @@ def start(member: Member, version: str) -> list[Step]:
     ]
 
 
-def bring_up(view: InstanceView, member: Member) -> list[Step]:
+def bring_up(view: InstanceView, operation: Operation, member: Member) -> list[Step]:
     """From nothing to a ready member."""
     key = member.id
     return [
         ReportMember(step=f"join/{key}", member_id=key, status="joining"),
-        *start(member, view.instance.pin.version),
+        *start(member, view.instance.pin.version, greeting_of(view, operation)),
         ReportMember(step=f"ready/{key}", member_id=key, status="ready", health="healthy"),
     ]
 
@@ -114,10 +120,10 @@ def plan(view: InstanceView, operation: Operation) -> Plan:
     match operation.kind:
         case "deploy" | "add":
             first = [endpoint(members[0])] if operation.kind == "deploy" else []
-            return Plan((*(step for each in named for step in bring_up(view, each)), *first, Finish()))
+            return Plan((*(step for each in named for step in bring_up(view, operation, each)), *first, Finish()))
         case "repair" | "reconcile":
             broken = [each for each in named or members if each.status in NEW]
-            return Plan((*(step for each in broken for step in bring_up(view, each)), Finish()))
+            return Plan((*(step for each in broken for step in bring_up(view, operation, each)), Finish()))
         case "drain":
             return drain(view, operation, named[0])
         case "remove" | "decommission":
@@ -125,10 +131,10 @@ def plan(view: InstanceView, operation: Operation) -> Plan:
         case "replace":
             new = [each for each in named if each.replaces_id]
             old = [each for each in named if not each.replaces_id]
-            up = [step for each in new for step in bring_up(view, each)]
+            up = [step for each in new for step in bring_up(view, operation, each)]
             down = [step for each in old for step in leave(operation, each)]
             return Plan((*up, Barrier(step="up"), *(endpoint(each) for each in new[:1]), *down, Finish()))
-        case "upgrade" | "rollback" | "restart":
+        case "upgrade" | "rollback" | "restart" | "configure":
             return roll(view, operation, [each for each in members if each.status in WORKING])
         case other:
             return Plan((Finish(outcome="failed", failure=Failure("adapter_error", f"no plan for {other}")),))
@@ -151,8 +157,8 @@ def roll(view: InstanceView, operation: Operation, members: list[Member]) -> Pla
     version = operation.target_pin.version if operation.target_pin else view.instance.pin.version
     steps: list[Step] = []
     for each in members:
-        steps += [stop(each), *start(each, version)]
-        if operation.kind != "restart":
+        steps += [stop(each), *start(each, version, greeting_of(view, operation))]
+        if operation.target_pin:
             steps.append(ReportMember(step=f"version/{each.id}", member_id=each.id, version=version))
         steps.append(Barrier(step=f"through/{each.id}"))
     return Plan((*steps, Finish(evidence={"version": version})))

@@ -12,16 +12,20 @@ def report($values): {member: .id, report: $values};
 def endpoint: {member: .id, endpoint: {name: "web", protocol: "http", port: port}};
 def failed($code; $detail): {failure: {code: $code, detail: $detail, last_lines: []}};
 
+# What the configuration says; the instance keeps the old one until a `configure` has succeeded.
+def greeting($v; $op): (if $op.kind == "configure" then $op.request.input else $v.instance.config end).greeting // "Hello";
+
 # Write the program, start it, and see that it answers.
-def start($version):
+def start($version; $greeting):
   task("files"; "files.write"; {files: [{path: "\(directory)/server.py", mode: "0644", artifact: "program"}]}),
   task("start"; "service.start"; {
-    name: app, argv: ["python3", "server.py", (port | tostring)], directory: directory, environment: {APP_VERSION: $version},
+    name: app, argv: ["python3", "server.py", (port | tostring)], directory: directory,
+    environment: {APP_VERSION: $version, APP_GREETING: $greeting},
     restart: {policy: "on_failure", backoff_seconds: 1, limit: 10}, endpoint: {name: "web", port: port, protocol: "http"}}),
   task("probe"; "probe.http"; {port: port, path: "/ready", attempts: 40, interval_seconds: 0.25});
 
 # From nothing to a ready member.
-def bring_up($v): report({status: "joining"}), start($v.instance.pin.version), report({status: "ready", health: "healthy"});
+def bring_up($v; $op): report({status: "joining"}), start($v.instance.pin.version; greeting($v; $op)), report({status: "ready", health: "healthy"});
 
 # Look until it has no work, as long as the caller allows. If your app can refuse new work, let it do so first.
 def quiet($op): task("quiet"; "probe.http"; {port: port, path: "/quiet", interval_seconds: 1,
@@ -39,7 +43,8 @@ def drain($v; $op): quiet($op) as $look | attempt($v; $op; $look.name).task as $
 
 # One track: stop and start one member after the other, so that the rest serves.
 def roll($v; $op; $members): ($op.target_pin.version // $v.instance.pin.version) as $version
-  | {tracks: [[$members[] | stop, start($version), (if $op.kind == "restart" then empty else report({version: $version}) end)]]};
+  | {tracks: [[$members[] | stop, start($version; greeting($v; $op)),
+      (if $op.target_pin then report({version: $version}) else empty end)]]};
 
 def greet($v; $op): (first($v.members[] | select(.status == "ready")) // null) as $ready
   | if $ready == null then failed("unhealthy"; "no member is ready")
@@ -50,14 +55,14 @@ def plan: .view as $v | .operation as $op
   | [$v.members[] | select(.status | IN("removing", "removed") | not)] as $members
   | [$v.members[] | select(.id | IN($op.member_ids[]))] as $named
   | (if $named == [] then $members else $named end) as $concerned
-  | if $op.kind == "deploy" then {tracks: ([$concerned[] | [bring_up($v)]] | .[0] += [$concerned[0] | endpoint])}
-    elif $op.kind == "add" then {tracks: [$concerned[] | [bring_up($v)]]}
+  | if $op.kind == "deploy" then {tracks: ([$concerned[] | [bring_up($v; $op)]] | .[0] += [$concerned[0] | endpoint])}
+    elif $op.kind == "add" then {tracks: [$concerned[] | [bring_up($v; $op)]]}
     elif $op.kind | IN("repair", "reconcile") then
-      {tracks: [$concerned[] | select(.status | IN("requested", "joining", "failed")) | [bring_up($v)]]}
+      {tracks: [$concerned[] | select(.status | IN("requested", "joining", "failed")) | [bring_up($v; $op)]]}
     elif $op.kind == "drain" then $named[0] | drain($v; $op)
     elif $op.kind | IN("remove", "decommission") then {tracks: [$concerned[] | [leave($op)]]}
     elif $op.kind == "replace" then # the new member first
-      {tracks: [[($named[] | select(.replaces_id) | bring_up($v), endpoint), ($named[] | select(.replaces_id == null) | leave($op))]]}
-    elif $op.kind | IN("upgrade", "rollback", "restart") then roll($v; $op; [$members[] | select(.status | is_working)])
+      {tracks: [[($named[] | select(.replaces_id) | bring_up($v; $op), endpoint), ($named[] | select(.replaces_id == null) | leave($op))]]}
+    elif $op.kind | IN("upgrade", "rollback", "restart", "configure") then roll($v; $op; [$members[] | select(.status | is_working)])
     elif $op.kind == "action" and $op.request.action == "page.greet" then greet($v; $op)
     else failed("adapter_error"; "no plan for \($op.kind) \($op.request.action // "")") end;
