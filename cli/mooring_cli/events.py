@@ -1,5 +1,7 @@
 """`mooring events`: what happened, in order, or as it happens."""
 
+import sys
+import textwrap
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,6 +16,7 @@ from mooring_cli.nouns import CommandEndpoint
 from mooring_cli.output import plain
 from mooring_cli.scope import PAGE_MAX, ScopeOptions, ScopeResolver, scope_options
 
+INDENT = " " * 4
 EVENTS = (
     CommandEndpoint("list_project_events", "project", "project_id"),
     CommandEndpoint("list_tenant_events", "tenant", "tenant_id"),
@@ -101,6 +104,11 @@ def event_line(event: dict[str, Any]) -> str:
     clock = moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S") if isinstance(moment, datetime) else "-"
     data = " ".join(f"{name}={output.nested(value)}" for name, value in (event.get("data") or {}).items())
     actor = f"by {event.get('actor_kind')} {event.get('actor_id')}"
-    return plain(
-        f"{clock}  {event.get('type')}  {event.get('subject_id')}  {data}  {actor}  [{event.get('correlation_id')}]"
-    )
+    parts = (clock, event.get("type"), event.get("subject_id"), data, actor, f"[{event.get('correlation_id')}]")
+    line = plain("  ".join(map(str, parts)))
+    return wrapped(line, output.terminal_width()) if sys.stdout.isatty() else line
+
+
+def wrapped(line: str, width: int) -> str:
+    """The line in several that fit on a terminal; what is longer than one of them is broken, and nothing is cut off."""
+    return "\n".join(textwrap.wrap(line, width, subsequent_indent=INDENT, break_on_hyphens=False))

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from cli.tests.conftest import TerminalResult
 from cli.tests.support.fake_platform import CREATED, PROJECT, TENANT, CannedResponse, FakeCliPlatform, page, problem
 from mooring_cli import outbox
 
@@ -45,6 +46,20 @@ def test_events_are_a_line_each(run: Run, platform: FakeCliPlatform) -> None:
     assert "slug=p1" in lines[0]
     first = platform.asked[1]
     assert (first.query["correlation_id"], first.query["cursor"]) == ("cor_1", "c0")
+
+
+def test_on_a_terminal_a_long_event_is_wrapped_and_loses_nothing(
+    run: Run, on_terminal: Callable[..., TerminalResult], platform: FakeCliPlatform
+) -> None:
+    long = {**event(1), "data": {"reason": "a long story " * 10, "digest": f"sha256:{'ab' * 64}"}}
+    items = {"items": [long, event(2)], "next_cursor": "c2"}
+    platform.on("GET", f"/api/v1/tenants/{TENANT}/events", CannedResponse(body=items))
+    shown = on_terminal("events", COLUMNS="80").screen.splitlines()
+    assert [each for each in shown if len(each) > 80] == []
+    assert len([each for each in shown if not each.startswith("    ")]) == 2, shown
+    piped = run("events").stdout.splitlines()
+    assert len(piped) == 2
+    assert "".join(shown).replace(" ", "") == "".join(piped).replace(" ", "")
 
 
 def test_events_are_an_array_in_json_and_more_of_them_are_hinted_at(run: Run, platform: FakeCliPlatform) -> None:
