@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import signal
 import stat
 
@@ -11,6 +12,7 @@ from tests.e2e.leftovers import leftovers_of
 from tests.e2e.trial_process import trial_directory
 
 pytestmark = pytest.mark.real_part("postgresql")
+ORDINARY = "nobody"
 READY = "┘"  # the end of the box
 MOMENTS = (
     "creating the data directory",
@@ -54,3 +56,25 @@ def test_a_trial_that_is_killed_at_any_moment_is_continued_by_the_next_start() -
         trial.process = None
         assert (leftovers_of(trial.directory), trial.data.exists()) == ([], False)
         assert json.loads(trial.mooring("context", "list", "-o", "json")) == []
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_an_ordinary_user_tries_it_and_owns_everything_that_it_made() -> None:
+    with trial_directory(ORDINARY) as trial:
+        trial.start(READY)
+        assert "running" in trial.mooring("launch", "hello", "--name", "greeter", "--wait")
+        (node,) = json.loads(trial.mooring("nodes", "list", "--context", "try-admin", "-o", "json"))
+        assert node["host"] == "process"
+        account = pwd.getpwnam(ORDINARY).pw_uid
+        assert {each.lstat().st_uid for each in trial.directory.rglob("*")} == {account}
+        trial.mooring("stop", "greeter", "--yes", "--wait")
+
+
+def test_a_trial_with_tls_is_used_by_every_part_without_an_option() -> None:
+    with trial_directory() as trial:
+        box = trial.start(READY, "--node-host", "process", "--tls")
+        assert f"https://127.0.0.1:{trial.port}" in box
+        assert f"http://127.0.0.1:{trial.port}" not in box
+        assert "running" in trial.mooring("launch", "hello", "--name", "greeter", "--wait")
+        found = json.loads(trial.mooring("context", "list", "-o", "json"))
+        assert {each["url"] for each in found} == {f"https://127.0.0.1:{trial.port}"}

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.e2e.leftovers import SECONDS_MAX, leftovers_of
+from tests.e2e.ordinary_user import as_user
 from tests.e2e.test_up import pump
 from tools.ports import free_port
 
@@ -27,6 +28,7 @@ class TrialProcess:
     directory: Path
     port: int = field(default_factory=free_port)
     relay_port: int = field(default_factory=free_port)
+    account: str = ""  # an ordinary user; otherwise the one of the test
     process: "subprocess.Popen[str] | None" = None
     lines: "queue.Queue[str | None]" = field(default_factory=queue.Queue)
 
@@ -39,12 +41,16 @@ class TrialProcess:
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("MOORING_", "XDG_"))}
         return {**kept, "HOME": str(self.directory / "home"), "MOORING_RELAY_LISTEN_PORT": str(self.relay_port)}
 
+    def _command(self, *words: str) -> list[str]:
+        command = [sys.executable, "-m", "mooring_cli", *words]
+        return as_user(self.account, command) if self.account else command
+
     def start(self, wanted: str, *words: str) -> str:
         """Start it and wait for a line like this; without a terminal the server's log is in its output."""
-        command = [sys.executable, "-m", "mooring_cli", "up", "--try", "--data-dir", str(self.data)]
         self.process = subprocess.Popen(
-            [*command, "--port", str(self.port), *words],
+            self._command("up", "--try", "--data-dir", str(self.data), "--port", str(self.port), *words),
             env=self.environment,
+            cwd=self.directory,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -69,8 +75,9 @@ class TrialProcess:
     def mooring(self, *words: str, fails: bool = False) -> str:
         """Run a command as the newcomer, and return all of its output."""
         done = subprocess.run(
-            [sys.executable, "-m", "mooring_cli", *words],
+            self._command(*words),
             env=self.environment,
+            cwd=self.directory,
             capture_output=True,
             text=True,
             timeout=SECONDS_MAX,
@@ -81,12 +88,15 @@ class TrialProcess:
 
 
 @contextmanager
-def trial_directory() -> Iterator[TrialProcess]:
+def trial_directory(account: str = "") -> Iterator[TrialProcess]:
     """A trial in a directory with a short path, as sockets need it, that the database's account can enter."""
     directory = Path(tempfile.mkdtemp(prefix="mooring-try-"))
     directory.chmod(0o711)
     (directory / "home").mkdir()
-    trial = TrialProcess(directory)
+    if account:
+        shutil.chown(directory, account)
+        shutil.chown(directory / "home", account)
+    trial = TrialProcess(directory, account=account)
     try:
         yield trial
     finally:
