@@ -36,7 +36,8 @@ def commands_of(page: Path, section: str = "") -> Iterator[DocCommand]:
                 continue
             command = COMMENT.sub("", first.removeprefix("$ "))
             while lines and not is_whole(command):
-                command += "\n" + lines.pop(0)
+                more = lines.pop(0)
+                command += "\n" + (more if HEREDOC.search(command) else COMMENT.sub("", more))
             output = []
             while prompted and lines and not lines[0].startswith("$ "):
                 output.append(lines.pop(0))

@@ -34,6 +34,7 @@ class ShellTerminal:
         os.close(theirs)
         self.everything = ""
         self.screen = ""
+        self.beside: list[ShellTerminal] = []  # read too while this one is waited for: who prints must not be stopped
         self.wait_for(PROMPT, 30)
 
     def type(self, text: str) -> None:
@@ -64,11 +65,18 @@ class ShellTerminal:
         while (found := wanted.search(self.screen)) is None:
             left = until - time.monotonic()
             assert left > 0, f"no {wanted.pattern!r} within {seconds:.0f} s: {self.screen[-3000:]}"
-            if select.select([self._ours], [], [], left)[0]:
-                piece = CONTROL.sub("", os.read(self._ours, 65_536).decode(errors="replace")).replace("\r", "")
-                self.screen += piece
-                self.everything += piece
+            for each in select.select([self, *self.beside], [], [], left)[0]:
+                each.read()
         return found
+
+    def fileno(self) -> int:
+        return self._ours
+
+    def read(self) -> None:
+        """Take down what was printed."""
+        piece = CONTROL.sub("", os.read(self._ours, 65_536).decode(errors="replace")).replace("\r", "")
+        self.screen += piece
+        self.everything += piece
 
     def close(self) -> None:
         self._process.kill()
