@@ -275,6 +275,18 @@ NOUNS: dict[str, Noun] = {
         "get": ("get_source_networks",),
         "update": ("update_source_networks",),
     }),
+    "statements": Noun("statements", "statement", {
+        "list": ("list_platform_statements", "list_statements"),
+        "get": ("get_statement",),
+        "close": ("close_statement",),
+    }, (
+        Noun("breakdown", "statement group", {
+            "list": ("list_statement_groups",),
+        }),
+        Noun("lines", "statement line", {
+            "list": ("list_statement_lines",),
+        }),
+    )),
     "task-signing-keys": Noun("task-signing-keys", "task signing key", {
         "list": ("list_task_signing_keys",),
         "install": ("install_task_signing_key",),

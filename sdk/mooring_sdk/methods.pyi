@@ -94,6 +94,14 @@ class SyncMethods:
 
         Needs the action `token.revoke`."""
 
+    def close_statement(self, tenant_id: str, statement_id: str, *, options: CallOptions = UNCHANGED) -> models.Statement:
+        """Close a month whose last hour is charged, without the wait of a day.
+
+        From now on nothing counts in the month any more. A worker computes the totals and the digest; the statement is
+        closed some seconds later.
+
+        Needs the action `billing.statement.close`."""
+
     def connect_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Ticket:
         """Get a ticket that opens connections to this endpoint through the relay.
 
@@ -828,6 +836,11 @@ class SyncMethods:
 
         Needs the action `source_network.read`."""
 
+    def get_statement(self, tenant_id: str, statement_id: str, *, options: CallOptions = UNCHANGED) -> models.Statement:
+        """Read a statement: its total, and when it is closed the digest over its lines and the chain.
+
+        Needs the action `billing.read`."""
+
     def get_task(self, project_id: str, task_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Task:
         """Read a task; `?until=succeeded,failed,cancelled,expired` waits for its end.
 
@@ -1277,6 +1290,14 @@ class SyncMethods:
     def iter_platform_signer_keys(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.SignerKey, None, None]:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_platform_statements(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.StatementPage:
+        """List the statements of all tenants, the newest first: months and totals, without lines.
+
+        Needs the action `billing.statement.close`."""
+
+    def iter_platform_statements(self, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Statement, None, None]:
+        """List the statements of all tenants, the newest first: months and totals, without lines; iterates over all pages, and stops after `most` items if that is given."""
+
     def list_platform_user_tokens(self, *, cursor: str | None = None, limit: int | None = None, user_id: str | None = None, options: CallOptions = UNCHANGED) -> models.UserTokenPage:
         """List the sessions and personal tokens of users that are valid now, never their secrets.
 
@@ -1453,6 +1474,30 @@ class SyncMethods:
 
     def iter_skus(self, *, limit: int | None = None, status: str | None = None, region: str | None = None, shape: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Sku, None, None]:
         """List the SKUs with their present prices; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_statement_groups(self, tenant_id: str, statement_id: str, *, cursor: str | None = None, limit: int | None = None, group_by: str | None = None, options: CallOptions = UNCHANGED) -> models.StatementGroupPage:
+        """Break a statement down by project, app, instance, member, SKU or unit.
+
+        Needs the action `billing.read`."""
+
+    def iter_statement_groups(self, tenant_id: str, statement_id: str, *, limit: int | None = None, group_by: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.StatementGroup, None, None]:
+        """Break a statement down by project, app, instance, member, SKU or unit; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_statement_lines(self, tenant_id: str, statement_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.StatementLinePage:
+        """List the lines of a statement; covered usage costs nothing, and shows what it would have cost.
+
+        Needs the action `billing.read`."""
+
+    def iter_statement_lines(self, tenant_id: str, statement_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.StatementLine, None, None]:
+        """List the lines of a statement; covered usage costs nothing, and shows what it would have cost; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_statements(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.StatementPage:
+        """List the tenant's statements, the newest first; those that are not closed are previews.
+
+        Needs the action `billing.read`."""
+
+    def iter_statements(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Statement, None, None]:
+        """List the tenant's statements, the newest first; those that are not closed are previews; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_task_signing_keys(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKeyPage:
         """List the present and former task signing keys, the newest one last.
@@ -2410,6 +2455,14 @@ class AsyncMethods:
 
         Needs the action `token.revoke`."""
 
+    async def close_statement(self, tenant_id: str, statement_id: str, *, options: CallOptions = UNCHANGED) -> models.Statement:
+        """Close a month whose last hour is charged, without the wait of a day.
+
+        From now on nothing counts in the month any more. A worker computes the totals and the digest; the statement is
+        closed some seconds later.
+
+        Needs the action `billing.statement.close`."""
+
     async def connect_endpoint(self, project_id: str, endpoint_id: str, *, options: CallOptions = UNCHANGED) -> models.Ticket:
         """Get a ticket that opens connections to this endpoint through the relay.
 
@@ -3144,6 +3197,11 @@ class AsyncMethods:
 
         Needs the action `source_network.read`."""
 
+    async def get_statement(self, tenant_id: str, statement_id: str, *, options: CallOptions = UNCHANGED) -> models.Statement:
+        """Read a statement: its total, and when it is closed the digest over its lines and the chain.
+
+        Needs the action `billing.read`."""
+
     async def get_task(self, project_id: str, task_id: str, *, wait: float | None = None, until: str | None = None, changed_from: str | None = None, options: CallOptions = UNCHANGED) -> models.Task:
         """Read a task; `?until=succeeded,failed,cancelled,expired` waits for its end.
 
@@ -3593,6 +3651,14 @@ class AsyncMethods:
     def iter_platform_signer_keys(self, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.SignerKey, None]:
         """List the keys that are or were trusted in this place: the platform's and the tenant's own; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_platform_statements(self, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.StatementPage:
+        """List the statements of all tenants, the newest first: months and totals, without lines.
+
+        Needs the action `billing.statement.close`."""
+
+    def iter_platform_statements(self, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Statement, None]:
+        """List the statements of all tenants, the newest first: months and totals, without lines; iterates over all pages, and stops after `most` items if that is given."""
+
     async def list_platform_user_tokens(self, *, cursor: str | None = None, limit: int | None = None, user_id: str | None = None, options: CallOptions = UNCHANGED) -> models.UserTokenPage:
         """List the sessions and personal tokens of users that are valid now, never their secrets.
 
@@ -3769,6 +3835,30 @@ class AsyncMethods:
 
     def iter_skus(self, *, limit: int | None = None, status: str | None = None, region: str | None = None, shape: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Sku, None]:
         """List the SKUs with their present prices; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_statement_groups(self, tenant_id: str, statement_id: str, *, cursor: str | None = None, limit: int | None = None, group_by: str | None = None, options: CallOptions = UNCHANGED) -> models.StatementGroupPage:
+        """Break a statement down by project, app, instance, member, SKU or unit.
+
+        Needs the action `billing.read`."""
+
+    def iter_statement_groups(self, tenant_id: str, statement_id: str, *, limit: int | None = None, group_by: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.StatementGroup, None]:
+        """Break a statement down by project, app, instance, member, SKU or unit; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_statement_lines(self, tenant_id: str, statement_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.StatementLinePage:
+        """List the lines of a statement; covered usage costs nothing, and shows what it would have cost.
+
+        Needs the action `billing.read`."""
+
+    def iter_statement_lines(self, tenant_id: str, statement_id: str, *, limit: int | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.StatementLine, None]:
+        """List the lines of a statement; covered usage costs nothing, and shows what it would have cost; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_statements(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, status: str | None = None, options: CallOptions = UNCHANGED) -> models.StatementPage:
+        """List the tenant's statements, the newest first; those that are not closed are previews.
+
+        Needs the action `billing.read`."""
+
+    def iter_statements(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Statement, None]:
+        """List the tenant's statements, the newest first; those that are not closed are previews; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_task_signing_keys(self, *, options: CallOptions = UNCHANGED) -> models.PlatformKeyPage:
         """List the present and former task signing keys, the newest one last.

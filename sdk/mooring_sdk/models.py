@@ -3010,6 +3010,112 @@ class Stage(msgspec.Struct, kw_only=True, omit_defaults=True):
     seconds: float
 
 
+class Statement(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What a tenant owes for a month in one currency."""
+
+    id: str
+    tenant_id: str
+    month: str
+    currency: str
+    status: str
+    preview: bool
+    started_at: datetime
+    ended_at: datetime
+    amount_micro: int
+    shadow_micro: int | None
+    line_count: int | None
+    digest: str | None
+    lines_digest: str | None
+    previous_digest: str | None
+    closing_at: datetime | None
+    closed_at: datetime | None
+    created_at: datetime
+    etag: str
+    allowed_actions: list[str]
+
+
+class StatementGroup(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The sum over the lines of one group, in one unit."""
+
+    key: str | None
+    name: str | None
+    unit: str
+    billing: str
+    line_count: int
+    quantity_micro: int
+    amount_micro: int
+    shadow_micro: int
+
+
+class StatementGroupPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[StatementGroup]
+    next_cursor: str | None = None
+
+
+class StatementLine(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One rated line: an allocation or a usage record, in one hour, at one price."""
+
+    id: str
+    project_id: str
+    project_slug: str
+    project_name: str
+    source: str
+    source_id: str
+    transaction_id: str | None
+    correction: bool
+    correlation_id: str | None
+    hour: datetime
+    started_at: datetime
+    ended_at: datetime
+    unit: str
+    billing: str
+    quantity_micro: int
+    amount_micro: int
+    shadow_micro: int
+    currency: str | None
+    price_id: str | None
+    price_minor: int | None
+    price_per: int | None
+    price_is_flat: bool | None
+    list_minor: int | None
+    list_per: int | None
+    sku_id: str | None
+    sku_slug: str | None
+    gpu_model: str | None
+    gpu_count: int | None
+    region: str | None
+    allocation_id: str | None
+    allocation_name: str | None
+    app_slug: str | None
+    instance_id: str | None
+    instance_name: str | None
+    member_id: str | None
+    component_key: str | None
+    attached_project_id: str | None
+
+
+class StatementLinePage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[StatementLine]
+    next_cursor: str | None = None
+
+
+class StatementPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[Statement]
+    next_cursor: str | None = None
+
+
+class StatementState(StrEnum):
+    CLOSED = "closed"
+    CLOSING = "closing"
+    OPEN = "open"
+
+
 class Step(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One transition, with who made it and why if the caller may know."""
 

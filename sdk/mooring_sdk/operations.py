@@ -602,6 +602,11 @@ ROWS = {
         (),
         "Sign out: revoke the token of this session, close its open streams, and remove the cookie", "Needs the action `token.revoke`.",
     ),
+    "close_statement": (
+        "POST", "/api/v1/tenants/{tenant_id}/statements/{statement_id}/close", "tenant", "takes_key", "models.Statement", None, None,
+        (),
+        "Close a month whose last hour is charged, without the wait of a day", "From now on nothing counts in the month any more. A worker computes the totals and the digest; the statement is\nclosed some seconds later.\n\nNeeds the action `billing.statement.close`.",
+    ),
     "connect_endpoint": (
         "POST", "/api/v1/projects/{project_id}/endpoints/{endpoint_id}/connect", "project", "takes_key shows_secret_once", "models.Ticket", None, None,
         (),
@@ -1353,6 +1358,11 @@ ROWS = {
         (),
         "Read the networks from which the tenant's users and service accounts may call, and the caller's own address", "Needs the action `source_network.read`.",
     ),
+    "get_statement": (
+        "GET", "/api/v1/tenants/{tenant_id}/statements/{statement_id}", "tenant", "", "models.Statement", None, None,
+        (),
+        "Read a statement: its total, and when it is closed the digest over its lines and the chain", "Needs the action `billing.read`.",
+    ),
     "get_task": (
         "GET", "/api/v1/projects/{project_id}/tasks/{task_id}", "project", "", "models.Task", None, None,
         (
@@ -1869,6 +1879,15 @@ ROWS = {
         ),
         "List the keys that are or were trusted in this place: the platform's and the tenant's own", "Needs the action `signer_key.read`.",
     ),
+    "list_platform_statements": (
+        "GET", "/api/v1/platform/statements", "platform", "has_pages is_list", "models.StatementPage", "models.Statement", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("status", "str", "", "", ("closed", "closing", "open")),
+        ),
+        "List the statements of all tenants, the newest first: months and totals, without lines", "Needs the action `billing.statement.close`.",
+    ),
     "list_platform_user_tokens": (
         "GET", "/api/v1/platform/user-tokens", "platform", "has_pages is_list", "models.UserTokenPage", "models.UserToken", None,
         (
@@ -2065,6 +2084,32 @@ ROWS = {
             ("shape", "str", "", "", ("baremetal", "gpu_slice")),
         ),
         "List the SKUs with their present prices", "Needs the action `self.read`.",
+    ),
+    "list_statement_groups": (
+        "GET", "/api/v1/tenants/{tenant_id}/statements/{statement_id}/breakdown", "tenant", "has_pages is_list", "models.StatementGroupPage", "models.StatementGroup", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("group_by", "str", "", "", ("app", "instance", "member", "project", "sku", "unit")),
+        ),
+        "Break a statement down by project, app, instance, member, SKU or unit", "Needs the action `billing.read`.",
+    ),
+    "list_statement_lines": (
+        "GET", "/api/v1/tenants/{tenant_id}/statements/{statement_id}/lines", "tenant", "has_pages is_list", "models.StatementLinePage", "models.StatementLine", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+        ),
+        "List the lines of a statement; covered usage costs nothing, and shows what it would have cost", "Needs the action `billing.read`.",
+    ),
+    "list_statements": (
+        "GET", "/api/v1/tenants/{tenant_id}/statements", "tenant", "has_pages is_list", "models.StatementPage", "models.Statement", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("status", "str", "", "", ("closed", "closing", "open")),
+        ),
+        "List the tenant's statements, the newest first; those that are not closed are previews", "Needs the action `billing.read`.",
     ),
     "list_task_signing_keys": (
         "GET", "/api/v1/platform/task-signing-keys", "platform", "is_list", "models.PlatformKeyPage", None, None,

@@ -15,6 +15,7 @@ from mooring.core.fleet.node import NODE
 from mooring.core.fleet.task import TASK
 from mooring.core.identity.service_account import SERVICE_ACCOUNT
 from mooring.core.kernel.lifecycle import AnyLifecycle
+from mooring.core.money.statement import STATEMENT
 from mooring.core.runtime.attachment import ATTACHMENT
 from mooring.core.runtime.instance import INSTANCE
 from mooring.core.runtime.member import MEMBER
@@ -32,6 +33,7 @@ LIFECYCLES: tuple[AnyLifecycle, ...] = (
     NODE,
     SERVICE_ACCOUNT,
     ATTACHMENT,
+    STATEMENT,
 )
 
 

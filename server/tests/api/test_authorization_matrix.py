@@ -18,7 +18,7 @@ import pytest
 
 from mooring.api.route import PUBLIC_ACTION, ROUTES, Route, RouteSpec, route, route_beside, route_in
 from mooring.api.routes import ROUTES as ALL_ROUTES
-from mooring.core.kernel.permissions import FAMILIES, ROLE_ACTIONS, SERVICE_ACCOUNT_CEILING, Role, Scope
+from mooring.core.kernel.permissions import ACTIONS, FAMILIES, ROLE_ACTIONS, SERVICE_ACCOUNT_CEILING, Role, Scope
 from mooring.gateways.signing.signatures import new_key_pair
 from mooring.settings import Settings
 from mooring.storage.kernel.database import PLATFORM
@@ -397,7 +397,8 @@ async def test_a_foreign_id_below_ones_own_place_is_not_found(cast: Cast, each: 
     foreign = await cast.foreign.ids(replace(each, scope=_elsewhere(each)), fresh=False)
     mixed = {name: own[name] if name in ("tenant_id", "project_id") else foreign[name] for name in each.path_parameters}
     asked = RequestParts(mixed, await body_of(each, cast.home))
-    status, text, _ = await call(cast, each, cast.home.token(each.scope), fresh_name("mixed"), asked)
+    admin = each.scope if Role.TENANT_ADMIN in ACTIONS[each.action].roles else Scope.PLATFORM
+    status, text, _ = await call(cast, each, cast.home.token(admin), fresh_name("mixed"), asked)
     assert (status, code_of(text)) == (404, "not_found")
 
 

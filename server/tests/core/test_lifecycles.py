@@ -156,6 +156,10 @@ TRANSCRIPT: dict[str, str] = {
         detaching finish_detach detached
         requested refuse refused
     """,
+    "statement": """
+        open freeze closing
+        closing close closed
+    """,
 }
 
 FINAL: dict[str, set[str]] = {
@@ -170,6 +174,7 @@ FINAL: dict[str, set[str]] = {
     "node": {"retired"},
     "service_account": {"deleted"},
     "attachment": {"detached", "refused"},
+    "statement": {"closed"},
 }
 
 WALK_STEPS_MAX = 60

@@ -132,8 +132,8 @@ class ProjectRows:
         return {"instance_id": running.id, "owning_project_id": owner.project_id, "operation_id": operation}
 
     def home(self, noun: str) -> Acting:
-        """For whom rows of the noun are written: nodes are the platform's."""
-        return PLATFORM if noun == "node" else self.acting
+        """For whom rows of the noun are written: nodes are the platform's, and it alone writes statements."""
+        return PLATFORM if noun in ("node", "statement") else self.acting
 
     def row(self, noun: str) -> dict[str, object]:
         """What a new row of the noun has, beside status and generation."""
@@ -148,7 +148,9 @@ class ProjectRows:
             row |= check_columns() | {"artifact_id": self.artifact_id}
         if noun == "app_version":
             row |= version_columns(self.app_id, f"1.0.{next(_NUMBERS)}")
-        if noun not in ("node", "artifact", "app_version"):
+        if noun == "statement":
+            row |= statement_columns()
+        if noun not in ("node", "artifact", "app_version", "statement"):
             row["project_id"] = self.project_id
         if noun == "instance":
             row |= instance_columns(str(row["id"]), self.app_id, self.version_id, self.account_id)
@@ -175,7 +177,7 @@ class ProjectRows:
 
     async def move(self, subject: LifecycleSubject, edge: Transition[Any, Any], **columns: object) -> LifecycleSubject:
         """Take the edge, with all that its target requires."""
-        owner = self.home(subject.noun).tenant_id
+        owner = None if subject.noun == "node" else self.tenant_id
         move = StateChange(
             subject.noun,
             subject.id,
@@ -198,6 +200,9 @@ class ProjectRows:
             columns["canary_percentage"] = Decimal(10) if state == "canary" else None
             if state in ("staged", "canary", "active", "deprecated"):
                 columns["staged_digest"] = MANIFEST_DIGEST
+        if noun == "statement" and state == "closed":
+            columns |= {"digest": MANIFEST_DIGEST, "lines_digest": MANIFEST_DIGEST}
+            columns |= {"line_count": 0, "amount": 0, "shadow_amount": 0}
         if machine.name == "task" and state not in ("queued", "cancelled", "expired"):
             columns |= {"first_claimed_at": CLOCK.now(), "fence": 1}
         return columns
@@ -309,6 +314,13 @@ def attachment_columns() -> dict[str, object]:
         "correlation_id": "cor_test",
         "trace_id": "a" * 32,
     }
+
+
+def statement_columns() -> dict[str, object]:
+    """What a statement is, in a currency of its own, so that none stands before it."""
+    number = next(_NUMBERS)
+    letters = "".join(chr(ord("A") + number // 26**place % 26) for place in (2, 1, 0))
+    return {"currency": letters, "period": LATER.date(), "correlation_id": "cor_test"}
 
 
 def version_columns(app_id: str, number: str) -> dict[str, object]:

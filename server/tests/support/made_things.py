@@ -2,6 +2,7 @@
 
 import itertools
 from dataclasses import replace
+from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from mooring.core.catalog.manifest import manifest_digest
@@ -60,6 +61,11 @@ async def new_endpoint(home: "Home", scope: Scope) -> dict[str, str]:
 async def new_receipt(home: "Home", scope: Scope) -> dict[str, str]:
     """One more receipt of the project's."""
     return {"receipt_id": await a_receipt(home.project_rows())}
+
+
+async def new_statement(home: "Home", scope: Scope) -> dict[str, str]:
+    """One more statement of the tenant's, of a month that was charged long ago."""
+    return {"statement_id": await home.project_rows().birth("statement", period=date(2020, 1, 1))}
 
 
 def manifest_of(slug: str) -> dict[str, Any]:

@@ -67,6 +67,14 @@ INSERT INTO task (id, tenant_id, project_id, status, generation, created_at, all
 VALUES ($1, $2, $3, 'succeeded', 2, now(), $4, $5, $4, $1, 'service.start',
         '{"name": "web", "argv": ["serve"], "endpoint": {"name": "web", "port": 8080, "protocol": "http"}}',
         'system', 'made', '0', now() + interval '1 day', 1, now(), now(), now())"""
+NEW_STATEMENT = """
+WITH born AS (
+  INSERT INTO transition
+    (machine, subject_id, generation, tenant_id, source, trigger, target, occurred_at, correlation_id)
+  VALUES ('statement', $1, 0, $2, '', 'birth', 'open', now(), 'made'))
+INSERT INTO statement (id, tenant_id, period, currency, status, correlation_id, created_at)
+SELECT $1, $2, '2020-01-01', 'A' || chr(65 + number / 26) || chr(65 + number % 26), 'open', 'made', now()
+  FROM (SELECT count(*)::int AS number FROM statement) s"""
 STAND = """
 WITH moved AS (
   UPDATE allocation SET status = $3, generation = generation + 1, node_id = $5, activated_at = now()
@@ -160,6 +168,8 @@ class MutationSubjects:
         if route.name == "change_own_password":
             user = await self._user(Scope.TENANT)
             return await sign_in(self._url, user["email"], user["one_time_code"], self.tenant.slug)
+        if route.name == "close_statement":
+            return self.admin_token
         return self._token_of(route.scope)
 
     async def _project(self) -> str:
@@ -369,6 +379,10 @@ class MutationSubjects:
             return await self._task(route)
         if name == "endpoint_id":
             return await self._endpoint(route)
+        if name == "statement_id":
+            statement_id = CLOCK.mint(Prefix.STATEMENT)
+            await self._connection.execute(NEW_STATEMENT, statement_id, self.tenant.id)
+            return statement_id
         raise LookupError(f"{route.key}: say here how a {name} is made")
 
     async def _body(self, route: Route) -> dict[str, Any]:

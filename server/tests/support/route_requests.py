@@ -348,6 +348,7 @@ MAKERS: Final[dict[str, Callable[[Home, Scope], Awaitable[dict[str, str]]]]] = {
     "attachment_id": made_things.new_attachment,
     "attachment_id/operation_id": made_things.new_attached_operation,
     "attachment_id/action_name": made_things.new_attached_action,
+    "statement_id": made_things.new_statement,
     "subject": made_things.new_subject,
     "unit": made_things.new_unit,
 }

@@ -34,7 +34,7 @@ from mooring.api.routes.identity import (
     user_token,
 )
 from mooring.api.routes.kernel import reference
-from mooring.api.routes.money import usage
+from mooring.api.routes.money import statement, usage
 from mooring.api.routes.pricing import meter, price
 from mooring.api.routes.records import audit_chain, overview, record, replay, timeline, webhook
 from mooring.api.routes.runtime import (
@@ -88,6 +88,7 @@ __all__ = [
     "service_account",
     "sku",
     "source_network",
+    "statement",
     "task",
     "tenant",
     "timeline",

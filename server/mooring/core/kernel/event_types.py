@@ -71,6 +71,7 @@ class EventType(StrEnum):
     PLATFORM_KEY_ROTATED = "nodes.platform_key.rotated"
     SKU_CHANGED = "nodes.sku.changed"
     PRICE_SET = "billing.price.set"
+    STATEMENT_CLOSED = "billing.statement.closed"
     TASK_QUEUED = "nodes.task.queued"
     TASK_CANCELLING = "nodes.task.cancelling"
     TASK_FINISHED = "nodes.task.finished"
@@ -165,6 +166,8 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.SKU_CHANGED: "A SKU was made, changed, re-priced, withdrawn or offered again; `data.change` says which.",
     EventType.PRICE_SET: "A price was added to the list, or to a tenant's contract; `data.existing_from` says from "
     "when on running allocations are charged by it.",
+    EventType.STATEMENT_CLOSED: "A month's statement was closed and never changes again; `data` has the month, the "
+    "currency, the total in 10⁻⁶ minor unit and the digest.",
     EventType.TASK_QUEUED: "A task waits for its node's agent, for the first time or because its lease was lost.",
     EventType.TASK_CANCELLING: "The agent that holds a task was asked to end it early.",
     EventType.TASK_FINISHED: "A task is over; `data` says how, and names its receipt where there is one.",

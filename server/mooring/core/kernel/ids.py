@@ -63,6 +63,7 @@ class Prefix(StrEnum):
     SKU = "sku"
     SKU_PRICE = "skp"
     SLOT = "slt"
+    STATEMENT = "stm"
     TASK = "tsk"
     TENANT = "ten"
     TOKEN = "tok"

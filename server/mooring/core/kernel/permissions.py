@@ -207,6 +207,9 @@ _TABLE: Final = (
     ActionSpec("billing.meter.update", "decide how units of apps are billed", (_PA,), human_only=True),
     ActionSpec("billing.read", "read cost, ledger and statements", _IN_PROJECT),
     ActionSpec("billing.overview.read", "see what tenants, apps, SKUs and units cost, over all tenants", _PLATFORM),
+    ActionSpec(
+        "billing.statement.close", "list the statements of all tenants, and close a month", (_PA,), human_only=True
+    ),
     # the family of the category `scheduler`
     ActionSpec("scheduler.catalog.read", "browse apps of this category", _IN_PROJECT),
     ActionSpec("scheduler.instance.read", "read instances of this category", _IN_PROJECT),

@@ -109,6 +109,7 @@ DECIDE_AGAIN: Final = frozenset(
         "operation_one_of_the_whole", "operation_one_decommission", "operation_member_one_open", "member_place_taken",
         "usage_record_taken", "attachment_one_of_project", "attachment_account_taken", "operation_one_of_attachment",
         "ledger_transaction_once", "rated_usage_once", "billing_hour_pkey",
+        "statement_taken", "statement_follows_the_last", "statement_comes_after_the_frozen",
     }
 )  # fmt: skip
 """Constraints that only the slower of two concurrent writers violates: it loads again and finds the other's rows."""

@@ -50,7 +50,12 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "ledger_entry_is_never_emptied", "ledger_transaction_is_append_only", "ledger_transaction_is_never_emptied",
         "price_is_append_only", "price_is_never_emptied", "rated_usage_is_append_only",
         "rated_usage_is_never_emptied", "usage_record_is_append_only", "usage_record_is_never_emptied",
-        "allocation_keeps_its_price",
+        "allocation_keeps_its_price", "statement_is_final", "statement_is_never_deleted", "statement_is_never_emptied",
+    ),
+    "only the worker that closes months writes it, by the rows that it read": (
+        "statement_closed_has_totals", "statement_currency_form", "statement_digest_form", "statement_lines_count",
+        "statement_lines_digest_form", "statement_period_is_a_month", "statement_pkey",
+        "statement_previous_digest_form", "statement_tenant",
     ),
     "prices and meters are checked by the core before": (
         "meter_billing_known", "meter_status_known", "meter_unit_form", "price_currency_form",

@@ -295,7 +295,7 @@ def step_of(project_rows: ProjectRows, noun: str, machine: AnyLifecycle, step: T
         "machine": machine.name,
         "subject_id": CLOCK.mint(prefix_of(noun)),
         "generation": step.generation,
-        "tenant_id": project_rows.home(noun).tenant_id or PLATFORM_OWNER,
+        "tenant_id": PLATFORM_OWNER if noun == "node" else project_rows.tenant_id,
         "source": str(step.source),
         "trigger": str(step.trigger),
         "target": str(step.target),

@@ -2,11 +2,22 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any, Final
 
 from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.money.charge import postings_of, target_lines
 from mooring.core.money.ledger import BookedCharge, BookedHour, Booking, book, close_hour
+from mooring.core.money.statement import (
+    Charged,
+    LineTotals,
+    Statement,
+    StatementKey,
+    StatementState,
+    close,
+    freeze,
+    open_statement,
+)
 from mooring.core.pricing.meter import Billing, Meter, MeterSpec, MeterStatus, set_meter
 from mooring.core.pricing.price import Item, PriceSpec, create_price
 from server.tests.support.money_rows import START, allocation, log, price, usage
@@ -31,10 +42,33 @@ def _metered(now: DecisionContext) -> Iterator[Decision[Any]]:
     yield set_meter(now, replace(spec, status=MeterStatus.DISABLED), METER, has_list_price=True)
 
 
+def _statement(status: StatementState) -> Statement:
+    return Statement(
+        id="stm_1",
+        tenant_id="ten_a",
+        period=START.date(),
+        currency="EUR",
+        correlation_id="cor_1",
+        created_at=START,
+        status=status.value,
+    )
+
+
+def _closed(now: DecisionContext) -> Iterator[Decision[Any]]:
+    before = replace(_statement(StatementState.CLOSED), id="stm_0", digest="sha256:" + "0" * 64)
+    for earlier in (None, before):
+        yield close(now, _statement(StatementState.CLOSING), LineTotals(1, 2, 3, "sha256:" + "1" * 64), earlier)
+
+
 DRIVEN_MONEY: Final[dict[str, Callable[[DecisionContext], Any]]] = {
     "ledger.book": _booked,
     "ledger.close_hour": lambda now: close_hour(now, START),
     "meter.set_meter": _metered,
+    "statement.close": _closed,
+    "statement.freeze": lambda now: freeze(
+        now, _statement(StatementState.OPEN), Charged(START + timedelta(days=40), START), None
+    ),
+    "statement.open_statement": lambda now: open_statement(now, StatementKey("ten_a", "EUR", START.date())),
     "price.create_price": lambda now: create_price(
         now, PriceSpec("ten_a", Item.SKU, "sku_1", "EUR", 200, reason="a contract of two years")
     ),
