@@ -38,6 +38,10 @@ OF_COMMAND: dict[str, tuple[str, ...]] = {
     "events": ("mooring events", "mooring events --follow --project vision"),
     "audit": ("mooring audit --outcome denied", "mooring audit --actor usr_01m7prfg8vf0b82h3bp844cnk4"),
     "audit export": ("mooring audit export --tenant acme > audit.jsonl",),
+    "billing prove": ("mooring billing prove --platform --from 2026-03-01",),
+    "billing correct": (
+        "mooring billing correct ltx_01m7prfg8vf0b82h3bp844cnk4 --minor -125 --reason 'the node was slow for an hour'",
+    ),
     "audit verify": ("mooring audit verify --tenant acme",),
     "outbox list": ("mooring outbox list --project vision",),
     "outbox show": ("mooring outbox show DELIVERY",),

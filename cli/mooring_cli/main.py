@@ -40,6 +40,7 @@ HAND_WRITTEN: dict[str, tuple[str, str]] = {
     "exec": ("mooring_cli.exec_command", "Run an interactive command in an allocation's sandbox."),
     "events": ("mooring_cli.events", "Show events, or follow them as they happen."),
     "audit": ("mooring_cli.audit", "Show the audit trail."),
+    "billing": ("mooring_cli.billing", "Prove that the ledger is right, and correct it."),
     "outbox": ("mooring_cli.outbox", "Show webhook deliveries, and send failed ones again."),
     "receipts": ("mooring_cli.receipts", "Show, export and verify receipts of teardowns."),
     "root-key": ("mooring_cli.root_key", "Create the offline root key, and sign with it."),

@@ -146,6 +146,11 @@ class SyncMethods:
 
         Needs the action `attachment.create`."""
 
+    def create_billing_correction(self, *, transaction_id: str, micro: int, reason: str, options: CallOptions = UNCHANGED) -> models.Correction:
+        """Credit a project, or charge it, for a booked transaction; the reason stays with the correction.
+
+        Needs the action `billing.correct`."""
+
     def create_enrolment_token(self, *, region: str | None = None, labels: dict[str, str] | None = None, approval: str | None = None, expects: models.ExpectedNode | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenCreated:
         """Create a token with which one machine may enrol within fifteen minutes; it is shown only once.
 
@@ -1790,6 +1795,20 @@ class SyncMethods:
 
         Needs the action `app_version.promote`."""
 
+    def prove_platform_billing(self, *, since: str | None = None, until: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> models.ProvenLawPage:
+        """Prove the ledger, one step for each page: recompute it from the lifecycle log and the stored usage.
+
+        Follow `next_cursor` to the end, and add up `checked` and `broken` of each law. Every step reads one snapshot.
+
+        Needs the action `billing.prove`."""
+
+    def prove_tenant_billing(self, tenant_id: str, *, since: str | None = None, until: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> models.ProvenLawPage:
+        """Prove the ledger, one step for each page: recompute it from the lifecycle log and the stored usage.
+
+        Follow `next_cursor` to the end, and add up `checked` and `broken` of each law. Every step reads one snapshot.
+
+        Needs the action `billing.prove`."""
+
     def publish_platform_artifact(self, *, name: str, options: CallOptions = UNCHANGED) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.
 
@@ -2506,6 +2525,11 @@ class AsyncMethods:
         reason.
 
         Needs the action `attachment.create`."""
+
+    async def create_billing_correction(self, *, transaction_id: str, micro: int, reason: str, options: CallOptions = UNCHANGED) -> models.Correction:
+        """Credit a project, or charge it, for a booked transaction; the reason stays with the correction.
+
+        Needs the action `billing.correct`."""
 
     async def create_enrolment_token(self, *, region: str | None = None, labels: dict[str, str] | None = None, approval: str | None = None, expects: models.ExpectedNode | None = None, options: CallOptions = UNCHANGED) -> models.EnrolmentTokenCreated:
         """Create a token with which one machine may enrol within fifteen minutes; it is shown only once.
@@ -4150,6 +4174,20 @@ class AsyncMethods:
         the successor, or the reason why there is none. A version is never promoted further than its artifacts.
 
         Needs the action `app_version.promote`."""
+
+    async def prove_platform_billing(self, *, since: str | None = None, until: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> models.ProvenLawPage:
+        """Prove the ledger, one step for each page: recompute it from the lifecycle log and the stored usage.
+
+        Follow `next_cursor` to the end, and add up `checked` and `broken` of each law. Every step reads one snapshot.
+
+        Needs the action `billing.prove`."""
+
+    async def prove_tenant_billing(self, tenant_id: str, *, since: str | None = None, until: str | None = None, cursor: str | None = None, options: CallOptions = UNCHANGED) -> models.ProvenLawPage:
+        """Prove the ledger, one step for each page: recompute it from the lifecycle log and the stored usage.
+
+        Follow `next_cursor` to the end, and add up `checked` and `broken` of each law. Every step reads one snapshot.
+
+        Needs the action `billing.prove`."""
 
     async def publish_platform_artifact(self, *, name: str, options: CallOptions = UNCHANGED) -> models.Publish:
         """Get a token to push to one repository of this place in the platform's own registry.

@@ -901,6 +901,22 @@ class ControlPlaneScope(StrEnum):
     TENANT = "tenant"
 
 
+class Correction(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """A correction that is booked."""
+
+    id: str
+    tenant_id: str
+    project_id: str
+    corrects_id: str
+    price_id: str
+    currency: str
+    hour: datetime
+    amount: str
+    reason: str
+    corrected_by: str
+    created_at: datetime
+
+
 class Delivery(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One event on its way to one webhook."""
 
@@ -2340,6 +2356,25 @@ class PromotionTrigger(StrEnum):
     ROLLBACK = "rollback"
     STAGE = "stage"
     WITHDRAW = "withdraw"
+
+
+class ProvenLaw(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one step of the proof says about one law; add up the steps of a law."""
+
+    law: str
+    sentence: str
+    checked: int
+    broken: int
+    counterexample: str | None
+    counts: dict[str, int]
+    proven_until: datetime | None
+
+
+class ProvenLawPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[ProvenLaw]
+    next_cursor: str | None = None
 
 
 class Publish(msgspec.Struct, kw_only=True, omit_defaults=True):

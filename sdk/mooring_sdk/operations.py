@@ -83,6 +83,11 @@ OBJECTS = {
     "CreateAttachment": (
         ("instance_id", "str", "required", "An instance of another project of the tenant."),
     ),
+    "CreateCorrection": (
+        ("transaction_id", "str", "required", "The charge, or an earlier correction."),
+        ("micro", "int", "required", "What the project owes more, in 10⁻⁶ minor unit; below 0: a credit."),
+        ("reason", "str", "required"),
+    ),
     "CreateEnrolmentToken": (
         ("region", "str", "", "A name for URLs and the command line."),
         ("labels", "dict[str, str]", "", "Names and values for people and for reports."),
@@ -636,6 +641,11 @@ ROWS = {
         "POST", "/api/v1/projects/{project_id}/attachments", "project", "takes_key", "models.Attachment", None, "CreateAttachment",
         (),
         "Let the project use an instance of another project of the tenant", "The instance must run with `control_plane_scope` tenant, and its app must support attachments. The attachment is\n`requested` until the app's adapter has set up the project's account; then it is `active`, or `refused` with the\nreason.\n\nNeeds the action `attachment.create`.",
+    ),
+    "create_billing_correction": (
+        "POST", "/api/v1/platform/billing/corrections", "platform", "takes_key", "models.Correction", None, "CreateCorrection",
+        (),
+        "Credit a project, or charge it, for a booked transaction; the reason stays with the correction", "Needs the action `billing.correct`.",
     ),
     "create_enrolment_token": (
         "POST", "/api/v1/platform/nodes/enrolment-tokens", "platform", "takes_key shows_secret_once", "models.EnrolmentTokenCreated", None, "CreateEnrolmentToken",
@@ -2399,6 +2409,24 @@ ROWS = {
         "POST", "/api/v1/tenants/{tenant_id}/apps/{app_id}/versions/{version_id}/promote", "tenant", "takes_key", "models.Version", None, "PromoteVersion",
         (),
         "Promote a version one step, for a stated reason", "`canary` needs the percentage; for a version that is a canary already, it changes the percentage. `deprecate` needs\nthe successor, or the reason why there is none. A version is never promoted further than its artifacts.\n\nNeeds the action `app_version.promote`.",
+    ),
+    "prove_platform_billing": (
+        "GET", "/api/v1/platform/billing/proof", "platform", "is_list", "models.ProvenLawPage", None, None,
+        (
+            ("since", "str", "", "From this hour on. Default: the beginning of the previous month."),
+            ("until", "str", "", "Up to this hour. Default: the last charged one."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+        ),
+        "Prove the ledger, one step for each page: recompute it from the lifecycle log and the stored usage", "Follow `next_cursor` to the end, and add up `checked` and `broken` of each law. Every step reads one snapshot.\n\nNeeds the action `billing.prove`.",
+    ),
+    "prove_tenant_billing": (
+        "GET", "/api/v1/tenants/{tenant_id}/billing/proof", "tenant", "is_list", "models.ProvenLawPage", None, None,
+        (
+            ("since", "str", "", "From this hour on. Default: the beginning of the previous month."),
+            ("until", "str", "", "Up to this hour. Default: the last charged one."),
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+        ),
+        "Prove the ledger, one step for each page: recompute it from the lifecycle log and the stored usage", "Follow `next_cursor` to the end, and add up `checked` and `broken` of each law. Every step reads one snapshot.\n\nNeeds the action `billing.prove`.",
     ),
     "publish_platform_artifact": (
         "POST", "/api/v1/platform/artifacts/publish", "platform", "takes_key shows_secret_once", "models.Publish", None, "PublishArtifact",

@@ -25,6 +25,8 @@ HAND_WRITTEN = {
     "audit",
     "audit_chain",
     "audit_link",
+    "billing_correction",
+    "billing_proof",
     "delivery",
     "whoami",
     "session",

@@ -6,7 +6,7 @@ A cursor names its list, so that one of another list is refused instead of misre
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
@@ -39,7 +39,13 @@ class Page(msgspec.Struct, Generic[Item], kw_only=True):
     next_cursor: str | None = None
 
 
-def start(query: PageQuery, name: str, first: str = "") -> str:
+class CursorQuery(Protocol):
+    """A query that says where to go on."""
+
+    cursor: Cursor | None
+
+
+def start(query: CursorQuery, name: str, first: str = "") -> str:
     """The key after which the page starts."""
     if not query.cursor:
         return first
@@ -54,6 +60,11 @@ def start(query: PageQuery, name: str, first: str = "") -> str:
     return after
 
 
+def encode_cursor(name: str, after: str) -> str:
+    """The cursor of a list that goes on after this key."""
+    return base64.urlsafe_b64encode(f"p1|{name}|{after}".encode()).decode().rstrip("=")
+
+
 def page_window(query: PageQuery, name: str, first: str = "") -> PageWindow:
     """What to read for this page: one row more than it shows, which says whether another page follows."""
     return PageWindow(start(query, name, first), query.limit + 1)
@@ -64,6 +75,5 @@ def page(items: Sequence[Any], query: PageQuery, name: str, view: Callable[[Any]
     shown = items[: query.limit]
     following = None
     if len(items) > query.limit:
-        plain = f"p1|{name}|{shown[-1].id}"
-        following = base64.urlsafe_b64encode(plain.encode()).decode().rstrip("=")
+        following = encode_cursor(name, shown[-1].id)
     return Page(items=[view(item) for item in shown], next_cursor=following)

@@ -2,7 +2,7 @@
 
 import itertools
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 from typing import TYPE_CHECKING, Any
 
 from mooring.core.catalog.manifest import manifest_digest
@@ -13,6 +13,10 @@ from mooring.core.fleet.runtime_secret import RuntimeSecretSpec, store_secret
 from mooring.core.kernel.decision import Insert, StateChange
 from mooring.core.kernel.ids import Prefix
 from mooring.core.kernel.permissions import Scope
+from mooring.core.money.charge import GPU_SECOND, RatedLine, Source, hour_of, postings_of
+from mooring.core.money.ledger import BookedHour, Booking, book
+from mooring.core.pricing.meter import Billing
+from mooring.core.pricing.price import Item, PriceSpec, create_price
 from mooring.core.runtime.attachment import ATTACHMENT, AttachmentState
 from mooring.core.runtime.exec_recording import ExecRecording
 from mooring.core.runtime.instance import INSTANCE, InstanceState
@@ -66,6 +70,21 @@ async def new_receipt(home: "Home", scope: Scope) -> dict[str, str]:
 async def new_statement(home: "Home", scope: Scope) -> dict[str, str]:
     """One more statement of the tenant's, of a month that was charged long ago."""
     return {"statement_id": await home.project_rows().birth("statement", period=date(2020, 1, 1))}
+
+
+async def a_transaction(home: "Home", scope: Scope) -> object:
+    """One more charge of the project's, in an hour that no worker charges while the test runs."""
+    rows = home.project_rows()
+    spec = PriceSpec(rows.tenant_id, Item.SKU, "sku_1", "EUR", 200, reason="a contract of two years")
+    price = create_price(context(), spec)
+    await apply(rows.database, PLATFORM, context(), price)
+    hour = hour_of(CLOCK.now()) + timedelta(days=1)
+    source = (Source.ALLOCATION.value, CLOCK.mint(Prefix.ALLOCATION), price.result.id, "EUR", GPU_SECOND)
+    place = (rows.tenant_id, rows.project_id)
+    line = RatedLine(*place, *source, Billing.CHARGED.value, hour, hour, 10**6, 55)
+    booked = book(context(), hour, BookedHour((), {}), Booking(rows.tenant_id, postings_of([line]), ()))
+    await apply(rows.database, PLATFORM, context(), booked)
+    return next(each.row["id"] for each in booked.writes if isinstance(each, Insert))
 
 
 def manifest_of(slug: str) -> dict[str, Any]:

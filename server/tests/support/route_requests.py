@@ -423,6 +423,8 @@ FIELDS: Final[dict[str, Field]] = {
     "gpu_model": _always(lambda: "made-up"),
     "host": _always(lambda: "simulated"),
     "may_be_left": _always(lambda: "nothing that matters"),
+    "micro": _always(lambda: 1),
+    "transaction_id": made_things.a_transaction,
     "memory_bytes": _always(lambda: 2**30),
     "price_minor_per_gpu_hour": _always(lambda: 100),
     "regions": _always(lambda: ["local"]),

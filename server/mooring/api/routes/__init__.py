@@ -34,7 +34,7 @@ from mooring.api.routes.identity import (
     user_token,
 )
 from mooring.api.routes.kernel import reference
-from mooring.api.routes.money import statement, usage
+from mooring.api.routes.money import correction, proof, statement, usage
 from mooring.api.routes.pricing import meter, price
 from mooring.api.routes.records import audit_chain, overview, record, replay, timeline, webhook
 from mooring.api.routes.runtime import (
@@ -67,6 +67,7 @@ __all__ = [
     "audit_chain",
     "catalog",
     "catalog_version",
+    "correction",
     "entitlement",
     "exec_recording",
     "instance",
@@ -81,6 +82,7 @@ __all__ = [
     "price",
     "project",
     "project_secret",
+    "proof",
     "record",
     "reference",
     "registry_token",

@@ -70,6 +70,7 @@ class EventType(StrEnum):
     PLATFORM_KEY_PREPARED = "nodes.platform_key.prepared"
     PLATFORM_KEY_ROTATED = "nodes.platform_key.rotated"
     SKU_CHANGED = "nodes.sku.changed"
+    CORRECTION_BOOKED = "billing.correction.booked"
     PRICE_SET = "billing.price.set"
     STATEMENT_CLOSED = "billing.statement.closed"
     TASK_QUEUED = "nodes.task.queued"
@@ -164,6 +165,8 @@ MEANING: Final[Mapping[EventType, str]] = {
     EventType.PLATFORM_KEY_ROTATED: "A new key signs tasks, and nodes refuse the previous one; `data.epoch` is set if "
     "the operator's root key signed it.",
     EventType.SKU_CHANGED: "A SKU was made, changed, re-priced, withdrawn or offered again; `data.change` says which.",
+    EventType.CORRECTION_BOOKED: "An admin credited a project, or charged it, for a booked transaction; "
+    "`data.micro` is the difference in 10⁻⁶ minor unit.",
     EventType.PRICE_SET: "A price was added to the list, or to a tenant's contract; `data.existing_from` says from "
     "when on running allocations are charged by it.",
     EventType.STATEMENT_CLOSED: "A month's statement was closed and never changes again; `data` has the month, the "

@@ -26,6 +26,8 @@ class LedgerTransaction:
     corrects_id: str | None
     correlation_id: str
     created_at: datetime
+    correction_reason: str | None = None  # of a correction that a person booked
+    corrected_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ def book(context: DecisionContext, hour: datetime, booked: BookedHour, due: Book
         transaction = _transaction(context, hour, posting.key, booked.charges.get(posting.key))
         writes.append(Insert("ledger_transaction", asdict(transaction)))
         writes += [
-            Insert("ledger_entry", asdict(_entry(transaction, number, account=account.value, amount=micro)))
+            Insert("ledger_entry", asdict(entry_of(transaction, number, account=account.value, amount=micro)))
             for number, (account, micro) in enumerate(posting.entries)
         ]
         writes += [_line(context, hour, booked.lines, line, transaction.id) for line in posting.lines]
@@ -115,7 +117,7 @@ def _transaction(
     )
 
 
-def _entry(transaction: LedgerTransaction, number: int, *, account: str, amount: int) -> LedgerEntry:
+def entry_of(transaction: LedgerTransaction, number: int, *, account: str, amount: int) -> LedgerEntry:
     place = (transaction.tenant_id, transaction.project_id)
     return LedgerEntry(transaction.id, number, *place, account, transaction.currency, amount)
 

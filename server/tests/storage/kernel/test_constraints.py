@@ -63,6 +63,9 @@ NEVER_MET: Final[dict[str, tuple[str, ...]]] = {
         "price_item_known", "price_minimum_counts", "price_minor_counts", "price_of_sku_is_plain",
         "price_per_counts", "price_tiers_are_bounded",
     ),
+    "a correction's reason is checked by the core, and always comes with who gave it": (
+        "ledger_transaction_by_hand_is_explained", "ledger_transaction_correction_reason_length",
+    ),
     "only the worker that charges writes it, by the rows that it read": (
         "allocation_price", "billing_hour_is_whole", "ledger_entry_account_known",
         "ledger_entry_comes_with_its_transaction", "ledger_entry_of_transaction",

@@ -60,7 +60,7 @@ SHARED: Final = {
 SHARED_LOCK: Final = "((tenant_id IS NULL) AND (current_setting('mooring.tenant'::text, true) <> ''::text))"
 OF_THE_PLATFORM: Final = {"node"}
 """Has a tenant column, for its lifecycle, and never a tenant."""
-READ_BY_ALL: Final = {"lifecycle_edge", "event_epoch", "promotion_need", "sku", "sku_price", "meter"}
+READ_BY_ALL: Final = {"lifecycle_edge", "event_epoch", "promotion_need", "sku", "sku_price", "meter", "billing_hour"}
 """What belongs to no tenant, says nothing of any, and is read by every session."""
 
 

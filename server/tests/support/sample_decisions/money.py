@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from mooring.core.kernel.decision import Decision, DecisionContext
 from mooring.core.money.charge import postings_of, target_lines
+from mooring.core.money.correction import Correctable, CorrectionSpec, correct
 from mooring.core.money.ledger import BookedCharge, BookedHour, Booking, book, close_hour
 from mooring.core.money.statement import (
     Charged,
@@ -61,6 +62,11 @@ def _closed(now: DecisionContext) -> Iterator[Decision[Any]]:
 
 
 DRIVEN_MONEY: Final[dict[str, Callable[[DecisionContext], Any]]] = {
+    "correction.correct": lambda now: correct(
+        now,
+        CorrectionSpec("ltx_1", -5, "the node was slow"),
+        Correctable("ltx_1", "ten_a", "prj_a", START, "p0", "EUR", 0, 9),
+    ),
     "ledger.book": _booked,
     "ledger.close_hour": lambda now: close_hour(now, START),
     "meter.set_meter": _metered,
