@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from mooring_cli.money import money
+
 Row = Mapping[str, Any]
 
 FIRST_MAX = 4
@@ -96,6 +98,13 @@ OF_NOUN: dict[str, Columns] = {
     "service account key": Columns(("id", "age", "expires_at", "revoked_at"), ("algorithm",), ("public_key",)),
     "sku": Columns(
         ("slug", "status", "shape", "allowed_gpu_counts", "price"), ("gpu_model", "regions"), ("display_name", "id")
+    ),
+    "statement": Columns(("month", "status", "total", "closed_at"), ("line_count",), ("tenant_id", "digest", "id")),
+    "statement group": Columns(("name", "unit", "billing", "amount"), ("shadow", "line_count"), ("key",)),
+    "statement line": Columns(
+        ("started_at", "project_slug", "unit", "billing", "amount"),
+        ("shadow", "sku_slug", "app_slug", "instance_name"),
+        ("source_id", "price_id", "transaction_id", "id"),
     ),
     "task": Columns(
         ("id", "type", "status", "age"), ("failure_code", "step"), ("allocation_id", "member_id", "node_id", "maker")
@@ -225,9 +234,19 @@ def _reason(row: Row) -> Any:
     return next((row[name] for name in named if row.get(name)), unhealthy)
 
 
+def _amount(row: Row) -> str:
+    return money(row.get("amount_micro"), row.get("currency"))
+
+
+def _shadow(row: Row) -> str:
+    """What covered usage would have cost."""
+    return money(row.get("shadow_micro") or None, row.get("currency"))
+
+
 DERIVED: dict[str, Callable[[Row], Any]] = {
     "address": _address,
     "age": lambda row: age(row.get("created_at")),
+    "amount": _amount,
     "allocation_count": lambda row: len(row.get("allocations") or []),
     "gpus": lambda row: row.get("gpu_count"),
     "members": _members,
@@ -235,8 +254,10 @@ DERIVED: dict[str, Callable[[Row], Any]] = {
     "price": _price,
     "reason": _reason,
     "seen": lambda row: age(row.get("last_seen_at")),
+    "shadow": _shadow,
     "short_digest": lambda row: str(row.get("digest") or "")[:SHORT_DIGEST],
     "slots": _slots,
     "steps": _steps,
+    "total": _amount,
 }
 """Columns that are made of several fields, or of a field in another form."""

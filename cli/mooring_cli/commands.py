@@ -41,6 +41,10 @@ WHOLE_UPDATES = {
 HAND_WRITTEN_VERBS: dict[str, dict[str, tuple[str, str]]] = {
     "apps": {"check": ("mooring_cli.apps_check", "check")},
     "nodes": {"label": ("mooring_cli.node_label", "label")},
+    "statements": {
+        "show": ("mooring_cli.statements", "show"),
+        "export": ("mooring_cli.statements", "export"),
+    },
     "instances": {
         "launch": ("mooring_cli.launch", "launch"),
         "watch": ("mooring_cli.watch", "watch"),

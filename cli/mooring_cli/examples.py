@@ -50,6 +50,13 @@ OF_COMMAND: dict[str, tuple[str, ...]] = {
     "receipts get": ("mooring receipts get rcp_01m7prhzvrccpht8d2fs2ampr3",),
     "receipts export": ("mooring receipts export rcp_01m7prhzvrccpht8d2fs2ampr3 > receipt.json",),
     "receipts verify": ("mooring receipts verify receipt.json",),
+    "statements list": ("mooring statements list", "mooring statements list --platform --status open"),
+    "statements show": ("mooring statements show 2026-10", "mooring statements show 2026-10 --group-by app -o json"),
+    "statements export": (
+        "mooring statements export 2026-10 --out october.csv",
+        "mooring statements export 2026-10 --format html --out october.html",
+    ),
+    "statements close": ("mooring statements close stm_01m7prhzvrccpht8d2fs2ampr3 --tenant acme",),
     "root-key create": ("mooring root-key create --private-key-file root.pem",),
     "root-key sign": ("mooring root-key sign --private-key-file root.pem key.json",),
     "manifest init": ("mooring manifest init hello",),

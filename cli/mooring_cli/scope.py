@@ -18,7 +18,7 @@ from mooring_cli.nouns import CommandEndpoint, Noun, Verb
 
 PAGE_MAX = 500
 NAME_FIELDS = ("slug", "name", "email", "version", "digest")
-NAMED_BY = {"entitlement": ("app_slug",), "attachment": ("account_name",), "webhook": ("url",)}
+NAMED_BY = {"entitlement": ("app_slug",), "attachment": ("account_name",), "webhook": ("url",), "statement": ("month",)}
 """The fields with the names of nouns that have other ones: a project has one entitlement for each app."""
 SINGULARS = {"group": "allocation group", "source": "artifact source"}
 """The nouns of path parameters that are shorter than their nouns."""

@@ -3076,6 +3076,7 @@ class StatementGroup(msgspec.Struct, kw_only=True, omit_defaults=True):
     name: str | None
     unit: str
     billing: str
+    currency: str
     line_count: int
     quantity_micro: int
     amount_micro: int

@@ -82,7 +82,7 @@ async def list_statement_groups(
     name = f"statement_group.{query.group_by}"
     window = page_window(query, name)
     found = await lines.breakdown(request.services.database, request.acting, row, query.group_by, window)
-    return page(found, query, name, group_view)
+    return page(found, query, name, partial(group_view, row.currency))
 
 
 @route(

@@ -99,6 +99,7 @@ class StatementGroupView(Shown):
     name: str | None
     unit: str
     billing: str
+    currency: str
     line_count: int
     quantity_micro: MicroQuantity
     amount_micro: Micro
@@ -136,5 +137,6 @@ def line_view(line: StatementLine) -> StatementLineView:
     return StatementLineView(**{name: getattr(line, name) for name in StatementLine.__slots__})
 
 
-def group_view(group: StatementGroup) -> StatementGroupView:
-    return StatementGroupView(**{name: getattr(group, name) for name in StatementGroup.__slots__ if name != "id"})
+def group_view(currency: str, group: StatementGroup) -> StatementGroupView:
+    shown = {name: getattr(group, name) for name in StatementGroup.__slots__ if name != "id"}
+    return StatementGroupView(currency=currency, **shown)
