@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from mooring_cli.money import money
+from mooring_cli import money
 
 Row = Mapping[str, Any]
 
@@ -88,11 +88,17 @@ OF_NOUN: dict[str, Columns] = {
         ("allocation_id", "node_id", "last_operation_id", "id"),
     ),
     "membership": Columns(("role", "user_id", "id"), ("age",), ("project_id",)),
+    "meter": Columns(("app", "unit", "billing", "status"), ("age",), ("id",)),
     "node": Columns(
         ("name", "status", "reachable", "slots", "seen"), ("region", "allocations", "host", "age"), ("labels", "id")
     ),
     "operation": Columns(
         ("id", "kind", "status", "steps", "age"), ("reason",), ("phase", "target_version", "requested_by")
+    ),
+    "price": Columns(
+        ("item_key", "book", "unit_price", "valid_from"),
+        ("existing_from", "included", "tenant_id", "reason"),
+        ("minimum_seconds", "granularity_seconds", "id"),
     ),
     "receipt": Columns(("id", "task_type", "clean", "age"), (), ("sequence", "allocation_id", "node_id")),
     "service account key": Columns(("id", "age", "expires_at", "revoked_at"), ("algorithm",), ("public_key",)),
@@ -227,6 +233,15 @@ def _price(row: Row) -> str:
     return "" if price is None else f"{price / 100:.2f} {row.get('currency', '')}/GPU h".strip()
 
 
+def _unit_price(row: Row) -> str:
+    """What a price of the book says, such as 2.50 EUR/GPU h or 2.00 EUR per 1000000."""
+    if "minor" not in row:
+        return ""
+    shown = money.text(int(row["minor"]) * 10**money.MICRO_DIGITS, str(row["currency"]))
+    per = "/GPU h" if row["item"] == "sku" else f" per {row['per']}"
+    return f"{shown}{per}{' in tiers' if row['tiers'] else ''}"
+
+
 def _reason(row: Row) -> Any:
     """Why it failed, waits or is not healthy."""
     named = ("failure_code", "blocker_code", "blocker", "refusal_reason")
@@ -235,12 +250,12 @@ def _reason(row: Row) -> Any:
 
 
 def _amount(row: Row) -> str:
-    return money(row.get("amount_micro"), row.get("currency"))
+    return money.text(row.get("amount_micro"), row.get("currency"))
 
 
 def _shadow(row: Row) -> str:
     """What covered usage would have cost."""
-    return money(row.get("shadow_micro") or None, row.get("currency"))
+    return money.text(row.get("shadow_micro") or None, row.get("currency"))
 
 
 DERIVED: dict[str, Callable[[Row], Any]] = {
@@ -259,5 +274,6 @@ DERIVED: dict[str, Callable[[Row], Any]] = {
     "slots": _slots,
     "steps": _steps,
     "total": _amount,
+    "unit_price": _unit_price,
 }
 """Columns that are made of several fields, or of a field in another form."""

@@ -39,6 +39,8 @@ HAND_WRITTEN: dict[str, tuple[str, str]] = {
     "stop": ("mooring_cli.launch", "Stop an instance, and tear everything down."),
     "exec": ("mooring_cli.exec_command", "Run an interactive command in an allocation's sandbox."),
     "events": ("mooring_cli.events", "Show events, or follow them as they happen."),
+    "cost": ("mooring_cli.cost", "Show what a project, a tenant or all of them cost."),
+    "ledger": ("mooring_cli.ledger", "Show what was booked, and the balances."),
     "audit": ("mooring_cli.audit", "Show the audit trail."),
     "billing": ("mooring_cli.billing", "Prove that the ledger is right, and correct it."),
     "outbox": ("mooring_cli.outbox", "Show webhook deliveries, and send failed ones again."),

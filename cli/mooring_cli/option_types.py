@@ -48,6 +48,18 @@ class TimeOrDuration(click.ParamType):  # type: ignore[type-arg]
         return (moment if moment.tzinfo else moment.astimezone()).isoformat()
 
 
+class TimeAgo(click.ParamType):  # type: ignore[type-arg]
+    """A time in ISO 8601, or how long ago it was."""
+
+    name = "time|7d"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        seconds = duration_seconds(value)
+        if seconds is not None:
+            return (datetime.now(UTC) - timedelta(seconds=seconds)).isoformat()
+        return TimeOrDuration().convert(value, param, ctx)
+
+
 class JsonText(click.ParamType):  # type: ignore[type-arg]
     """A JSON value, or @ and the name of a file in JSON or YAML."""
 

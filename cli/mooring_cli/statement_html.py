@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from mooring_cli.money import money, quantity
+from mooring_cli import money
 
 Row = Mapping[str, Any]
 STYLE = """
@@ -43,9 +43,9 @@ def page(statement: Row, account_name: str, groups: Mapping[str, Sequence[Row]])
     ]
     if statement["preview"]:
         parts.append('<p class="preview">Preview: this month is not closed, and these figures may still change.</p>')
-    parts.append(f"<p>Total: <strong>{escape(money(statement['amount_micro'], currency))}</strong></p>")
+    parts.append(f"<p>Total: <strong>{escape(money.text(statement['amount_micro'], currency))}</strong></p>")
     if statement["shadow_micro"] is not None:
-        shadow = money(statement["shadow_micro"], currency)
+        shadow = money.text(statement["shadow_micro"], currency)
         parts.append(f"<p>Usage that allocations cover would have cost {escape(shadow)}; it is not charged.</p>")
     for name, rows in groups.items():
         for billing, heading in (("charged", TITLES[name]), ("covered", f"{TITLES[name]}: covered, not charged")):
@@ -67,8 +67,8 @@ def _table(heading: str, rows: Sequence[Row], currency: str, field: str) -> list
         named = row["name"] or row["key"] or "none"
         parts.append(
             f"<tr><td>{escape(str(named))}</td><td>{escape(row['unit'])}</td>"
-            f'<td class="number">{escape(quantity(row["quantity_micro"]))}</td>'
-            f'<td class="number">{escape(money(row[field], currency))}</td></tr>'
+            f'<td class="number">{escape(money.quantity(row["quantity_micro"]))}</td>'
+            f'<td class="number">{escape(money.text(row[field], currency))}</td></tr>'
         )
     parts.append("</tbody></table>")
     return parts

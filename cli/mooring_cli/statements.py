@@ -14,10 +14,9 @@ from typing import IO, Any
 
 import click
 
-from mooring_cli import output
+from mooring_cli import money, output
 from mooring_cli.invocation import Invocation, current, plain_call
 from mooring_cli.main import MooringCommand
-from mooring_cli.money import money, quantity
 from mooring_cli.scope import PAGE_MAX, ScopeResolver
 from mooring_cli.statement_focus import VERSIONS, FocusOptions, rows, write_csv
 
@@ -77,9 +76,9 @@ def show(*, statement: str, tenant: str | None, group_by: tuple[str, ...]) -> No
         return
     seen = read.statement
     mark = "preview, may still change" if seen["preview"] else f"closed {seen['closed_at']}"
-    click.echo(output.plain(f"{seen['month']}  {money(seen['amount_micro'], seen['currency'])}  ({mark})"))
+    click.echo(output.plain(f"{seen['month']}  {money.text(seen['amount_micro'], seen['currency'])}  ({mark})"))
     if seen["shadow_micro"] is not None:
-        click.echo(f"covered by allocations, not charged: {money(seen['shadow_micro'], seen['currency'])}")
+        click.echo(f"covered by allocations, not charged: {money.text(seen['shadow_micro'], seen['currency'])}")
     for name, groups in found.items():
         for billing in ("charged", "covered"):
             shown = [_shown(row, billing) for row in groups if row["billing"] == billing]
@@ -159,6 +158,6 @@ def _shown(row: dict[str, Any], billing: str) -> dict[str, Any]:
     return {
         "name": row["name"] or row["key"] or "-",
         "unit": row["unit"],
-        "quantity": quantity(row["quantity_micro"]),
-        "amount": money(amount, row["currency"]),
+        "quantity": money.quantity(row["quantity_micro"]),
+        "amount": money.text(amount, row["currency"]),
     }

@@ -16,7 +16,7 @@ from click.testing import Result
 
 from cli.tests.support.fake_platform import FakeCliPlatform
 from cli.tests.support.statement_lines import HOSTILE, LINES, STATEMENT, TOTAL, serve
-from mooring_cli.money import exact, money, quantity
+from mooring_cli import money
 from mooring_cli.statement_focus import COSTS, FURTHER, MANDATORY, OWN, SINCE_1_3
 
 Run = Callable[..., Result]
@@ -42,20 +42,20 @@ def focus(run: Run, *options: str) -> list[dict[str, str]]:
 
 
 def test_amounts_read_as_people_write_them() -> None:
-    assert money(1_234_567_890_000, "EUR") == "12,345.68 EUR"
-    assert money(-972_222, "EUR") == "-0.01 EUR"
-    assert money(5_000_000, "JPY") == "5 JPY"
-    assert exact(1, "KWD") == Decimal("0.000000001")
-    assert quantity(14_500_000) == "14.5"
-    assert quantity(1_000_000) == "1"
+    assert money.text(1_234_567_890_000, "EUR") == "12,345.68 EUR"
+    assert money.text(-972_222, "EUR") == "-0.01 EUR"
+    assert money.text(5_000_000, "JPY") == "5 JPY"
+    assert money.exact(1, "KWD") == Decimal("0.000000001")
+    assert money.quantity(14_500_000) == "14.5"
+    assert money.quantity(1_000_000) == "1"
 
 
 def test_a_list_and_one_month_are_tables_with_money(run: Run, served: FakeCliPlatform) -> None:
     listed = run("statements", "list").stdout
     assert "2026-10" in listed
-    assert money(TOTAL, "EUR") in listed
+    assert money.text(TOTAL, "EUR") in listed
     shown = run("statements", "show", "2026-10", "--group-by", "project").stdout
-    assert f"2026-10  {money(TOTAL, 'EUR')}  (closed 2026-11-02T00:00:01Z)" in shown
+    assert f"2026-10  {money.text(TOTAL, 'EUR')}  (closed 2026-11-02T00:00:01Z)" in shown
     assert "by project, covered" in shown
     assert "0.75 EUR" in shown
     assert "14.5" in shown
@@ -77,7 +77,7 @@ def test_the_rows_of_focus_keep_the_rules_of_1_2(run: Run, served: FakeCliPlatfo
     rows = focus(run)
     assert tuple(rows[0]) == (*MANDATORY, *FURTHER, *OWN)
     assert len(MANDATORY) == 21
-    assert sum(Decimal(row["BilledCost"]) for row in rows) == exact(TOTAL, "EUR")
+    assert sum(Decimal(row["BilledCost"]) for row in rows) == money.exact(TOTAL, "EUR")
     for row, line in zip(rows, LINES, strict=True):
         assert {name for name in MANDATORY if not row[name]} <= NULLABLE, row
         assert row["InvoiceId"] == STATEMENT
@@ -97,7 +97,7 @@ def test_the_rows_of_focus_keep_the_rules_of_1_2(run: Run, served: FakeCliPlatfo
         assert bool(row["SkuPriceId"]) <= bool(row["SkuId"])
         assert all("e" not in row[name].lower() for name in COSTS)
         assert json.loads(row["Tags"]) is not None
-        assert Decimal(row["x_covered_cost"]) == exact(line["shadow_micro"], "EUR")
+        assert Decimal(row["x_covered_cost"]) == money.exact(line["shadow_micro"], "EUR")
     assert [row["PricingUnit"] for row in rows[:3]] == ["GPU-Hours", "GPU-Hours", "1000000 Token In"]
     assert [row["ListCost"] for row in rows[:2]] == ["0.00972222", "0.009722222222"]
     assert [row["ContractedUnitPrice"] for row in rows] == ["2.50", "2.00", "0.30", "", "", "", "2.50"]
@@ -127,7 +127,7 @@ def test_duckdb_adds_the_parquet_up_to_the_statement(run: Run, served: FakeCliPl
     exported(run, "--format", "parquet", "--out", str(target))
     query = "SELECT InvoiceId, sum(BilledCost), count(*), epoch(min(ChargePeriodStart)) FROM read_parquet(?) GROUP BY 1"
     (found,) = duckdb.execute(query, [str(target)]).fetchall()
-    assert found[:3] == (STATEMENT, exact(TOTAL, "EUR"), len(LINES))
+    assert found[:3] == (STATEMENT, money.exact(TOTAL, "EUR"), len(LINES))
     assert found[3] == read_time("2026-09-30T23:00:00Z").timestamp()
     assert not (tmp_path / "october.parquet.part").exists()
     assert run("statements", "export", "2026-10", "--format", "parquet").exit_code == 1
@@ -146,7 +146,7 @@ def test_beancounts_checker_passes_and_has_the_same_total(run: Run, served: Fake
             if posting.account.startswith("Assets:"):
                 assert posting.units is not None
                 owed += Decimal(str(posting.units.number))
-    assert owed == exact(TOTAL, "EUR")
+    assert owed == money.exact(TOTAL, "EUR")
     forged = text.replace("0.00972222 EUR", "0.00972223 EUR", 1)
     assert load_string(forged)[1] != []
 
@@ -170,7 +170,7 @@ def test_the_page_has_no_script_and_escapes_what_a_tenant_wrote(run: Run, served
     assert "unsafe" not in policy
     assert HOSTILE in html.unescape(page)
     assert HOSTILE not in page
-    assert money(TOTAL, "EUR") in page
+    assert money.text(TOTAL, "EUR") in page
     assert "covered, not charged" in page
 
 

@@ -764,6 +764,14 @@ class SyncMethods:
 
         Needs the action `artifact.read`."""
 
+    def get_project_cost(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, options: CallOptions = UNCHANGED) -> models.Cost:
+        """Read the cost of a period: what is charged, an estimate of the open hour, and a forecast of the month.
+
+        Allocations are charged from `active` until their release was requested. What they already pay for is `covered`: it
+        costs nothing, and stands apart with what it would have cost. A period has at most 366 days.
+
+        Needs the action `billing.read`."""
+
     def get_project_delivery(self, project_id: str, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
         """Read a delivery.
 
@@ -905,6 +913,14 @@ class SyncMethods:
         """Read the state of the audit trail's hash chain, with the keys that sign it.
 
         Needs the action `audit.read`."""
+
+    def get_tenant_cost(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, options: CallOptions = UNCHANGED) -> models.Cost:
+        """Read the cost of a period: what is charged, an estimate of the open hour, and a forecast of the month.
+
+        Allocations are charged from `active` until their release was requested. What they already pay for is `covered`: it
+        costs nothing, and stands apart with what it would have cost. A period has at most 366 days.
+
+        Needs the action `billing.read`."""
 
     def get_tenant_delivery(self, tenant_id: str, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
         """Read a delivery.
@@ -1051,6 +1067,14 @@ class SyncMethods:
 
     def iter_attachments(self, project_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Attachment, None, None]:
         """List what the project is attached to, oldest first; ended attachments stay readable; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_billing_overview(self, *, cursor: str | None = None, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, options: CallOptions = UNCHANGED) -> models.CostLinePage:
+        """Sum what was charged in a period over all tenants: by tenant, app, SKU or unit; no instance is named.
+
+        Needs the action `billing.overview.read`."""
+
+    def iter_billing_overview(self, *, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.CostLine, None, None]:
+        """Sum what was charged in a period over all tenants: by tenant, app, SKU or unit; no instance is named; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_capacity_overviews(self, *, options: CallOptions = UNCHANGED) -> models.CapacityOverviewPage:
         """Count the slots of each region and GPU model: all, free, claimed, and blocked by what a teardown left.
@@ -1393,6 +1417,19 @@ class SyncMethods:
     def iter_project_events(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Event, None, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
+    def list_project_ledger_balances(self, project_id: str, *, options: CallOptions = UNCHANGED) -> models.LedgerBalancePage:
+        """List the balance of each account in each currency, as the sum of its entries.
+
+        Needs the action `billing.read`."""
+
+    def list_project_ledger_transactions(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, kind: str | None = None, since: datetime | None = None, until: datetime | None = None, options: CallOptions = UNCHANGED) -> models.LedgerTransactionPage:
+        """List what was booked, with its entries, the newest first.
+
+        Needs the action `billing.read`."""
+
+    def iter_project_ledger_transactions(self, project_id: str, *, limit: int | None = None, kind: str | None = None, since: datetime | None = None, until: datetime | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.LedgerTransaction, None, None]:
+        """List what was booked, with its entries, the newest first; iterates over all pages, and stops after `most` items if that is given."""
+
     def list_project_memberships(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
 
@@ -1595,6 +1632,19 @@ class SyncMethods:
 
     def iter_tenant_instances(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.Instance, None, None]:
         """List the instances of all projects of a tenant, oldest first; stopped ones stay readable; iterates over all pages, and stops after `most` items if that is given."""
+
+    def list_tenant_ledger_balances(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.LedgerBalancePage:
+        """List the balance of each account in each currency, as the sum of its entries.
+
+        Needs the action `billing.read`."""
+
+    def list_tenant_ledger_transactions(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, kind: str | None = None, since: datetime | None = None, until: datetime | None = None, options: CallOptions = UNCHANGED) -> models.LedgerTransactionPage:
+        """List what was booked, with its entries, the newest first.
+
+        Needs the action `billing.read`."""
+
+    def iter_tenant_ledger_transactions(self, tenant_id: str, *, limit: int | None = None, kind: str | None = None, since: datetime | None = None, until: datetime | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> Generator[models.LedgerTransaction, None, None]:
+        """List what was booked, with its entries, the newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     def list_tenant_memberships(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
@@ -3144,6 +3194,14 @@ class AsyncMethods:
 
         Needs the action `artifact.read`."""
 
+    async def get_project_cost(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, options: CallOptions = UNCHANGED) -> models.Cost:
+        """Read the cost of a period: what is charged, an estimate of the open hour, and a forecast of the month.
+
+        Allocations are charged from `active` until their release was requested. What they already pay for is `covered`: it
+        costs nothing, and stands apart with what it would have cost. A period has at most 366 days.
+
+        Needs the action `billing.read`."""
+
     async def get_project_delivery(self, project_id: str, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
         """Read a delivery.
 
@@ -3285,6 +3343,14 @@ class AsyncMethods:
         """Read the state of the audit trail's hash chain, with the keys that sign it.
 
         Needs the action `audit.read`."""
+
+    async def get_tenant_cost(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, options: CallOptions = UNCHANGED) -> models.Cost:
+        """Read the cost of a period: what is charged, an estimate of the open hour, and a forecast of the month.
+
+        Allocations are charged from `active` until their release was requested. What they already pay for is `covered`: it
+        costs nothing, and stands apart with what it would have cost. A period has at most 366 days.
+
+        Needs the action `billing.read`."""
 
     async def get_tenant_delivery(self, tenant_id: str, delivery_id: str, *, options: CallOptions = UNCHANGED) -> models.Delivery:
         """Read a delivery.
@@ -3431,6 +3497,14 @@ class AsyncMethods:
 
     def iter_attachments(self, project_id: str, *, limit: int | None = None, status: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Attachment, None]:
         """List what the project is attached to, oldest first; ended attachments stay readable; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_billing_overview(self, *, cursor: str | None = None, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, options: CallOptions = UNCHANGED) -> models.CostLinePage:
+        """Sum what was charged in a period over all tenants: by tenant, app, SKU or unit; no instance is named.
+
+        Needs the action `billing.overview.read`."""
+
+    def iter_billing_overview(self, *, limit: int | None = None, since: datetime | None = None, until: datetime | None = None, group_by: str | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.CostLine, None]:
+        """Sum what was charged in a period over all tenants: by tenant, app, SKU or unit; no instance is named; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_capacity_overviews(self, *, options: CallOptions = UNCHANGED) -> models.CapacityOverviewPage:
         """Count the slots of each region and GPU model: all, free, claimed, and blocked by what a teardown left.
@@ -3773,6 +3847,19 @@ class AsyncMethods:
     def iter_project_events(self, project_id: str, *, limit: int | None = None, correlation_id: str | None = None, app_instance_id: str | None = None, wait: float | None = None, newest: bool | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Event, None]:
         """Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first; iterates over all pages, and stops after `most` items if that is given."""
 
+    async def list_project_ledger_balances(self, project_id: str, *, options: CallOptions = UNCHANGED) -> models.LedgerBalancePage:
+        """List the balance of each account in each currency, as the sum of its entries.
+
+        Needs the action `billing.read`."""
+
+    async def list_project_ledger_transactions(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, kind: str | None = None, since: datetime | None = None, until: datetime | None = None, options: CallOptions = UNCHANGED) -> models.LedgerTransactionPage:
+        """List what was booked, with its entries, the newest first.
+
+        Needs the action `billing.read`."""
+
+    def iter_project_ledger_transactions(self, project_id: str, *, limit: int | None = None, kind: str | None = None, since: datetime | None = None, until: datetime | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.LedgerTransaction, None]:
+        """List what was booked, with its entries, the newest first; iterates over all pages, and stops after `most` items if that is given."""
+
     async def list_project_memberships(self, project_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.
 
@@ -3975,6 +4062,19 @@ class AsyncMethods:
 
     def iter_tenant_instances(self, tenant_id: str, *, limit: int | None = None, status: str | None = None, app: str | None = None, q: str | None = None, health: Any = None, needs_attention: bool | None = None, sort: Any = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.Instance, None]:
         """List the instances of all projects of a tenant, oldest first; stopped ones stay readable; iterates over all pages, and stops after `most` items if that is given."""
+
+    async def list_tenant_ledger_balances(self, tenant_id: str, *, options: CallOptions = UNCHANGED) -> models.LedgerBalancePage:
+        """List the balance of each account in each currency, as the sum of its entries.
+
+        Needs the action `billing.read`."""
+
+    async def list_tenant_ledger_transactions(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, kind: str | None = None, since: datetime | None = None, until: datetime | None = None, options: CallOptions = UNCHANGED) -> models.LedgerTransactionPage:
+        """List what was booked, with its entries, the newest first.
+
+        Needs the action `billing.read`."""
+
+    def iter_tenant_ledger_transactions(self, tenant_id: str, *, limit: int | None = None, kind: str | None = None, since: datetime | None = None, until: datetime | None = None, most: int | None = None, options: CallOptions = UNCHANGED) -> AsyncGenerator[models.LedgerTransaction, None]:
+        """List what was booked, with its entries, the newest first; iterates over all pages, and stops after `most` items if that is given."""
 
     async def list_tenant_memberships(self, tenant_id: str, *, cursor: str | None = None, limit: int | None = None, options: CallOptions = UNCHANGED) -> models.MembershipPage:
         """List who has which role in exactly this place, without the places above and below.

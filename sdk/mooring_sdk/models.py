@@ -917,6 +917,82 @@ class Correction(msgspec.Struct, kw_only=True, omit_defaults=True):
     created_at: datetime
 
 
+class Cost(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The cost of a tenant or a project; `items` are of the closed hours alone."""
+
+    since: datetime
+    until: datetime
+    group_by: str
+    clock: str
+    totals: list[CostSum]
+    estimated: CostEstimate | None
+    forecasts: list[CostForecast]
+    items: list[CostLine]
+    next_cursor: str | None
+
+
+class CostBy(StrEnum):
+    """What the cost of a tenant or a project is summed by."""
+
+    ALLOCATION = "allocation"
+    APP = "app"
+    DAY = "day"
+    HOUR = "hour"
+    INSTANCE = "instance"
+    MEMBER = "member"
+    PROJECT = "project"
+    SKU = "sku"
+    UNIT = "unit"
+
+
+class CostEstimate(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Which part of the period is not charged yet; what it costs up to now is an estimate."""
+
+    label: str
+    since: datetime
+    until: datetime
+
+
+class CostForecast(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What this month costs in one currency at the present burn rate."""
+
+    label: str
+    currency: str
+    until: datetime
+    micro_per_hour: int
+    month_micro: int
+    assumes: str
+
+
+class CostLine(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What one key costs in one currency; the key is null for usage that has none, such as tokens and a SKU."""
+
+    key: str | None
+    name: str | None
+    currency: str | None
+    charged_micro: int
+    covered_micro: int
+    unit: str | None
+    quantity_micro: int | None
+
+
+class CostLinePage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[CostLine]
+    next_cursor: str | None = None
+
+
+class CostSum(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The cost of the period in one currency: `total_micro` is what is charged and what is estimated together."""
+
+    currency: str
+    total_micro: int
+    charged_micro: int
+    estimated_micro: int
+    covered_micro: int
+
+
 class Delivery(msgspec.Struct, kw_only=True, omit_defaults=True):
     """One event on its way to one webhook."""
 
@@ -1560,6 +1636,51 @@ class Layer(StrEnum):
     GLOBAL = "global"
     PROJECT = "project"
     TENANT = "tenant"
+
+
+class LedgerBalance(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The sum of the entries of an account in one currency."""
+
+    account: str
+    currency: str
+    amount_micro: int
+    entries: int
+
+
+class LedgerBalancePage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[LedgerBalance]
+    next_cursor: str | None = None
+
+
+class LedgerEntry(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One side of a transaction; what the project owes is positive in `receivable`."""
+
+    account: str
+    currency: str
+    amount_micro: int
+
+
+class LedgerTransaction(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """What was booked for one project, price and hour; its entries add up to zero, and it is never changed."""
+
+    id: str
+    project_id: str
+    kind: str
+    hour: datetime
+    price_id: str | None
+    corrects_id: str | None
+    entries: list[LedgerEntry]
+    correlation_id: str
+    created_at: datetime
+
+
+class LedgerTransactionPage(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Part of a list; `next_cursor` gets the next part, and is null at the end."""
+
+    items: list[LedgerTransaction]
+    next_cursor: str | None = None
 
 
 class LifecycleReference(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -3376,6 +3497,11 @@ class TokenPage(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     items: list[Token]
     next_cursor: str | None = None
+
+
+class TransactionKind(StrEnum):
+    CHARGE = "charge"
+    CORRECTION = "correction"
 
 
 class Transition(msgspec.Struct, kw_only=True, omit_defaults=True):

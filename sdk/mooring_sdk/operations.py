@@ -1278,6 +1278,17 @@ ROWS = {
         (),
         "Read what a revocation would affect: the versions, instances and members that use its digest, and the reactions", "Tenants and projects see the names of their own. The platform sees numbers only; a tenant's names need break-glass\ninto that tenant.\n\nNeeds the action `artifact.read`.",
     ),
+    "get_project_cost": (
+        "GET", "/api/v1/projects/{project_id}/cost", "project", "is_list", "models.Cost", None, None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("since", "datetime", "", "The hours that begin from this time on; without it, of this month."),
+            ("until", "datetime", "", "The hours that begin before this time; without it, up to now."),
+            ("group_by", "str", "", "", ("allocation", "app", "day", "hour", "instance", "member", "project", "sku", "unit")),
+        ),
+        "Read the cost of a period: what is charged, an estimate of the open hour, and a forecast of the month", "Allocations are charged from `active` until their release was requested. What they already pay for is `covered`: it\ncosts nothing, and stands apart with what it would have cost. A period has at most 366 days.\n\nNeeds the action `billing.read`.",
+    ),
     "get_project_delivery": (
         "GET", "/api/v1/projects/{project_id}/deliveries/{delivery_id}", "project", "", "models.Delivery", None, None,
         (),
@@ -1452,6 +1463,17 @@ ROWS = {
         (),
         "Read the state of the audit trail's hash chain, with the keys that sign it", "Needs the action `audit.read`.",
     ),
+    "get_tenant_cost": (
+        "GET", "/api/v1/tenants/{tenant_id}/cost", "tenant", "is_list", "models.Cost", None, None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("since", "datetime", "", "The hours that begin from this time on; without it, of this month."),
+            ("until", "datetime", "", "The hours that begin before this time; without it, up to now."),
+            ("group_by", "str", "", "", ("allocation", "app", "day", "hour", "instance", "member", "project", "sku", "unit")),
+        ),
+        "Read the cost of a period: what is charged, an estimate of the open hour, and a forecast of the month", "Allocations are charged from `active` until their release was requested. What they already pay for is `covered`: it\ncosts nothing, and stands apart with what it would have cost. A period has at most 366 days.\n\nNeeds the action `billing.read`.",
+    ),
     "get_tenant_delivery": (
         "GET", "/api/v1/tenants/{tenant_id}/deliveries/{delivery_id}", "tenant", "", "models.Delivery", None, None,
         (),
@@ -1604,6 +1626,17 @@ ROWS = {
             ("status", "str", "", "", ("active", "detached", "detaching", "refused", "requested")),
         ),
         "List what the project is attached to, oldest first; ended attachments stay readable", "Needs the action `attachment.read`.",
+    ),
+    "list_billing_overview": (
+        "GET", "/api/v1/platform/billing/overview", "platform", "has_pages is_list", "models.CostLinePage", "models.CostLine", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("since", "datetime", "", "The hours that begin from this time on; without it, of this month."),
+            ("until", "datetime", "", "The hours that begin before this time; without it, up to now."),
+            ("group_by", "str", "", "", ("app", "sku", "tenant", "unit")),
+        ),
+        "Sum what was charged in a period over all tenants: by tenant, app, SKU or unit; no instance is named", "Needs the action `billing.overview.read`.",
     ),
     "list_capacity_overviews": (
         "GET", "/api/v1/platform/overview/capacity", "platform", "is_list", "models.CapacityOverviewPage", None, None,
@@ -2003,6 +2036,22 @@ ROWS = {
         ),
         "Read events in order, from the oldest stored one or from a cursor; `wait` waits for the first", "With `newest` and without a cursor the page has the last events, still in order; its cursor leads to later ones.\n\nNeeds the action `event.read`.",
     ),
+    "list_project_ledger_balances": (
+        "GET", "/api/v1/projects/{project_id}/ledger/balances", "project", "is_list", "models.LedgerBalancePage", None, None,
+        (),
+        "List the balance of each account in each currency, as the sum of its entries", "Needs the action `billing.read`.",
+    ),
+    "list_project_ledger_transactions": (
+        "GET", "/api/v1/projects/{project_id}/ledger", "project", "has_pages is_list", "models.LedgerTransactionPage", "models.LedgerTransaction", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("kind", "str", "", "", ("charge", "correction")),
+            ("since", "datetime", "", "Only of hours that begin at this time or later."),
+            ("until", "datetime", "", "Only of hours that begin before this time."),
+        ),
+        "List what was booked, with its entries, the newest first", "Needs the action `billing.read`.",
+    ),
     "list_project_memberships": (
         "GET", "/api/v1/projects/{project_id}/memberships", "project", "has_pages is_list", "models.MembershipPage", "models.Membership", None,
         (
@@ -2236,6 +2285,22 @@ ROWS = {
             ("sort", "Any", "", "Which instances are first.", ("newest", "oldest")),
         ),
         "List the instances of all projects of a tenant, oldest first; stopped ones stay readable", "Needs the action `instance.read`.",
+    ),
+    "list_tenant_ledger_balances": (
+        "GET", "/api/v1/tenants/{tenant_id}/ledger/balances", "tenant", "is_list", "models.LedgerBalancePage", None, None,
+        (),
+        "List the balance of each account in each currency, as the sum of its entries", "Needs the action `billing.read`.",
+    ),
+    "list_tenant_ledger_transactions": (
+        "GET", "/api/v1/tenants/{tenant_id}/ledger", "tenant", "has_pages is_list", "models.LedgerTransactionPage", "models.LedgerTransaction", None,
+        (
+            ("cursor", "str", "", "`next_cursor` of the previous page."),
+            ("limit", "int", "", "Maximum number of items on the page."),
+            ("kind", "str", "", "", ("charge", "correction")),
+            ("since", "datetime", "", "Only of hours that begin at this time or later."),
+            ("until", "datetime", "", "Only of hours that begin before this time."),
+        ),
+        "List what was booked, with its entries, the newest first", "Needs the action `billing.read`.",
     ),
     "list_tenant_memberships": (
         "GET", "/api/v1/tenants/{tenant_id}/memberships", "tenant", "has_pages is_list", "models.MembershipPage", "models.Membership", None,

@@ -34,7 +34,7 @@ from mooring.api.routes.identity import (
     user_token,
 )
 from mooring.api.routes.kernel import reference
-from mooring.api.routes.money import correction, proof, statement, usage
+from mooring.api.routes.money import correction, cost, ledger, proof, statement, usage
 from mooring.api.routes.pricing import meter, price
 from mooring.api.routes.records import audit_chain, overview, record, replay, timeline, webhook
 from mooring.api.routes.runtime import (
@@ -68,10 +68,12 @@ __all__ = [
     "catalog",
     "catalog_version",
     "correction",
+    "cost",
     "entitlement",
     "exec_recording",
     "instance",
     "instance_secret",
+    "ledger",
     "member",
     "member_log",
     "membership",

@@ -133,17 +133,24 @@ def target_lines(
     prices: Mapping[str, Sequence[Price]],
     usage: Iterable[MeteredUsage],
     before: Mapping[Counter, int],
+    *,
+    until: datetime | None = None,
 ) -> list[RatedLine]:
-    """What the hour costs. `prices` are those of each SKU, `usage` is what was reported in the hour.
+    """What the hour costs, or the time from it to `until`.
+
+    `prices` are those of each SKU, `usage` is what was reported in that time.
 
     An allocation's clock is charged in the hour in which it ran, usage in the hour in which it was reported. Tiers and
     included units count from the beginning of the month; `before` is what was counted until the hour began.
     """
-    return [*_of_allocations(hour, allocations, prices), *_of_usage(usage, before)]
+    return [*_of_allocations(hour, until or hour + HOUR, allocations, prices), *_of_usage(usage, before)]
 
 
 def _of_allocations(
-    hour: datetime, allocations: Iterable[MeteredAllocation], prices: Mapping[str, Sequence[Price]]
+    since: datetime,
+    until: datetime,
+    allocations: Iterable[MeteredAllocation],
+    prices: Mapping[str, Sequence[Price]],
 ) -> list[RatedLine]:
     return [
         RatedLine(
@@ -161,7 +168,7 @@ def _of_allocations(
             piece.micro,
         )
         for each in allocations
-        for piece in pieces(each, prices.get(each.price.item_key, ()), hour, hour + HOUR)
+        for piece in pieces(each, prices.get(each.price.item_key, ()), since, until)
     ]
 
 

@@ -42,6 +42,16 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerBalance:
+    """The sum of the entries of an account in one currency."""
+
+    account: str
+    currency: str
+    amount: int
+    entries: int
+
+
+@dataclass(frozen=True, slots=True)
 class BookedCharge:
     """The charge that is booked for a key and an hour, and how many corrections follow it."""
 

@@ -12,7 +12,7 @@ from mooring.core.money.charge import HOUR, Counter, MeteredUsage, PostingKey, R
 from mooring.core.money.interval import LogStep, MeteredAllocation
 from mooring.core.money.ledger import BookedCharge, BookedHour
 from mooring.core.pricing.price import Item, Price
-from mooring.storage.kernel.database import PLATFORM, RowReader
+from mooring.storage.kernel.database import PLATFORM, Acting, RowReader
 from mooring.storage.pricing import price as prices
 
 CLOSED: Final = "SELECT max(hour) FROM billing_hour"
@@ -66,22 +66,25 @@ async def last_hours(reader: RowReader, count: int) -> list[datetime]:
     return [row[0] for row in await reader.fetch(PLATFORM, AGAIN, count)]
 
 
-async def facts(reader: RowReader, hour: datetime) -> HourFacts:
-    """The clocks that ran in the hour, their prices, and what was reported in it."""
-    rows = await reader.fetch(PLATFORM, RUNNING, hour, hour + HOUR)
-    reported = await reader.fetch(PLATFORM, USAGE, hour, hour + HOUR)
+async def facts(
+    reader: RowReader, hour: datetime, until: datetime | None = None, *, acting: Acting = PLATFORM
+) -> HourFacts:
+    """The clocks that ran in the hour, or from it to `until`, their prices, and what was reported in that time."""
+    end = until or hour + HOUR
+    rows = await reader.fetch(acting, RUNNING, hour, end)
+    reported = await reader.fetch(acting, USAGE, hour, end)
     named = {row["price_id"] for row in (*rows, *reported) if row["price_id"] is not None}
-    known = await prices.named(reader, PLATFORM, sorted(named))
+    known = await prices.named(reader, acting, sorted(named))
     logs: defaultdict[str, list[LogStep]] = defaultdict(list)
-    for step in await reader.fetch(PLATFORM, LOG, [row["id"] for row in rows]):
+    for step in await reader.fetch(acting, LOG, [row["id"] for row in rows]):
         logs[step["subject_id"]].append(LogStep(step["generation"], step["target"], step["occurred_at"]))
     return HourFacts(
         [metered(row, known[row["price_id"]], logs[row["id"]]) for row in rows],
-        await of_skus(reader, {known[row["price_id"]].item_key for row in rows}),
+        await of_skus(reader, acting, {known[row["price_id"]].item_key for row in rows}),
         [used(row, known.get(row["price_id"])) for row in reported],
         {
             Counter(row["project_id"], row["price_id"]): int(row["counted"])
-            for row in await reader.fetch(PLATFORM, BEFORE, month_of(hour), hour)
+            for row in await reader.fetch(acting, BEFORE, month_of(hour), hour)
         },
     )
 
@@ -95,10 +98,10 @@ def used(row: asyncpg.Record, price: Price | None) -> MeteredUsage:
     return MeteredUsage(**values, price=price)
 
 
-async def of_skus(reader: RowReader, keys: set[str]) -> dict[str, list[Price]]:
+async def of_skus(reader: RowReader, acting: Acting, keys: set[str]) -> dict[str, list[Price]]:
     """All prices of these SKUs, by SKU."""
     found: defaultdict[str, list[Price]] = defaultdict(list)
-    for price in await prices.of_items(reader, PLATFORM, Item.SKU, sorted(keys)):
+    for price in await prices.of_items(reader, acting, Item.SKU, sorted(keys)):
         found[price.item_key].append(price)
     return found
 
